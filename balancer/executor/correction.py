@@ -83,6 +83,7 @@ class Correction:
                 raise ValueError(f"seconds of a phase must be positive and finite, got {value!r} for {name!r}")
             held, lengths = step.planned(name)
             speeds = next(phase.rank_speeds for phase in self._given.phases if phase.name == name)
+            # On a slow rank the same work takes longer, which says nothing of the cost.
             pace = 1.0 if speeds is None else speeds[held] / max(speeds)
             sums = self._online[name].sums(lengths).tolist()
             self._waiting.append([list(self._online).index(name), *sums, float(value) * pace])

@@ -102,7 +102,7 @@ class Dispatched(Mapping[str, Any]):
         return self._stream(phase).sizes_here(self._plan_of(phase).lengths)
 
     def planned(self, phase: str) -> tuple[int, NDArray[np.int64]]:
-        """Return which of a phase's ranks this one is, with layouts its replica, and the lengths of the items there."""
+        """Return this rank's number in a phase, with layouts that of its replica, and the lengths of its items."""
         laid_out = self.step.setup.layout is not None
         rank = self.step.setup.mesh_of(phase).place_of(self.rank)[1] if laid_out else self.rank
         return rank, self.step[phase].lengths[self._stream(phase).here]
@@ -113,10 +113,10 @@ class Dispatched(Mapping[str, Any]):
     # Where ranks share samples.
 
     def process_group(self, slot: int, phase: str | None = None) -> Any:
-        """Return the torch process group of the ranks with which this one shares samples in a slot.
+        """Return the torch process group of the ranks that share samples with this one in a slot.
 
-        Made with the dispatcher. None where it computes alone, or has nothing: others of the slot then do without it.
-        `phase` is an encoder whose items ranks share; by default the last, as below.
+        It is made with the dispatcher. None where the rank computes alone, or has nothing in the slot: collectives of
+        other groups do not need it. `phase` is an encoder whose items ranks share; by default the last phase, as below.
         """
         plan = self._plan_of(phase)
         if not plan.cut.shares:
@@ -151,23 +151,24 @@ class Dispatched(Mapping[str, Any]):
     # Moving.
 
     def restore(self, results: Any = None, phase: str | None = None) -> Any:
-        """Bring samples, or what was computed of them, home.
+        """Bring samples home, or results of them.
 
         Parameters
         ----------
         results : optional
-            In any form that dispatch takes, with an entry for each of this rank's samples, in their order; or a mapping
-            of names to such. By default the mini-batch itself, so that restore is the inverse of dispatch: that takes
-            one all-to-all. Results take one small collective more, as their lengths are not known. Those of replica
-            peers are not looked at: they get what their leader does. Where ranks share samples, entries as long as
-            :meth:`lengths`, or as these without padding, are of tokens, and come home put together, without padding;
-            others are of samples, and those of the first rank of each group come home: reduce them over the group.
+            An entry for each of this rank's samples, in their order, in any form that dispatch takes; or a mapping of
+            names to such. By default the mini-batch itself, so that restore is the inverse of dispatch. That takes one
+            all-to-all; results take one small collective more, as their lengths are not known. What replica peers hand
+            in is not looked at: they get what their leader gets. Where ranks share samples, entries as long as
+            :meth:`lengths`, or as those without padding, are results of tokens. They come home put together, without
+            padding. All other entries are results of samples: those of the first rank of each group come home, so
+            reduce them over the group before.
         phase : str, optional
-            An encoder, if the entries are of its items; they come home as a list by item.
+            The encoder whose items the entries are results of; they come home as a list by item.
 
         Returns
         -------
-        As it was given, in the order in which the samples came.
+        The same form as was given, in the order in which the samples came.
         """
         if results is None:
             # Rows lie packed where they arrived, in the order in which they are sent back.
@@ -225,26 +226,26 @@ class Dispatched(Mapping[str, Any]):
         phase : str
             The phase that takes it.
         outputs : mapping of str to Tensor[elements, ...]
-            Of every phase that feeds it, the outputs of this rank's items, one after the other in their order; of no
-            rows where the rank has no item.
+            By phase that feeds it, the outputs of this rank's items, one after the other in their order; without rows
+            where the rank has no item.
         own : Tensor[elements, ...], optional
-            What the samples have besides, such as embedded text: the pieces of this rank's samples one after the other,
-            in the order of the field that was dispatched for ``"llm:own"``. May be left out if there is none.
+            What the samples bring from home, such as embedded text: the pieces of this rank's samples one after the
+            other, in the order of the field that was dispatched for ``"llm:own"``. Left out if there is none.
         differentiable : bool
             False for encoders that are frozen; the same on all ranks.
 
         Returns
         -------
         RaggedTensor
-            A row for each of this rank's samples, its parts in the order in which the phase reads them. Where ranks
-            share samples, a row for each share; padding is zeros.
+            A row for each of this rank's samples, or for its share of the sample, its parts in the order in which the
+            phase reads them. Padding is zeros.
 
         Notes
         -----
-        All ranks call it, those without a sample too, and all of them must reach its backward: a rank without a sample
-        of the phase adds :func:`balancer.executor.anchored` to its loss. Dtypes are brought to the widest of all ranks;
-        that, and the shape, is agreed in a small collective at the first call. ``torch.compile`` breaks the graph here,
-        as split sizes change every step.
+        All ranks call it, those without a sample too, and all of them must run its backward: a rank without a sample of
+        the phase adds :func:`balancer.executor.anchored` to its loss. The dtype is the widest of all ranks'; it and the
+        shape are agreed in a small collective at the first call. ``torch.compile`` breaks the graph here, as split
+        sizes change every step.
         """
         # Not a decorator: that would load the compiler, which takes seconds, for those who do not compile.
         bring = torch.compiler.disable(self._bring) if torch.compiler.is_compiling() else self._bring
@@ -258,7 +259,7 @@ class Dispatched(Mapping[str, Any]):
         return taken.brought(tensors, self.peers, self._features, self._device, differentiable)
 
     def _taken_by(self, phase: str) -> PhaseInputs:
-        """Return how all that a phase takes travels, composed once."""
+        """Return what a phase takes, composed once."""
         fed = [name for name, each in self.step.phases.items() if each.items.fed_by]
         if phase not in fed:
             raise KeyError(f"phase {phase!r} is fed by none; phases that are: {', '.join(fed) or 'none'}")

@@ -6,7 +6,7 @@ from typing import TypeVar
 __all__ = ["ExecutorError", "FieldMismatchError", "PeerError", "PeerLostError", "PlanMismatchError"]
 
 LONGEST = 300
-"""Characters of an error that other ranks are told."""
+"""Characters of an error that other ranks hear of."""
 
 _T = TypeVar("_T", bound=Hashable)
 
@@ -38,7 +38,7 @@ class PeerError(ExecutorError):
 
     @classmethod
     def of(cls, what: str, errors: Mapping[int, str]) -> "PeerError":
-        """Return the error that tells what ranks, given with the summaries of their errors, failed at."""
+        """Return the error that says what ranks failed at; `errors` are summaries by rank."""
         return cls(by_text(errors, lambda ranks, error: f"{listed(ranks)} {what}: {error}"), list(errors))
 
 
@@ -47,13 +47,13 @@ class PeerLostError(ExecutorError):
 
 
 def summary(error: BaseException) -> str:
-    """Return what other ranks are told of an error: its type, and its message, cut short if it is long."""
+    """Return an error as other ranks hear of it: its type and its message, cut short if it is long."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 def by_text(texts: Mapping[int, str], sentence: Callable[[list[int], str], str]) -> str:
-    """Return what there is to say of some ranks, each text once with all its ranks, the first four texts."""
+    """Return a sentence for each text, with all ranks that it is of; the first four texts."""
     ranks_of_text: dict[str, list[int]] = {}
     for rank, text in texts.items():
         ranks_of_text.setdefault(text, []).append(rank)
@@ -68,7 +68,7 @@ def listed(ranks: Sequence[int]) -> str:
 
 
 def against_majority(held: Mapping[int, _T]) -> tuple[_T, dict[int, _T]]:
-    """Return what most ranks hold, on a tie what the lowest rank of those tied holds; and what the others hold."""
+    """Return what most ranks hold, and what each other rank holds; on a tie, the lowest rank decides."""
     ranks_of_value: dict[_T, list[int]] = {}
     for rank, value in held.items():
         ranks_of_value.setdefault(value, []).append(rank)

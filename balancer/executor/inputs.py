@@ -42,6 +42,7 @@ class PhaseInputs:
         parts, plan, rank = step.parts[phase], step[phase], peers.rank
         cuts = {name: step.cut(name, phase) for name in parts.streams} if plan.cut.shares else {}
         streams = {name: cuts[name].stream if cuts else step.streams[name] for name in parts.streams}
+        # Own pieces have come with the fields: their source is where they are now, and they stay.
         own = streams[own_name(phase)]
         streams[own_name(phase)] = replace(own, source=own.target)
         sizes = {name: int(one.lengths[one.source.samples_on_rank(rank)].sum()) for name, one in streams.items()}
@@ -78,6 +79,8 @@ class PhaseInputs:
         device, replica, _, _ = target.mesh.place_of(gpu)
         is_first = device == 0
         window = int(target.windows[replica].sum()) if is_first else 0
+        # What comes from encoders travels; own pieces came with the fields, and are only put among it: one route does
+        # both, so that one backward brings all gradients.
         moved, kept = resharded(*part, gpu, held, window), reshard_on(step, gpu, own)[1]
         pieces = arriving(kept.stream, gpu)
         sizes[own] = pieces.total

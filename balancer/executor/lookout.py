@@ -19,16 +19,17 @@ LEAVES = 1 / 4  # of the timeout: how long a rank waits for others to read who w
 
 
 class Lookout:
-    """What becomes of a rank's peers, over all the groups that they exchange by.
+    """Finds out which of a rank's peers are lost, over all groups by which they exchange.
 
-    As long as all goes well, nothing is written. A rank whose call broke, or has waited for too long, reports; ranks
-    that wait look for reports, give their call up too, and report. Who does not report is lost. The first to see that
-    all but one have reported, that one not within a grace, or that the time is over, writes down who is missing, and
-    all others take that over: so that all name the same. Nobody leaves before the others have read it, as the store may
-    leave with its holder. A store whose holder stands still does not answer: no request waits for it for long.
+    While all goes well, nothing is written. A rank whose call broke, or waited for too long, reports in the store.
+    Ranks that wait look for reports, give up their own call, and report too. A rank that does not report is lost. One
+    rank writes the verdict, which all others take over, so that all name the same ranks: the first that sees all ranks
+    but one report, and that one not within a grace, or that sees the time end. No rank leaves before the others have
+    read the verdict, as the store may leave with its holder. A store whose holder stands still does not answer: no
+    request waits for it for long.
 
-    The name is of these peers, the same on all of them and on no others; `members` are their data-parallel ranks, by
-    global rank; the timeout is that of their calls.
+    `name` is the same on all of these peers, and on no others; `members` are their data-parallel ranks by global rank;
+    `timeout` is that of their calls.
     """
 
     def __init__(self, name: str, members: Mapping[int, int], timeout: timedelta) -> None:

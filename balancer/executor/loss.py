@@ -101,7 +101,8 @@ def global_token_mean(loss_sum: Tensor, count: Tensor | int, group: Any = None, 
     total = loss_sum.detach().to(torch.float64).reshape(())
     tokens = torch.as_tensor(count, dtype=torch.float64, device=loss_sum.device).detach().reshape(())
     possible = tokens.isfinite() & (tokens >= 0) & ((tokens > 0) | (total == 0))
-    totals = torch.stack([total, torch.where(possible, tokens, torch.nan)])  # which all ranks hear of
+    # Both sums in one collective; a count that cannot be makes them not a number on all ranks, which then raise alike.
+    totals = torch.stack([total, torch.where(possible, tokens, torch.nan)])
     dist.all_reduce(totals, group=group)
     if totals.device.type == "cpu" and totals[1].isnan():
         raise ValueError(

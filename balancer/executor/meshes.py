@@ -79,6 +79,7 @@ def tensor_groups(setup: Setup, given: Mapping[str, Any], group: Any, timeout: t
         device, replica, shard, _ = mesh.place_of(rank)
         members = [ranks[gpu] for gpu in mesh.gpus[device, replica, shard].tolist()]
         if name not in given:
+            # Its members alone take part: no rank waits for groups that it is not in.
             found[name] = dist.new_group(members, timeout=timeout, use_local_synchronization=True)
         elif (there := dist.get_process_group_ranks(given[name])) == members:
             found[name] = given[name]

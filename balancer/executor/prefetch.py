@@ -139,6 +139,7 @@ class PrefetchDispatcher:
         self._running = False
         self.batches = _batches_of(loader)
         own = -1 if self.batches is not None else _length_of(loader)  # theirs may change as a state is loaded
+        # Once, as it is made: trainers ask for the length where not all ranks do, and a collective would hang there.
         sizes = self.maker.peers.gather(np.asarray([own]))
         self._length = int(sizes.min() if uneven == "stop" or sizes.min() < 0 else sizes.max())
 
@@ -417,7 +418,7 @@ class _Iteration:
     def _work(self, device: int | None, num_threads: int) -> None:
         torch.set_num_threads(num_threads)  # which a thread does not take over from the one that started it
         stream = None
-        if device is not None:
+        if device is not None:  # a thread begins with device 0 and the default stream, in which the model computes
             torch.cuda.set_device(device)
             stream = torch.cuda.Stream()
         with contextlib.nullcontext() if stream is None else torch.cuda.stream(stream):

@@ -46,6 +46,7 @@ class SameBatches:
         for name, (first, *_) in parts.items():
             if name not in keys:
                 self._turns.setdefault(name, _Turns()).follow(first.values if isinstance(first, Ragged) else first)
+        # Steps without samples are alike, and say nothing.
         self._steps += len(gathered.home.samples) > 0
         if self._steps >= _STEPS and any(turns.both for turns in self._turns.values()):
             raise UsageError(

@@ -83,6 +83,7 @@ class StepTimer:
         self._hooks = [model.register_forward_pre_hook(self._begins, with_kwargs=True)]
         trained = [each for each in model.parameters() if each.requires_grad]
         self._cuda = any(each.is_cuda for each in trained)
+        # The last parameter whose gradient is there ends the time: before DDP waits for other ranks.
         self._hooks += [each.register_post_accumulate_grad_hook(self._accumulated) for each in trained]
 
     def __enter__(self) -> "StepTimer":

@@ -49,11 +49,11 @@ _TURNS = {
     200: "bounds._waste deferral._search.fill deferral.bounds._least_cover dual_feasible._best_function "
     "grouping.long_short._least_target grouping.long_short._share_enough partitioning.constrained.exchange._exchange "
     "partitioning.patterns.begin pipeline._deal.deal pipeline._dispatch.dispatch "
-    "rearrangement._send_bounds._raise_bound relocation._stand_by.stand_by",
+    "rearrangement._largest_send._raise_bound relocation._stand_by.stand_by",
     1000: "grouping._kernels.peel grouping._kernels.resolve partitioning.bin_completion.decide "
     "partitioning.patterns.refuted_below pipeline._exchange.exchange pipeline._exchange.fill pipeline._exchange.place "
     "pipeline._fluid.smooth_fluid pipeline._fluid.solve_fluid pipeline._gap_search.search_gaps "
-    "rearrangement._swap_search._swap_while_it_helps relocation._pairs.share_anew relocation._pairs.share_to_fit",
+    "rearrangement._largest_send._swap_while_it_helps relocation._pairs.share_anew relocation._pairs.share_to_fit",
 }
 TURNS = {f"solvers.{name}": turns for turns, names in _TURNS.items() for name in names.split()}
 """Turns that loops take for each number in a kernel's arrays, where those are more than three; others are counted by

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 import solvers
 from solvers.groups import read_only
 from solvers.packing import schedule_micro_batches
+from solvers.rearrangement._largest_send import SwapSearch, node_view
 from solvers.rearrangement._problem import UNLIMITED, RearrangementProblem
-from solvers.rearrangement._send_bounds import node_view
-from solvers.rearrangement._swap_search import SwapSearch
-from solvers.rearrangement._transport import dual_value_kernel, kept_by, solve_transport
+from solvers.rearrangement._transport import Rows, dual_value_kernel, kept_by, solve_transport
 from solvers.relocation import _place
 from solvers.relocation._exchange import settle
 from solvers.relocation._problem import RelocationProblem
@@ -41,15 +40,15 @@ def transport(num_groups: int, room: int, seed: int, work: int = UNLIMITED) -> t
     places = [np.sort(rng.choice(30, 3, replace=False)) for _ in groups]
     counts = np.zeros(num_groups, dtype=np.int64)
     counts[groups] = 3
-    rows = (
+    rows = Rows(
         np.concatenate(([0], np.cumsum(counts))), np.concatenate(places).astype(np.int32), rng.integers(1, 1000, 120),
     )  # fmt: skip
     starts = np.arange(num_places + 1) * room
     assignment = np.repeat(np.arange(num_places, dtype=np.int32), room)
     price = np.empty(num_places, dtype=np.int64)
-    left = solve_transport(*rows, starts, assignment, price, True, work)
+    left = solve_transport(rows, starts, assignment, price, True, work)
     assert (np.bincount(assignment, minlength=num_places) == room).all()
-    return int(kept_by(*rows, assignment)), int(dual_value_kernel(*rows, starts, price)), work - left
+    return int(kept_by(rows, assignment)), int(dual_value_kernel(rows, starts, price)), work - left
 
 
 @pytest.mark.parametrize("room", [1, 2, 8])

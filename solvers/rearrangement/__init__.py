@@ -1,4 +1,4 @@
-"""Finished groups to ranks, so that least crosses nodes: one file per algorithm, and their registry."""
+"""Finished groups to ranks, so that least crosses nodes: the methods' registry, and the one call of all."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -6,11 +6,8 @@ from typing import Protocol
 from numpy.typing import ArrayLike
 
 from solvers.arguments import as_budget, unknown
-from solvers.rearrangement.auto import auto
-from solvers.rearrangement.greedy import greedy
-from solvers.rearrangement.identity import identity
 from solvers.rearrangement.least_max import least_max
-from solvers.rearrangement.least_sum import least_sum
+from solvers.rearrangement.methods import auto, greedy, identity, least_sum
 from solvers.rearrangement.types import OBJECTIVES, BoundCertificate, Objective, RearrangementResult
 from solvers.rearrangement.verify import check_rearrangement
 from solvers.rearrangement.volumes import Volumes, group_volumes

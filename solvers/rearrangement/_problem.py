@@ -13,26 +13,36 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from solvers._jit import kernel
 from solvers._sort import sort_descending
 from solvers.arguments import INT64_MAX, as_int64, unknown
 from solvers.errors import ArgumentError, InfeasibleError, UsageError
 from solvers.groups import read_only
-from solvers.rearrangement._kernels import count_entries, kept_in_places, measure, settle, weighted_sends
-from solvers.rearrangement._transport import dual_value_kernel, solve_transport, take_largest
+from solvers.rearrangement._transport import Rows, dual_value_kernel, solve_parts, solve_transport, take_largest
 from solvers.rearrangement.types import OBJECTIVES, BoundCertificate, Objective, RearrangementResult
 from solvers.rearrangement.volumes import Volumes, as_volumes
 from solvers.types import status_of
 
 UNLIMITED = 2**62
+_TINY = 64  # up to so many ranks in a place the optimum inside it is found at once; less moves 0.02 points more inside
 _SMALL_TOTAL = 2**60  # up to here the auction's prices, which may rise past any amount, stay clear of int64's end
 
 
-class Rows(NamedTuple):
-    """What each group, in class order, would keep off the network in each place, where that is not nothing."""
+class Entries(NamedTuple):
+    """The volumes as kernels take them; all of it is read-only."""
 
-    offsets: NDArray[np.int64]
-    places: NDArray[np.int32]
-    kept: NDArray[np.int64]
+    offsets: NDArray[np.int64]  # int64[m + 1]: group g has the entries ``offsets[g] .. offsets[g + 1] - 1``
+    ranks: NDArray[np.int32]  # int32[k]: where each lies
+    amounts: NDArray[np.int64]  # int64[k]
+
+
+class Units(NamedTuple):
+    """Units of all levels, numbered together: nodes first, from 0. Nobody writes to it once it is made."""
+
+    of_rank: NDArray[np.int32]  # int32[num_levels, m]
+    weights: NDArray[np.int64]  # int64[num_levels]: what crossing each level costs
+    starts: NDArray[np.int64]  # int64[num_units + 1]: unit u holds the places ``places[starts[u] : starts[u + 1]]``
+    places: NDArray[np.int32]  # int32[num_levels * num_places]
 
 
 class ProvenBound(NamedTuple):
@@ -43,14 +53,109 @@ class ProvenBound(NamedTuple):
     certificate: BoundCertificate
 
 
+# --- loops over the volumes -------------------------------------------------------------------------------------------
+
+
+@kernel
+def _count_entries(order, entries, units, num_places):
+    """At most so many entries will :func:`_kept_in_places` make: O(entries)."""
+    total = np.int64(0)
+    for g in order:
+        row = np.int64(0)
+        for e in range(entries.offsets[g], entries.offsets[g + 1]):
+            for level in range(len(units.of_rank)):
+                u = units.of_rank[level, entries.ranks[e]]
+                row += units.starts[u + 1] - units.starts[u]
+        total += min(row, num_places)
+    return total
+
+
+@kernel
+def _kept_in_places(order, entries, units, span, rows):
+    """What group ``order[i]`` keeps off the network in each place, weighted by the levels that it then does not cross.
+
+    Group i may take the places ``span[i, 0] .. span[i, 1] - 1``, those of its class. Fills `rows`.
+    """
+    offsets, ranks, amounts = entries
+    row_starts, places, kept = rows
+    unit_starts, unit_places = units.starts, units.places
+    volume_of_unit = np.zeros(len(unit_starts) - 1, dtype=np.int64)
+    touched_units = np.empty(len(volume_of_unit), dtype=np.int32)
+    worth = np.zeros(len(unit_places), dtype=np.int64)
+    seen_by = np.full(len(unit_places), -1, dtype=np.int64)
+    filled = 0
+    for i in range(len(order)):
+        g = order[i]
+        for level in range(len(units.of_rank)):
+            # First what the group has in each unit, then what each place of these units keeps.
+            touched = 0
+            for e in range(offsets[g], offsets[g + 1]):
+                u = units.of_rank[level, ranks[e]]
+                if volume_of_unit[u] == 0 and amounts[e] > 0:
+                    touched_units[touched] = u
+                    touched += 1
+                volume_of_unit[u] += amounts[e]
+            for u in touched_units[:touched]:
+                for k in range(unit_starts[u], unit_starts[u + 1]):
+                    p = unit_places[k]
+                    if span[i, 0] <= p < span[i, 1]:
+                        if seen_by[p] != i:
+                            seen_by[p] = i
+                            worth[p] = 0
+                            places[filled] = p
+                            filled += 1
+                        worth[p] += units.weights[level] * volume_of_unit[u]
+                volume_of_unit[u] = 0
+        for e in range(row_starts[i], filled):
+            kept[e] = worth[places[e]]
+        row_starts[i + 1] = filled
+
+
+@kernel
+def _weighted_sends(rank_of_group, entries, units, sends):
+    """What leaves each rank, each element counted with the weights of the levels that it crosses."""
+    sends[:] = 0
+    for g in range(len(rank_of_group)):
+        target = rank_of_group[g]
+        for e in range(entries.offsets[g], entries.offsets[g + 1]):
+            source = entries.ranks[e]
+            for level in range(len(units.of_rank)):
+                if units.of_rank[level, source] != units.of_rank[level, target]:
+                    sends[source] += units.weights[level] * entries.amounts[e]
+
+
+@kernel
+def _measure(rank_of_group, entries, units, crossing, rank_send, rank_receive):
+    """What crosses each level, and what each rank sends to and receives from other nodes.
+
+    Returns what moves between ranks of one node.
+    """
+    ranks, amounts, of_rank = entries.ranks, entries.amounts, units.of_rank
+    inside = np.int64(0)
+    for g in range(len(rank_of_group)):
+        target = rank_of_group[g]
+        for e in range(entries.offsets[g], entries.offsets[g + 1]):
+            source = ranks[e]
+            for level in range(len(of_rank)):
+                if of_rank[level, source] != of_rank[level, target]:
+                    crossing[level] += amounts[e]
+            if of_rank[0, source] != of_rank[0, target]:
+                rank_send[source] += amounts[e]
+                rank_receive[target] += amounts[e]
+            elif source != target:
+                inside += amounts[e]
+    return inside
+
+
+# --- the problem ------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RearrangementProblem:
     """Checked volumes on a checked topology."""
 
     volumes: Volumes
-    # int32[num_levels, m]: units of all levels numbered together, those of the first level, the nodes, from 0
-    unit_of_rank: NDArray[np.int32]
-    weights: NDArray[np.int64]  # int64[num_levels]
+    units: Units
     objective: Objective
     group_order: NDArray[np.int32]  # int32[m]: groups by class
     rank_order: NDArray[np.int32]  # int32[m]: ranks by class: position i of both is one way to put groups on ranks
@@ -62,9 +167,6 @@ class RearrangementProblem:
     starts: NDArray[np.int64]
     rank_of_slot: NDArray[np.int32]  # int32[m]
     slot_of_rank: NDArray[np.int32]  # int32[m]
-    # int64[num_units + 1]: unit u holds the places ``unit_places[unit_starts[u] : unit_starts[u + 1]]``
-    unit_starts: NDArray[np.int64]
-    unit_places: NDArray[np.int32]  # int32[num_levels * num_places]
 
     @classmethod
     def prepare(
@@ -91,6 +193,7 @@ class RearrangementProblem:
         group_class, rank_class, num_classes = _classes(class_of_group, class_of_rank, m)
         group_order = np.argsort(group_class, kind="stable").astype(np.int32)
         rank_order = np.argsort(rank_class, kind="stable").astype(np.int32)
+        # A place is a class and a node; places are numbered by class, so that those of a class are a range.
         pairs = rank_class.astype(np.int64) * (int(units[0].max()) + 1) + units[0]
         _, first, place_of_rank, rooms = np.unique(pairs, return_index=True, return_inverse=True, return_counts=True)
         starts = np.concatenate([[0], np.cumsum(rooms)]).astype(np.int64)
@@ -99,11 +202,16 @@ class RearrangementProblem:
         slot_of_rank[rank_of_slot] = np.arange(m, dtype=np.int32)
         classes = np.arange(num_classes + 1)
         units_of_places = units[:, first].ravel()
+        # The places of each unit: of a node its classes, of a rack those of its nodes.
         by_unit = np.argsort(units_of_places, kind="stable")
         return cls(
             volumes=checked,
-            unit_of_rank=units,
-            weights=worth,
+            units=Units(
+                units,
+                worth,
+                np.searchsorted(units_of_places[by_unit], np.arange(int(units.max()) + 2)),
+                (by_unit % len(first)).astype(np.int32),
+            ),
             objective=objective,
             group_order=group_order,
             rank_order=rank_order,
@@ -113,8 +221,6 @@ class RearrangementProblem:
             starts=starts,
             rank_of_slot=rank_of_slot,
             slot_of_rank=slot_of_rank,
-            unit_starts=np.searchsorted(units_of_places[by_unit], np.arange(int(units.max()) + 2)),
-            unit_places=(by_unit % len(first)).astype(np.int32),
         )
 
     def with_objective(self, objective: Objective) -> "RearrangementProblem":
@@ -138,33 +244,35 @@ class RearrangementProblem:
 
     def fits(self, factor: int) -> bool:
         """Whether sums of weighted volumes, each counted `factor`-fold, stay far enough from the end of int64."""
-        return self.volumes.total * int(self.weights.sum()) * factor <= _SMALL_TOTAL
+        return self.volumes.total * int(self.units.weights.sum()) * factor <= _SMALL_TOTAL
 
-    def arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-        """Return the volumes as kernels want them."""
+    @property
+    def node_of_rank(self) -> NDArray[np.int32]:
+        """int32[m]: numbered from 0."""
+        nodes: NDArray[np.int32] = self.units.of_rank[0]
+        return nodes
+
+    @property
+    def entries(self) -> Entries:
+        """The volumes as kernels take them."""
         volumes = self.volumes
-        return read_only(volumes.offsets), read_only(volumes.ranks), read_only(volumes.amounts)
+        return Entries(read_only(volumes.offsets), read_only(volumes.ranks), read_only(volumes.amounts))
 
     def rows(self, multiplier: NDArray[np.int64] | None = None) -> Rows:
         """What each group keeps in each place; what lies on rank r counted ``multiplier[r]``-fold. O(entries)."""
-        offsets, ranks, amounts = self.arrays()
+        entries = self.entries
         if multiplier is not None:
-            amounts = read_only(amounts * multiplier[ranks])
-        size = count_entries(self.group_order, offsets, ranks, self.unit_of_rank, self.unit_starts, self.num_places)
+            entries = entries._replace(amounts=read_only(entries.amounts * multiplier[entries.ranks]))
+        size = _count_entries(self.group_order, entries, self.units, self.num_places)
         groups_of_class = np.diff(self.class_groups)
         span = np.repeat(np.stack([self.class_places[:-1], self.class_places[1:]], axis=1), groups_of_class, axis=0)
-        out = (np.zeros(self.num_ranks + 1, dtype=np.int64), np.empty(size, np.int32), np.empty(size, np.int64))
-        kept_in_places(
-            self.group_order, offsets, ranks, amounts, self.unit_of_rank, self.weights,
-            self.unit_starts, self.unit_places, np.ascontiguousarray(span), out,
-        )  # fmt: skip
-        filled = out[0][-1]
-        return Rows(out[0], out[1][:filled], out[2][:filled])
+        rows = Rows(np.zeros(self.num_ranks + 1, dtype=np.int64), np.empty(size, np.int32), np.empty(size, np.int64))
+        _kept_in_places(self.group_order, entries, self.units, np.ascontiguousarray(span), rows)
+        filled = rows.offsets[-1]
+        return Rows(rows.offsets, rows.places[:filled], rows.kept[:filled])
 
-    def _parts(
-        self, rows: Rows
-    ) -> Iterator[tuple[tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]], slice, slice]]:
-        """One transportation problem a class, numbered from 0: its rows and starts, its groups, its places.
+    def _parts(self, rows: Rows) -> Iterator[tuple[Rows, NDArray[np.int64], slice, slice]]:
+        """One transportation problem a class, numbered from 0: its rows, its starts, its groups, its places.
 
         Classes of which no group keeps anything anywhere are left out: nothing is to be won there, nor to be proven.
         """
@@ -174,43 +282,49 @@ class RearrangementProblem:
             entries = slice(int(rows.offsets[groups.start]), int(rows.offsets[groups.stop]))
             offsets = rows.offsets[groups.start : groups.stop + 1] - entries.start
             starts = self.starts[places.start : places.stop + 1] - self.starts[places.start]
-            yield (offsets, rows.places[entries] - np.int32(places.start), rows.kept[entries], starts), groups, places
+            part = Rows(offsets, rows.places[entries] - np.int32(places.start), rows.kept[entries])
+            yield part, starts, groups, places
 
     def greedy(self, rows: Rows) -> NDArray[np.int32]:
         """Return a place for each group in class order: the largest amounts first."""
         assignment = np.empty(self.num_ranks, dtype=np.int32)
         order, _ = sort_descending(rows.kept, int(rows.kept.max(initial=0)))
         # Room is counted place by place, and each class finds as much of it as it has groups: all classes in one pass.
-        take_largest(rows.offsets, rows.places, rows.kept, order, self.starts, assignment)
+        take_largest(rows, order, self.starts, assignment)
         return assignment
 
     def transport(self, rows: Rows, assignment: NDArray[np.int32], work: int) -> tuple[NDArray[np.int64], int]:
         """Improve `assignment`, in class order, in place; return the prices that prove most, and the work left."""
         price = np.zeros(self.num_places, dtype=np.int64)
-        for arrays, groups, places in self._parts(rows):
+        for part, starts, groups, places in self._parts(rows):
             local = assignment[groups] - np.int32(places.start)
             part_price = price[places]
-            work = solve_transport(*arrays, local, part_price, self.small, work)
+            work = solve_transport(part, starts, local, part_price, self.small, work)
             assignment[groups] = local + np.int32(places.start)
         return price, work
 
     def bound(self, rows: Rows, price: NDArray[np.int64], multiplier: NDArray[np.int64] | None = None) -> ProvenBound:
         """Return what `price` proves, by weak duality; see :class:`BoundCertificate`."""
         counted = np.ones(self.num_ranks, dtype=np.int64) if multiplier is None else multiplier
-        limit = sum(int(dual_value_kernel(*arrays, price[places])) for arrays, _, places in self._parts(rows))
-        everything = int((self.volumes.amounts * counted[self.volumes.ranks]).sum()) * int(self.weights.sum())
+        limit = sum(
+            int(dual_value_kernel(part, starts, price[places])) for part, starts, _, places in self._parts(rows)
+        )
+        everything = int((self.volumes.amounts * counted[self.volumes.ranks]).sum()) * int(self.units.weights.sum())
         value = max(0, everything - limit)
         if self.objective == "max":
             value = -(-value // int(counted.sum()))
         return ProvenBound(value, "dual", BoundCertificate(counted, price))
 
+    def nothing_crosses(self) -> ProvenBound:
+        """Return the bound that needs no proof: 0."""
+        ones, zeros = np.ones(self.num_ranks, dtype=np.int64), np.zeros(self.num_places, dtype=np.int64)
+        return ProvenBound(0, "dual", BoundCertificate(ones, zeros))
+
     def settled(self, assignment: NDArray[np.int32], work: int = UNLIMITED) -> NDArray[np.int32]:
         """Return a rank for each group, from a place for each in class order."""
         place_of_group = np.empty(self.num_ranks, dtype=np.int32)
         place_of_group[self.group_order] = assignment
-        return settle(
-            place_of_group, self.starts, self.rank_of_slot, self.slot_of_rank, self.arrays(), self.small, work
-        )
+        return _settle(self, place_of_group, work)
 
     def resettled(self, rank_of_group: NDArray[np.int32], work: int = UNLIMITED) -> NDArray[np.int32]:
         """Return a rank for each group in the node where `rank_of_group` has it, so that most stays where it is."""
@@ -225,7 +339,7 @@ class RearrangementProblem:
     def sends(self, rank_of_group: NDArray[np.int32]) -> NDArray[np.int64]:
         """Return what each rank sends, each element counted with the weights of the levels that it crosses."""
         sends = np.empty(self.num_ranks, dtype=np.int64)
-        weighted_sends(rank_of_group, *self.arrays(), self.unit_of_rank, self.weights, sends)
+        _weighted_sends(rank_of_group, self.entries, self.units, sends)
         return sends
 
     def value_of(self, rank_of_group: NDArray[np.int32]) -> int:
@@ -246,10 +360,10 @@ class RearrangementProblem:
         measured = [_Measured.of(self, candidate) for candidate in candidates]
         best = min(measured, key=lambda one: (one.value(self), one.weighted(self), one.intra_node))
         value = best.value(self)
-        num_nodes = int(self.unit_of_rank[0].max()) + 1
+        num_nodes = int(self.node_of_rank.max()) + 1
         node_send, node_receive = np.zeros((2, num_nodes), dtype=np.int64)
-        np.add.at(node_send, self.unit_of_rank[0], best.rank_send)
-        np.add.at(node_receive, self.unit_of_rank[0], best.rank_receive)
+        np.add.at(node_send, self.node_of_rank, best.rank_send)
+        np.add.at(node_receive, self.node_of_rank, best.rank_receive)
         return RearrangementResult(
             rank_of_group=best.rank_of_group,
             objective=self.objective,
@@ -270,6 +384,54 @@ class RearrangementProblem:
         )
 
 
+def _settle(problem: RearrangementProblem, place_of_group: NDArray[np.int32], work: int) -> NDArray[np.int32]:
+    """Inside each place, groups to ranks so that most stays where it is; in large places as far as `work` allows.
+
+    The same problem again, in which each rank is a place for one group.
+    """
+    starts, num_groups, rooms = problem.starts, len(place_of_group), np.diff(problem.starts)
+    groups = np.argsort(place_of_group, kind="stable")
+    first = np.repeat(starts[:-1], rooms)  # slot of the place that each of them is in
+    rows = _rows_inside(problem, groups, first, np.repeat(rooms, rooms))
+    slot_of_group = (np.arange(num_groups) - first).astype(np.int32)
+    price, ones = np.empty(num_groups, dtype=np.int64), np.arange(num_groups + 1)
+    if (rooms <= _TINY).all():  # in one call
+        solve_parts(starts, starts, rows, ones, slot_of_group, price, False, UNLIMITED)
+    else:
+        for p, room in enumerate(rooms.tolist()):
+            inside = slice(starts[p], starts[p + 1])
+            entries = slice(rows.offsets[starts[p]], rows.offsets[starts[p + 1]])
+            part = Rows(
+                rows.offsets[starts[p] : starts[p + 1] + 1] - entries.start, rows.places[entries], rows.kept[entries]
+            )
+            if room <= _TINY:
+                solve_transport(part, ones[: room + 1], slot_of_group[inside], price[inside], False, UNLIMITED)
+                continue
+            order = np.argsort(-part.kept, kind="stable").astype(np.int32)
+            take_largest(part, order, ones[: room + 1], slot_of_group[inside])
+            if work > 0:
+                here = slot_of_group[inside], price[inside]
+                work = solve_transport(part, ones[: room + 1], *here, problem.small, work)
+    rank_of_group = np.empty(num_groups, dtype=np.int32)
+    rank_of_group[groups] = problem.rank_of_slot[first + slot_of_group]
+    return rank_of_group
+
+
+def _rows_inside(
+    problem: RearrangementProblem, groups: NDArray[np.int64], first: NDArray[np.int64], room: NDArray[np.int64]
+) -> Rows:
+    """What each of `groups` has on the ``room`` slots from ``first`` on, as rows."""
+    offsets, ranks, amounts = problem.entries
+    sizes = np.diff(offsets)[groups]
+    ends = np.cumsum(sizes)
+    entries = np.repeat(offsets[groups] - ends + sizes, sizes) + np.arange(int(ends[-1]))
+    row = np.repeat(np.arange(len(groups)), sizes)
+    slots, kept = problem.slot_of_rank[ranks[entries]] - first[row], amounts[entries]
+    stays = (slots >= 0) & (slots < room[row]) & (kept > 0)
+    counts = np.bincount(row[stays], minlength=len(groups))
+    return Rows(np.concatenate(([0], np.cumsum(counts))), slots[stays].astype(np.int32), kept[stays])
+
+
 class _Measured(NamedTuple):
     rank_of_group: NDArray[np.int32]
     crossing: NDArray[np.int64]
@@ -279,13 +441,13 @@ class _Measured(NamedTuple):
 
     @classmethod
     def of(cls, problem: RearrangementProblem, rank_of_group: NDArray[np.int32]) -> "_Measured":
-        crossing = np.zeros(len(problem.weights), dtype=np.int64)
+        crossing = np.zeros(len(problem.units.weights), dtype=np.int64)
         send, receive = np.zeros((2, problem.num_ranks), dtype=np.int64)
-        inside = measure(rank_of_group, *problem.arrays(), problem.unit_of_rank, crossing, send, receive)
+        inside = _measure(rank_of_group, problem.entries, problem.units, crossing, send, receive)
         return cls(rank_of_group, crossing, send, receive, int(inside))
 
     def weighted(self, problem: RearrangementProblem) -> int:
-        return int((self.crossing * problem.weights).sum())
+        return int((self.crossing * problem.units.weights).sum())
 
     def value(self, problem: RearrangementProblem) -> int:
         return self.weighted(problem) if problem.objective == "sum" else problem.value_of(self.rank_of_group)

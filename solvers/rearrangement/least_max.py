@@ -10,10 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from solvers._budget import work_units
 from solvers._cp_sat import load_cp_model, reported_bound, solver_until
 from solvers.arguments import as_budget
+from solvers.rearrangement._largest_send import NodeView, SwapSearch, node_view
 from solvers.rearrangement._problem import ProvenBound, RearrangementProblem
-from solvers.rearrangement._send_bounds import NodeView, node_view
-from solvers.rearrangement._swap_search import SwapSearch
-from solvers.rearrangement.auto import search
+from solvers.rearrangement.methods import search
 from solvers.rearrangement.types import Objective, RearrangementResult
 from solvers.rearrangement.volumes import Volumes
 
@@ -75,7 +74,7 @@ def _node_model(state: _Search, view: NodeView, most: int | None) -> tuple[Any, 
     for j, total in enumerate(view.totals.tolist()):
         column = view.amounts[:, j].tolist()
         model.add(total - sum(v * x for v, x in zip(column, taken, strict=True) if v) <= largest)
-    here = problem.unit_of_rank[0][state.best[view.groups]] == problem.unit_of_rank[0][view.ranks[0]]
+    here = problem.node_of_rank[state.best[view.groups]] == problem.node_of_rank[view.ranks[0]]
     for x, now in zip(taken, here.tolist(), strict=True):
         model.add_hint(x, int(now))
     return model, taken, largest
@@ -84,11 +83,11 @@ def _node_model(state: _Search, view: NodeView, most: int | None) -> tuple[Any, 
 def _mend_worst_node(state: _Search, swaps: SwapSearch) -> bool:
     """Find the best groups for the node whose rank sends most; fetch them at the least loss to others, then swap on."""
     problem = state.problem
-    node = int(problem.unit_of_rank[0][int(np.argmax(problem.sends(state.best)))])
+    node = int(problem.node_of_rank[int(np.argmax(problem.sends(state.best)))])
     view = node_view(problem, swaps, node)
     if view is None:
         return False
-    weight = int(problem.weights[0])
+    weight = int(problem.units.weights[0])
     model, _, largest = _node_model(state, view, None)
     model.minimize(largest)
     solver, status = state.run(model, 0.3)
@@ -98,6 +97,7 @@ def _mend_worst_node(state: _Search, swaps: SwapSearch) -> bool:
     least = int(solver.value(largest))
     if state.done or least * weight >= state.value:
         return False
+    # So many suffice: of all groups with which the node sends no more, those that others miss least.
     model, taken, _ = _node_model(state, view, max(least, state.bound.value // weight))
     losses = _losses(problem, state.best, view)
     model.minimize(sum(loss * x for loss, x in zip(losses.tolist(), taken, strict=True) if loss))
@@ -112,8 +112,8 @@ def _mend_worst_node(state: _Search, swaps: SwapSearch) -> bool:
 
 def _losses(problem: RearrangementProblem, ranks: NDArray[np.int32], view: NodeView) -> NDArray[np.int64]:
     """What each group of the view keeps in the node where it is now; none for those that are in the view's node."""
-    nodes = problem.unit_of_rank[0]
-    offsets, sources, amounts = problem.arrays()
+    nodes = problem.node_of_rank
+    offsets, sources, amounts = problem.entries
     losses = np.zeros(len(view.groups), dtype=np.int64)
     for i, g in enumerate(view.groups.tolist()):
         row = slice(int(offsets[g]), int(offsets[g + 1]))
@@ -127,7 +127,7 @@ def _fetch(
 ) -> NDArray[np.int32]:
     """Bring the wanted groups into the node, each in exchange for an unwanted one of its class."""
     ranks = ranks.copy()
-    nodes, places = problem.unit_of_rank[0], problem.place_of_rank
+    nodes, places = problem.node_of_rank, problem.place_of_rank
     chosen = set(view.groups[wanted].tolist())
     group_of_rank = np.empty(len(ranks), dtype=np.int64)
     group_of_rank[ranks] = np.arange(len(ranks))
@@ -177,16 +177,16 @@ def _whole_model(state: _Search) -> None:
 
 def _send_terms(problem: RearrangementProblem, literal: dict[tuple[int, int], Any]) -> list[tuple[int, list[Any]]]:
     """For each rank, what it would send if all left, and the terms of what it keeps."""
-    offsets, ranks, amounts = problem.arrays()
+    offsets, ranks, amounts = problem.entries
     terms: list[tuple[int, list[Any]]] = [(0, []) for _ in range(problem.num_ranks)]
-    weights = problem.weights.tolist()
+    weights = problem.units.weights.tolist()
     for g in range(problem.num_ranks):
         for e in range(int(offsets[g]), int(offsets[g + 1])):
             r, volume = int(ranks[e]), int(amounts[e])
             worth: dict[int, int] = {}
             for level, weight in enumerate(weights):
-                u = int(problem.unit_of_rank[level, r])
-                for p in problem.unit_places[problem.unit_starts[u] : problem.unit_starts[u + 1]].tolist():
+                u = int(problem.units.of_rank[level, r])
+                for p in problem.units.places[problem.units.starts[u] : problem.units.starts[u + 1]].tolist():
                     if (g, p) in literal:
                         worth[p] = worth.get(p, 0) + weight * volume
             sent, kept = terms[r]
@@ -227,14 +227,16 @@ def least_max(
     asked = RearrangementProblem.prepare(volumes, levels, objective, weights, class_of_group, class_of_rank)
     problem = asked if objective == "max" else asked.with_objective("max")
     found = search(problem, work_units(seconds / 4))
+    # The default method gets a quarter of the time; CP-SAT begins from what it finds.
     best, bound = found.candidates[0], found.bound
-    if problem.value_of(best) > bound.value and problem.volumes.total * int(problem.weights.sum()) < _MAX_TOTAL:
+    if problem.value_of(best) > bound.value and problem.volumes.total * int(problem.units.weights.sum()) < _MAX_TOTAL:
         state = _Search(problem, best, bound, 0.75 * seconds)  # the start was worth a quarter
         _search_on(state, seconds)
         best, bound = problem.resettled(state.best), state.bound
     candidates = [best, *found.candidates]
     if problem is asked:
         return asked.result(candidates, bound, "max", started, stopped_early=True)
+    # The caller asked for the sum: its bound comes from the least sum.
     rows = asked.rows()
     price, _ = asked.transport(rows, asked.greedy(rows), work_units(seconds))
     return asked.result([best], asked.bound(rows, price), "max", started)
@@ -242,7 +244,7 @@ def least_max(
 
 def _search_on(state: _Search, seconds: float) -> None:
     problem = state.problem
-    if len(problem.weights) == 1:  # deeper down, what a node's ranks send does not depend on its own groups alone
+    if len(problem.units.weights) == 1:  # deeper down, what a node's ranks send does not depend on its own groups alone
         swaps = SwapSearch(problem)
         for _ in range(_MOST_NODE_ROUNDS):
             if state.done or not _mend_worst_node(state, swaps):

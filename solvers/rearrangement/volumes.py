@@ -139,6 +139,7 @@ def as_volumes(volumes: Volumes | ArrayLike) -> Volumes:
         group, rank = divmod(int(np.argmax(flat < 0)), len(matrix))
         raise ArgumentError("volumes", "be >= 0", matrix[group, rank], f"{group}, {rank}")
     as_costs(flat, "volumes (row by row)")  # their sum fits int64
+    # Row by row, so entries come by group; ranks ascend within one.
     groups, ranks = np.nonzero(flat.reshape(matrix.shape))
     offsets = np.searchsorted(groups, np.arange(len(matrix) + 1)).astype(np.int64)
     return Volumes(offsets, ranks.astype(np.int32), flat[flat != 0])

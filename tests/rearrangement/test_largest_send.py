@@ -9,9 +9,8 @@ import rearrangement_oracles as oracles
 import solvers
 from solvers import SolveStatus
 from solvers.rearrangement import least_max
+from solvers.rearrangement._largest_send import SwapSearch, best_node_bound, even_multipliers, shift_multipliers
 from solvers.rearrangement._problem import UNLIMITED, RearrangementProblem
-from solvers.rearrangement._send_bounds import best_node_bound, even_multipliers, shift_multipliers
-from solvers.rearrangement._swap_search import SwapSearch
 
 MODULE = sys.modules[least_max.__module__]
 

@@ -11,18 +11,17 @@ from scipy.optimize import linear_sum_assignment
 
 import solvers
 from solvers.rearrangement import _transport
-from solvers.rearrangement._transport import dual_value_kernel, kept_by, solve_transport, take_largest
+from solvers.rearrangement._transport import Rows, dual_value_kernel, kept_by, solve_transport, take_largest
 
 kept_by = from_python(kept_by)
 
-Sparse = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]
 ENDLESS = 2**62
 
 
-def rows_of(matrix: NDArray[np.int64]) -> Sparse:
+def rows_of(matrix: NDArray[np.int64]) -> Rows:
     groups, places = np.nonzero(matrix)
     offsets = np.searchsorted(groups, np.arange(len(matrix) + 1)).astype(np.int64)
-    return offsets, places.astype(np.int32), matrix[groups, places].astype(np.int64)
+    return Rows(offsets, places.astype(np.int32), matrix[groups, places].astype(np.int64))
 
 
 def starts_of(rooms: list[int]) -> NDArray[np.int64]:
@@ -41,12 +40,12 @@ def solve(
     """Solve from the assignment in order; check that every place is just full and that the prices prove something."""
     rows, starts = rows_of(matrix), starts_of(rooms)
     assignment = np.repeat(np.arange(len(rooms), dtype=np.int32), rooms)
-    before = kept_by(*rows, assignment)
+    before = kept_by(rows, assignment)
     price = np.empty(len(rooms), dtype=np.int64)
-    left = solve_transport(*rows, starts, assignment, price, small, work)
+    left = solve_transport(rows, starts, assignment, price, small, work)
     assert np.bincount(assignment, minlength=len(rooms)).tolist() == rooms
     kept = sum(int(matrix[g, p]) for g, p in enumerate(assignment))
-    assert before <= kept == kept_by(*rows, assignment) <= dual_value_kernel(*rows, starts, price)
+    assert before <= kept == kept_by(rows, assignment) <= dual_value_kernel(rows, starts, price)
     return assignment, price, left
 
 
@@ -65,8 +64,8 @@ def test_optimal_with_prices_that_prove_it(problem: tuple[NDArray[np.int64], lis
     matrix, rooms = problem
     assignment, price, left = solve(matrix, rooms, small)
     optimum = most_kept(matrix, rooms)
-    assert kept_by(*rows_of(matrix), assignment) == optimum
-    assert dual_value_kernel(*rows_of(matrix), starts_of(rooms), price) == optimum
+    assert kept_by(rows_of(matrix), assignment) == optimum
+    assert dual_value_kernel(rows_of(matrix), starts_of(rooms), price) == optimum
     assert 0 <= left <= ENDLESS
     if not small:  # as the kernel promises, so that no sum leaves int64
         assert price.min() >= 0
@@ -76,17 +75,17 @@ def test_optimal_with_prices_that_prove_it(problem: tuple[NDArray[np.int64], lis
 @given(problem=problems(), works=st.lists(st.integers(0, 3000), min_size=2, max_size=2))
 def test_less_work_is_less_good_but_never_wrong(problem: tuple[NDArray[np.int64], list[int]], works: list[int]) -> None:
     matrix, rooms = problem
-    kept = [int(kept_by(*rows_of(matrix), solve(matrix, rooms, work=work)[0])) for work in sorted(works)]
+    kept = [int(kept_by(rows_of(matrix), solve(matrix, rooms, work=work)[0])) for work in sorted(works)]
     assert kept[0] <= kept[1] <= most_kept(matrix, rooms)
 
 
 @given(problem=problems())
 def test_greedy_takes_the_largest_first(problem: tuple[NDArray[np.int64], list[int]]) -> None:
     matrix, rooms = problem
-    offsets, places, kept = rows_of(matrix)
-    order = np.argsort(-kept, kind="stable").astype(np.int32)
+    rows = rows_of(matrix)
+    order = np.argsort(-rows.kept, kind="stable").astype(np.int32)
     assignment = np.empty(len(matrix), dtype=np.int32)
-    take_largest(offsets, places, kept, order, starts_of(rooms), assignment)
+    take_largest(rows, order, starts_of(rooms), assignment)
     room = list(rooms)
     expected: dict[int, int] = {}
     for value, g, p in sorted((-v, g, p) for g, row in enumerate(matrix.tolist()) for p, v in enumerate(row) if v):
@@ -99,7 +98,7 @@ def test_greedy_takes_the_largest_first(problem: tuple[NDArray[np.int64], list[i
             expected[g] = next(p for p, free in enumerate(room) if free)
             room[expected[g]] -= 1
     assert assignment.tolist() == [expected[g] for g in range(len(matrix))]
-    assert 2 * kept_by(offsets, places, kept, assignment) >= most_kept(matrix, rooms)
+    assert 2 * kept_by(rows, assignment) >= most_kept(matrix, rooms)
 
 
 MIDDLE = {
@@ -121,15 +120,15 @@ def test_middle_sizes(name: str, small: bool) -> None:
     matrix, rooms = MIDDLE[name]
     assignment, price, _ = solve(matrix.astype(np.int64), rooms, small)
     optimum = most_kept(matrix, rooms)
-    assert kept_by(*rows_of(matrix), assignment) == optimum
-    assert dual_value_kernel(*rows_of(matrix), starts_of(rooms), price) == optimum
+    assert kept_by(rows_of(matrix), assignment) == optimum
+    assert dual_value_kernel(rows_of(matrix), starts_of(rooms), price) == optimum
 
 
 @pytest.mark.parametrize("name", ["dense", "square"])
 def test_every_step_on_the_way_is_kept_if_it_is_better(name: str) -> None:
     matrix, rooms = MIDDLE[name]
     full = ENDLESS - solve(matrix, rooms)[2]
-    kept = [int(kept_by(*rows_of(matrix), solve(matrix, rooms, work=full * k // 12)[0])) for k in range(13)]
+    kept = [int(kept_by(rows_of(matrix), solve(matrix, rooms, work=full * k // 12)[0])) for k in range(13)]
     assert kept == sorted(kept)
     assert len(set(kept)) >= 3  # not only the first and the last
     assert kept[-1] == most_kept(matrix, rooms)
@@ -143,11 +142,11 @@ def test_an_auction_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPa
 
     for allowance in range(0, 4000, 400):
         price, trial = np.zeros(len(rooms), dtype=np.int64), np.full(len(matrix), -1, dtype=np.int32)
-        left = auction(*rows, starts, price, 1000, trial, allowance)
+        left = auction(rows, starts, price, 1000, trial, allowance)
         assert (left < 0) == bool((trial < 0).any())
-        drop_loose(*rows, price, trial)
-        assert augment(*rows, starts, price, trial, ENDLESS) > 0
-        assert kept_by(*rows, trial) == dual_value_kernel(*rows, starts, price) == most_kept(matrix, rooms)
+        drop_loose(rows, price, trial)
+        assert augment(rows, starts, price, trial, ENDLESS) > 0
+        assert kept_by(rows, trial) == dual_value_kernel(rows, starts, price) == most_kept(matrix, rooms)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -1,7 +1,6 @@
 """Ranks that hold nothing cost nothing: what searches do does not grow with them, and nothing else changes."""
 
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from solvers.relocation._exchange import settle
 from solvers.relocation._problem import RelocationProblem
 from solvers.relocation._search import fix_sizes
 from solvers.relocation._tournament import first_of, hold, update
-from solvers.relocation.auto import _exchange_between_nodes, _lpt_with_room, _start
+from solvers.relocation.auto import _exchange_between_nodes, _start
 
 kept_by, hold, first_of, update, settle = map(from_python, (kept_by, hold, first_of, update, settle))
 
@@ -135,40 +134,6 @@ def test_tournament(data: st.DataObject) -> None:
         r = data.draw(st.integers(0, len(ranks) - 1))
         ranks[r] = data.draw(st.tuples(number, number, number))
         update(tree, r, *ranks[r])
-
-
-def naive_lpt(costs: Any, sizes: Any, room: Any, equal_counts: bool) -> list[int] | None:
-    m = len(room)
-    loads, held, counts, where = [0] * m, [0] * m, [0] * m, []
-    few, longer = divmod(len(costs), m)
-    for cost, size in zip(costs, sizes, strict=True):
-        open_ranks = [
-            r for r in range(m)
-            if held[r] + size <= room[r]
-            and not (equal_counts and (counts[r] > few or (counts[r] == few and longer == 0)))
-        ]  # fmt: skip
-        if not open_ranks:
-            return None
-        best = min(open_ranks, key=lambda r: (loads[r], r))
-        longer -= counts[best] == few
-        loads[best], held[best], counts[best] = loads[best] + cost, held[best] + size, counts[best] + 1
-        where.append(best)
-    return where
-
-
-@given(st.data())
-def test_longest_first_with_room(data: st.DataObject) -> None:
-    pairs = data.draw(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))
-    room = data.draw(st.lists(st.integers(0, 12), min_size=1, max_size=6))
-    equal_counts = data.draw(st.booleans())
-    costs, sizes = (np.array(column, dtype=np.int64) for column in zip(*pairs, strict=True))
-    where = np.empty(len(costs), dtype=np.int32)
-    order = np.arange(len(costs), dtype=np.int32)
-    failed = _lpt_with_room(
-        read_only(costs), read_only(sizes), order, np.array(room, dtype=np.int64), equal_counts, where
-    )
-    naive = naive_lpt(costs.tolist(), sizes.tolist(), room, equal_counts)
-    assert (None if failed >= 0 else where.tolist()) == naive
 
 
 def by_node(nodes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers.arguments import as_budget, unknown
+from solvers.errors import InfeasibleError
 from solvers.groups import group_loads
 from solvers.relocation._affinity import homes_from
 from solvers.relocation._problem import RelocationProblem, as_cap, as_eps
@@ -96,9 +97,10 @@ def relocate(
     TypeError, ValueError
         On arguments of the wrong kind, naming the argument, the place and the rule.
     InfeasibleError
-        No assignment keeps the cap, or the token caps.
-    TimeLimitError
-        None was found, with a `cap` below what the partition reaches, or with token caps.
+        Proven: no assignment keeps the cap, or the token caps.
+    SolverError
+        None was found, with a `cap` below what the partition reaches or with token caps, nor was it proven that there
+        is none; a :class:`TimeLimitError` where the clock ended the search of method ``"exact"``.
 
     Notes
     -----
@@ -126,6 +128,11 @@ def relocate(
     measure = reference(problem, seconds, known)
     fell_back, search_bounds = "", None
     limit = cap_of(problem, measure.makespan, tolerance) if cap is None else as_cap(cap, problem)
+    if limit < measure.least_makespan:
+        raise InfeasibleError(
+            f"no assignment keeps every load within {{cap}} = {limit}: the largest is proven to be at least "
+            f"{measure.least_makespan}"
+        )
     bounds = move_bounds(problem, limit)
     if method == "rearrange":
         found = assign_rearrange(problem, limit, measure, seconds)

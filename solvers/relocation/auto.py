@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._budget import work_units
-from solvers._jit import kernel
 from solvers._sort import sort_descending
 from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
-from solvers.errors import Named, TimeLimitError
+from solvers.errors import SolverError
 from solvers.groups import group_loads, read_only
 from solvers.partitioning import partition
 from solvers.partitioning._problem import PartitionProblem
@@ -32,7 +31,6 @@ from solvers.relocation._search import (
     return_home,
 )
 from solvers.relocation._stand_by import stand_by
-from solvers.relocation._tournament import first_of, hold, update
 from solvers.relocation.bounds import inter_bound, plain_inter_bound
 
 _ROUNDS = 3
@@ -55,59 +53,23 @@ class Reference:
     makespan: int  # M: that of a partition under the same constraints, or of the homes where it is smaller
     group_of_item: NDArray[np.int32]  # int32[n]: the groups of the partition
     partition_makespan: int
-
-
-@kernel
-def _lpt_with_room(costs, sizes, order, room, equal_counts, rank_of_item):
-    """Longest first to the least loaded rank that has room. Returns the first item that fits nowhere, or -1."""
-    m = len(room)
-    loads, held, counts = np.zeros(m, np.int64), np.zeros(m, np.int64), np.zeros(m, np.int64)
-    few = len(costs) // m
-    longer = len(costs) - few * m
-    ranks = hold(loads, held, room)
-    for i in order:
-        best = first_of(ranks, 0, m, sizes[i])
-        if best < 0:
-            return i
-        loads[best] += costs[i]
-        held[best] += sizes[i]
-        counts[best] += 1
-        rank_of_item[i] = best
-        last = counts[best] == few + 1 and longer == 1  # no other rank gets as many
-        longer -= counts[best] == few + 1
-        for r in range(m) if last and equal_counts else range(best, best + 1):
-            full = equal_counts and (counts[r] > few or (counts[r] == few and longer == 0))
-            update(ranks, r, loads[r], 0, -1 if full else room[r] - held[r])
-    return -1
-
-
-def _groups(problem: RelocationProblem, seconds: float) -> NDArray[np.int32]:
-    """Groups as even as can be, under all constraints but homes."""
-    if problem.sizes is None:
-        return partition(
-            problem.costs, problem.num_ranks, time_budget=seconds, equal_counts=problem.equal_counts
-        ).group_of_item
-    groups = np.empty(len(problem.costs), dtype=np.int32)
-    for order in (problem.order, np.argsort(-problem.sizes, kind="stable").astype(np.int32)):
-        left_out = _lpt_with_room(
-            read_only(problem.costs), read_only(problem.sizes), order, problem.room, problem.equal_counts, groups
-        )
-        if left_out < 0:
-            return groups
-    raise TimeLimitError(
-        "no assignment within the {caps} was found: {item} fits on no rank beside the others",
-        item=Named("item", left_out),
-    )
+    least_makespan: int  # proven: no assignment has a smaller one; 0 where the caller gave the groups
 
 
 def reference(problem: RelocationProblem, time_budget: float, groups: NDArray[np.int32] | None = None) -> Reference:
     """Partition without homes, unless the caller has done so, and the makespan that caps are relative to."""
+    proven = 0
     if groups is None:
-        groups = _groups(problem, time_budget * _PARTITION_SHARE)
+        caps = None if problem.sizes is None else problem.room
+        found = partition(
+            problem.costs, problem.num_ranks, time_budget=time_budget * _PARTITION_SHARE,
+            equal_counts=problem.equal_counts, sizes=problem.sizes, caps=caps,
+        )  # fmt: skip
+        groups, proven = found.group_of_item, found.lower_bound
     reached, _ = problem.measured(groups)
     at_home, fits = problem.measured(problem.affinity.home)
     makespan = at_home if at_home < reached and fits else reached
-    return Reference(makespan, groups, reached)
+    return Reference(makespan, groups, reached, proven)
 
 
 def cap_of(problem: RelocationProblem, makespan: int, eps: Fraction) -> int:
@@ -362,10 +324,11 @@ def _bring_under(
 
 
 def assign_rearrange(problem: RelocationProblem, cap: int, groups: Reference, time_budget: float) -> NDArray[np.int32]:
-    """Lay the partition's groups on ranks. Raises TimeLimitError where they are over the cap."""
+    """Lay the partition's groups on ranks. Raises SolverError where they are over the cap."""
     if groups.partition_makespan > cap:
-        raise TimeLimitError(
-            f"no assignment under {{cap}} = {cap} was found: the partition reaches {groups.partition_makespan}",
+        raise SolverError(
+            f"no assignment under {{cap}} = {cap} was found, nor was it proven that there is none: the partition "
+            f"reaches {groups.partition_makespan}",
             "raise {cap}, {eps} or {time_budget}",
         )
     return place_groups(problem, groups.group_of_item, time_budget)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._cp_sat import load_cp_model, reported_bound, solver_until
-from solvers.errors import InfeasibleError, TimeLimitError
+from solvers.errors import InfeasibleError, SolverError, TimeLimitError
 from solvers.relocation._problem import RelocationProblem
 from solvers.relocation.auto import Reference, assign_auto
 
@@ -86,7 +86,7 @@ def assign_exact(
     start: NDArray[np.int32] | None
     try:
         start, _ = assign_auto(problem, cap, groups, min(seconds, 0.05))
-    except TimeLimitError:
+    except SolverError:
         start = None
     prices = _prices(problem) if 0 < len(problem.costs) * problem.num_ranks <= _MOST_LITERALS else None
     if prices is None or max(int(prices[0].sum()), problem.total, problem.total_size) > _MAX_TOTAL:

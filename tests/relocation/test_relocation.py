@@ -184,8 +184,6 @@ def test_token_caps(data: st.DataObject) -> None:
     except solvers.InfeasibleError:
         assert not any(oracles.feasible(costs, len(nodes), sum(costs), False, sizes, caps))
         return
-    except solvers.TimeLimitError:
-        return
     solvers.check_relocation(costs, homes, nodes, result, sizes=sizes, caps=caps)
     lies = oracles.at_home(homes, costs)
     best = oracles.optimum(lies, nodes, oracles.feasible(costs, len(nodes), result.cap, False, sizes, caps))
@@ -219,9 +217,18 @@ def test_exact_is_the_optimum(seed: int, equal_counts: bool) -> None:
 
 def test_exact_says_what_is_impossible() -> None:
     with pytest.raises(solvers.InfeasibleError, match="CP-SAT"):
-        relocate([3, 3, 3], [0, 0, 1], [0, 1], cap=5, method="exact", time_budget=5)
-    with pytest.raises(solvers.TimeLimitError, match="cap = 5"):
+        relocate([3, 3, 3], [0, 0, 1], [0, 1], cap=5, groups=[0, 0, 1], method="exact", time_budget=5)
+
+
+def test_what_the_partition_disproves_is_infeasible_and_what_it_does_not_is_not_called_so() -> None:
+    with pytest.raises(solvers.InfeasibleError, match=r"cap = 5.* at least 6"):
         relocate([3, 3, 3], [0, 0, 1], [0, 1], cap=5)
+    with pytest.raises(solvers.SolverError, match="nor was it proven that there is none") as caught:
+        relocate([3, 3, 3], [0, 0, 1], [0, 1], cap=5, groups=[0, 0, 1])
+    assert type(caught.value) is solvers.SolverError, "no clock ended the search"
+
+
+def test_numbers_that_exact_cannot_take() -> None:
     big = [_MAX_TOTAL, 1, 1]
     assert relocate(big, [0, 0, 0], [0, 1], method="exact").makespan == _MAX_TOTAL
 

@@ -122,6 +122,19 @@ def constrained(draws: int) -> Iterator[Case]:
         yield functools.partial(case, n, m, draw, which, (0.01, 0.1)[(draw + which) % 2])
 
 
+def constrained_few(draws: int) -> Iterator[Case]:
+    """Few items, where single ones decide: caps are multiples of what LPT makes of the tokens, so that most can be."""
+
+    def case(n, m, seed, which, budget):
+        room = solvers.lpt(lognormal_lengths(n, seed), m).makespan
+        _, costs, given = list(constrained_steps(n, m, seed, room))[which]
+        return partitioned(costs, m, time_budget=budget, **given)
+
+    shapes = (8, 2), (12, 4), (16, 2), (24, 8), (40, 8), (64, 16), (128, 16)
+    for draw, (n, m), which in itertools.product(range(draws), shapes, range(15)):
+        yield functools.partial(case, n, m, draw, which, (0.001, 0.01)[(draw + which) % 2])
+
+
 def schedules(draws: int) -> Iterator[Case]:
     def case(k, per_rank, ranks, factor, objective, budget):
         tokens = lengths(k, per_rank * ranks)
@@ -206,7 +219,7 @@ def sequence_groups(draws: int) -> Iterator[Case]:
         for budget in (0.001, 0.01, 0.1):
             yield functools.partial(case, np.array(row["lengths"], np.int64), 64, row["cap"], budget)
     for draw, (ranks, n) in itertools.product(range(draws), ((16, 64), (64, 256), (256, 2048), (1024, 8192))):
-        tokens = np.clip(lengths(4 * draw, n) * 4, 128, 190_000) // 128 * 128
+        tokens = np.clip(lengths(draw, n) * 4, 128, 190_000) // 128 * 128
         yield functools.partial(case, tokens, ranks, 6449, (0.01, 0.1)[draw % 2])
 
 
@@ -214,15 +227,16 @@ def long_short(draws: int) -> Iterator[Case]:
     patches = pq.read_table(DATA / "docs_msdev_interleaved.parquet")["image_patches"].to_numpy().astype(np.int64)
     patches = patches[patches > 0]
 
-    def case(k, ranks, per_rank, several, budget):
+    def case(k, ranks, per_rank, several, dear, budget):
+        """Sharing takes 437 units a patch, or ten times that, as across nodes."""
         mine = patches[(np.arange(ranks * per_rank) + 997 * k) % len(patches)]
         degrees = [d for d in (2, 4, 8, 16, 32) if d <= ranks] if several else [ranks]
         alone = (3_700_000 * mine + 500 * mine * mine) // 1000
-        shared = np.array([-(-alone // d) + 437 * mine // d for d in degrees])
+        shared = np.array([-(-alone // d) + 437 * dear * mine // d for d in degrees])
         asked = {"degrees": degrees, "overhead": 1_920_000, "time_budget": budget}
         return scored(lambda: solvers.long_short(alone, shared, ranks, **asked), by_gap)
 
-    every = itertools.product(range(8 * draws), (8, 32), (1, 4, 16), (False, True), (0.0002, 0.002))
+    every = itertools.product(range(8 * draws), (8, 32), (1, 4, 16), (False, True), (1, 10), (0.0002, 0.002))
     for draw, *shape in every:
         yield functools.partial(case, draw, *shape)
 

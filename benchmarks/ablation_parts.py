@@ -53,7 +53,7 @@ FREE = (
     Part("late bounds", {"solvers.partitioning._problem:PartitionProblem.cost_of_late_bounds": always(0)}),
     Part("dual feasible bound", {f"{PORTFOLIO}:cost_of_dual_feasible": always(0)}),
     Part("regroup", {f"{PORTFOLIO}:regroup": argument(2)}),
-    Part("patterns", {f"{PORTFOLIO}:PatternSearch": SimpleNamespace(of=always(None))}),
+    Part("patterns", {f"{PORTFOLIO}:PatternSearch": SimpleNamespace(from_problem=always(None))}),
     Part("bin completion", {f"{PORTFOLIO}:close_gap": lambda _, best, work: (best, None, work)}),
 )
 

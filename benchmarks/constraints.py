@@ -17,12 +17,12 @@ SHAPES = [(4096, 64), (16384, 256)]
 SEEDS = range(10)
 
 
-def cases(n, m, seed):
-    """Name -> (costs, constraints)."""
+def cases(n, m, seed, room=None):
+    """Name -> (costs, constraints); caps are multiples of `room`, by default the mean tokens a group."""
     rng = np.random.default_rng(1000 + seed)
     tokens = lognormal_lengths(n, seed)
     costs = 24576 * tokens + tokens * tokens
-    mean = tokens.sum() / m
+    mean = tokens.sum() / m if room is None else room
     patches = np.where(rng.random(n) < 0.3, rng.integers(1, 4000, n), 0)
     kinds = rng.random(n) < 0.5  # half of the samples may not be on the first quarter of the groups
     first_quarter = np.arange(m) < m // 4

@@ -79,7 +79,7 @@ def enumerated() -> None:
             for seed in range(20):
                 costs = parse_cost(COST).sample_costs(np.random.default_rng(seed).choice(every, items, replace=False))
                 first = partition(costs, groups, equal_counts=equal_counts, time_budget=1e-4)
-                state = State.of(Constraints(equal_counts=equal_counts).check(costs, groups))
+                state = State.from_problem(Constraints(equal_counts=equal_counts).check(costs, groups))
                 _, left = exhaust(state, np.arange(items), first.makespan, first.lower_bound, 60_000_000)
                 spent.append(60_000_000 - left)
             cells.append(f"{np.mean(spent):,.0f}, {max(spent):,}")

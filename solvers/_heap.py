@@ -27,6 +27,7 @@ def sift_down_packed(keys, size, key):
         best_left, best_right = min(a, b), min(c, d)
         go_right = np.int64(best_right < best_left)
         best = min(best_left, best_right)
+        # The key has found its place: nothing below is smaller.
         if best >= key:
             keys[vertex] = key
             return
@@ -48,6 +49,7 @@ def sift_down_packed(keys, size, key):
 def sift_down_wide(loads, groups, size, load, group):
     """As :func:`sift_down_packed` for the heap of pairs ``(loads[i], groups[i])``, i < size."""
     vertex = 0
+    # Pairs in two arrays take branches: this is for loads that do not fit a word with their group.
     while True:
         smallest, smallest_load, smallest_group = -1, load, group
         for child in range(4 * vertex + 1, min(4 * vertex + 5, size)):

@@ -42,6 +42,7 @@ def radix_sort(keys, scratch, counts, low_bit, high_bit):
     for shift in range(low_bit, high_bit, digit_bits):
         mask = (1 << min(digit_bits, high_bit - shift)) - 1
         counts[:] = 0
+        # Count, sum up, and put in place: three passes over the keys or counters for each digit.
         for i in range(n):
             counts[(source[i] >> shift) & mask] += 1
         start = 0
@@ -54,6 +55,7 @@ def radix_sort(keys, scratch, counts, low_bit, high_bit):
             target[counts[b]] = source[i]
             counts[b] += 1
         source, target = target, source
+    # After an odd number of passes the keys lie in the scratch.
     if ((high_bit - low_bit + digit_bits - 1) // digit_bits) % 2:
         copy(keys, scratch)
 
@@ -64,6 +66,7 @@ def _sort_packed(costs, largest, item_bits, cost_bits, digit_bits, order, sorted
     keys = np.empty(n, dtype=np.int64)
     for i in range(n):  # ascending in (largest - cost) is descending in cost, ties in item order
         keys[i] = (largest - costs[i]) << item_bits | i
+    # Counters would take longer to clear than so few keys take to sort.
     if n <= _FEW:
         insertion_sort(keys, n)
     else:
@@ -84,6 +87,7 @@ def sort_descending(costs: NDArray[np.int64], largest: int) -> tuple[NDArray[np.
     n = len(costs)
     item_bits = max(1, (n - 1).bit_length()) if n else 1
     cost_bits = max(1, int(largest).bit_length())
+    # Cost and number do not fit one word: NumPy's stable sort, slower and the same.
     if item_bits + cost_bits > 63:
         order = np.argsort(-costs, kind="stable").astype(np.int32)
         return order, costs[order]

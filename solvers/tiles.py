@@ -28,35 +28,42 @@ class Intersections(NamedTuple):
     size: NDArray[np.int64]
 
 
+class Tiles(NamedTuple):
+    """Parts of items as integer intervals; all of it is written."""
+
+    item: NDArray[np.int64]  # int64[k]
+    start: NDArray[np.int64]  # int64[k]
+    stop: NDArray[np.int64]  # int64[k]
+    holder: NDArray[np.int32]  # int32[k]
+
+
 @kernel
-def _windowed(items, group, part, begin, window, owner, halves, outer, item, start, stop, holder):
-    """Fill the last four. `owner` is [groups, shards, windows]; shards are `outer` times those inside."""
+def _windowed(packed, owner, halves, outer, tiles):
+    """Fill the tiles. `owner` is [groups, shards, windows]; shards are `outer` times those inside. O(tiles)."""
     shards = owner.shape[1]
     inner = shards // outer
     k = 0
-    for i in range(len(part)):
-        size = part[i]
+    for i in range(len(packed.part)):
+        size, window = packed.part[i], packed.window[i]
         if size == 0:
             continue
         for half in range(halves):
-            at = begin[i] + half * size
-            first, last = at // window[i], (at + size - 1) // window[i]
+            at = packed.begin[i] + half * size
+            first, last = at // window, (at + size - 1) // window
             for place in range(shards):
                 shard = place
                 if half == 1:  # the mirrored ones come back
                     shard = (outer - 1 - place // inner) * inner + place % inner
                 base = (half * shards + place) * size
                 for turn in range(first, last + 1):
-                    item[k] = items[i]
-                    start[k] = base + max(turn * window[i] - at, 0)
-                    stop[k] = base + min((turn + 1) * window[i] - at, size)
-                    holder[k] = owner[group[i], shard, turn]
+                    tiles.item[k] = packed.item[i]
+                    tiles.start[k] = base + max(turn * window - at, 0)
+                    tiles.stop[k] = base + min((turn + 1) * window - at, size)
+                    tiles.holder[k] = owner[packed.group[i], shard, turn]
                     k += 1
 
 
-def windowed(
-    packed: Packed, owner: NDArray[np.int32], halves: int, outer: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+def windowed(packed: Packed, owner: NDArray[np.int32], halves: int, outer: int) -> Tiles:
     """Cut the parts of items in all shards where windows begin.
 
     `owner`, int32[groups, shards, windows], has each window. With 2 `halves` an item is two parts for each shard, the
@@ -69,16 +76,28 @@ def windowed(
     count = (at + part[:, None] - 1) // each[:, None] - at // each[:, None] + 1
     total = int(count[part > 0].sum()) * owner.shape[1]
     item, start, stop, rest = np.empty((4, total), dtype=np.int64)  # one block: large ones are cheaper to get
-    holder = rest.view(np.int32)[:total]
-    _windowed(*(read_only(array) for array in packed), read_only(owner), halves, outer, item, start, stop, holder)
-    return item, start, stop, holder
+    tiles = Tiles(item, start, stop, rest.view(np.int32)[:total])
+    _windowed(Packed(*(read_only(array) for array in packed)), read_only(owner), halves, outer, tiles)
+    return tiles
+
+
+class Given(NamedTuple):
+    """Tiles of two kinds, nothing of which is written; see :func:`intersections`."""
+
+    first_start: NDArray[np.int64]  # int64[s]
+    first_stop: NDArray[np.int64]  # int64[s]
+    first_of_item: NDArray[np.int64]  # int64[n + 1]
+    lengths: NDArray[np.int64]  # int64[n]
+    item: NDArray[np.int64]  # int64[t]
+    start: NDArray[np.int64]  # int64[t]
+    stop: NDArray[np.int64]  # int64[t]
 
 
 @kernel
-def _intersections(
-    first_start, first_stop, first_of_item, lengths, item, start, stop, found_first, found_second, at, size
-):
-    """Fill the last four, as far as they have room; returns how many there are."""
+def _intersections(given, found):
+    """Fill what is found, as far as it has room; returns how many there are."""
+    first_start, first_stop, first_of_item = given.first_start, given.first_stop, given.first_of_item
+    item, start, stop, lengths = given.item, given.start, given.stop, given.lengths
     k, low, at_item = 0, np.int64(0), np.int64(-1)
     cursor = 0
     for second in range(len(item)):
@@ -86,6 +105,7 @@ def _intersections(
             at_item, cursor = item[second], first_of_item[item[second]]
         low, high = start[second], min(stop[second], lengths[at_item])
         last = first_of_item[at_item + 1]
+        # Tiles of the first kind that end before this one begins are passed over for good.
         while cursor < last and first_stop[cursor] <= low:
             cursor += 1
         one = cursor
@@ -93,8 +113,9 @@ def _intersections(
             begin = max(first_start[one], low)
             end = min(first_stop[one], high)
             if end > begin:
-                if k < len(at):
-                    found_first[k], found_second[k], at[k], size[k] = one, second, begin, end - begin
+                if k < len(found.size):
+                    found.first[k], found.second[k] = one, second
+                    found.start[k], found.size[k] = begin, end - begin
                 k += 1
             one += 1
     return k
@@ -111,11 +132,11 @@ def intersections(
     the second kind come in any order; item after item, in each ascending, it takes O(s + t + k). Returned by tile of
     the second kind, in each ascending.
     """
-    given = [read_only(array) for array in (*first, first_of_item, lengths, item, start, stop)]
+    given = Given(*map(read_only, (*first, first_of_item, lengths, item, start, stop)))
     room = len(first[0]) + len(item)  # enough where no tiles of the second kind overlap either
     while True:
         found = Intersections(*np.empty((4, room), dtype=np.int64))
-        count = _intersections(*given, *found)
+        count = _intersections(given, found)
         if count <= room:
             return Intersections(*(array[:count] for array in found))
         room = count

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from solvers._budget import work_units
 from solvers._jit import helper, kernel
+from solvers._loops import copy
 from solvers.arguments import as_budget, as_costs, as_count, as_int64, as_integer, as_labels
 from solvers.errors import ArgumentError, UsageError
 from solvers.grouping._problem import as_degrees, as_table
@@ -65,43 +66,76 @@ def _parts(amount, whole):
     return amount // (whole >> 10) if whole >> 48 else (amount << 10) // max(1, whole)
 
 
+class Sharing(NamedTuple):
+    """What is given; nothing of it is written. Level d is a group of ``ranks[d]`` ranks, level 0 one rank."""
+
+    table: NDArray[np.int64]  # int64[D + 1, n]: time of an item at each level, items longest first
+    shares: NDArray[np.int64]  # int64[q, D + 1, n]: what a rank then holds of it
+    caps: NDArray[np.int64]  # int64[q]: what it may hold
+    ranks: NDArray[np.int64]  # int64[D + 1]
+
+
+class Busy(NamedTuple):
+    """What ranks have so far; all of it is written."""
+
+    loads: NDArray[np.int64]  # int64[g]
+    held: NDArray[np.int64]  # int64[q, g]
+
+
+class Chosen(NamedTuple):
+    """Where items are; all of it is written."""
+
+    level: NDArray[np.int64]  # int64[n]
+    first: NDArray[np.int64]  # int64[n]: the first rank of its group
+
+
 @helper
-def _filled(held, shares, caps, d, i, start, stop):
-    """Return in how many 1024ths ranks are full with an item's shares at a level, `start` to `stop`; -1: too full."""
+def _filled(given, held, d, i, start):
+    """Return in how many 1024ths ranks are full with an item at a level, from `start` on; -1: too full. O(q ranks)."""
     most = 0
-    for q in range(len(caps)):
-        for r in range(start, stop):
-            holds = held[q, r] + shares[q, d, i]
-            if holds > caps[q]:
+    for q in range(len(given.caps)):
+        for r in range(start, start + given.ranks[d]):
+            holds = held[q, r] + given.shares[q, d, i]
+            if holds > given.caps[q]:
                 return -1
-            most = max(most, _parts(holds, caps[q]))
+            most = max(most, _parts(holds, given.caps[q]))
     return most
 
 
 @helper
-def _place_by(even, target, table, shares, caps, ranks, floor, loads, held, level, first):
+def _best_group(even, target, given, busy, d, i):
+    """The first rank of the best group of a level for an item, -1 if none has time and room. O(g q)."""
+    loads, table = busy.loads, given.table
+    best, rated = -1, -1
+    for start in range(0, len(loads), given.ranks[d]):
+        load = loads[start]
+        for r in range(start + 1, start + given.ranks[d]):
+            load = max(load, loads[r])
+        if load + table[d, i] > target or not (even or load > rated):
+            continue
+        filled = _filled(given, busy.held, d, i, start)
+        rating = 1100 - max(filled, _parts(load + table[d, i], target)) if even else load
+        if filled >= 0 and rating > rated:
+            best, rated = start, rating
+    return best
+
+
+@helper
+def _place_by(even, target, given, floor, busy, chosen):
     """Place items as `_place_under` does, in the group that is busiest, or if `even` in that which is least full."""
+    loads, ranks = busy.loads, given.ranks
     loads[:] = 0
-    held[:] = 0
-    for i in range(table.shape[1]):
-        best, chosen = -1, -1
+    busy.held[:] = 0
+    for i in range(given.table.shape[1]):
+        best = -1
         for d in range(floor[i], len(ranks)):
-            for start in range(0, len(loads), ranks[d]):
-                load = loads[start]
-                for r in range(start + 1, start + ranks[d]):
-                    load = max(load, loads[r])
-                if load + table[d, i] > target or not (even or load > chosen):
-                    continue
-                filled = _filled(held, shares, caps, d, i, start, start + ranks[d])
-                rating = 1100 - max(filled, _parts(load + table[d, i], target)) if even else load
-                if filled >= 0 and rating > chosen:
-                    best, chosen = start, rating
+            best = _best_group(even, target, given, busy, d, i)
             if best >= 0:
-                level[i], first[i] = d, best
+                chosen.level[i], chosen.first[i] = d, best
                 for r in range(best, best + ranks[d]):
-                    loads[r] += table[d, i]
-                    for q in range(len(caps)):
-                        held[q, r] += shares[q, d, i]
+                    loads[r] += given.table[d, i]
+                    for q in range(len(given.caps)):
+                        busy.held[q, r] += given.shares[q, d, i]
                 break
         if best < 0:
             return -1
@@ -112,21 +146,22 @@ def _place_by(even, target, table, shares, caps, ranks, floor, loads, held, leve
 
 
 @helper
-def _place_under(target, table, shares, caps, ranks, floor, loads, held, level, first):
+def _place_under(target, given, floor, busy, chosen):
     """Place items in order, each at the least level from its `floor` up that has time and room, in the busiest group.
 
-    Where that leaves some no room, in the one that is least full. Changes `loads` and `held`, by rank, and `level` and
-    `first`, by item. Returns the largest load, or -1 if one had no place.
+    Where that leaves some no room, in the one that is least full. Returns the largest load, or -1 if one had no place.
+    O(n g D) for each of the two ways.
     """
-    most = _place_by(False, target, table, shares, caps, ranks, floor, loads, held, level, first)
-    if most < 0 and len(caps) > 0:
-        most = _place_by(True, target, table, shares, caps, ranks, floor, loads, held, level, first)
+    most = _place_by(False, target, given, floor, busy, chosen)
+    if most < 0 and len(given.caps) > 0:
+        most = _place_by(True, target, given, floor, busy, chosen)
     return most
 
 
 @helper
-def _on_all(table, shares, caps):
+def _on_all(given):
     """Return what all items take on all ranks, and whether these have room; if not, more than they take anyhow."""
+    table, shares, caps = given.table, given.shares, given.caps
     top, known, taken, most = table.shape[0] - 1, True, 0, 1
     for q in range(len(caps)):
         room = caps[q]
@@ -142,32 +177,46 @@ def _on_all(table, shares, caps):
     return (taken if known else most), known
 
 
+@helper
+def _make_busy(given):
+    most = given.ranks[len(given.ranks) - 1]
+    return Busy(np.zeros(most, dtype=np.int64), np.zeros((len(given.caps), most), dtype=np.int64))
+
+
+@helper
+def _keep(chosen, trial):
+    copy(chosen.level, trial.level)
+    copy(chosen.first, trial.first)
+
+
 @kernel
-def _share(table, shares, caps, ranks, least, work, level, first):
+def _share(given, least, work, chosen):
     """Halve a target down to `least`, then put one item after another on more ranks; return the smallest makespan.
 
-    `level` and `first` are those of that makespan; `_NONE` if none was found that keeps the caps.
+    `chosen` is that makespan's; `_NONE` if none was found that keeps the caps.
     """
-    n, top = table.shape[1], len(ranks) - 1
-    loads, floor = np.zeros(ranks[top], dtype=np.int64), np.zeros(n, dtype=np.int64)
-    held = np.zeros((len(caps), ranks[top]), dtype=np.int64)
-    trial = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
-    a_try = n * ranks[top] * len(ranks)
-    high, known = _on_all(table, shares, caps)
-    level[:], first[:] = top, 0
+    n, top = given.table.shape[1], len(given.ranks) - 1
+    floor, busy = np.zeros(n, dtype=np.int64), _make_busy(given)
+    trial = Chosen(np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64))
+    a_try = n * given.ranks[top] * len(given.ranks)
+    high, known = _on_all(given)
+    chosen.level[:] = top
+    chosen.first[:] = 0
+    # Steps that double, up to the first that is met, then halves: near the bound, where the optimum mostly is.
     low, step, met = least - 1, max(1, least >> 7), False
-    while high - low > 1 and (work > 0 or not known):  # steps that double, up to the first that is met, then halves
+    while high - low > 1 and (work > 0 or not known):
         target = (low + high) // 2 if met else min(high - 1, low + step)
         step *= 2
         work -= a_try
-        most = _place_under(target, table, shares, caps, ranks, floor, loads, held, trial[0], trial[1])
+        most = _place_under(target, given, floor, busy, trial)
         if most >= 0:
             met, known, high = True, True, most
-            level[:], first[:] = trial[0], trial[1]
+            _keep(chosen, trial)
         else:
             low = target
     if not known:
         return _NONE
+    # Which items are shared need not be the longest: each in turn has to be on more ranks, or fewer, while that helps.
     i = since = 0
     while since < n and high > least and work > 0:
         raised = floor[i]
@@ -176,10 +225,10 @@ def _share(table, shares, caps, ranks, least, work, level, first):
             if d == raised:
                 continue
             floor[i] = d
-            most = _place_under(high - 1, table, shares, caps, ranks, floor, loads, held, trial[0], trial[1])
+            most = _place_under(high - 1, given, floor, busy, trial)
             if most >= 0:
                 high, raised, since = most, d, 0
-                level[:], first[:] = trial[0], trial[1]
+                _keep(chosen, trial)
         floor[i] = raised
         since += 1
         i = (i + 1) % n
@@ -191,41 +240,41 @@ def _fewest_busy(times, loads, first):
     """Give items in order to the rank that is free first; return the largest load."""
     loads[:] = 0
     for i in range(len(times)):
+        # Items come longest first: LPT, ties to the lowest rank.
         first[i] = np.argmin(loads)
         loads[first[i]] += times[i]
     return loads.max()
 
 
 @helper
-def _held_whole(shares, caps, first, held):
-    """Whether ranks have room for whole items, each on its rank."""
+def _held_whole(given, first, held):
+    """Whether ranks have room for whole items, each on its rank. O(n q)."""
     held[:] = 0
     for i in range(len(first)):
-        for q in range(len(caps)):
-            held[q, first[i]] += shares[q, 0, i]
-            if held[q, first[i]] > caps[q]:
+        for q in range(len(given.caps)):
+            held[q, first[i]] += given.shares[q, 0, i]
+            if held[q, first[i]] > given.caps[q]:
                 return False
     return True
 
 
 @kernel
-def _share_enough(table, shares, caps, ranks, starts, enough, overhead, level, first, taken):
+def _share_enough(given, starts, enough, overhead, chosen, taken):
     """Let each group of items end by `enough`, all of them whole, else some shared; -1 in `taken` where that fails."""
-    loads, most = np.zeros(ranks[-1], dtype=np.int64), starts[0]
-    held = np.zeros((len(caps), ranks[-1]), dtype=np.int64)
+    busy, most = _make_busy(given), starts[0]
     for g in range(len(starts) - 1):
         most = max(most, starts[g + 1] - starts[g])
     floor = np.zeros(most, dtype=np.int64)
     for g in range(len(starts) - 1):
-        mine = slice(starts[g], starts[g + 1])
-        level[mine] = 0
-        taken[g] = _fewest_busy(table[0, mine], loads, first[mine])
-        if taken[g] > enough or not _held_whole(shares[:, :, mine], caps, first[mine], held):
-            taken[g] = _place_under(
-                enough - overhead, table[:, mine], shares[:, :, mine], caps, ranks, floor, loads, held, level[mine],
-                first[mine],
-            )  # fmt: skip
-            if taken[g] >= 0 and level[mine].max() > 0:
+        here = slice(starts[g], starts[g + 1])
+        mine = Sharing(given.table[:, here], given.shares[:, :, here], given.caps, given.ranks)
+        placed = Chosen(chosen.level[here], chosen.first[here])
+        placed.level[:] = 0
+        taken[g] = _fewest_busy(mine.table[0], busy.loads, placed.first)
+        # Whole items end too late, or do not fit: share those that find no place.
+        if taken[g] > enough or not _held_whole(mine, placed.first, busy.held):
+            taken[g] = _place_under(enough - overhead, mine, floor, busy, placed)
+            if taken[g] >= 0 and placed.level.max() > 0:
                 taken[g] += overhead
 
 
@@ -234,6 +283,7 @@ def _refuted(target, table, ranks):
     """Return why not all items end by `target`, some of them shared: a place in `_REASONS`; 0 if nothing says so."""
     n, top = table.shape[1], len(ranks) - 1
     room = ranks[top] * target
+    # Each item has to be quick enough at some degree, and takes at least the least rank-time among those.
     area = 0  # of all items, each at its least rank-time among the degrees that are quick enough
     for i in range(n):
         least = -1
@@ -245,6 +295,7 @@ def _refuted(target, table, ranks):
         area += least
     if area > room:
         return 2
+    # The longest item that is not on all ranks comes after all before it, which are: one sum for each that it may be.
     chain = 0
     for k in range(n):  # the first that is not on all ranks: it comes after all before it, which are
         least, quickest = ranks[top] * table[top, k], -1
@@ -338,8 +389,8 @@ def long_short(
     table, ranks, extra = _prepare(alone, shared, group_size, degrees, overhead)
     order = np.argsort(-table[0], kind="stable")
     ordered = read_only(table[:, order])
-    found = _solved(ordered, _Room.unlimited(ordered.shape), ranks, extra, time_budget)
-    bound, name, makespan, level, first = found
+    given = Sharing(ordered, *_no_caps(ordered.shape), ranks)
+    bound, name, makespan, level, first = _solved(given, extra, time_budget)
     degree_of_item, first_rank = _places(order, ranks[level], first)
     is_shared = degree_of_item > 1
     loads = _loads(ordered, ranks, level, first) + (extra if is_shared.any() else 0)
@@ -420,41 +471,37 @@ def long_short_groups(
     starts = read_only(np.concatenate([[0], sizes.cumsum()]))
     level, first = np.zeros((2, len(order)), dtype=np.int64)
     taken = np.zeros(num_groups, dtype=np.int64)
-    _share_enough(ordered, held, limits, ranks, starts, enough, extra, level, first, taken)
+    given = Sharing(ordered, held, limits, ranks)
+    _share_enough(given, starts, enough, extra, Chosen(level, first), taken)
     for g in np.flatnonzero(taken < 0).tolist():
         mine = slice(starts[g], starts[g + 1])
-        room = _Room(read_only(held[:, :, mine]), limits)
-        found = _solved(read_only(ordered[:, mine]), room, ranks, extra, time_budget)
-        taken[g], level[mine], first[mine] = found[2:]
+        part = Sharing(read_only(ordered[:, mine]), read_only(held[:, :, mine]), limits, ranks)
+        taken[g], level[mine], first[mine] = _solved(part, extra, time_budget)[2:]
     taken[taken >= _NONE] = -1
     return *_places(order, ranks[level], first), taken
 
 
-class _Room(NamedTuple):
-    """What a rank holds of items at each level, and at most: int64[q, D + 1, n] and int64[q]."""
+def _no_caps(shape: tuple[int, ...]) -> tuple[Ints, Ints]:
+    """Return shares and caps of no quantity."""
+    return read_only(np.zeros((0, *shape), dtype=np.int64)), read_only(np.zeros(0, dtype=np.int64))
 
-    shares: NDArray[np.int64]
-    caps: Ints
 
-    @classmethod
-    def unlimited(cls, shape: tuple[int, ...]) -> "_Room":
-        return cls(read_only(np.zeros((0, *shape), dtype=np.int64)), read_only(np.zeros(0, dtype=np.int64)))
-
-    def keeps(self, level: Ints, first: Ints, ranks: Ints) -> bool:
-        """Whether every rank has room for what it gets."""
-        if not len(self.caps):
-            return True
-        held, item = np.zeros((len(self.caps), int(ranks[-1])), dtype=np.int64), np.arange(len(level))
-        for place in range(int(ranks[-1])):
-            mine = item[(first <= place) & (place < first + ranks[level])]
-            held[:, place] = self.shares[:, level[mine], mine].sum(axis=1)
-        return bool((held <= self.caps[:, None]).all())
+def _keeps_caps(given: Sharing, level: Ints, first: Ints) -> bool:
+    """Whether every rank has room for what it gets."""
+    if not len(given.caps):
+        return True
+    num_ranks, item = int(given.ranks[-1]), np.arange(len(level))
+    held = np.zeros((len(given.caps), num_ranks), dtype=np.int64)
+    for place in range(num_ranks):
+        mine = item[(first <= place) & (place < first + given.ranks[level])]
+        held[:, place] = given.shares[:, level[mine], mine].sum(axis=1)
+    return bool((held <= given.caps[:, None]).all())
 
 
 def _as_shares(shares: ArrayLike | None, caps: ArrayLike | None, shape: tuple[int, ...]) -> tuple[Ints, Ints]:
     """Return what ranks hold of items and at most, or raise."""
     if shares is None and caps is None:
-        return _Room.unlimited(shape)
+        return _no_caps(shape)
     limits = np.minimum(as_int64("caps", [] if caps is None else caps), int(_MOST_HELD))
     held = np.asarray([] if shares is None else shares)
     if held.dtype.kind not in "iu" or held.shape != (len(limits), *shape):
@@ -517,12 +564,14 @@ def _bound(table: Ints, ranks: Ints, overhead: int) -> tuple[int, str, int]:
     return *min(whole, (int(least) + overhead, _REASONS[reason])), whole[0]
 
 
-def _solved(table: Ints, room: _Room, ranks: Ints, overhead: int, budget: float) -> tuple[int, str, int, Ints, Ints]:
-    """Return the bound, which it is, the makespan, and degree's number and first rank of items, given longest first."""
-    bound, name, whole = _bound(table, ranks, overhead)
-    found = _shared(table, room, ranks, overhead, bound, budget)
-    if whole < found[0]:
-        found = min(found, _unshared(table, room, ranks, budget), key=itemgetter(0))
+def _solved(given: Sharing, overhead: int, budget: float) -> tuple[int, str, int, Ints, Ints]:
+    """Return the bound, which it is, the makespan, and level and first rank of items, given longest first."""
+    bound, name, whole = _bound(given.table, given.ranks, overhead)
+    if len(given.ranks) == 1 or not given.table.shape[1]:
+        return bound, name, *_unshared(given, budget)
+    found = _shared(given, overhead, bound, budget)
+    if whole < found[0]:  # few items, or sharing that is dear: to share none may be better
+        found = min(found, _unshared(given, budget), key=itemgetter(0))
     return bound, name, *found
 
 
@@ -535,30 +584,29 @@ def _loads(table: Ints, ranks: Ints, level: Ints, first: Ints) -> Ints:
     return loads
 
 
-_Found = tuple[int, Ints, Ints]  # makespan; degree's number and first rank of each item
+_Found = tuple[int, Ints, Ints]  # makespan; level and first rank of each item
 
 
-def _unshared(table: Ints, room: _Room, ranks: Ints, budget: float) -> _Found:
-    found = partition(table[0], int(ranks[-1]), time_budget=budget / 4)
-    level, first = np.zeros(table.shape[1], dtype=np.int64), found.group_of_item.astype(np.int64)
-    return (found.makespan if room.keeps(level, first, ranks) else _NONE), level, first
+def _unshared(given: Sharing, budget: float) -> _Found:
+    """Share none."""
+    found = partition(given.table[0], int(given.ranks[-1]), time_budget=budget / 4)
+    level, first = np.zeros(given.table.shape[1], dtype=np.int64), found.group_of_item.astype(np.int64)
+    return (found.makespan if _keeps_caps(given, level, first) else _NONE), level, first
 
 
-def _shared(table: Ints, room: _Room, ranks: Ints, overhead: int, bound: int, budget: float) -> _Found:
+def _shared(given: Sharing, overhead: int, bound: int, budget: float) -> _Found:
     """Share items, longest first, and then partition those anew that are not shared."""
-    level, first = np.zeros((2, table.shape[1]), dtype=np.int64)
-    if len(ranks) == 1 or not len(level):
-        return _unshared(table, room, ranks, budget)
+    level, first = np.zeros((2, given.table.shape[1]), dtype=np.int64)
     work = work_units(as_budget(budget))
-    best = int(_share(table, *room, ranks, max(0, bound - overhead), work, level, first))
+    best = int(_share(given, max(0, bound - overhead), work, Chosen(level, first)))
     best += overhead * bool(level.any())
     mine = np.flatnonzero(level == 0)
-    top = len(ranks) - 1
+    table, top = given.table, len(given.ranks) - 1
     if best > bound and len(mine) and ((level == 0) | (level == top)).all():  # before them, ranks are alike
-        found = partition(table[0][mine], int(ranks[-1]), time_budget=budget / 4)
+        found = partition(table[0][mine], int(given.ranks[-1]), time_budget=budget / 4)
         again = found.makespan + int(table[top][level == top].sum()) + overhead * bool(level.any())
         anew = first.copy()
         anew[mine] = found.group_of_item
-        if again < best and room.keeps(level, anew, ranks):
+        if again < best and _keeps_caps(given, level, anew):
             first, best = anew, again
     return best, level, first

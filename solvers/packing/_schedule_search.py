@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 
 from solvers._sort import sort_descending
 from solvers.groups import group_loads, members_by_group
-from solvers.packing._schedule_kernels import Levels, deal, fill_densest, fill_empty_bins_kernel, level
+from solvers.packing._schedule_kernels import (
+    Filling,
+    Levels,
+    Measures,
+    Samples,
+    deal,
+    fill_densest,
+    fill_empty_bins_kernel,
+    level,
+)
 from solvers.packing.auto import auto
 from solvers.partitioning._problem import PartitionProblem
 from solvers.partitioning.lpt import assign_lpt
@@ -44,6 +53,11 @@ class Instance:
     num_packed: int  # how many these are
     allow_empty: bool
 
+    @property
+    def samples(self) -> Samples:
+        """As kernels take them."""
+        return Samples(self.costs, self.tokens)
+
     def loads(self, layout: Layout, num_bins: int) -> NDArray[np.int64]:
         """Cost of each bin."""
         return group_loads(self.costs, layout, num_bins)
@@ -62,17 +76,17 @@ class _Bins:
         self.loads[: len(own)] = instance.costs[own]
         self.used[: len(own)] = instance.tokens[own]
 
+    @property
+    def filling(self) -> Filling:
+        """As kernels change it."""
+        return Filling(self.layout, self.loads, self.used)
+
     def fill(self, bins: NDArray[np.int64]) -> int:
         """Fill `bins` with the densest samples left, each up to the cost of the largest one. Returns the work done."""
         instance = self.instance
         left = np.flatnonzero(self.layout < 0)
         height = max(int(instance.costs[left[0]]) if len(left) else 0, int(self.loads[bins].max()))
-        return int(
-            fill_densest(
-                instance.costs, instance.tokens, instance.densest, bins, height, instance.cap, self.layout, self.loads,
-                self.used,
-            )
-        )  # fmt: skip
+        return int(fill_densest(instance.samples, instance.densest, bins, height, instance.cap, self.filling))
 
     def deal(self, first: int, above_base: bool, heights: NDArray[np.int64] | None = None) -> bool:
         """Deal what is left over the bins from `first` on; False if something fits nowhere.
@@ -95,12 +109,8 @@ class _Bins:
         else:
             units = np.maximum(1, heights[bins] >> _RESOLUTION)
             ceilings = heights[bins]
-        token_unit = max(1, volume // len(bins) >> _RESOLUTION)
-        complete = deal(
-            instance.costs, instance.tokens, left, bins, ceilings, units, token_unit, base, instance.cap, self.layout,
-            self.loads, self.used,
-        )  # fmt: skip
-        return bool(complete)
+        measures = Measures(ceilings, units, max(1, volume // len(bins) >> _RESOLUTION), base, instance.cap)
+        return bool(deal(instance.samples, left, bins, measures, self.filling))
 
 
 def _even(instance: Instance, num_slots: int) -> Iterator[Layout]:
@@ -176,7 +186,7 @@ def _filled(instance: Instance, layout: Layout, num_bins: int) -> Layout:
 
 def _level(instance: Instance, layout: Layout, num_bins: int, width: int, num_classes: int, work: int) -> int:
     levels = Levels(width, num_bins // width // num_classes, instance.cap, instance.allow_empty)
-    return int(level(instance.costs, instance.tokens, layout, num_bins, levels, work))
+    return int(level(instance.samples, layout, num_bins, levels, work))
 
 
 def search_lockstep(
@@ -202,6 +212,7 @@ def search_lockstep(
     if best is None:
         return None
     work = budget[0]
+    # Levelled slots are sorted anew, which may lower their sum; and what was sorted can be levelled again.
     for _ in range(_ROUNDS):
         before = best[1]
         if before == bound or work <= 0:

@@ -23,6 +23,7 @@ def pack_shares(tokens, offsets, cap, bin_of_position, bins_of_rank):
     for r in range(len(bins_of_rank)):
         first, end = offsets[r], offsets[r + 1]
         alone = np.int64(0)
+        # Over-long samples come first, and are alone.
         while first < end and tokens[first] > cap:
             bin_of_position[first] = alone
             alone += 1
@@ -34,6 +35,7 @@ def pack_shares(tokens, offsets, cap, bin_of_position, bins_of_rank):
         total = np.int64(0)
         for i in range(first, end):
             total += tokens[i]
+        # The tree has a leaf for each bin that first fit may open: of two bins in a row, one is more than half full.
         most = min(n, 2 * (total // cap) + 3)  # of two bins in a row, one is more than half full
         leaves = 1
         while leaves < most:
@@ -60,6 +62,7 @@ def level_shares(costs, tokens, offsets, cap, targets, packed, slot_of_position)
     num_slots = len(targets)
     kinds = np.zeros(num_slots, dtype=np.int64)
     first_alike = targets[0]
+    # Slots of like targets are of one kind: among them the emptiest or the fullest is chosen.
     for k in range(1, num_slots):
         kinds[k] = kinds[k - 1]
         if targets[k] < first_alike - (first_alike >> _ALIKE):
@@ -72,6 +75,7 @@ def level_shares(costs, tokens, offsets, cap, targets, packed, slot_of_position)
         first, end = offsets[r], offsets[r + 1]
         slots = slot_of_position[first:end]
         copy(left, targets)
+        # Dealing may fail under the cap where first fit did not: its bins are the answer then.
         if not _deal_under_cap(costs[first:end], tokens[first:end], cap, kinds, left, used, counts, slots):
             copy(slots, packed[first:end])
         if len(slots) >= num_slots:
@@ -91,6 +95,7 @@ def _number_by_cost(costs, num_slots, slots):
     keys = np.empty(num_slots, dtype=np.int64)
     for k in range(num_slots):
         keys[k] = counts[k] == 0
+    # Empty slots last, then by descending cost: two stable sorts.
     filled_first = stable_order(keys)
     for k in range(num_slots):
         keys[k] = -loads[filled_first[k]]
@@ -123,6 +128,7 @@ def _deal_under_cap(costs, tokens, cap, kinds, left, used, counts, slots):
         for k in range(alone, len(left)):
             if tokens[i] > cap - used[k]:
                 continue
+            # A slot that the sample would raise above its target is the last resort: of the kind after all.
             kind = kinds[k] if costs[i] <= left[k] else np.int64(len(left))
             if best >= 0 and kind == best_kind < kinds[-1]:
                 better = used[k] > used[best]
@@ -165,6 +171,7 @@ def meet_targets(costs, tokens, offsets, cap, targets, slot_of_position):
                 above[slots[i]] += c[i]
                 used[slots[i]] += t[i]
             members = members_of(slots, num_slots, len(slots) // num_slots)
+            # Only the slot most above its target gives: what other slots are above theirs shows when it is done.
             while left > 0 and largest_of(above) > 0:
                 worst = first_largest(above)
                 give, other, take, moved = _best_exchange(c, t, members, cap, above, used, worst)

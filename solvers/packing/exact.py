@@ -12,9 +12,10 @@ A closed group is kept only if the ones so far and the l2 bound of what is left 
 """
 
 import time
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from solvers._budget import work_units
 from solvers._jit import helper, kernel
@@ -61,13 +62,17 @@ def _needs_more(sizes, left, items_left, volume_left, cap, max_items, limit):
     return threshold_bound(sizes, sizes, left, cap, cap) > limit
 
 
-@kernel
-def _search(sizes, counts, cap, max_items, target, best, work, best_class, best_group):
-    """Look for packings with fewer than `best` groups, and stop at `target`; returns best, whether done, work left.
+class Placed(NamedTuple):
+    """The best packing found, unset if none is better; all of it is written."""
 
-    ``best_class[k]`` and ``best_group[k]`` are the class and group of the k-th item placed; unset if none is better.
-    """
-    n = len(best_class)
+    class_of: NDArray[np.int64]  # int64[n]: the class of the k-th item placed
+    group_of: NDArray[np.int64]  # int64[n]: and its group
+
+
+@kernel
+def _search(sizes, counts, cap, max_items, target, best, work, found):
+    """Look for packings with fewer than `best` groups, and stop at `target`; returns best, whether done, work left."""
+    n = len(found.class_of)
     left = counts.copy()
     class_at, group_at, held_at = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
     room_at = np.empty(n, np.int64)  # room and items held before the placement
@@ -76,6 +81,7 @@ def _search(sizes, counts, cap, max_items, target, best, work, best_class, best_
     placed, groups, held, room = 0, 1, 0, cap
     chosen, forced = 0, True
     while work > 0:
+        # Forward: the largest item that fits goes into the open group, without choice if it fills it.
         if chosen < len(sizes):
             class_at[placed], group_at[placed], held_at[placed] = chosen, groups - 1, held
             room_at[placed], forced_at[placed] = room, forced
@@ -89,11 +95,13 @@ def _search(sizes, counts, cap, max_items, target, best, work, best_class, best_
             chosen = _next_fitting(sizes, left, room, chosen) if held < max_items else len(sizes)
             forced = was_first and max_items >= n and chosen < len(sizes) and sizes[chosen] == room
             continue
+        # The group is full: is there a better use of it, or too much left for the groups that there may be?
         keep = False
         work -= held * (1 + len(sizes) // 16)
         if placed == n:
             best = groups
-            best_class[:], best_group[:] = class_at, group_at
+            found.class_of[:] = class_at
+            found.group_of[:] = group_at
             if best <= target:
                 return best, True, work
         elif not _is_replaceable(sizes, left, room, held < max_items, class_at[placed - held : placed]):
@@ -103,6 +111,7 @@ def _search(sizes, counts, cap, max_items, target, best, work, best_class, best_
             groups, held, room = groups + 1, 0, cap
             chosen, forced = _next_fitting(sizes, left, cap, 0), True
             continue
+        # Back to the last choice that was free; forced ones have no other.
         while True:  # back to the last choice that was free
             if placed == 0:
                 return best, True, work
@@ -139,12 +148,10 @@ def search(problem: PackingProblem, assignment: Assignment, bound: Bound, work: 
     if known == bound.value:
         return assignment, bound, False
     sizes, counts = runs_of_equal_sizes(problem.sorted_sizes)
-    best_class, best_group = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
-    found, done, _ = _search(
-        sizes, counts, problem.cap, problem.max_items, bound.value, known, work, best_class, best_group
-    )
+    placed = Placed(np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64))
+    found, done, _ = _search(sizes, counts, problem.cap, problem.max_items, bound.value, known, work, placed)
     if found < known:
-        group_of_position = best_group[np.argsort(best_class, kind="stable")].astype(np.int32)
+        group_of_position = placed.group_of[np.argsort(placed.class_of, kind="stable")].astype(np.int32)
         assignment = problem.by_item(group_of_position)
     if done and found > bound.value:
         bound = Bound(int(found), "search")

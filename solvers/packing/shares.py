@@ -56,7 +56,7 @@ class _Shares(NamedTuple):
     by_costs: NDArray[np.int64]
 
     @classmethod
-    def of(
+    def from_samples(
         cls, costs: NDArray[np.int64], tokens: NDArray[np.int64], ranks: NDArray[np.int32], num_ranks: int
     ) -> "_Shares":
         by_tokens, offsets = _by_rank(tokens, ranks, num_ranks)
@@ -251,7 +251,7 @@ def cut_shares(
     over = check_over_long(all_tokens, rules.cap, over_long)
     dropped, own = (over, over[:0]) if over_long == "drop" else (over[:0], over)
     kept = np.delete(np.arange(len(all_costs)), dropped)
-    shares = _Shares.of(all_costs[kept], all_tokens[kept], all_ranks[kept], rules.num_ranks)
+    shares = _Shares.from_samples(all_costs[kept], all_tokens[kept], all_ranks[kept], rules.num_ranks)
     wanted = None if targets is None else _as_targets(targets, rules.num_slots, all_costs)
     slots, found, least, name = _cut(shares, rules, wanted)
     num_bins = rules.num_ranks * found

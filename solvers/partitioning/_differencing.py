@@ -26,6 +26,7 @@ def heap_push(heap, size, spread, name):
     """Push a tuple on the heap of `size` tuples; returns the new size. O(log size)."""
     heap[size, 0], heap[size, 1] = spread, name
     child = size
+    # Up, past all of smaller spread.
     while child > 0 and _before(heap, child, (child - 1) // 2):
         _exchange(heap, child, (child - 1) // 2)
         child = (child - 1) // 2
@@ -40,6 +41,7 @@ def heap_pop(heap, size):
     parent = 0
     while 2 * parent + 1 < size:
         child = 2 * parent + 1
+        # Down, past the one of its two children that comes first.
         if child + 1 < size and _before(heap, child + 1, child):
             child += 1
         if not _before(heap, child, parent):
@@ -75,6 +77,7 @@ def merge_tuples(a, b, num_groups, joined, merged, spare):
     `merged` and `spare` are int64[num_groups, 2]. Returns the number of subsets. O(size log size).
     """
     copy_table(merged, a)
+    # Subsets descend in both: the largest of one with the smallest of the other, so that spreads cancel.
     for k in range(len(b)):
         partner = num_groups - 1 - k
         if partner < len(a):
@@ -94,6 +97,7 @@ def label_groups(joined, subsets, label, group_of_position):
         label[subsets[g, 1]] = g
     for i in range(len(group_of_position)):
         item = i
+        # Up to the head, halving the path on the way, so that later walks are short.
         while joined[item] >= 0:
             above = joined[item]
             if joined[above] >= 0:

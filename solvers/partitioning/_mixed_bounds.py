@@ -18,6 +18,8 @@ j largest counts, so the next group's longest row is no shorter than the row aft
 times all of these rows, and the n mod m shortest of them once more, is padding that no one avoids.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -77,64 +79,91 @@ def cover_bound(costs: NDArray[np.int64], rows: NDArray[np.int64], num_groups: i
     return Bound(_smallest_cover(fixed, rows, num_groups, low, high), "cover")
 
 
-@helper
-def _prefix_holds(first, sums, rows, bound, num_groups, weights, lines, since, intercepts):
-    """Whether runs of blocks exist whose weight is at most j * bound after every j-th.
+class Blocks(NamedTuple):
+    """Items in the sorted order, cut into blocks; nothing of it is written."""
 
-    Block b holds the items ``first[b] .. first[b + 1] - 1``, each padded to no less than ``rows[b]``. weights[b] is the
-    least padding of what stands before block b, in j runs. A run that begins at block y adds (x - first[y]) rows[y]:
-    lines in x whose slopes fall with y, so the least of them at ascending x is found by walking their envelope.
+    first: NDArray[np.int64]  # int64[b + 1]: block b holds the items first[b] .. first[b + 1] - 1,
+    rows: NDArray[np.int64]  # int64[b]: each padded to no less than this
+    sums: NDArray[np.int64]  # int64[b + 1]: costs of all items before a block
+
+
+class Envelope(NamedTuple):
+    """The lowest of some lines at ascending x; all of it is written."""
+
+    lines: NDArray[np.int64]  # int64[b + 1]: the block at which a line's run begins
+    since: NDArray[np.int64]  # int64[b + 1]: the least x at which it is the lowest
+    intercepts: NDArray[np.int64]  # int64[b + 1]
+
+
+@helper
+def _add_line(blocks, envelope, size, y, intercept):
+    """Add the line of runs that begin at block y, whose slope is the least so far; return how many lines there are.
+
+    Lines above it from where they begin are never the lowest again, and go: O(1) for each line, over all.
     """
-    blocks = len(rows)
-    total = first[blocks]
+    lines, since, intercepts, rows = envelope.lines, envelope.since, envelope.intercepts, blocks.rows
+    end = blocks.first[len(rows)]
+    begins = np.int64(0)  # the smallest x at which this line is the lowest
+    while size > 0:
+        ahead = intercept - intercepts[size - 1]
+        slopes = rows[lines[size - 1]] - rows[y]
+        if slopes == 0:
+            begins = since[size - 1] if ahead < 0 else end + 1
+        else:
+            begins = (ahead + slopes - 1) // slopes if ahead > 0 else 0
+        if begins > since[size - 1]:
+            break
+        size -= 1
+    if size == 0:
+        begins = 0
+    if begins <= end:
+        lines[size], since[size], intercepts[size] = y, begins, intercept
+        size += 1
+    return size
+
+
+@helper
+def _prefix_holds(blocks, bound, num_groups, weights, envelope):
+    """Whether runs of blocks exist whose weight is at most j * bound after every j-th. O(blocks * m).
+
+    weights[b] is the least padding of what stands before block b, in j runs. A run that begins at block y adds (x -
+    first[y]) rows[y]: lines in x whose slopes fall with y, so the least of them at ascending x is found by walking
+    their envelope.
+    """
+    first, rows, num_blocks = blocks.first, blocks.rows, len(blocks.rows)
     weights[0] = 0
     reach = 0  # j runs can end anywhere up to here, and nowhere further
     allowed = np.int64(0)
     for _ in range(num_groups):
         allowed = INT64_MAX if allowed > INT64_MAX - bound else allowed + bound
-        top = 0
-        for y in range(min(reach, blocks - 1) + 1):
-            intercept = weights[y] - first[y] * rows[y]
-            begins = np.int64(0)  # the smallest x at which this line is the lowest
-            while top > 0:
-                ahead = intercept - intercepts[top - 1]
-                slopes = rows[lines[top - 1]] - rows[y]
-                if slopes == 0:
-                    begins = since[top - 1] if ahead < 0 else total + 1
-                else:
-                    begins = (ahead + slopes - 1) // slopes if ahead > 0 else 0
-                if begins > since[top - 1]:
-                    break
-                top -= 1
-            if top == 0:
-                begins = 0
-            if begins <= total:
-                lines[top], since[top], intercepts[top] = y, begins, intercept
-                top += 1
+        size = 0
+        for y in range(min(reach, num_blocks - 1) + 1):
+            size = _add_line(blocks, envelope, size, y, weights[y] - first[y] * rows[y])
         at = 0
-        for b in range(blocks + 1):
-            while at + 1 < top and since[at + 1] <= first[b]:
+        for b in range(num_blocks + 1):
+            while at + 1 < size and envelope.since[at + 1] <= first[b]:
                 at += 1
-            padding = intercepts[at] + first[b] * rows[lines[at]]
-            if padding + sums[b] > allowed:
+            padding = envelope.intercepts[at] + first[b] * rows[envelope.lines[at]]
+            if padding + blocks.sums[b] > allowed:
                 break
             weights[b] = padding
             reach = b
-        if reach == blocks:
+        if reach == num_blocks:
             return True
     return False
 
 
 @kernel
-def _smallest_prefix(first, sums, rows, num_groups, low, high, grain):
-    blocks = len(rows)
-    weights = np.empty(blocks + 1, dtype=np.int64)
-    lines = np.empty(blocks + 1, dtype=np.int64)
-    since = np.empty(blocks + 1, dtype=np.int64)
-    intercepts = np.empty(blocks + 1, dtype=np.int64)
+def _smallest_prefix(blocks, num_groups, low, high, grain):
+    """The smallest number of grains above `low` that is not refuted, `high` at most. O(blocks * m) a step."""
+    size = len(blocks.sums)
+    weights = np.empty(size, dtype=np.int64)
+    envelope = Envelope(
+        np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
+    )  # fmt: skip
     while low < high:  # in steps of `grain`, so that finer blocks never give a smaller bound
         middle = low + (high - low) // 2
-        if _prefix_holds(first, sums, rows, middle * grain, num_groups, weights, lines, since, intercepts):
+        if _prefix_holds(blocks, middle * grain, num_groups, weights, envelope):
             high = middle
         else:
             low = middle + 1
@@ -168,7 +197,8 @@ def prefix_bound(
     grain = _grain(both, num_groups)
     first = _blocks(both, num_blocks)
     sums = np.concatenate(([0], np.cumsum(costs)))[first]
-    steps = _smallest_prefix(first, sums, rows[first[1:] - 1], num_groups, low // grain, -(-high // grain), grain)
+    blocks = Blocks(first, rows[first[1:] - 1], sums)
+    steps = _smallest_prefix(blocks, num_groups, low // grain, -(-high // grain), grain)
     return Bound((int(steps) - 1) * grain + 1, "prefix")  # one step below is refuted
 
 

@@ -6,13 +6,31 @@ the taker's larger, as for additive costs: the best partner of each item is wher
 smaller item, so that the best exchange between two groups is found by walking both once.
 """
 
-import numpy as np
+from typing import NamedTuple
 
-from solvers._exchange import exchange, items_of, may_grow, members_of
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers._exchange import Members, exchange, items_of, may_grow, members_of
 from solvers._jit import helper, kernel
 from solvers._loops import first_largest, first_smallest
 
 _WORK_OF_MEMBER = 56  # measured: benchmarks/padded.py
+
+
+class Items(NamedTuple):
+    """Costs of items, descending together; nothing of it is written."""
+
+    costs: NDArray[np.int64]  # int64[n]
+    rows: NDArray[np.int64]  # int64[n]: what each costs in padding if it is the longest of its group
+
+
+class Held(NamedTuple):
+    """What groups hold; all of it is written."""
+
+    members: Members
+    sums: NDArray[np.int64]  # int64[m]: costs
+    loads: NDArray[np.int64]  # int64[m]: with padding
 
 
 @helper
@@ -46,6 +64,7 @@ def _best_exchange(costs, rows, given, given_sum, taken, taken_sum, may_move):
     last = len(taken) + (1 if may_move else 0)
     j = 0
     for i in range(len(given)):
+        # Both lists descend, so that the crossing only moves on: two walks for all pairs.
         while j < last:  # until the giver's load is no longer the larger: taking less back only raises the taker's
             back = taken[j] if j < len(taken) else -1
             mine = _after(costs, rows, given, given_sum, i, back)
@@ -64,11 +83,12 @@ def _best_exchange(costs, rows, given, given_sum, taken, taken_sum, may_move):
 
 
 @helper
-def _best_partner(costs, rows, members, loads, sums, g, enough, equal_counts, work):
+def _best_partner(items, held, g, enough, equal_counts, work):
     """The group to exchange with, what to exchange, and the work left: the first that leaves both at `enough` or less.
 
     The emptiest group first, then all in turn; where none is enough, the best of all; -1 where none helps.
     """
+    costs, rows, members, loads, sums = items.costs, items.rows, held.members, held.loads, held.sums
     num_groups = len(loads)
     longer = len(costs) // num_groups + 1  # a group with this many items may give one to a group with one less
     least = first_smallest(loads)
@@ -92,37 +112,42 @@ def _best_partner(costs, rows, members, loads, sums, g, enough, equal_counts, wo
     return best_h, best_i, best_j, work
 
 
+@helper
+def _set_load(items, held, g):
+    """Bring the load of a group up to date: the first of its items has the longest row."""
+    mine = items_of(held.members, g)
+    held.loads[g] = held.sums[g] + (len(mine) * items.rows[mine[0]] if len(mine) > 0 else 0)
+
+
 @kernel
 def refine_mixed(costs, rows, group_of_position, num_groups, target, equal_counts, work):
     """Improve an assignment of sorted items in place until no load exceeds `target`, or nothing helps.
 
     Returns the work left: positive if the search ended by itself.
     """
-    longer = len(costs) // num_groups + 1
-    members = members_of(group_of_position, num_groups, longer)
-    sums = np.zeros(num_groups, dtype=np.int64)
+    items = Items(costs, rows)
+    members = members_of(group_of_position, num_groups, len(costs) // num_groups + 1)
+    held = Held(members, np.zeros(num_groups, dtype=np.int64), np.zeros(num_groups, dtype=np.int64))
+    loads, sums = held.loads, held.sums
     for i in range(len(costs)):
         sums[group_of_position[i]] += costs[i]
-    loads = sums.copy()
     for g in range(num_groups):
-        held = items_of(members, g)
-        if len(held) > 0:
-            loads[g] += len(held) * rows[held[0]]
+        _set_load(items, held, g)
     work -= len(costs)
     while work > 0:
         g = first_largest(loads)
         work -= 2 * num_groups
         if loads[g] <= target:
             break
+        # An exchange that takes away half of what is too much is good enough: looking on would cost more than it gains.
         enough = target + (loads[g] - target) // 2
-        h, i, j, work = _best_partner(costs, rows, members, loads, sums, g, enough, equal_counts, work)
+        h, i, j, work = _best_partner(items, held, g, enough, equal_counts, work)
         if h < 0:
             break
         leaving, entering = exchange(members, group_of_position, g, i, h, j)
         moved = costs[leaving] - (costs[entering] if entering >= 0 else 0)
         sums[g] -= moved
         sums[h] += moved
-        for changed in (g, h):
-            held = items_of(members, changed)
-            loads[changed] = sums[changed] + (len(held) * rows[held[0]] if len(held) > 0 else 0)
+        _set_load(items, held, g)
+        _set_load(items, held, h)
     return work

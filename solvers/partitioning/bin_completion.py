@@ -71,6 +71,7 @@ def decide(values, left, num_groups, makespan, used, nodes):
     spare[0] = num_groups * makespan
     for v in range(num_values):
         spare[0] -= left[v] * values[v]
+    # More than the groups hold together, or an item that no group holds.
     if spare[0] < 0 or makespan < values[0]:
         return 0, nodes
     g, capacity = 0, makespan
@@ -82,6 +83,8 @@ def decide(values, left, num_groups, makespan, used, nodes):
         if nodes < 0:
             return -1, 0
         if forward and v == num_values:  # the group is complete
+            # No more room may stay than there is to spare, and none that an item left would fill: adding it cannot
+            # hurt.
             if capacity <= spare[g] and not _fits_another(left, values, capacity):
                 spare[g + 1] = spare[g] - capacity
                 if g >= num_groups - 2:  # what is left fits the last group, because so much is to spare
@@ -159,6 +162,7 @@ def close_gap(problem: PartitionProblem, assignment: Assignment, work: int) -> t
     makespan = problem.makespan_of(assignment)
     if problem.num_groups * len(values) > _MOST_CELLS or problem.num_groups * makespan > INT64_MAX:
         return assignment, None, work
+    # One below the best each time, until that is proven impossible or the work is spent.
     while makespan > problem.goal:
         used = np.zeros((problem.num_groups, len(values)), dtype=np.int64)
         verdict, nodes = decide_kernel(

@@ -21,6 +21,7 @@ def _bldm(costs, num_groups, group_of_position):
     joined = np.full(blocks * num_groups, -1, dtype=np.int32)  # past n: items of cost zero that fill the last block
     heap = np.empty((blocks, 2), dtype=np.int64)
     size = 0
+    # A tuple a block, one item for each group, held by how unevenly: the most uneven are merged first. O(n log n).
     for b in range(blocks):
         for k in range(num_groups):
             item = b * num_groups + k
@@ -28,6 +29,7 @@ def _bldm(costs, num_groups, group_of_position):
         size = heap_push(heap, size, tuples[b, 0, 0] - tuples[b, num_groups - 1, 0], b)
     merged = np.empty((num_groups, 2), dtype=np.int64)
     spare = np.empty((num_groups, 2), dtype=np.int64)
+    # The largest of one tuple joins the smallest of the other, so that their spreads cancel.
     while size > 1:
         a = heap[0, 1]
         size = heap_pop(heap, size)

@@ -23,7 +23,7 @@ def assign_even(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound
     work -= share
     if work <= 0 or problem.makespan_of(best) <= goal_above(bound, problem.stop_at):
         return best, bound, ended
-    state = State.of(Constraints(equal_counts=True).check(problem.sorted_costs, problem.num_groups))
+    state = State.from_problem(Constraints(equal_counts=True).check(problem.sorted_costs, problem.num_groups))
     found = Search(state, work, problem.stop_at)
     _take(found, best, bound)
     exhaust_small(found)

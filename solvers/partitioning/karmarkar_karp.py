@@ -36,6 +36,7 @@ def _insert_item(subsets, size, num_groups, cost, item, joined):
         total += subsets[place, 0]
         head = subsets[place, 1]
         joined[item] = head
+    # Only this sum changed: one step of an insertion sort, O(m).
     while place > 0 and subsets[place - 1, 0] < total:
         subsets[place, 0], subsets[place, 1] = subsets[place - 1, 0], subsets[place - 1, 1]
         place -= 1
@@ -58,6 +59,7 @@ def _make_room(where, name, needed, heap, heap_size, storage, spare, end):
     Storage is handed out from the front. When it runs out, the living tuples, which hold at most n subsets, move to the
     spare storage; that happens at most once in n subsets handed out.
     """
+    # Full: the living move together, at most once in n subsets handed out.
     if end + needed > len(storage):
         end = 0
         for k in range(heap_size):
@@ -77,6 +79,7 @@ def _pop_first(costs, alone, heap, heap_size, queue):
     """Take the tuple with the largest spread, a merged one or the next bare item; returns name, heap size, queue."""
     bare = queue < len(costs)
     spread = costs[queue] * alone if bare else 0
+    # Bare items descend already, so that they are a queue of their own, and only merged tuples need the heap.
     if heap_size and (not bare or heap[0, 0] > spread or (heap[0, 0] == spread and heap[0, 1] < queue)):
         return heap[0, 1], heap_pop(heap, heap_size), queue
     return np.int64(queue), heap_size, queue + 1
@@ -95,6 +98,7 @@ def _karmarkar_karp(costs, num_groups, group_of_position):
     merged, merge_spare = np.empty((num_groups, 2), dtype=np.int64), np.empty((num_groups, 2), dtype=np.int64)
     heap_size, end, queue = 0, 0, 0
     for _ in range(n - 1):
+        # The two tuples of largest spread; the name of the first goes on.
         a, heap_size, queue = _pop_first(costs, alone, heap, heap_size, queue)
         b, heap_size, queue = _pop_first(costs, alone, heap, heap_size, queue)
         name, item = a, b
@@ -113,6 +117,7 @@ def _karmarkar_karp(costs, num_groups, group_of_position):
                 merge_spare,
             )
         needed = size if both else min(size + 1, num_groups)
+        # Twice the room that is needed, so that a tuple moves seldom.
         if where[name, _ROOM] < needed:
             roomy = min(2 * needed, num_groups)
             storage, spare, end = _make_room(where, name, roomy, heap, heap_size, storage, spare, end)

@@ -79,8 +79,10 @@ def _swap(state, g, target, room):
     work = 0
     for k in range(state.start[g], state.start[g] + state.sizes[g]):
         p = state.members[k]
+        # Its going is not enough, whatever comes back.
         if costs[p] < excess:
             continue
+        # Partners are all items cheap enough, the dearest first: one binary search, and few of them are looked at.
         first = first_at_most(costs, p + 1, costs[p] - excess)
         work += _SEARCH
         for q in range(first, min(first + _TRIES, len(costs))):
@@ -88,6 +90,7 @@ def _swap(state, g, target, room):
             if gain > room:
                 break
             work += 1
+            # The taker stays under the target, so that no step undoes another.
             if loads[h] + gain <= target and h != g:
                 state.group[p], state.group[q] = h, g
                 state.members[k], state.members[state.place[q]] = q, p
@@ -105,6 +108,7 @@ def _two_for_one(state, g, target, room, limit):
     excess = loads[g] - target
     begin = state.start[g]
     work = 0
+    # Pairs are many, so that one of them mostly has a partner; each takes one binary search.
     for k in range(begin + 1, begin + state.sizes[g]):
         for other in range(begin, k):
             p, r = np.int64(state.members[k]), np.int64(state.members[other])
@@ -138,6 +142,7 @@ def _bring_under(state, target, keep_counts, work):
         while state.loads[g] > target:
             if work <= 0:
                 return work
+            # Swaps first: they keep counts, and there are only as many as items.
             done, spent = _swap(state, g, target, room)
             work -= spent
             if not done and not keep_counts:
@@ -157,6 +162,7 @@ def _lower_target(costs, group, num_groups, bound, keep_counts, work):
     work -= len(costs)
     largest, too_low = largest_of(loads), bound - 1
     while work > 0 and largest > bound and largest - too_low > 1:
+        # Half way: a target that cannot be met is not tried again, nor any below it.
         target = max(bound, too_low + (largest - too_low) // 2)
         work = _bring_under(state, target, keep_counts, work)
         largest = largest_of(loads)

@@ -47,6 +47,7 @@ def _lpt_rounds(costs, num_groups, bits, group_of_position):
     while i < n:
         lowest_raised = np.int64(2**63 - 1)
         turn = 0
+        # A round: the least loaded groups in order get an item each, up to the first that is no longer least.
         while turn < num_groups and i < n and keys[turn] < lowest_raised:
             key = keys[turn]
             group_of_position[i] = key & mask
@@ -55,6 +56,7 @@ def _lpt_rounds(costs, num_groups, bits, group_of_position):
             lowest_raised = min(lowest_raised, raised)
             turn += 1
             i += 1
+        # The keys are nearly sorted: cheap by insertion where they are few, by their differing bits else.
         if num_groups <= _FEW_GROUPS:
             insertion_sort(keys, num_groups)
         else:

@@ -32,7 +32,7 @@ class PatternSearch:
     solved: bool = False  # whether the linear program has nothing more to say: it does not refute `bound`
 
     @classmethod
-    def of(cls, problem: PartitionProblem, reached: int) -> "PatternSearch | None":
+    def from_problem(cls, problem: PartitionProblem, reached: int) -> "PatternSearch | None":
         """Return the search for less than `reached`, or None where costs are too wide or items too many for it."""
         values, counts = distinct_costs(problem)
         items = int(counts.sum())

@@ -70,6 +70,7 @@ def begin(program, cap):
     program.inner[:] = program.values / cap
     for v in range(len(program.values)):
         count = program.counts[v]
+        # As many items of this value as a group holds, or as there are.
         copies = min(count, cap // program.values[v])
         k = program.size[0]
         program.pool[k] = -1
@@ -93,6 +94,7 @@ def _fill_table(program, cap, table, item):
         value, weight = program.values[v], np.int32(program.weights[v])
         if weight <= 0 or value > cap:
             continue
+        # Item by item, each at most once: a row of the table each, O(cap).
         for _ in range(min(program.counts[v], cap // value)):
             old, new = table[k], table[k + 1]
             copy(new, old[:value])
@@ -118,6 +120,7 @@ def _add_pattern(program, cap, table, item, k):
     cap -= program.values[item[k - 1]]
     k -= 1
     while k > 0:
+        # This item made the difference, so it is in the pattern.
         if table[k, cap] != table[k - 1, cap]:
             pattern[length] = item[k - 1]
             length += 1
@@ -143,6 +146,7 @@ def _add_heavy(program, cap, table, item, k):
             weight[v], last[v] = heaviest, j
     added = 0
     for v in stable_order(-weight)[:_MOST_AT_ONCE]:
+        # No heavier than 1: it would not help; nor is there room without end.
         if weight[v] <= UNIT or program.size[0] == len(program.pool):
             break
         added += _add_pattern(program, cap, table, item, last[v])
@@ -179,6 +183,7 @@ def _enter(program, change, reduced, name):
     for r in range(len(change)):
         if change[r] > _TINY:
             ratio = max(amounts[r], 0.0) / change[r]
+            # The row that is empty first; of equals the one whose pivot is largest, for the sake of rounding.
             if leaving < 0 or ratio < least - 1e-11 or (ratio <= least + 1e-11 and change[r] > change[leaving]):
                 leaving, least = r, ratio
     if leaving >= 0:
@@ -254,6 +259,7 @@ def solve(program, cap, num_groups, to_the_end, table, work):
     inwards = _INWARDS
     while True:
         pivots = 0
+        # Simplex steps over the patterns known so far, O(values^2) each.
         while work > 0 and pivots < _PIVOTS and _enter_best(program):
             work -= _work_of_pivot(program)
             pivots += 1
@@ -263,12 +269,14 @@ def solve(program, cap, num_groups, to_the_end, table, work):
         k = _fill_table(program, cap, table, item)
         heaviest = np.int64(table[k, cap])
         work -= filling + 3 * _MOST_AT_ONCE * k
+        # No group weighs more than the heaviest pattern, in integers: so many groups cannot hold all items.
         if weight > num_groups * heaviest:
             return 0, work
         if work <= 0 or program.size[0] == len(program.pool):
             return -1, work
         if weight > (program.inner * program.counts).sum() * heaviest:
             program.inner[:] = program.weights / heaviest
+        # New patterns, if any helps; else nearer to the duals themselves, and at last the program is solved.
         if heaviest > UNIT + d and _add_heavy(program, cap, table, item, k) > 0:
             inwards = _INWARDS
         elif inwards > 0:
@@ -286,6 +294,7 @@ def refuted_below(program, cap, reached, num_groups, table):
     item = np.empty(len(table), dtype=np.int64)
     k = _fill_table(program, reached - 1, table, item)
     weight = sum_of(program.weights * program.counts)
+    # One table has the heaviest pattern of every cap up to its own: the same weights may refute many.
     while cap < reached and weight > num_groups * np.int64(table[k, cap]):
         cap += 1
     program.inner[:] = program.weights / np.int64(table[k, min(cap, reached - 1)])

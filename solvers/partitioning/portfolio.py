@@ -77,7 +77,7 @@ def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound
     best, reached, work = improve_starts(problem, work - price)
     best, reached, work = _with_differencing(problem, best, reached, work)
     if work > 0 and reached > problem.goal:
-        return _Closing.of(problem, best, work).run()
+        return _Closing.from_assignment(problem, best, work).run()
     return best, problem.bound, work <= 0
 
 
@@ -127,10 +127,10 @@ class _Closing:
     patterns: PatternSearch | None
 
     @classmethod
-    def of(cls, problem: PartitionProblem, best: Assignment, work: int) -> "_Closing":
+    def from_assignment(cls, problem: PartitionProblem, best: Assignment, work: int) -> "_Closing":
         reached = problem.makespan_of(best)
         late, dual = problem.cost_of_late_bounds(reached), cost_of_dual_feasible(len(best))
-        return cls(problem, best, reached, work, late, dual, PatternSearch.of(problem, reached))
+        return cls(problem, best, reached, work, late, dual, PatternSearch.from_problem(problem, reached))
 
     def run(self) -> tuple[Assignment, Bound, bool]:
         """Return the best assignment and bound, and whether the work ran out."""
@@ -154,7 +154,9 @@ class _Closing:
             self.work -= self.late_bounds
             self.late_bounds = 0
             self.problem = self.problem.with_late_bounds(self.reached)
-            self.patterns = PatternSearch.of(self.problem, self.reached)  # which begins with many times the work
+            self.patterns = PatternSearch.from_problem(
+                self.problem, self.reached
+            )  # which begins with many times the work
         if 0 < self.dual_feasible <= quantum and self.reached > self.problem.goal:
             self.work -= self.dual_feasible
             self.dual_feasible = 0

@@ -25,6 +25,7 @@ def _choose(loads, over, count, target, chosen, state):
     chosen[0] = over
     room = target - loads[over]
     for k in range(1, count):
+        # Groups that are under the target and not chosen yet; twenty draws, then it gives up.
         for _ in range(20):
             g = draw(state, len(loads))
             fresh = loads[g] <= target
@@ -56,6 +57,7 @@ def _solve_anew(costs, group, loads, chosen, count, target):
         left[size - 1] += 1
     used = np.zeros((count, size), dtype=np.int64)
     verdict, nodes = decide(values[:size], left[:size], count, target, used, _NODES)
+    # A way was found: it says how many of each cost a group gets, and equal items are alike.
     if verdict == 1:
         for k in range(count):
             loads[chosen[k]] = 0
@@ -81,6 +83,7 @@ def _bring_under(costs, group, loads, target, state, work):
         while loads[over] > target:
             if work <= 0:
                 return work
+            # Two groups, then three and more: few are quick to search, many have more ways.
             count = min(2 + attempt % (most - 1), most)
             attempt += 1
             work -= 20 * count
@@ -96,6 +99,7 @@ def _regroup(costs, group, loads, bound, state, each, work):
     while work > 0 and largest > bound:
         if largest - too_low <= 1:  # begin again: it draws otherwise
             too_low = bound - 1
+        # Half way between what failed and what is reached, as other searches do.
         target = max(bound, too_low + (largest - too_low) // 2)
         spent = min(each, work)
         work -= spent - _bring_under(costs, group, loads, target, state, spent)

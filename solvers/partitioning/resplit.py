@@ -71,6 +71,7 @@ def difference_two(costs, in_pairs, heap, merged, side):
             merges += 1
         _push(heap, size, value, i)
         size += 1
+    # Two largest differences part: one entry for both, whose value is what is left of them.
     while size > 1:
         value, item = heap[0, 0], heap[0, 1]
         size -= 1
@@ -79,6 +80,7 @@ def difference_two(costs, in_pairs, heap, merged, side):
         merges += 1
         _sink(heap, size, value - heap[0, 0], item)
     side[heap[0, 1]] = 0
+    # Sides are told backwards: whoever was merged lies opposite.
     for k in range(merges - 1, -1, -1):
         side[merged[k, 1]] = 1 - side[merged[k, 0]]
     return heap[0, 0]
@@ -112,6 +114,7 @@ def _divide(costs, group, loads, members, g, h, in_pairs, scratch):
     first = 0
     for k in range(n):
         first += side[k] == 0
+    # With equal counts the longer group has to stay the longer.
     swap = (sizes[g] > sizes[h]) != (first > n - first)  # the longer stays the longer
     to_g = 1 if swap else 0
     size_g = n - first if swap else first
@@ -148,6 +151,7 @@ def _resplit(costs, group, loads, bound, in_pairs, work):
         largest = largest_of(loads)
         order = stable_order(loads)
         work -= 10 * num_groups
+        # A sweep: the largest with the smallest, and so on. Each division costs its items times their logarithm.
         for k in range(num_groups // 2):
             g, h = order[num_groups - 1 - k], order[k]
             if loads[g] <= bound or loads[g] - loads[h] < 2 or work <= 0:
@@ -156,6 +160,7 @@ def _resplit(costs, group, loads, bound, in_pairs, work):
             _divide(costs, group, loads, members, g, h, in_pairs, scratch)
         if largest_of(loads) < largest:
             continue
+        # A sweep in vain: the largest with each other, the smallest first, until one division helps.
         g = first_largest(loads)
         done = False
         for h in order:

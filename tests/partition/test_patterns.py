@@ -70,7 +70,7 @@ def test_stopped_and_gone_on_with_its_bound_holds(costs, num_groups, quantum):
     start = assign_lpt(problem)
     reached = problem.makespan_of(start)
     optimum = oracles.optimal_makespan(costs, num_groups)
-    search = PatternSearch.of(problem, reached)
+    search = PatternSearch.from_problem(problem, reached)
     if search is None:
         assert len(costs) > 7 * num_groups
         return
@@ -106,4 +106,4 @@ def test_what_the_patterns_prove_is_named():
 )
 def test_too_wide_too_many_or_nothing_is_not_begun(costs, num_groups):
     problem = PartitionProblem.prepare(costs, num_groups, False)
-    assert PatternSearch.of(problem, problem.makespan_of(assign_lpt(problem))) is None
+    assert PatternSearch.from_problem(problem, problem.makespan_of(assign_lpt(problem))) is None

@@ -8,7 +8,7 @@ from nightly import examples
 from schedule_oracles import objective_of
 
 from solvers.groups import read_only
-from solvers.packing._schedule_kernels import Levels, deal, fill_densest, level
+from solvers.packing._schedule_kernels import Filling, Levels, Measures, Samples, deal, fill_densest, level
 
 NEVER_ALONE = 10**9
 
@@ -41,7 +41,9 @@ def test_levelling_never_makes_it_worse_and_mostly_makes_it_even(objective, seed
     cap = int(np.bincount(layout, tokens, num_bins).max())
     width, classes = {"lockstep": (1, num_slots), "step": (num_slots, 1), "pipeline": (1, 1)}[objective]
     work = 100_000
-    left = level(costs, tokens, layout, num_bins, Levels(width, num_bins // width // classes, cap, False), work)
+    left = level(
+        Samples(costs, tokens), layout, num_bins, Levels(width, num_bins // width // classes, cap, False), work
+    )
     after = value_of(costs, layout, num_bins, objective, num_ranks)
     assert after < before
     perfect = costs.sum() / num_ranks if objective != "pipeline" else num_slots * costs.sum() / num_bins
@@ -53,14 +55,15 @@ def test_levelling_never_makes_it_worse_and_mostly_makes_it_even(objective, seed
 
 def test_levelling_stops_when_its_work_is_spent():
     costs, tokens, layout = start_of(0, 6)
-    assert level(costs, tokens, layout.copy(), 6, Levels(1, 6, 1000, False), 1) <= 0
+    assert level(Samples(costs, tokens), layout.copy(), 6, Levels(1, 6, 1000, False), 1) <= 0
 
 
 def test_dealing_ends_where_something_fits_nowhere():
     costs = tokens = read_only(np.array([5, 4, 3]))
     layout, loads, used = np.full(3, -1, dtype=np.int32), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
     bins, unlimited = np.arange(1), np.array([NEVER_ALONE])
-    assert not deal(costs, tokens, np.arange(3), bins, unlimited, np.array([1]), 1, 0, 8, layout, loads, used)
+    measures, filling = Measures(unlimited, np.array([1]), 1, 0, 8), Filling(layout, loads, used)
+    assert not deal(Samples(costs, tokens), np.arange(3), bins, measures, filling)
     assert layout.tolist() == [0, -1, -1]
     assert (loads.tolist(), used.tolist()) == ([5], [5])
 
@@ -90,7 +93,8 @@ def test_every_item_goes_to_the_least_full_bin_with_room(items, bins, token_unit
         expected.append(k)
     layout = np.full(len(items), -1, dtype=np.int32)
     numbers = np.arange(len(items)), np.arange(len(bins))
-    complete = deal(costs, tokens, *numbers, ceilings, units, token_unit, base, cap, layout, loads, used)
+    measures, filling = Measures(ceilings, units, token_unit, base, cap), Filling(layout, loads, used)
+    complete = deal(Samples(costs, tokens), *numbers, measures, filling)
     assert complete == (len(expected) == len(items))
     assert layout.tolist() == expected + [-1] * (len(items) - len(expected))
     assert [list(pair) for pair in zip(loads.tolist(), used.tolist(), strict=True)] == held
@@ -99,6 +103,6 @@ def test_every_item_goes_to_the_least_full_bin_with_room(items, bins, token_unit
 def test_filling_keeps_to_height_and_cap():
     costs, tokens = read_only(np.array([9, 6, 5, 4, 1])), read_only(np.array([3, 3, 3, 3, 3]))
     layout, loads, used = np.full(5, -1, dtype=np.int32), np.zeros(2, dtype=np.int64), np.zeros(2, dtype=np.int64)
-    fill_densest(costs, tokens, np.arange(5), np.arange(2), 9, 6, layout, loads, used)
+    fill_densest(Samples(costs, tokens), np.arange(5), np.arange(2), 9, 6, Filling(layout, loads, used))
     assert layout.tolist() == [0, 1, -1, -1, 1]
     assert (loads.tolist(), used.tolist()) == ([9, 7], [3, 6])

@@ -82,7 +82,7 @@ def solve_constrained(
     seconds = as_budget(time_budget)
     problem = constraints.check(costs, num_groups)
     _check_support(method, problem.names)
-    state = State.of(problem)
+    state = State.from_problem(problem)
     if method == "lpt":
         assignment = _list_schedule(state)
         return _result(state, assignment, constrained_bound(problem, state.units), method, started, ended=False)

@@ -6,6 +6,8 @@ placed, or the water filling of what is left, reaches the best known, or where g
 need.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,59 +17,86 @@ from solvers.partitioning.constrained.state import State
 Ints = NDArray[np.int64]
 
 
+class Rules(NamedTuple):
+    """What is placed, and what groups may hold; nothing of it is written."""
+
+    amounts: Ints  # int64[u, d]
+    upper: Ints  # int64[m, d]
+    lower: Ints  # int64[m, d]
+    speeds: Ints  # int64[m]
+    twin: Ints  # int64[m]: the same number for groups of the same limits, speed and masks
+    allowed: NDArray[np.bool_]  # bool[k, m]
+    mask_of_unit: Ints  # int64[u]
+    components: int  # dimensions before this one are costs
+    as_sum: bool  # whether the objective is the sum of the components' largest times, or the largest of all
+
+
+class Filled(NamedTuple):
+    """What is placed so far; all of it is written."""
+
+    held: Ints  # int64[m, d]
+    remaining: Ints  # int64[d]: of the units that are not placed
+
+
 @helper
-def _objective(held, speeds, components, as_sum):
+def _objective(rules, held):
+    """What the units placed so far make of the objective. O(m c)."""
     total = np.int64(0)
-    for k in range(components):
+    for k in range(rules.components):
         latest = np.int64(0)
         for g in range(len(held)):
-            latest = max(latest, -(-held[g, k] // speeds[g]))
-        total = total + latest if as_sum else max(total, latest)
+            latest = max(latest, -(-held[g, k] // rules.speeds[g]))
+        total = total + latest if rules.as_sum else max(total, latest)
     return total
 
 
 @helper
-def _hopeless(held, upper, lower, remaining, speeds, components, as_sum, best):
-    """Whether what remains cannot be placed below `best`, by sums alone."""
+def _hopeless(rules, filled, best):
+    """Whether what remains cannot be placed below `best`, by sums alone: rooms, items that groups lack, times. O(m d).
+
+    Sums are counted down, as all room together may not fit int64.
+    """
+    held, remaining = filled.held, filled.remaining
     m, dims = held.shape
-    for d in range(components, dims):
-        over, short = remaining[d], np.int64(0)  # counted down, as all room together may not fit int64
+    for d in range(rules.components, dims):
+        over, short = remaining[d], np.int64(0)
         for g in range(m):
-            over -= min(upper[g, d] - held[g, d], over)
-            short += max(lower[g, d] - held[g, d], 0)
+            over -= min(rules.upper[g, d] - held[g, d], over)
+            short += max(rules.lower[g, d] - held[g, d], 0)
         if over > 0 or short > remaining[d]:
             return True
-    if not as_sum or components == 1:
-        for k in range(components):
+    if not rules.as_sum or rules.components == 1:
+        for k in range(rules.components):
             over = remaining[k]
             for g in range(m):
-                over -= max(min((best - 1) * speeds[g] - held[g, k], over), 0)
+                over -= max(min((best - 1) * rules.speeds[g] - held[g, k], over), 0)
             if over > 0:
                 return True
     return False
 
 
 @helper
-def _alike(held, twin, g, h):
-    same = twin[g] == twin[h]
+def _alike(rules, held, g, h):
+    """Whether two groups hold the same under the same rules, so that one of them stands for both."""
+    same = rules.twin[g] == rules.twin[h]
     for d in range(held.shape[1]):
         same = same and held[g, d] == held[h, d]
     return same
 
 
 @helper
-def _branches(unit, amounts, held, upper, twin, allowed, mask, components, out):
-    """Groups for a unit, the least loaded first, one of those alike. Returns how many."""
-    count = 0
+def _branches(rules, held, unit, out):
+    """Groups for a unit, the least loaded first, one of those alike. Returns how many. O(m^2 d)."""
+    mask, count = rules.mask_of_unit[unit], 0
     for g in range(len(held)):
-        if not allowed[mask, g]:
+        if not rules.allowed[mask, g]:
             continue
         fits = True
-        for d in range(components, held.shape[1]):
-            if amounts[unit, d] > upper[g, d] - held[g, d]:
+        for d in range(rules.components, held.shape[1]):
+            if rules.amounts[unit, d] > rules.upper[g, d] - held[g, d]:
                 fits = False
         for h in range(g):
-            if fits and allowed[mask, h] and _alike(held, twin, g, h):
+            if fits and rules.allowed[mask, h] and _alike(rules, held, g, h):
                 fits = False
         if not fits:
             continue
@@ -80,47 +109,48 @@ def _branches(unit, amounts, held, upper, twin, allowed, mask, components, out):
     return count
 
 
+@helper
+def _put(rules, filled, unit, g, times):
+    """Put a unit into a group, or take it back with -1 `times`."""
+    for d in range(filled.held.shape[1]):
+        filled.held[g, d] += times * rules.amounts[unit, d]
+        filled.remaining[d] -= times * rules.amounts[unit, d]
+
+
 @kernel
-def _exhaust(order, amounts, held, upper, lower, speeds, components, as_sum, twin, allowed, mask_of_unit, best, goal,
-             work, best_groups):  # fmt: skip
-    """Returns (best, work left); the search is complete, or has reached `goal`, if work is left."""
-    n, m = len(order), len(held)
-    remaining = amounts.sum(axis=0)
+def _exhaust(order, rules, filled, best, goal, work, best_groups):
+    """Returns (best, work left); the search is complete, or has reached `goal`, if work is left.
+
+    Without a stack of calls: of every depth its branches, and which of them is tried.
+    """
+    n, m = len(order), len(filled.held)
     branch = np.zeros((n + 1, m), dtype=np.int64)
     count = np.zeros(n + 1, dtype=np.int64)
     turn = np.zeros(n + 1, dtype=np.int64)
     depth, entering = 0, True
-    step = m * (amounts.shape[1] + 2)
+    step = m * (rules.amounts.shape[1] + 2)
     while depth >= 0 and work > 0 and best > goal:
         if entering:
+            # A new vertex: a better end is kept, a hopeless one has no branches.
             work -= step
-            turn[depth] = 0
-            count[depth] = 0
-            objective = _objective(held, speeds, components, as_sum)
-            if objective < best and not _hopeless(held, upper, lower, remaining, speeds, components, as_sum, best):
+            turn[depth], count[depth] = 0, 0
+            objective = _objective(rules, filled.held)
+            if objective < best and not _hopeless(rules, filled, best):
                 if depth == n:
                     best = objective
                     for i in range(n):
                         best_groups[order[i]] = branch[i, turn[i] - 1]
                 else:
-                    unit = order[depth]
-                    count[depth] = _branches(unit, amounts, held, upper, twin, allowed, mask_of_unit[unit], components,
-                                             branch[depth])  # fmt: skip
+                    count[depth] = _branches(rules, filled.held, order[depth], branch[depth])
                     work -= m * m
             entering = False
             continue
-        if turn[depth] > 0:  # take back
-            g, unit = branch[depth, turn[depth] - 1], order[depth]
-            for d in range(held.shape[1]):
-                held[g, d] -= amounts[unit, d]
-                remaining[d] += amounts[unit, d]
+        if turn[depth] > 0:  # the branch before is done: take back
+            _put(rules, filled, order[depth], branch[depth, turn[depth] - 1], -1)
         if turn[depth] == count[depth]:
             depth -= 1
             continue
-        g, unit = branch[depth, turn[depth]], order[depth]
-        for d in range(held.shape[1]):
-            held[g, d] += amounts[unit, d]
-            remaining[d] -= amounts[unit, d]
+        _put(rules, filled, order[depth], branch[depth, turn[depth]], 1)
         turn[depth] += 1
         depth += 1
         entering = True
@@ -135,9 +165,10 @@ def exhaust(state: State, order: Ints, best: int, goal: int, work: int) -> tuple
     rows = np.column_stack([state.problem.speeds, state.upper, state.lower, state.allowed.T])
     twin = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
     groups = np.full(len(order), -1, dtype=np.int64)
-    _, left = _exhaust(
-        order, state.amounts, state.held_before.copy(), state.upper, state.lower, state.problem.speeds,
-        state.components, state.problem.objective == "sum", twin, state.allowed, state.mask_of_unit, best, goal, work,
-        groups,
+    rules = Rules(
+        state.amounts, state.upper, state.lower, state.problem.speeds, twin, state.allowed, state.mask_of_unit,
+        state.components, state.problem.objective == "sum",
     )  # fmt: skip
+    filled = Filled(state.held_before.copy(), state.amounts.sum(axis=0))
+    _, left = _exhaust(order, rules, filled, best, goal, work, groups)
     return (groups if len(order) == 0 or groups[0] >= 0 else None), int(left)

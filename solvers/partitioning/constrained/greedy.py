@@ -5,6 +5,8 @@ and the largest speed, so that the best group is found by descending and not by 
 every group look through the groups that they may be in.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,145 +15,168 @@ from solvers.partitioning.constrained.state import State
 
 Ints = NDArray[np.int64]
 
+_NO_LEAF = -1
+_NEVER = 2**63 - 1
+
+
+class Tree(NamedTuple):
+    """Groups as leaves, f of them, from number f on; vertex v is above 2v and 2v + 1. All of it is written."""
+
+    low: Ints  # int64[2f, c]: the least load below, by component
+    room: Ints  # int64[2f, q]: the most room below, by quantity, the number of items last
+    want: Ints  # int64[2f]: the most items that a group below lacks to its lowest count
+    fast: Ints  # int64[2f]: the largest speed below
+
+
+class Units(NamedTuple):
+    """What is placed, and where it may be; nothing of it is written."""
+
+    costs: Ints  # int64[u, c]
+    amounts: Ints  # int64[u, q]
+    mask_of_unit: Ints  # int64[u]
+    starts: Ints  # int64[k + 1]: a mask's leaves are leaves[starts[mask] : starts[mask + 1]], none if it allows all
+    leaves: Ints  # int64[]
+    factor: Ints  # int64[q], as of State
+    shift: Ints  # int64[q]
+
 
 @helper
-def _finish(low, node, costs, unit, speed):
-    """When the group (or at the earliest any group below the node) would finish with the unit."""
+def _finish(tree, vertex, costs, unit, speed):
+    """When the group (or at the earliest any group below the vertex) would finish with the unit. O(c)."""
     latest = np.int64(0)
     for k in range(costs.shape[1]):
-        latest = max(latest, low[node, k] + costs[unit, k])
+        latest = max(latest, tree.low[vertex, k] + costs[unit, k])
     return latest if speed == 1 else -(-latest // speed)
 
 
 @helper
-def _fits(room, node, amounts, unit):
-    fits = True
-    for d in range(amounts.shape[1]):
-        fits = fits and amounts[unit, d] <= room[node, d]
+def _fits(tree, units, vertex, unit, slack):
+    """Whether there is room for the unit, and groups short of items can still get them: see :func:`_greedy`. O(q)."""
+    amounts, last = units.amounts, units.amounts.shape[1] - 1
+    fits = amounts[unit, last] - min(amounts[unit, last], tree.want[vertex]) <= slack
+    for d in range(last + 1):
+        fits = fits and amounts[unit, d] <= tree.room[vertex, d]
     return fits
 
 
 @helper
-def _keeps_slack(want, node, amount, slack):
-    """Whether the groups short of items can still get them after `amount` items went here: see :func:`_greedy`."""
-    return amount - min(amount, want[node]) <= slack
+def _pull(tree, vertex):
+    """Bring a vertex up to date with the two below it."""
+    left, right = 2 * vertex, 2 * vertex + 1
+    for k in range(tree.low.shape[1]):
+        tree.low[vertex, k] = min(tree.low[left, k], tree.low[right, k])
+    for d in range(tree.room.shape[1]):
+        tree.room[vertex, d] = max(tree.room[left, d], tree.room[right, d])
+    tree.want[vertex] = max(tree.want[left], tree.want[right])
+    tree.fast[vertex] = max(tree.fast[left], tree.fast[right])
 
 
 @helper
-def _build(low, room, want, fast, first):
-    for node in range(first - 1, 0, -1):
-        _pull(low, room, want, fast, node)
+def _search_tree(tree, units, unit, slack, stack):
+    """The leaf at which the unit finishes first; of equal leaves the first that is met. O(log m) where rooms are even.
 
-
-@helper
-def _pull(low, room, want, fast, node):
-    left, right = 2 * node, 2 * node + 1
-    for k in range(low.shape[1]):
-        low[node, k] = min(low[left, k], low[right, k])
-    for d in range(room.shape[1]):
-        room[node, d] = max(room[left, d], room[right, d])
-    want[node] = max(want[left], want[right])
-    fast[node] = max(fast[left], fast[right])
-
-
-@helper
-def _search_tree(low, room, want, fast, first, costs, amounts, unit, slack, stack):
-    """The leaf at which the unit finishes first, or -1; of equal leaves the first that is met."""
-    best, best_leaf = np.int64(2**63 - 1), -1
-    items = amounts[unit, amounts.shape[1] - 1]
+    What a vertex promises is the best of all below it, so that what is no better than a leaf found is passed over.
+    """
+    best, best_leaf = np.int64(_NEVER), np.int64(_NO_LEAF)
+    first = len(tree.want) // 2
     stack[0] = 1
     size = 1
     while size > 0:
         size -= 1
-        node = stack[size]
-        if not _fits(room, node, amounts, unit) or not _keeps_slack(want, node, items, slack):
+        vertex = stack[size]
+        if not _fits(tree, units, vertex, unit, slack):
             continue
-        finish = _finish(low, node, costs, unit, fast[node])
+        finish = _finish(tree, vertex, units.costs, unit, tree.fast[vertex])
         if finish >= best:
             continue
-        if node >= first:
-            best, best_leaf = finish, node
+        if vertex >= first:
+            best, best_leaf = finish, vertex
             continue
-        left, right = 2 * node, 2 * node + 1
-        if _finish(low, right, costs, unit, fast[right]) < _finish(low, left, costs, unit, fast[left]):
+        left, right = 2 * vertex, 2 * vertex + 1
+        right_finish = _finish(tree, right, units.costs, unit, tree.fast[right])
+        if right_finish < _finish(tree, left, units.costs, unit, tree.fast[left]):
             left, right = right, left
         stack[size] = right
-        stack[size + 1] = left
+        stack[size + 1] = left  # is looked at next
         size += 2
     return best_leaf
 
 
 @helper
-def _search_list(low, room, want, fast, leaves, costs, amounts, unit, slack):
-    best, best_leaf = np.int64(2**63 - 1), -1
-    items = amounts[unit, amounts.shape[1] - 1]
+def _search_list(tree, units, leaves, unit, slack):
+    """As :func:`_search_tree`, among these leaves. O(leaves)."""
+    best, best_leaf = np.int64(_NEVER), np.int64(_NO_LEAF)
     for leaf in leaves:
-        if _fits(room, leaf, amounts, unit) and _keeps_slack(want, leaf, items, slack):
-            finish = _finish(low, leaf, costs, unit, fast[leaf])
+        if _fits(tree, units, leaf, unit, slack):
+            finish = _finish(tree, leaf, units.costs, unit, tree.fast[leaf])
             if finish < best:
                 best, best_leaf = finish, leaf
     return best_leaf
 
 
 @helper
-def _least_harm(room, first, num_groups, leaves, amounts, unit, factor, shift):
-    """Of the leaves that the unit may be in (all of them if `leaves` is empty), the one it overfills least."""
-    best, best_leaf = np.int64(2**63 - 1), -1
+def _least_harm(tree, units, leaves, num_groups, unit):
+    """Of the leaves that the unit may be in (all of them if `leaves` is empty), the one it overfills least. O(m q)."""
+    best, best_leaf = np.int64(_NEVER), np.int64(_NO_LEAF)
+    first, amounts, shift = len(tree.want) // 2, units.amounts, units.shift
     for k in range(len(leaves) if len(leaves) else num_groups):
         leaf = leaves[k] if len(leaves) else first + k
         harm = np.int64(0)
         for d in range(amounts.shape[1]):
-            over = min(amounts[unit, d], amounts[unit, d] - room[leaf, d])
+            over = min(amounts[unit, d], amounts[unit, d] - tree.room[leaf, d])
             if over > 0:
-                harm += ((over + (1 << shift[d]) - 1) >> shift[d]) * factor[d]
+                harm += ((over + (1 << shift[d]) - 1) >> shift[d]) * units.factor[d]
         if harm < best:
             best, best_leaf = harm, leaf
     return best_leaf
 
 
 @kernel
-def _greedy(order, costs, amounts, low, room, want, fast, num_groups, slack, starts, leaves, mask_of_unit, factor,
-            shift, leaf_of_unit):  # fmt: skip
+def _greedy(order, units, tree, num_groups, slack, leaf_of_unit):
     """Place the units in `order`; those for which no group has room at the end. Returns how many those were.
 
     `slack` is how many items there are beyond those that the groups still want to reach their lowest count: an item
     that goes to a group which wants none takes one of it, and none may when it is gone.
     """
-    first = len(low) // 2
-    _build(low, room, want, fast, first)
-    stack = np.empty(128, dtype=np.int64)
+    for vertex in range(len(tree.want) // 2 - 1, 0, -1):
+        _pull(tree, vertex)
+    stack = np.empty(128, dtype=np.int64)  # two vertices a level
     left_over = np.empty(len(order), dtype=np.int64)
     failed = 0
     for turn in range(2 * len(order)):
+        # First all units; then those that found no room, which go where they do least harm: a start for a repair.
         if turn < len(order):
             unit = order[turn]
         elif turn - len(order) < failed:
             unit = left_over[turn - len(order)]
         else:
             break
-        mine = leaves[starts[mask_of_unit[unit]] : starts[mask_of_unit[unit] + 1]]
+        mask = units.mask_of_unit[unit]
+        leaves = units.leaves[units.starts[mask] : units.starts[mask + 1]]
         if turn >= len(order):
-            leaf = _least_harm(room, first, num_groups, mine, amounts, unit, factor, shift)
-        elif len(mine):
-            leaf = _search_list(low, room, want, fast, mine, costs, amounts, unit, slack)
+            leaf = _least_harm(tree, units, leaves, num_groups, unit)
+        elif len(leaves):
+            leaf = _search_list(tree, units, leaves, unit, slack)
         else:
-            leaf = _search_tree(low, room, want, fast, first, costs, amounts, unit, slack, stack)
-        if leaf < 0:
+            leaf = _search_tree(tree, units, unit, slack, stack)
+        if leaf == _NO_LEAF:
             left_over[failed] = unit
             failed += 1
             continue
         leaf_of_unit[unit] = leaf
-        items = amounts[unit, amounts.shape[1] - 1]
-        slack -= items - min(items, want[leaf])
-        want[leaf] -= min(items, want[leaf])
-        for k in range(costs.shape[1]):
-            low[leaf, k] += costs[unit, k]
-        for d in range(amounts.shape[1]):
-            room[leaf, d] -= amounts[unit, d]
-        node = leaf // 2
-        while node > 0:
-            _pull(low, room, want, fast, node)
-            node //= 2
+        items = units.amounts[unit, units.amounts.shape[1] - 1]
+        wanted = min(items, tree.want[leaf])
+        slack -= items - wanted
+        tree.want[leaf] -= wanted
+        for k in range(units.costs.shape[1]):
+            tree.low[leaf, k] += units.costs[unit, k]
+        for d in range(units.amounts.shape[1]):
+            tree.room[leaf, d] -= units.amounts[unit, d]
+        vertex = leaf // 2
+        # What is above the leaf, up to the root: O(log m).
+        while vertex > 0:
+            _pull(tree, vertex)
+            vertex //= 2
     return failed
 
 
@@ -165,20 +190,20 @@ def greedy(state: State, order: Ints) -> tuple[Ints, int]:
     by_speed = np.argsort(-state.problem.speeds, kind="stable")  # so that subtrees have groups of one speed
     costs, before = _comparable(state)
     amounts = np.ascontiguousarray(state.amounts[:, c:])
-    low = np.full((2 * first, c), 2**62, dtype=np.int64)
-    room = np.full((2 * first, amounts.shape[1]), -1, dtype=np.int64)
-    want, fast = np.zeros(2 * first, dtype=np.int64), np.ones(2 * first, dtype=np.int64)
+    tree = Tree(
+        np.full((2 * first, c), 2**62, dtype=np.int64), np.full((2 * first, amounts.shape[1]), -1, dtype=np.int64),
+        np.zeros(2 * first, dtype=np.int64), np.ones(2 * first, dtype=np.int64),
+    )  # fmt: skip
     leaf = np.empty(m, dtype=np.int64)
     leaf[by_speed] = np.arange(first, first + m)
-    low[leaf], room[leaf] = before, state.upper[:, c:]
-    want[leaf], fast[leaf] = state.lower[:, -1], state.problem.speeds
+    tree.low[leaf], tree.room[leaf] = before, state.upper[:, c:]
+    tree.want[leaf], tree.fast[leaf] = state.lower[:, -1], state.problem.speeds
     slack = int(state.units.items.sum()) - int(state.lower[:, -1].sum())
-    starts, leaves = _mask_lists(state, leaf)
-    leaf_of_unit = np.zeros(len(amounts), dtype=np.int64)
-    failed = _greedy(
-        order, costs, amounts, low, room, want, fast, m, max(slack, 0), starts, leaves, state.mask_of_unit,
-        state.factor[c:], state.shift[c:], leaf_of_unit,
+    units = Units(
+        costs, amounts, state.mask_of_unit, *_mask_lists(state, leaf), state.factor[c:], state.shift[c:]
     )  # fmt: skip
+    leaf_of_unit = np.zeros(len(amounts), dtype=np.int64)
+    failed = _greedy(order, units, tree, m, max(slack, 0), leaf_of_unit)
     return by_speed[leaf_of_unit - first], int(failed)
 
 

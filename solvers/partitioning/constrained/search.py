@@ -83,18 +83,23 @@ def search(state: State, work: int, stop_at: Fraction = Fraction(0)) -> Search:
     """
     check_feasible(state)
     found = Search(state, work, stop_at)
+    # Most often the unconstrained answer keeps the constraints, or is the best start: it is the cheapest to get.
     starts = _relax(found)
+    # Greedy orders and the match by composition: one pass each, O(u log m).
     if not found.close:
         starts += _construct(found)
+    # Nothing feasible yet: is there anything at all? Proofs first, then exchanges that lower what is violated.
     if found.best is None:
         prove_infeasible(state)
         _repair(found, starts)
+    # Few units and groups: all ways there are, which ends in an optimum or a proof of none.
     exhaust_small(found)
     if found.best is None:
         raise SolverError(
             f"no assignment was found that keeps {as_words(state.problem.names)}, nor was it proven that there is none",
             ["remedy: a larger {time_budget}", "looser constraints", "or {method='exact'}"],
         )
+    # The main search: everything under a lower makespan by exchanges, over and over; the rest of the work shakes.
     lower_targets(found)
     if state.components == 1:
         shake(found)
@@ -220,6 +225,7 @@ def lower_targets(found: Search) -> None:
             left = exchange(state, current, state.limits_for(targets), spent, hard=True)
             found.work -= spent - left
             reached = all(t <= target for t, target in zip(state.times(current), targets, strict=True))
+            # Met: try a larger step. Not met: half of it.
             if found.offer(current) and reached:
                 shifts[s] = max(1, shifts[s] - 1)
             else:
@@ -286,6 +292,7 @@ def shake(found: Search) -> None:
         current[mixed] = rng.permutation(current[mixed])
         found.work -= _WORK_OF_SHAKING + _WORK_A_UNIT * len(current)
         in_vain += 1
+        # What was mixed may break a rule: thrown away, as to repair it would cost more than to mix again.
         if found.done or not state.feasible(current):
             continue
         spent = min(1_000_000, found.work)

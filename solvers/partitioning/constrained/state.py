@@ -39,7 +39,7 @@ class State:
     mask_of_unit: Ints  # int64[u]
 
     @classmethod
-    def of(cls, problem: ConstrainedProblem) -> "State":
+    def from_problem(cls, problem: ConstrainedProblem) -> "State":
         """Merge units and lay out the dimensions."""
         units = merge(problem)
         m, c = problem.num_groups, problem.costs.shape[1]

@@ -243,17 +243,19 @@ def long_short(draws: int) -> Iterator[Case]:
 
 def pipelines(draws: int) -> Iterator[Case]:
     sampled = pipeline.samples()
-    steps = [(i, step) for step in range(4 * draws) for i in pipeline.INSTANCES[:3]]
+    few = pipeline.Instance(4, 1, 4, 8, 4)  # samples a slot: one of them is larger than a slot of the ramp
+    steps = [(i, step) for step in range(4 * draws) for i in (*pipeline.INSTANCES[:3], few)]
 
     def case(k, instance, step, budget):
         (work, forward, backward), tokens = pipeline.problem(sampled, instance, step % 6)
-        asked = {"sizes": tokens, "in_flight_cap": int(tokens.sum() // instance.slots)} if k % 4 == 3 else {}
+        most = 1.2 * instance.stages * tokens.sum() / instance.replicas / instance.slots  # in flight: hardly room
+        asked = {"sizes": tokens, "in_flight_cap": int(most)} if k % 5 == 3 else {}
         ask = work, forward, backward, instance.replicas, instance.slots
         solvers.schedule_pipeline(*ask, "random", time_budget=1e-6)  # the linear program's solution is kept
         return scored(lambda: solvers.schedule_pipeline(*ask, time_budget=budget, **asked), by_gap)
 
     for k, (instance, step) in enumerate(steps):
-        yield functools.partial(case, k, instance, step, (0.01, 0.1, 0.3)[k // 3 % 3])
+        yield functools.partial(case, k, instance, step, (0.01, 0.1, 0.3)[k // 4 % 3])
 
 
 def gaps(draws: int) -> Iterator[Case]:

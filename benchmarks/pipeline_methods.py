@@ -8,9 +8,29 @@ from solvers._loops import draw, first_largest
 from solvers.errors import UsageError
 from solvers.groups import read_only
 from solvers.pipeline import PIPELINERS
+from solvers.pipeline._deal import deal
 from solvers.pipeline._kernels import all_ends
 from solvers.pipeline._search import SEED, lanes_of, loads_of
-from solvers.pipeline.methods import Found, dealt, within_caps
+from solvers.pipeline.methods import Found, not_by, within_caps
+
+
+def vector_lpt(problem, profile, goal: int, seconds: float) -> Found:
+    """Even slots: longest first to where the largest component then is smallest, which is what DFLOP falls back to."""
+    return within_caps(problem, dealt(problem))
+
+
+def dealt(problem, cells=None):
+    """Slot of every item by vector LPT, or one of as many cells as given, which then has no caps."""
+    stages = problem.merged
+    half, count = stages.num_stages, problem.num_cells if cells is None else cells
+    whole = problem.items * (stages.unit[:, :half] + stages.unit[:, half:]).max(axis=1)[:, None]
+    spent = whole * (count / np.maximum(1, whole.sum(axis=1, keepdims=True)))
+    found = np.empty(spent.shape[1], dtype=np.int64)
+    order = read_only(np.argsort(-spent.max(axis=0, initial=0.0), kind="stable"))
+    caps = problem.caps if cells is None else read_only(np.array([*[2**62] * len(problem.sizes), 1]))
+    if deal(order, read_only(spent), problem.sizes, caps, found, count) < len(found):
+        raise not_by(problem, "found no slots under the caps", "give {method='auto'}")
+    return found
 
 
 @kernel
@@ -99,4 +119,4 @@ def deferred(problem, profile, goal: int, seconds: float) -> Found:
     return within_caps(problem, found)
 
 
-PIPELINERS |= {"order_only": order_only, "deferred": deferred}
+PIPELINERS |= {"vector_lpt": vector_lpt, "order_only": order_only, "deferred": deferred}

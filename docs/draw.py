@@ -170,12 +170,14 @@ def ramp() -> tuple[str, float, float]:
     forward = np.ones((1, stages), dtype=np.int64)
     order = solvers.pipeline.one_f_one_b(slots, stages)
     runs = {}
-    for title, method in (("even micro-batches", "vector_lpt"), ("a ramp", "auto")):
-        result = solvers.schedule_pipeline(work, forward, 2 * forward, replicas, slots, method, time_budget=0.5)
-        held = np.zeros((replicas, slots, 1), dtype=np.int64)
-        np.add.at(held, (result.replica_of_item, result.slot_of_item), work)
-        slowest = held[int(np.argmax(result.makespans))]
-        runs[title] = solvers.pipeline.run(slowest, forward, 2 * forward, order)
+    even = solvers.lpt(work[:, 0], replicas * slots).group_of_item
+    ramp = solvers.schedule_pipeline(work, forward, 2 * forward, replicas, slots, time_budget=0.5)
+    cells = {"even micro-batches": even, "a ramp": ramp.replica_of_item * slots + ramp.slot_of_item}
+    for title, cell_of_item in cells.items():
+        held = np.zeros((replicas * slots, 1), dtype=np.int64)
+        np.add.at(held, cell_of_item, work)
+        each = [solvers.pipeline.run(loads, forward, 2 * forward, order) for loads in np.split(held, replicas)]
+        runs[title] = max(each, key=lambda run: run.makespan)
     unit = 3 * int(work.sum()) / replicas, "time; without bubbles the mean pipeline would take 1"
 
     def draw(figure: Any) -> None:

@@ -16,7 +16,6 @@ from solvers.pipeline.orders import one_f_one_b
 
 Ints = NDArray[np.int64]
 SEED = 20_260_101
-_LESS_ROOM = (0.97, 0.94)
 
 
 @dataclass(slots=True, eq=False)
@@ -73,14 +72,9 @@ class Solution:
             orders.append(-problem.sizes.max(axis=0))
         nowhere = np.full_like(cell_of_item, -1)
         even = np.broadcast_to(targets.mean(axis=0), targets.shape)  # which holds least in flight
-        ways = [(targets, cell_of_item, 1.0), (targets, nowhere, 1.0), (even, nowhere, 1.0)]
-        if problem.flight_caps is not None:  # under less room items may find places that they did not find under more
-            ways += [(wanted, given, part) for part in _LESS_ROOM for wanted, given, _ in ways]
-        for wanted, given, part in ways:
+        for wanted, given in ((targets, cell_of_item), (targets, nowhere), (even, nowhere)):
             for order in orders:
                 self = cls.of(problem, given)
-                limits = self.in_flight[-1].copy()
-                self.in_flight[-1] = (limits * part).astype(np.int64)
                 rest = np.argsort(order, kind="stable")
                 rest = rest[given[rest] < 0]
                 if not self.fits():
@@ -89,7 +83,6 @@ class Solution:
                     read_only(rest), read_only(wanted), read_only(weights), problem.items, problem.sizes, problem.caps,
                     self.members, self.counts, self.loads, self.held, self.first_set, self.sets, self.in_flight,
                 )  # fmt: skip
-                self.in_flight[-1] = limits
                 if filled == len(rest):
                     return self
         if len(problem.sizes):  # caps that leave hardly any room: as even as can be

@@ -117,7 +117,7 @@ def test_what_is_not_found_under_caps_is_not_there():
     for seed in range(300):
         work, forward, backward, replicas, slots, rules, kind = tight(seed)
         given = work, forward, backward, replicas, slots
-        method = ("auto", "vector_lpt", "random")[seed % 3]
+        method = ("auto", "random")[seed % 2]
         try:
             result = solvers.schedule_pipeline(*given, method, time_budget=1e-4, **rules, **kind)
             solvers.check_pipeline(work, forward, backward, result, **rules)

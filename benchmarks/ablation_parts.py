@@ -16,7 +16,8 @@ from solvers.packing import _schedule_search
 from solvers.partitioning.constrained.greedy import greedy
 from solvers.partitioning.lpt import assign_lpt
 from solvers.partitioning.slack import assign_slack
-from solvers.pipeline import _multiplex_starts
+from solvers.pipeline import multiplex_slots
+from solvers.pipeline.methods import targets_of
 from solvers.relocation import auto as relocation_auto
 
 NEVER = 1 << 60
@@ -157,22 +158,21 @@ LONG_SHORT = (
         solvers.lpt(costs, groups))}),
 )  # fmt: skip
 
-PIPES, STARTS = "solvers.pipeline.methods", "solvers.pipeline._multiplex_starts"
+PIPES, STARTS = "solvers.pipeline.methods", "solvers.pipeline.multiplex_slots"
 PIPELINES = (
     Part("the ramp", {f"{PIPES}:targets_of": lambda problem, profile: (
-        (found := _multiplex_starts.targets_of(problem, profile))[0] * 0 + found[0].mean(axis=0), found[1])}),
-    Part("room for large items", {f"{PIPES}:targets_of": lambda problem, profile: _multiplex_starts.targets_of(
+        (found := targets_of(problem, profile))[0] * 0 + found[0].mean(axis=0), found[1])}),
+    Part("room for large items", {f"{PIPES}:targets_of": lambda problem, profile: targets_of(
         dataclasses.replace(problem, tied=True), profile)}),
-    Part("exchanges", {"solvers.pipeline._search:Solution.exchanged": argument(2)}),
+    Part("exchanges", {f"{PIPES}:exchange_items": argument(2)}),
     Part("proof by the outlier", {"solvers.pipeline.solver:outlier_proof": always((None, 0.0))}),
-    Part("less room", {"solvers.pipeline._search:_LESS_ROOM": ()}),
 )  # fmt: skip
 
-SHAPES = _multiplex_starts._SHAPES
+SHAPES = multiplex_slots._SHAPES
 GAPS = (
     *(Part(f"shape {k}", {f"{STARTS}:_SHAPES": SHAPES[:k] + SHAPES[k + 1 :]}) for k in range(len(SHAPES))),
-    Part("a curve", {f"{STARTS}:_CURVES": _multiplex_starts._CURVES[:1]}),
+    Part("a curve", {f"{STARTS}:_CURVES": multiplex_slots._CURVES[:1]}),
     Part("replicas evened", {f"{STARTS}:_evened": argument(2)}),
     Part("the race", {"solvers.pipeline.multiplex_slots:_raced": lambda tried, units, goal: (tried[0], units)}),
-    Part("the search", {"solvers.pipeline._gaps:Gaps.search": always(0)}),
+    Part("the search", {"solvers.pipeline._gap_list:Gaps.search": always(0)}),
 )

@@ -20,8 +20,7 @@ import pyarrow.parquet as pq
 import solvers
 from balancer.cost.named import module
 from solvers._jit import kernel
-from solvers.pipeline._kernels import all_ends, durations_of, one_f_one_b_makespan
-from solvers.pipeline._stages import Stages
+from solvers.pipeline.run import Stages, all_ends, durations_of, one_f_one_b_makespan
 
 DATA = Path(__file__).parent.parent / "data" / "omni_mix_dev.parquet"
 FLOPS_PER_SECOND = 0.4 * 989e12 * 8
@@ -205,7 +204,7 @@ def speed():
     for slots, devices, chunks in ((16, 4, 1), (32, 8, 1), (64, 16, 1), (256, 16, 1), (32, 8, 2), (64, 16, 4)):
         stages = devices * chunks
         unit = rng.integers(1, 5, (2, stages))
-        made = Stages.of(unit, 2 * unit, None, None, 0)
+        made = Stages.from_tables(unit, 2 * unit, None, None, 0)
         loads = rng.integers(1, 100, (slots, 2))
         durations, times = np.empty((slots, 2 * stages), dtype=np.int64), 2_000
         order = solvers.pipeline.interleaved(slots, devices, chunks)

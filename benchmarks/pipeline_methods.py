@@ -8,10 +8,10 @@ from solvers._loops import draw, first_largest
 from solvers.errors import UsageError
 from solvers.groups import read_only
 from solvers.pipeline import PIPELINERS
-from solvers.pipeline._deal import deal
-from solvers.pipeline._kernels import all_ends
-from solvers.pipeline._search import SEED, lanes_of, loads_of
+from solvers.pipeline._cells import deal, lanes_of, loads_of
+from solvers.pipeline._exchange import SEED
 from solvers.pipeline.methods import Found, not_by, within_caps
+from solvers.pipeline.run import all_ends
 
 
 def vector_lpt(problem, profile, goal: int, seconds: float) -> Found:
@@ -27,8 +27,9 @@ def dealt(problem, cells=None):
     spent = whole * (count / np.maximum(1, whole.sum(axis=1, keepdims=True)))
     found = np.empty(spent.shape[1], dtype=np.int64)
     order = read_only(np.argsort(-spent.max(axis=0, initial=0.0), kind="stable"))
-    caps = problem.caps if cells is None else read_only(np.array([*[2**62] * len(problem.sizes), 1]))
-    if deal(order, read_only(spent), problem.sizes, caps, found, count) < len(found):
+    free = cells is not None
+    caps = read_only(np.full(len(problem.sizes), 2**62)) if free else problem.caps
+    if deal(order, read_only(spent), problem.sizes, caps, free or problem.may_be_empty, found, count) < len(found):
         raise not_by(problem, "found no slots under the caps", "give {method='auto'}")
     return found
 

@@ -48,10 +48,10 @@ _TURNS = {
     60: "packing._schedule_kernels.level partitioning.resplit._resplit",
     200: "bounds._waste deferral._search.fill deferral.bounds._least_cover dual_feasible._best_function "
     "grouping.long_short._least_target grouping.long_short._share_enough partitioning.constrained.exchange._exchange "
-    "partitioning.patterns.begin pipeline._deal.deal pipeline._dispatch.dispatch "
+    "partitioning.patterns.begin pipeline._cells.deal pipeline._gap_list.list_schedule "
     "rearrangement._largest_send._raise_bound relocation._stand_by.stand_by",
     1000: "grouping._kernels.peel grouping._kernels.resolve partitioning.bin_completion.decide "
-    "partitioning.patterns.refuted_below pipeline._exchange.exchange pipeline._exchange.fill pipeline._exchange.place "
+    "partitioning.patterns.refuted_below pipeline._cells._fill pipeline._cells._place pipeline._exchange._exchange "
     "pipeline._fluid.smooth_fluid pipeline._fluid.solve_fluid pipeline._gap_search.search_gaps "
     "rearrangement._largest_send._swap_while_it_helps relocation._pairs.share_anew relocation._pairs.share_to_fit",
 }

@@ -1,5 +1,6 @@
 """Shared kernels, and the ways in which they run: compiled, as plain Python, cached, and where no cache can be."""
 
+import importlib
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 import solvers
 from solvers._heap import group_bits, sift_down_packed, sift_down_wide
+from solvers._jit import TURNS
 from solvers._sort import insertion_sort, radix_sort, sort_descending
 
 radix_sort, insertion_sort = map(from_python, (radix_sort, insertion_sort))
@@ -177,6 +179,13 @@ print(len(recorder.buffer), sorted(heavy))
     assert run_python(code, NUMBA_DISABLE_JIT="0").split(maxsplit=1) == ["0", "[]\n"]
 
 
+def test_turns_are_those_of_kernels_that_exist() -> None:
+    """One that is moved or renamed would be taken for a short one."""
+    for name in TURNS:
+        module, _, function = name.rpartition(".")
+        assert callable(getattr(importlib.import_module(module), function)), name
+
+
 def copy_of_package(folder: Path) -> Path:
     """A fresh copy without a cache."""
     shutil.copytree(PACKAGE, folder / "solvers", ignore=shutil.ignore_patterns("__pycache__"))
@@ -185,7 +194,7 @@ def copy_of_package(folder: Path) -> Path:
 
 def close_caches_of(root: Path) -> dict[str, str]:
     """Make every folder numba would cache in impossible, for root as well: each is, or is below, a regular file."""
-    for folder in (root / "solvers", root / "solvers" / "partition"):
+    for folder in (root / "solvers", root / "solvers" / "partitioning"):
         (folder / "__pycache__").touch()
     (root / "file").touch()
     below = str(root / "file" / "below")

@@ -24,7 +24,7 @@ from balancer.problem.step_times import TimedStep
 from solvers.bounds import Bound
 from solvers.errors import InfeasibleError, SolverError
 from solvers.pipeline import MultiplexedResult, PipelineRequest, PipelineResult, TaskRequest, multiplexed_lower_bound
-from solvers.pipeline.parts import PipelineProblem, held_by_replica, schedule_parts
+from solvers.pipeline.solver import PipelineProblem, held_by_replica, schedule_parts
 from solvers.relocation import as_eps
 from solvers.types import SolveStatus
 
@@ -107,7 +107,7 @@ def _near_home(
     if len(set(sizes)) > 1:
         return "pipelines are planned by nodes only where all have as many replicas"
     longest, least = int((1 + eps) * found.makespan), 0
-    whole = PipelineProblem.of(PipelineRequest(num_slots=num_slots, **_keywords(problem, cut)))
+    whole = PipelineProblem.from_request(PipelineRequest(num_slots=num_slots, **_keywords(problem, cut)))
     costs, most = held_by_replica(whole, longest)
     nodes = of_nodes(without_slots(problem, cut, num_slots, longest, costs), sizes[0])
     even = int(costs.sum())

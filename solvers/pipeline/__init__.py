@@ -1,16 +1,21 @@
 """Pipelines: op orders, exact makespans, micro-batches that fill and drain a pipeline fast, and work in its gaps."""
 
-from solvers.pipeline._request import PipelineRequest, TaskRequest
 from solvers.pipeline.methods import PIPELINERS
-from solvers.pipeline.multiplex import multiplex
-from solvers.pipeline.multiplex_run import multiplexed_lower_bound, run_turns
+from solvers.pipeline.multiplex import multiplex, multiplexed_lower_bound, run_turns
 from solvers.pipeline.multiplex_slots import schedule_multiplexed
-from solvers.pipeline.multiplex_types import MultiplexedResult, MultiplexResult
 from solvers.pipeline.multiplex_verify import check_multiplex, check_multiplexed
 from solvers.pipeline.orders import OpOrder, gpipe, interleaved, one_f_one_b
 from solvers.pipeline.run import PipelineRun, run
 from solvers.pipeline.solver import schedule_pipeline
-from solvers.pipeline.types import OutlierCut, PipelineCut, PipelineResult
+from solvers.pipeline.types import (
+    MultiplexedResult,
+    MultiplexResult,
+    OutlierCut,
+    PipelineCut,
+    PipelineRequest,
+    PipelineResult,
+    TaskRequest,
+)
 from solvers.pipeline.verify import check_pipeline
 
 __all__ = ["PIPELINERS", "MultiplexResult", "MultiplexedResult", "OpOrder", "OutlierCut", "PipelineCut",

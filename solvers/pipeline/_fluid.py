@@ -5,58 +5,160 @@ P of c_P + sum a_P[k, m] x[k, m]. The dual: weights of paths that sum to 1, such
 coefficient over the slots, times what it has to do, and the constants, sum to the most. Its columns are paths, and an
 exact run of the pipeline finds the one that is missed most. Only sums, products and quotients of doubles, in one order:
 the same on every machine.
+
+The simplex method is :func:`solve_fluid`. Its point is a vertex, where slots may be very unlike each other;
+:func:`smooth_fluid` then moves from a gentle point to one that is nearly as good.
 """
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from solvers._jit import helper, kernel
-from solvers.pipeline._kernels import all_ends, critical_path, durations_of
+from solvers.pipeline.run import all_ends, critical_path, durations_of
 
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 _TOLERANCE = 1e-9
-_BLUR = 1e-5  # of the makespan: by how much rows differ, so that few vertices coincide
-_MIXED = 0.95  # of the best point met in that at which paths are sought: seven times fewer pivots than without
-_CLOSE = 2e-4  # between the makespan found and what is proven, as a part of it
-REST = 3  # marks a column that is no path, but what all that is done elsewhere takes
+"""Reduced costs and pivots that are no larger count as 0: numbers are about 1, and doubles hold 16 digits of them."""
+_BLUR = 1e-5
+"""Of the makespan: by how much rows differ, so that few vertices coincide, and the simplex does not stand still."""
+_MIXED = 0.95
+"""Of the best point met in that at which paths are sought: seven times fewer pivots than without, measured."""
+_CLOSE = 2e-4
+"""Between the makespan found and what is proven, as a part of it: the end. A path that is missed by less than a tenth
+of that is not worth a pivot."""
+REST = 3
+"""Marks a column that is no path, but what all that is done elsewhere takes."""
+
+
+class Program(NamedTuple):
+    """What there is to do, and what ops take. Read-only."""
+
+    totals: Floats  # float64[M]: work of each module, of which a ratio is to be done
+    unit: Ints  # int64[M, 2 S]: time of one unit of it in every forward and backward
+    fixed: Ints  # int64[2 S]: what each takes besides
+    graph: Ints  # int64[4, T]: see solvers.pipeline.run
+    hop: int
+    num_slots: int
+
+
+class Besides(NamedTuple):
+    """What is there besides the loads that are sought. Read-only."""
+
+    placed: Ints  # int64[K, M]: loads that are in the slots already, and come on top
+    # float64[M + 1]: one more slot, elsewhere: what is in it, of parts of the totals, takes so much there, and the last
+    # number; float64[0]: there is none
+    rest: Floats
+
+
+class Basis(NamedTuple):
+    """Columns, and the inverse of their matrix, for ``rows = K M`` shares (and M of the rest). Writable.
+
+    It may have been left behind by another solution, of other ratios or other work that is placed.
+    """
+
+    paths: NDArray[np.int8]  # int8[rows + 1, T]: marks of the ops of each column that is a path
+    # float64[rows + 2, rows + 2]: the inverse; the last column are values, the last row prices
+    table: Floats
+    # int64[rows + 1]: what each column is. Below rows: what a share exceeds its module's least coefficient by; from
+    # there on a module's least coefficient; rows + M: a path, whose weight is in the last column of the table
+    kinds: Ints
+    consts: Floats  # float64[rows + 1]: c_P of paths
+    norm: Floats  # float64[1]: the makespan that numbers are parts of; 0 where there is no basis yet
+
+    def copied(self) -> "Basis":
+        """Return one that may be changed by itself."""
+        paths, table, kinds, consts, norm = self
+        return Basis(paths.copy(), table.copy(), kinds.copy(), consts.copy(), norm.copy())
+
+
+class Runs(NamedTuple):
+    """Room for runs of the pipeline. Writable."""
+
+    loads: Ints  # int64[K, M]
+    durations: Ints  # int64[K, 2 S]
+    ends: Ints  # int64[T]
+    marks: NDArray[np.int8]  # int8[T]: see solvers.pipeline.run.critical_path
+    column: Floats  # float64[rows + 1]: coefficients of the path
+    inner: Floats  # float64[rows]: where a path is sought
+
+
+class Solved(NamedTuple):
+    """The least makespan met, what is proven, and how many pivots it took."""
+
+    makespan: float
+    proven: float
+    pivots: int
+
+
+def empty_basis(rows: int, num_ops: int) -> Basis:
+    """Return what the kernel begins from where nothing is known."""
+    return Basis(
+        np.zeros((rows + 1, num_ops), dtype=np.int8), np.zeros((rows + 2, rows + 2)),
+        np.zeros(rows + 1, dtype=np.int64), np.zeros(rows + 1), np.zeros(1),
+    )  # fmt: skip
+
+
+def nothing_besides(program: Program) -> Besides:
+    """Return that no loads are in the slots, and that there is no other place."""
+    placed, rest = np.zeros((program.num_slots, len(program.unit)), dtype=np.int64), np.empty(0)
+    placed.flags.writeable = rest.flags.writeable = False
+    return Besides(placed, rest)
 
 
 @helper
-def _price(share, totals, unit, fixed, graph, hop, placed, loads, durations, ends, path):
-    """Run the pipeline at ``share``, float64[K M], of all totals: its makespan, and a critical path's marks."""
+def _room_for_runs(program, rows):
+    """Make room for runs."""
+    modules, width = program.unit.shape
+    num_slots, num_ops = program.num_slots, program.graph.shape[1]
+    return Runs(
+        np.empty((num_slots, modules), np.int64), np.empty((num_slots, width), np.int64), np.empty(num_ops, np.int64),
+        np.empty(num_ops, np.int8), np.empty(rows + 1), np.empty(rows),
+    )  # fmt: skip
+
+
+@helper
+def _price(share, program, placed, runs):
+    """Run the pipeline at ``share``, float64[K M], of all totals: its makespan, and a critical path's marks. O(T)."""
+    loads, totals = runs.loads, program.totals
     modules = len(totals)
     for k in range(loads.shape[0]):
         for m in range(modules):
             loads[k, m] = placed[k, m] + np.int64(max(0.0, share[k * modules + m]) * totals[m] + 0.5)
-    durations_of(loads, unit, fixed, durations)
-    makespan = all_ends(graph, durations, hop, ends)
-    critical_path(graph, durations, ends, path)
+    durations_of(loads, program.unit, program.fixed, runs.durations)
+    makespan = all_ends(program.graph, runs.durations, program.hop, runs.ends)
+    critical_path(program.graph, runs.durations, runs.ends, runs.marks)
     return makespan
 
 
 @helper
-def _column(path, totals, unit, fixed, graph, hop, placed, rest, norm, column):
+def _column(marks, program, besides, norm, column):
     """Coefficients of a path: of what each module has in each slot as parts of its total, then 1. Returns c_P.
 
-    All in parts of `norm`, so that numbers are about 1. A path that begins with the mark ``REST`` is `rest`.
+    All in parts of `norm`, so that numbers are about 1. A path that begins with the mark ``REST`` is `rest`. O(T M).
     """
+    unit, graph, placed, rest = program.unit, program.graph, besides.placed, besides.rest
     modules, width = unit.shape
     for j in range(len(column)):
         column[j] = 0.0
     column[len(column) - 1] = 1.0
     constant = 0.0
-    if path[0] == REST:
+    if marks[0] == REST:
         for m in range(modules):
             column[placed.shape[0] * modules + m] = rest[m] / norm
         return rest[modules] / norm
-    for op in range(len(path)):
-        if path[op]:
+    for op in range(len(marks)):
+        if marks[op]:
             cell = graph[0, op]
             k, j = cell // width, cell % width
             for m in range(modules):
-                column[k * modules + m] += totals[m] * unit[m, j] / norm
+                column[k * modules + m] += program.totals[m] * unit[m, j] / norm
                 constant += placed[k, m] * unit[m, j]
-            constant += fixed[j]
-            if path[op] == 2:
-                constant += hop * graph[3, op]
+            constant += program.fixed[j]
+            if marks[op] == 2:
+                constant += program.hop * graph[3, op]
     return constant / norm
 
 
@@ -102,7 +204,7 @@ def _set_prices(ratios, kinds, consts, table):
 
 @helper
 def _enter(kind, column, modules, table, direction):
-    """Set B^-1 times the entering column: of a path, a module's least coefficient, or a surplus."""
+    """Set B^-1 times the entering column: of a path, a module's least coefficient, or a surplus. O((K M)^2)."""
     size = table.shape[0] - 1
     rows = size - 1
     for i in range(size):
@@ -120,7 +222,7 @@ def _enter(kind, column, modules, table, direction):
 
 @helper
 def _pivot(table, direction, gain):
-    """Let the column enter whose reduced cost is `gain`; returns the row that leaves, or -1."""
+    """Let the column enter whose reduced cost is `gain`; returns the row that leaves, or -1. O((K M)^2)."""
     size = table.shape[0] - 1
     leaves, least = -1, np.inf
     for i in range(size):
@@ -169,110 +271,101 @@ def _missed(column, constant, table):
 
 
 @helper
-def _elsewhere(share, rest, placed, modules):
+def _elsewhere(share, rest, program):
     """Return what all that is done elsewhere takes."""
-    total = 0.0
+    total, modules = 0.0, len(program.totals)
     if len(rest):
         total = rest[modules]
         for m in range(modules):
-            total += rest[m] * max(0.0, share[placed.shape[0] * modules + m])
+            total += rest[m] * max(0.0, share[program.num_slots * modules + m])
     return total
 
 
 @helper
-def _seek(
-    best, share, totals, unit, fixed, graph, hop, placed, rest, norm, table, loads, durations, ends, path, column, inner
-):
+def _seek(best, share, program, besides, basis, runs):
     """Run the pipeline at what the basis says, and first between that and the best share met: for a path to enter.
 
     Returns the least makespan met, whose share is kept, and of the path its constant and by how much it is missed.
+    Paths found between are of use for many bases to come; those at the basis itself are for this one alone.
     """
+    table, inner = basis.table, runs.inner
     rows, constant, gain = len(share), 0.0, 0.0
     for mixed in (_MIXED, 0.0):
         for i in range(rows):
             inner[i] = mixed * share[i] - (1.0 - mixed) * table[rows + 1, i]
-        met = _price(inner, totals, unit, fixed, graph, hop, placed, loads, durations, ends, path) * 1.0
-        met = max(met, _elsewhere(inner, rest, placed, len(totals)))
+        met = _price(inner, program, besides.placed, runs) * 1.0
+        met = max(met, _elsewhere(inner, besides.rest, program))
         if met < best:
             best = met
             for i in range(rows):
                 share[i] = max(0.0, inner[i])
-        constant = _column(path, totals, unit, fixed, graph, hop, placed, rest, norm, column)
-        gain = _missed(column, constant, table)
+        constant = _column(runs.marks, program, besides, basis.norm[0], runs.column)
+        gain = _missed(runs.column, constant, table)
         if gain > 0.1 * _CLOSE:
             break
     return best, constant, gain
 
 
 @helper
-def _renew(totals, unit, fixed, graph, hop, placed, rest, norm, column, paths, kinds, consts):
+def _renew(program, besides, basis, column):
     """Set the constants of the paths of a basis, which may be of other work that is placed already."""
+    kinds = basis.kinds
     for i in range(len(kinds)):
-        if kinds[i] == len(kinds) - 1 + len(totals):
-            consts[i] = _column(paths[i], totals, unit, fixed, graph, hop, placed, rest, norm, column)
+        if kinds[i] == len(kinds) - 1 + len(program.totals):
+            basis.consts[i] = _column(basis.paths[i], program, besides, basis.norm[0], column)
 
 
 @kernel
-def solve_fluid(
-    totals, ratios, unit, fixed, graph, hop, placed, rest, enough, most_pivots, share, paths, table, kinds, consts, norm
-):
-    """Solve the program for ``ratios[m] * totals[m]``, float64[M].
+def solve_fluid(program, ratios, besides, enough, most_pivots, share, basis):
+    """Solve the program for ``ratios[m] * totals[m]``, float64[M], by the simplex method, until `enough` is proven.
 
-    Returns the least makespan met, what is proven, and the number of pivots.
-
-    ``placed``, int64[K, M], is in the slots already, and comes on top. ``rest``, float64[0] or float64[M + 1], makes
-    one more slot: what is in it, of parts of `totals`, takes so much elsewhere, and the last number. ``share``,
-    float64[K M] of `totals`, is the point to begin with, and in the end the best. ``paths``, int8[KM + 1, T],
-    ``table``, float64[KM + 2, KM + 2], ``kinds``, int64[KM + 1], and ``consts``, float64[KM + 1], are the basis, which
-    may be that of other ratios or other work that is placed; ``norm``, float64[1], is 0 where there is none yet. Rows
-    of kind ``KM + M`` are paths, and their weights are in the last column of the table. It ends once `enough` is
-    proven.
+    ``share``, float64[K M] of the totals, is the point to begin with, and in the end the best that was met.
+    A pivot takes O((K M)^2), and a run of the pipeline.
     """
-    modules, width = unit.shape
-    rows, num_ops = len(share), graph.shape[1]
-    loads, durations = np.empty_like(placed), np.empty((placed.shape[0], width), np.int64)
-    ends, path = np.empty(num_ops, np.int64), np.empty(num_ops, np.int8)
-    column, inner, direction = np.empty(rows + 1), np.empty(rows), np.empty(rows + 1)
-    best = _price(share, totals, unit, fixed, graph, hop, placed, loads, durations, ends, path) * 1.0
-    best = max(best, _elsewhere(share, rest, placed, modules))
+    table, kinds, norm = basis.table, basis.kinds, basis.norm
+    modules, rows = len(program.totals), len(share)
+    runs, direction = _room_for_runs(program, rows), np.empty(rows + 1)
+    # 1. The first point gives a bound from above; without a basis, its critical path is the first column.
+    best = _price(share, program, besides.placed, runs) * 1.0
+    best = max(best, _elsewhere(share, besides.rest, program))
     if norm[0] == 0.0:
         norm[0] = max(1.0, best)
-        consts[rows] = _column(path, totals, unit, fixed, graph, hop, placed, rest, norm[0], column)
-        _start(column, modules, table, kinds, _BLUR / rows)
-        paths[rows, :] = path
+        basis.consts[rows] = _column(runs.marks, program, besides, norm[0], runs.column)
+        _start(runs.column, modules, table, kinds, _BLUR / rows)
+        basis.paths[rows, :] = runs.marks
     else:
-        _renew(totals, unit, fixed, graph, hop, placed, rest, norm[0], column, paths, kinds, consts)
-    _set_prices(ratios, kinds, consts, table)
+        _renew(program, besides, basis, runs.column)
+    _set_prices(ratios, kinds, basis.consts, table)
     pivots = np.int64(0)
     while pivots < most_pivots:
         value = table[rows + 1, rows]  # what the paths in the basis prove
         if value * norm[0] >= enough:
             break
+        # 2. Which column enters: a share or a total that is wrong, at no cost; then what is done elsewhere; then a
+        #    path, for which the pipeline has to run.
         kind, gain = _worst_share(ratios, table)
         constant = 0.0
-        if kind < 0 and len(rest):
-            path[0] = REST
-            constant = _column(path, totals, unit, fixed, graph, hop, placed, rest, norm[0], column)
-            gain = _missed(column, constant, table)
+        if kind < 0 and len(besides.rest):
+            runs.marks[0] = REST
+            constant = _column(runs.marks, program, besides, norm[0], runs.column)
+            gain = _missed(runs.column, constant, table)
             kind = rows + modules if gain > 0.1 * _CLOSE else kind
         if kind < 0:
-            best, constant, gain = _seek(
-                best, share, totals, unit, fixed, graph, hop, placed, rest, norm[0], table, loads, durations, ends,
-                path, column, inner,
-            )  # fmt: skip
+            best, constant, gain = _seek(best, share, program, besides, basis, runs)
             kind = rows + modules if gain > 0.1 * _CLOSE else kind
             if kind < 0 or best - value * norm[0] < _CLOSE * best:
                 break
-        _enter(kind, column, modules, table, direction)
+        # 3. It enters, and what it drives to 0 first leaves.
+        _enter(kind, runs.column, modules, table, direction)
         leaves = _pivot(table, direction, gain)
         if leaves < 0:
             break
         kinds[leaves] = kind
         if kind == rows + modules:
-            consts[leaves] = constant
-            paths[leaves, :] = path
+            basis.consts[leaves] = constant
+            basis.paths[leaves, :] = runs.marks
         pivots += 1
-    return best, table[rows + 1, rows] * norm[0], pivots
+    return Solved(best, table[rows + 1, rows] * norm[0], pivots)
 
 
 @helper
@@ -295,23 +388,22 @@ def _onto_simplex(share, least, ratios):
 
 
 @kernel
-def smooth_fluid(totals, ratios, unit, fixed, graph, hop, num_slots, least, level, most_steps, share):
+def smooth_fluid(program, ratios, besides, least, level, most_steps, share):
     """Move `share` to where the makespan is at most `level`, not far from where it was; return the least one met.
 
     ``least``, float64[K M], is what shares may not fall below. Polyak's steps along subgradients: none takes it further
-    from any point that is good enough.
+    from any point that is good enough. A step takes a run of the pipeline.
     """
-    modules, width = unit.shape
-    loads, durations = np.empty((num_slots, modules), np.int64), np.empty((num_slots, width), np.int64)
-    ends, path = np.empty(graph.shape[1], np.int64), np.empty(graph.shape[1], np.int8)
-    column, best = np.empty(len(share) + 1), share.copy()
-    placed, rest = np.zeros_like(loads), np.empty(0)
-    met = _price(share, totals, unit, fixed, graph, hop, placed, loads, durations, ends, path)
+    modules, num_slots = len(program.totals), program.num_slots
+    runs, best = _room_for_runs(program, len(share)), share.copy()
+    column = runs.column
+    met = _price(share, program, besides.placed, runs)
     lowest = met
     for _ in range(most_steps):
         if met <= level:
             break
-        _column(path, totals, unit, fixed, graph, hop, placed, rest, 1.0, column)
+        _column(runs.marks, program, besides, 1.0, column)
+        # within the plane where every module's shares sum up to its ratio
         square = 0.0
         for m in range(modules):
             mean = 0.0
@@ -326,7 +418,7 @@ def smooth_fluid(totals, ratios, unit, fixed, graph, hop, num_slots, least, leve
         for i in range(len(share)):
             share[i] -= (met - level) / square * column[i]
         _onto_simplex(share, least, ratios)
-        met = _price(share, totals, unit, fixed, graph, hop, placed, loads, durations, ends, path)
+        met = _price(share, program, besides.placed, runs)
         if met < lowest:
             lowest = met
             for i in range(len(share)):

@@ -1,29 +1,105 @@
 """The exact run of a schedule that is given as sequences; what is on a longest path of it, and what comes after an op.
 
-Ops have numbers: the pipeline's are ``k * 2 S + cell`` (see :mod:`solvers.pipeline._kernels`), then come the tasks'
-forwards from `front` on, then their backwards from `backs` on; a task of a generator is one op, among the forwards.
-What is known of each op, ``ops``, int64[ops, 5]: the time that it takes; the op for whose end it waits (a forward of a
-task: for whose start), or -1; how long after that; the gate that it waits for, and the gate that it is a part of, else
--1. Slot k has two: all forwards of its tasks, k, open its first op, all its generators' tasks, K + k, its backward in
-the last stage. Of a schedule: ``sequence``, int64[D, 1 + L], how many ops a device runs, and which, in turn;
-``device``, int64[t]; ``starts``, int64[ops], -1 of what does not run. The first three are a ``plan``.
-
-``shape``: `front`, `backs`, 2 S, K, the window, the hop, and the device of the last stage. ``room`` for a run: what is
-left of each gate and when it opens, int64[2 K]; which op of a device is next, when it is free, and the rest of its ops.
+Ops have numbers: the pipeline's are ``k * 2 S + cell`` (see :mod:`solvers.pipeline.run`), then come the tasks' forwards
+from `front` on, then their backwards from `backs` on; a task of a generator is one op, among the forwards. Slot k has
+two *gates*: all forwards of its tasks, k, open its first op; all its generators' tasks, K + k, its backward in the last
+stage.
 """
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from solvers._jit import helper
 from solvers._loops import first_largest
+from solvers.pipeline._problem import SlotTasks
+from solvers.pipeline.orders import OpOrder
 
-NEVER, NO_CAP = 2**62, 2**60
-TOOK, AFTER, LAG, OPENED, GATE = range(5)  # columns of what is known of ops
+Ints = NDArray[np.int64]
+NEVER = 2**62
+"""A makespan of no schedule: ops that wait for each other, or more than was asked for."""
+OP = np.dtype(
+    [
+        ("took", np.int64),  # the time that it takes
+        ("follows", np.int64),  # the op for whose end it waits (a forward of a task: for whose start), or -1
+        ("lag", np.int64),  # how long after that
+        ("opened_by", np.int64),  # the gate that it waits for, or -1
+        ("gate", np.int64),  # the gate that it is a part of, or -1
+    ]
+)
+"""What is known of an op: one record, as a run needs all of it at once."""
+
+
+class Pipeline(NamedTuple):
+    """What does not change from schedule to schedule: numbers alone, as hot helpers take it."""
+
+    front: int  # the first task's forward
+    backs: int  # the first task's backward
+    width: int  # 2 S
+    num_slots: int  # K
+    window: int  # slots by which tasks may run ahead
+    hop: int
+    last_device: int  # that of the last stage
+
+
+class Plan(NamedTuple):
+    """A schedule: what runs where, in which order. Writable."""
+
+    sequence: Ints  # int64[D, 1 + L]: how many ops a device runs, and which, in turn
+    ops: NDArray[np.void]  # OP[ops]
+    device: Ints  # int64[t]: where each task runs
+    slot: Ints  # int64[t]: the slot of each task
+
+
+class Clock(NamedTuple):
+    """How far a run is. Writable."""
+
+    left: Ints  # int64[2 K]: tasks that still keep each gate shut
+    ready: Ints  # int64[2 K]: when it opens, by those that have run
+    at: Ints  # int64[D]: the place of each device's next op
+    free: Ints  # int64[D]: when its last one ends
+    rest: Ints  # int64[D]: what all that follow take
+
+
+def pipeline_of(order: OpOrder, num_tasks: int, window: int, hop: int) -> Pipeline:
+    """Return what runs and moves know of an order."""
+    stages, slots = order.num_stages, order.num_slots
+    front = slots * 2 * stages
+    last_device = (stages - 1) % order.num_devices
+    return Pipeline(front, front + num_tasks, 2 * stages, slots, window, hop, last_device)
+
+
+def ops_of(durations: Ints, order: OpOrder, hop: int, given: SlotTasks, window: int) -> NDArray[np.void]:
+    """Return what is known of each op: OP[K 2 S + 2 t]."""
+    slots, width = durations.shape
+    stages, devices, n = width // 2, order.num_devices, len(given.each)
+    front = slots * width
+    ops = np.zeros(front + 2 * n, dtype=OP)
+    for name in ("follows", "opened_by", "gate"):
+        ops[name] = -1
+    slot, late = given.each["slot"], given.each["late"] > 0
+    ops["took"] = np.concatenate([durations.ravel(), given.each["forward"], given.each["backward"]])
+    # the pipeline's ops: forwards follow those of the stage before, backwards those of the stage behind
+    cell = np.arange(width)
+    before = np.where(cell < stages, cell - 1, np.where(cell == width - 1, stages - 1, cell + 1))
+    base = np.arange(slots)[:, None] * width
+    ops["follows"][:front] = np.where(before >= 0, base + before, -1).ravel()
+    far = (before >= 0) & (cell % stages % devices != before % stages % devices)
+    ops["lag"][:front] = np.tile(np.where(far, hop, 0), slots)
+    ops["opened_by"][:front:width] = np.arange(slots)
+    ops["opened_by"][width - 1 : front : width] = slots + np.arange(slots)
+    # the tasks'
+    ahead = np.where(slot >= window, (slot - window) * width, -1)
+    ops["follows"][front : front + n] = np.where(late, slot * width + stages - 1, ahead)
+    ops["gate"][front : front + n] = np.where(late, slots + slot, slot)
+    ops["follows"][front + n :] = slot * width + stages
+    return ops
 
 
 @helper
 def place_of(sequence, d, time, starts):
-    """Where an op that starts at a time belongs."""
+    """Where an op that starts at a time belongs. O(log L)."""
     low, high = 1, sequence[d, 0] + 1
     while low < high:
         mid = (low + high) // 2
@@ -35,37 +111,35 @@ def place_of(sequence, d, time, starts):
 
 
 @helper
-def away(d, gate, shape):
+def away(d, gate, pipe):
     """What passes between a device and the one that a gate is on: the first, or that of the last stage."""
-    return shape[5] if d != (shape[6] if gate >= shape[3] else 0) else np.int64(0)
+    return pipe.hop if d != (pipe.last_device if gate >= pipe.num_slots else 0) else np.int64(0)
 
 
 @helper
-def since(op, d, plan, starts, shape):
+def since(op, d, ops, starts, pipe):
     """When what an op waits for lets it start, but for its gate; -1 where that has not run."""
-    ops, before = plan[1], plan[1][op, AFTER]
-    time = np.int64(0)
+    before, time = ops[op]["follows"], np.int64(0)
     if before >= 0:
         time = starts[before]
-        if time >= 0 and op < shape[0]:
-            time += ops[op, LAG] + ops[before, TOOK]
-        elif time >= 0 and (op >= shape[1] or ops[op, GATE] >= shape[3]):
-            time += ops[before, TOOK] + away(d, ops[op, GATE], shape)
+        if time >= 0 and op < pipe.front:
+            time += ops[op]["lag"] + ops[before]["took"]
+        elif time >= 0 and (op >= pipe.backs or ops[op]["gate"] >= pipe.num_slots):
+            time += ops[before]["took"] + away(d, ops[op]["gate"], pipe)
     return time
 
 
 @helper
-def _resume(begin, plan, starts, shape, room):
-    """Find the ops that do not start before `begin`; returns how many, and sets their starts to -1."""
-    sequence, ops, device = plan
-    left, ready, at, free, rest = room
-    front = shape[0]
+def _resume(begin, plan, starts, pipe, clock):
+    """Find the ops that do not start before `begin`; returns how many, and sets their starts to -1. O(ops)."""
+    sequence, ops, device, _ = plan
+    left, ready, at, free, rest = clock
     for k in range(len(left)):
         left[k], ready[k] = 0, 0
     for i in range(len(device)):
-        k, start = ops[front + i, GATE], starts[front + i]
+        k, start = ops[pipe.front + i]["gate"], starts[pipe.front + i]
         if start < begin:
-            ready[k] = max(ready[k], start + ops[front + i, TOOK] + away(device[i], k, shape))
+            ready[k] = max(ready[k], start + ops[pipe.front + i]["took"] + away(device[i], k, pipe))
         else:
             left[k] += 1
     total = np.int64(0)
@@ -73,26 +147,27 @@ def _resume(begin, plan, starts, shape, room):
         p = place_of(sequence, d, begin, starts)
         at[d], free[d], rest[d] = p, 0, 0
         if p > 1:
-            free[d] = starts[sequence[d, p - 1]] + ops[sequence[d, p - 1], TOOK]
+            free[d] = starts[sequence[d, p - 1]] + ops[sequence[d, p - 1]]["took"]
         for q in range(p, sequence[d, 0] + 1):
             op = sequence[d, q]
             starts[op] = -1
-            rest[d] += ops[op, TOOK]
+            rest[d] += ops[op]["took"]
         total += sequence[d, 0] + 1 - p
     return total
 
 
 @helper
-def run(begin, most, tails, plan, starts, shape, room):
+def run_ops(begin, most, tails, plan, starts, pipe, clock):
     """Run all ops that do not start before `begin`, where nothing has changed.
 
     Returns the makespan, or NEVER where it is over `most` or ops wait for each other. ``tails`` are least times from
-    the start of an op to the end of all.
+    the start of an op to the end of all: most runs that are too long end early by them. Devices are visited from the
+    first to the last and back, as forwards and backwards go. O(ops) where they wait for few others.
     """
-    sequence, ops, _ = plan
-    left, ready, at, free, rest = room
-    front, backs, num_devices = shape[0], shape[1], sequence.shape[0]
-    total = _resume(begin, plan, starts, shape, room)
+    sequence, ops, _, _ = plan
+    left, ready, at, free, rest = clock
+    front, backs, num_devices = pipe.front, pipe.backs, sequence.shape[0]
+    total = _resume(begin, plan, starts, pipe, clock)
     moved, up = True, True
     while moved and total > 0:
         moved = False
@@ -101,7 +176,7 @@ def run(begin, most, tails, plan, starts, shape, room):
             p, last, end = at[d], sequence[d, 0], free[d]
             while p <= last:
                 op = sequence[d, p]
-                time, k = since(op, d, plan, starts, shape), ops[op, OPENED]
+                time, k = since(op, d, ops, starts, pipe), ops[op]["opened_by"]
                 if time < 0 or (k >= 0 and left[k] > 0):
                     break
                 start = max(end, time)
@@ -110,12 +185,12 @@ def run(begin, most, tails, plan, starts, shape, room):
                 if start + max(tails[op], rest[d]) > most:
                     return np.int64(NEVER)
                 starts[op] = start
-                end = start + ops[op, TOOK]
-                rest[d] -= ops[op, TOOK]
+                end = start + ops[op]["took"]
+                rest[d] -= ops[op]["took"]
                 if front <= op < backs:
-                    k = ops[op, GATE]
+                    k = ops[op]["gate"]
                     left[k] -= 1
-                    ready[k] = max(ready[k], end + away(d, k, shape))
+                    ready[k] = max(ready[k], end + away(d, k, pipe))
                 p += 1
                 total -= 1
                 moved = True
@@ -126,19 +201,22 @@ def run(begin, most, tails, plan, starts, shape, room):
     return free[first_largest(free)]
 
 
+# --- longest paths ---------------------------------------------------------------------------------------------------
+
+
 @helper
-def _last_task(k, before, ops, starts, shape):
-    """Return which task of a gate ends last, of those that do so by some time, or -1."""
+def _last_task(k, before, ops, starts, pipe):
+    """Return the task of a gate that ends last by some time, or -1."""
     found, latest = np.int64(-1), np.int64(-1)
-    for op in range(shape[0], shape[1]):
-        end = starts[op] + ops[op, TOOK]
-        if ops[op, GATE] == k and latest < end <= before:
+    for op in range(pipe.front, pipe.backs):
+        end = starts[op] + ops[op]["took"]
+        if ops[op]["gate"] == k and latest < end <= before:
             found, latest = op, end
     return found
 
 
 @helper
-def _where(op, sequence, starts, found):
+def _set_place(op, sequence, starts, found):
     """Set device and place of an op."""
     for d in range(sequence.shape[0]):
         p = place_of(sequence, d, starts[op], starts)
@@ -150,9 +228,12 @@ def _where(op, sequence, starts, found):
 
 
 @helper
-def critical(plan, starts, shape, free, path, on):
-    """List the tasks' ops on one longest path, and mark all its ops in ``on``; returns how many are tasks'."""
-    sequence, ops, _ = plan
+def critical(plan, starts, pipe, free, path, on):
+    """List the tasks' ops on one longest path, and mark all its ops in ``on``; returns how many are tasks'.
+
+    From the last op back: along the device where the op before ends as this one starts, else to what it waited for.
+    """
+    sequence, ops, _, _ = plan
     count, here = np.int64(0), np.empty(2, np.int64)
     here[0] = first_largest(free)
     here[1] = sequence[here[0], 0]
@@ -163,62 +244,64 @@ def critical(plan, starts, shape, free, path, on):
             break
         op = sequence[d, p]
         on[op] = 1
-        if op >= shape[0]:
+        if op >= pipe.front:
             path[count] = op
             count += 1
         before = sequence[d, p - 1] if p > 1 else np.int64(-1)
-        if before >= 0 and starts[before] + ops[before, TOOK] == starts[op]:
+        if before >= 0 and starts[before] + ops[before]["took"] == starts[op]:
             here[1] = p - 1
             continue
-        cause = ops[op, AFTER]
-        if ops[op, OPENED] >= 0:
-            last = _last_task(ops[op, OPENED], starts[op], ops, starts, shape)
+        cause = ops[op]["follows"]
+        if ops[op]["opened_by"] >= 0:
+            last = _last_task(ops[op]["opened_by"], starts[op], ops, starts, pipe)
             cause = last if last >= 0 else cause
         if cause < 0 or starts[op] == 0:
             break
-        _where(cause, sequence, starts, here)
+        _set_place(cause, sequence, starts, here)
     return count
 
 
 @helper
-def set_tails(graph, plan, slots, shape, tails):
-    """Set the least time from every op's start to the end, by the pipeline's own order."""
-    front, backs, width, num_slots, _, hop, _ = shape
-    ops = plan[1]
+def set_tails(graph, plan, pipe, tails):
+    """Set the least time from every op's start to the end, by the pipeline's own order, whatever tasks do. O(ops)."""
+    ops = plan.ops
     for op in range(len(tails)):
-        tails[op] = ops[op, TOOK]
+        tails[op] = ops[op]["took"]
     for at in range(graph.shape[1] - 1, -1, -1):
         tail = tails[graph[0, at]]
         for row in (1, 2):
             if graph[row, at] >= 0:
                 op = graph[0, graph[row, at]]
-                more = hop * graph[3, at] if row == 2 else np.int64(0)
-                tails[op] = max(tails[op], ops[op, TOOK] + more + tail)
-    for i in range(backs - front):
-        tails[front + i] += tails[slots[i] * width + (width - 1 if ops[front + i, GATE] >= num_slots else 0)]
+                more = pipe.hop * graph[3, at] if row == 2 else np.int64(0)
+                tails[op] = max(tails[op], ops[op]["took"] + more + tail)
+    for i in range(pipe.backs - pipe.front):
+        cell = pipe.width - 1 if ops[pipe.front + i]["gate"] >= pipe.num_slots else 0
+        tails[pipe.front + i] += tails[plan.slot[i] * pipe.width + cell]
 
 
 @helper
-def gate_op(op, ops, shape):
+def gate_op(op, ops, pipe):
     """The pipeline's op that a task's forward opens."""
-    k = ops[op, GATE]
-    return k * shape[2] if k < shape[3] else (k - shape[3] + 1) * shape[2] - 1
+    k = ops[op]["gate"]
+    return k * pipe.width if k < pipe.num_slots else (k - pipe.num_slots + 1) * pipe.width - 1
 
 
 @helper
-def set_after(plan, starts, shape, need, count, at, after):
+def set_after(plan, starts, pipe, need, count, at, after):
     """Set the longest time from every op's start to the end of all, as the devices run them.
 
     ``need``, int64[ops, 2], and ``count`` are room: what comes after an op's end and its start, and how many ops wait.
+    A run backwards: every device from its last op on, as far as what waits for each op is known. O(ops).
     """
-    sequence, ops, _ = plan
-    front, backs = shape[0], shape[1]
+    sequence, ops, _, _ = plan
+    front, backs = pipe.front, pipe.backs
     after[:], need[:], count[:] = -1, 0, 0
     for d in range(sequence.shape[0]):
         at[d] = sequence[d, 0]
         for p in range(1, sequence[d, 0] + 1):
-            if ops[sequence[d, p], AFTER] >= 0:
-                count[ops[sequence[d, p], AFTER]] += 1
+            before = ops[sequence[d, p]]["follows"]
+            if before >= 0:
+                count[before] += 1
     moved = True
     while moved:
         moved = False
@@ -230,29 +313,29 @@ def set_after(plan, starts, shape, need, count, at, after):
                 tail = need[op, 0]
                 if count[op] > 0:
                     break
-                if front <= op < backs and starts[gate_op(op, ops, shape)] >= 0:
-                    rest = after[gate_op(op, ops, shape)]
+                if front <= op < backs and starts[gate_op(op, ops, pipe)] >= 0:
+                    rest = after[gate_op(op, ops, pipe)]
                     if rest < 0:
                         break
-                    tail = max(tail, rest + away(d, ops[op, GATE], shape))
+                    tail = max(tail, rest + away(d, ops[op]["gate"], pipe))
                 if p < sequence[d, 0]:
                     tail = max(tail, after[sequence[d, p + 1]])
-                after[op] = max(need[op, 1], ops[op, TOOK] + tail)
-                _demand(op, d, plan, shape, after[op], need, count)
+                after[op] = max(need[op, 1], ops[op]["took"] + tail)
+                _demand(op, d, ops, pipe, after[op], need, count)
                 p -= 1
                 moved = True
             at[d] = p
 
 
 @helper
-def _demand(op, d, plan, shape, tail, need, count):
+def _demand(op, d, ops, pipe, tail, need, count):
     """Tell the op that an op waits for what comes after it."""
-    ops, before = plan[1], plan[1][op, AFTER]
+    before = ops[op]["follows"]
     if before >= 0:
         count[before] -= 1
-        if op < shape[0]:
-            need[before, 0] = max(need[before, 0], tail + ops[op, LAG])
-        elif op >= shape[1] or ops[op, GATE] >= shape[3]:
-            need[before, 0] = max(need[before, 0], tail + away(d, ops[op, GATE], shape))
+        if op < pipe.front:
+            need[before, 0] = max(need[before, 0], tail + ops[op]["lag"])
+        elif op >= pipe.backs or ops[op]["gate"] >= pipe.num_slots:
+            need[before, 0] = max(need[before, 0], tail + away(d, ops[op]["gate"], pipe))
         else:
             need[before, 1] = max(need[before, 1], tail)

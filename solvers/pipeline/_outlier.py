@@ -5,22 +5,25 @@ the first is as long as its longest path, the others as long as the cut of the m
 sums to what there is. Solved for one slot, it is nearly solved for the next. A bound is what is proven for all slots.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solvers._budget import work_units
 from solvers.groups import read_only
-from solvers.pipeline._fluid import solve_fluid
+from solvers.pipeline._fluid import Besides, empty_basis, solve_fluid
 from solvers.pipeline._problem import PipelineProblem
-from solvers.pipeline._profile import Profile, cut_of, empty_basis
+from solvers.pipeline._profile import Profile, cut_of
 from solvers.pipeline.bounds import outlier_bounds, priced
 from solvers.pipeline.types import OutlierCut, PipelineCut
 
-_PART = 0.15  # of a budget that goes into it
-_PIVOTS = 20  # about as many, for every slot and every share, are needed
-_SLACK = 5e-4  # of the bound that is given up so that slots after the first take less
+_PART = 0.15
+"""Of a budget that goes into it, at most: a makespan gets as much longer as a search of 0.85 of the time leaves it."""
+_PIVOTS = 20
+"""About as many, for every slot and every share, are needed; where there is no room for them, none are begun."""
+_SLACK = 5e-4
+"""Of the bound that is given up so that slots after the first take less."""
 
 
 class OutlierProof(NamedTuple):
@@ -37,35 +40,36 @@ class _Program:
     """
 
     def __init__(self, problem: PipelineProblem, profile: Profile, own: NDArray[np.int64]) -> None:
-        totals, unit, fixed, graph, hop, slots = profile.program
-        replicas, all_of = problem.num_replicas, np.maximum(1, problem.items.sum(axis=1))
-        left = profile.ratios * ((all_of - own) / all_of)  # of what is not the item
-        self._order, self._given = problem.order, (totals, read_only(left * replicas), unit, fixed, graph, hop)
+        program, replicas = profile.program, problem.num_replicas
+        totals, all_of = program.totals, np.maximum(1, problem.items.sum(axis=1))
+        left = profile.ratios * ((all_of - own) / all_of)  # of everything but the item
+        self._order, self._program, self._ratios = problem.order, program, read_only(left * replicas)
         self._own = np.rint(own / all_of * profile.ratios * totals * replicas).astype(np.int64)
-        share, self._rest = profile.share * left, np.empty(0)
+        share, rest = profile.share * left, np.empty(0)
         if replicas > 1:
-            prices, constant = priced(profile.cut, unit, fixed, hop, problem.order)
+            prices, constant = priced(profile.cut, program.unit, program.fixed, program.hop, problem.order)
             others = prices.min(axis=0).astype(np.float64) * totals / (replicas - 1)
-            self._rest = np.append(others, float(constant)) / 2.0**profile.cut.bits
+            rest = np.append(others, float(constant)) / 2.0**profile.cut.bits
             share = np.vstack([share, left * (replicas - 1)])
         else:
             share = share * replicas
-        self._share, self._slots = share.ravel(), slots
-        self._basis = empty_basis(len(self._share), graph.shape[1])
-        self._middle: tuple[NDArray[Any], ...] = self._basis
-        self.work = ((len(self._share) + 2) ** 2 + 4 * graph.shape[1]) / 5  # measured
+        self._share, self._rest = share.ravel(), read_only(rest)
+        self._basis = empty_basis(len(self._share), program.graph.shape[1])
+        self._middle = self._basis
+        self.work = ((len(self._share) + 2) ** 2 + 4 * program.graph.shape[1]) / 5  # measured
 
     def solve(self, slot: int, enough: float, most_pivots: int) -> tuple[float, int]:
         """Solve for the item in a slot; return what is proven, and how many pivots it took."""
-        if slot == self._slots // 2 - 1:
+        middle = self._program.num_slots // 2
+        if slot == middle - 1:  # slots from the middle down begin from where the middle ended, too
             self._basis = self._middle
-        placed = np.zeros((self._slots, len(self._own)), dtype=np.int64)
+        placed = np.zeros((self._program.num_slots, len(self._own)), dtype=np.int64)
         placed[slot] = self._own
-        share = self._share.copy()
-        _, proven, pivots = solve_fluid(*self._given, placed, self._rest, enough, most_pivots, share, *self._basis)
-        if slot == self._slots // 2:
-            self._middle = tuple(array.copy() for array in self._basis)
-        return float(proven), int(pivots)
+        besides, share = Besides(read_only(placed), self._rest), self._share.copy()
+        solved = solve_fluid(self._program, self._ratios, besides, enough, most_pivots, share, self._basis)
+        if slot == middle:
+            self._middle = self._basis.copied()
+        return float(solved.proven), int(solved.pivots)
 
     def cut(self) -> tuple[PipelineCut, int]:
         """Return the paths in the item's replica, and the weight of the others."""
@@ -94,13 +98,15 @@ def outlier_proof(
     left, rate, wanted = allowed, 0.0, 0.0
     best, which = np.zeros(slots, dtype=object), np.zeros(slots, dtype=np.int64)
     cuts: list[tuple[PipelineCut, int]] = []
-    for slot in sorted(range(slots), key=lambda k: (k < slots // 2, abs(k - slots // 2))):  # up, then down
+    # from the middle up, then down: what solves one slot nearly solves the next
+    for slot in sorted(range(slots), key=lambda k: (k < slots // 2, abs(k - slots // 2))):
         if cuts and best[slot] >= wanted:
             continue
         met, pivots = program.solve(slot, rate * wanted if cuts else np.inf, left)
         left -= pivots
         cut, weight = program.cut()
         found = outlier_bounds(own, totals, stages, problem.order, replicas, cut, weight, profile.cut)
+        # a cut proves something of every slot, not only of the one for which it was sought
         better = found > best
         best[better], which[better] = found[better], len(cuts)
         cuts.append((cut, weight))

@@ -2,60 +2,75 @@
 
 from functools import lru_cache
 from math import fsum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solvers.groups import read_only
-from solvers.pipeline._fluid import REST, smooth_fluid, solve_fluid
-from solvers.pipeline._stages import Stages
+from solvers.pipeline._fluid import (
+    REST,
+    Basis,
+    Program,
+    empty_basis,
+    nothing_besides,
+    smooth_fluid,
+    solve_fluid,
+)
 from solvers.pipeline.orders import OpOrder
+from solvers.pipeline.run import Stages
 from solvers.pipeline.types import PipelineCut
 
-BITS = 20  # of the weights of paths
+Floats = NDArray[np.float64]
+BITS = 20
+"""Of the weights of paths: what is lost by rounding them is a millionth, as much as a plan counts."""
 _UNIT_BITS, _TOTAL_BITS = 16, 30
-_MIX_BITS = 5  # of what a module has to do, relative to the others, that tell one mix from another
-_FIRST_WORK, _NEXT_WORK = 4e9, 2e7  # steps of the innermost loop: up to a few seconds once, some milliseconds a step
+"""Of times and totals in the program: a product of both, times all ops, leaves room in int64."""
+_MIX_BITS = 5
+"""Of what a module has to do, relative to the others, that tell one mix from another: a log has few mixes."""
+_FIRST_WORK, _NEXT_WORK = 4e9, 2e7
+"""Steps of the innermost loop: up to a few seconds once a mix, then some milliseconds a step."""
 _MOST_STEPS = 20_000
-_FIRST_SLACK, _NEXT_SLACK = 5e-4, 1e-3  # of the makespan, for which the profile is smoother than the program's own
+"""Of smoothing: a hundred times what most mixes take."""
+_FIRST_SLACK, _NEXT_SLACK = 5e-4, 1e-3
+"""Of the makespan, that is given up for a profile that is smoother than the program's own."""
+_CLOSER = (0.02, 0.01, 0.005, 0.0025, 0.001)
+"""Parts of the makespan by which the targets of a bent profile fall short of what was met, one after the other: halves,
+so that the last steps are small."""
 
 
 class Profile(NamedTuple):
-    """Shares of every module's work, float64[K, M], a cut, and the program, to solve it for other totals."""
+    """The ramp, what proves it good, and the program behind both, to solve it for other totals."""
 
-    share: NDArray[np.float64]
+    share: Floats  # float64[K, M]: of every module's work, what each slot has
     cut: PipelineCut
-    program: tuple[Any, ...]
-    ratios: NDArray[np.float64]
+    program: Program
+    ratios: Floats  # float64[M], read-only: what there is to do, in parts of the program's totals
 
-    def bent(self, least: NDArray[np.float64], scale: float, steps: int) -> tuple[NDArray[np.float64], float]:
+    def bent(self, least: Floats, scale: float, steps: int) -> tuple[Floats, float]:
         """Return shares that are at least so much, and sum up to `scale`; and their makespan over the profile's own.
 
         In so many steps, a fifth each with a target that is closer.
         """
-        totals, unit, fixed, graph, hop, num_slots = self.program
-        rates = np.tile(self.ratios, num_slots)
+        program, besides = self.program, nothing_besides(self.program)
+        rates = np.tile(self.ratios, program.num_slots)
         share = np.maximum(self.share, least).ravel() * rates
         none, floor = np.zeros_like(share), np.ascontiguousarray(least.ravel()) * rates
-        first = (*self.program[:1], read_only(self.ratios), unit, fixed, graph, hop, num_slots)
-        own = max(1, smooth_fluid(*first, none, 0.0, 0, self.share.ravel() * rates))
-        ratios = read_only(self.ratios * scale)
+        alone = smooth_fluid(program, read_only(self.ratios), besides, none, 0.0, 0, self.share.ravel() * rates)
+        own, ratios = max(1, alone), read_only(self.ratios * scale)
         met = 2.0 * own
-        for part in (0.02, 0.01, 0.005, 0.0025, 0.001):
-            met = smooth_fluid(
-                totals, ratios, unit, fixed, graph, hop, num_slots, floor, met * (1 - part), steps // 5, share
-            )
-        return (share / rates).reshape(num_slots, -1), met / own
+        for part in _CLOSER:
+            met = smooth_fluid(program, ratios, besides, floor, met * (1 - part), steps // len(_CLOSER), share)
+        return (share / rates).reshape(program.num_slots, -1), met / own
 
 
 class _Kept(NamedTuple):
-    """A problem with rounded numbers, and its solution: see :mod:`solvers.pipeline._fluid`."""
+    """A program with rounded numbers, and its solution: see :mod:`solvers.pipeline._fluid`."""
 
-    problem: tuple[Any, ...]
-    share: NDArray[np.float64]
-    smooth: NDArray[np.float64]
-    basis: tuple[NDArray[Any], ...]
+    program: Program
+    share: Floats  # float64[K M]: the program's own best point
+    smooth: Floats  # float64[K M]: one that is nearly as good, and gentler
+    basis: Basis
 
 
 def profile_of(totals: NDArray[np.int64], stages: Stages, order: OpOrder, num_replicas: int) -> Profile:
@@ -65,6 +80,8 @@ def profile_of(totals: NDArray[np.int64], stages: Stages, order: OpOrder, num_re
     for the totals themselves, from there on. What is kept depends on nothing but the rounded numbers: a process that
     has just begun gets the same.
     """
+    # numbers of the program, rounded so that few mixes are told apart: totals in parts of the largest, times of a stage
+    # in parts of the module's largest
     tops = [max(1, int(top)) for top in stages.unit.max(axis=1)]
     each = [int(t) * top for t, top in zip(totals, tops, strict=True)]
     besides = [x * num_replicas for x in (*stages.fixed.tolist(), stages.hop)]
@@ -77,9 +94,10 @@ def profile_of(totals: NDArray[np.int64], stages: Stages, order: OpOrder, num_re
     kept = _kept(order.graph.tobytes(), order.num_slots, unit.tobytes(), mix, fixed)
     ratios = read_only(np.array([x / r for x, r in zip(wanted, mix, strict=True)]))
     scale = np.tile(ratios, order.num_slots)
-    solved = _solve(kept.problem, ratios, kept.share * scale, kept.smooth * scale, kept.basis, _NEXT_WORK, _NEXT_SLACK)
+    begin = kept._replace(share=kept.share * scale, smooth=kept.smooth * scale)
+    solved = _solved(begin, ratios, _NEXT_WORK, _NEXT_SLACK)
     share = solved.smooth.reshape(order.num_slots, -1) / ratios
-    return Profile(share, cut_of(solved.basis, order)[0], kept.problem, ratios)
+    return Profile(share, cut_of(solved.basis, order)[0], kept.program, ratios)
 
 
 def _rounded(number: int) -> int:
@@ -88,9 +106,10 @@ def _rounded(number: int) -> int:
     return number if number == 1 << (number.bit_length() - 1) else ((number >> drop) << drop) + ((1 << drop) >> 1)
 
 
-def cut_of(basis: tuple[NDArray[Any], ...], order: OpOrder) -> tuple[PipelineCut, int]:
+def cut_of(basis: Basis, order: OpOrder) -> tuple[PipelineCut, int]:
     """Return the paths of a basis with weights in integers, and the weight of what is elsewhere."""
-    paths, table, kinds = basis[:3]
+    paths, table, kinds = basis.paths, basis.table, basis.kinds
+    # weights rounded down prove a little less, and what that leaves goes to the largest: they sum to 2**BITS exactly
     weights = np.where(kinds == kinds.max(), np.maximum(0.0, table[:-1, -1]), 0.0)
     whole: NDArray[np.int64] = np.floor(weights / fsum(weights) * 2**BITS).astype(np.int64)
     whole[int(np.argmax(whole))] += 2**BITS - int(whole.sum())
@@ -108,33 +127,23 @@ def _kept(
     modules, rows = len(mix), num_slots * len(mix)
     unit = read_only(np.frombuffer(unit_bytes, dtype=np.int64).reshape(modules, -1))
     fixed, hop = read_only(np.array(besides[:-1], dtype=np.int64)), besides[-1]
-    problem = read_only(np.array(mix, dtype=np.float64)), unit, fixed, graph, hop, num_slots
-    even, basis = np.full(rows, 1 / num_slots), empty_basis(rows, graph.shape[1])
-    return _solve(problem, read_only(np.ones(modules)), even, even, basis, _FIRST_WORK, _FIRST_SLACK)
+    program = Program(read_only(np.array(mix, dtype=np.float64)), unit, fixed, graph, hop, num_slots)
+    even = np.full(rows, 1 / num_slots)
+    begin = _Kept(program, even, even, empty_basis(rows, graph.shape[1]))
+    return _solved(begin, read_only(np.ones(modules)), _FIRST_WORK, _FIRST_SLACK)
 
 
-def empty_basis(rows: int, num_ops: int) -> tuple[NDArray[Any], ...]:
-    """Return room for a basis of the program."""
-    return (
-        np.zeros((rows + 1, num_ops), dtype=np.int8), np.zeros((rows + 2, rows + 2)),
-        np.zeros(rows + 1, dtype=np.int64), np.zeros(rows + 1), np.zeros(1),
-    )  # fmt: skip
-
-
-def _solve(
-    problem: tuple[Any, ...], ratios: NDArray[np.float64], share: NDArray[np.float64], smooth: NDArray[np.float64],
-    basis: tuple[NDArray[Any], ...], work: float, slack: float,
-) -> _Kept:  # fmt: skip
+def _solved(begin: _Kept, ratios: Floats, work: float, slack: float) -> _Kept:
     """Go on from a share, a smooth one and a basis, none of which are changed."""
-    totals, unit, fixed, graph, hop, num_slots = problem
-    share, smooth, basis = share.copy(), smooth.copy(), tuple(array.copy() for array in basis)
-    pivots = 16 + int(work / (len(share) ** 2 + 4 * graph.shape[1]))
-    nothing = np.zeros((num_slots, len(unit)), dtype=np.int64), np.empty(0), np.inf
-    makespan, proven, _ = solve_fluid(totals, ratios, unit, fixed, graph, hop, *nothing, pivots, share, *basis)
-    steps = 16 + min(_MOST_STEPS, int(work / (8 * graph.shape[1])))
-    level = proven * (1 + slack)
-    none = np.zeros_like(smooth)
-    met = smooth_fluid(totals, ratios, unit, fixed, graph, hop, num_slots, none, level, steps, smooth)
-    if met > makespan * (1 + 4 * slack):  # in vain
+    program, besides = begin.program, nothing_besides(begin.program)
+    share, smooth = begin.share.copy(), begin.smooth.copy()
+    basis = begin.basis.copied()
+    num_ops = program.graph.shape[1]
+    pivots = 16 + int(work / (len(share) ** 2 + 4 * num_ops))
+    solved = solve_fluid(program, ratios, besides, np.inf, pivots, share, basis)
+    steps = 16 + min(_MOST_STEPS, int(work / (8 * num_ops)))
+    level = solved.proven * (1 + slack)
+    met = smooth_fluid(program, ratios, besides, np.zeros_like(smooth), level, steps, smooth)
+    if met > solved.makespan * (1 + 4 * slack):  # in vain
         smooth = share.copy()
-    return _Kept(problem, share, smooth, basis)
+    return _Kept(program, share, smooth, basis)

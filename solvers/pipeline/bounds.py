@@ -1,4 +1,6 @@
-"""Lower bounds on the longest replica's makespan, each with its proof.
+"""Lower bounds on the makespan of pipelines, each with its proof.
+
+Of pipelines without tasks, whatever items are in their slots (:func:`solvers.schedule_pipeline`):
 
 =============== =======================================================================================================
 name            why no schedule does better
@@ -11,16 +13,40 @@ name            why no schedule does better
 ``outlier``     the same of the replica that runs the item which takes longest, and of the mean of the others; the item
                 is in some slot, and all else where it counts least: :class:`solvers.pipeline.OutlierCut`
 =============== =======================================================================================================
+
+Of given slots with tasks in the gaps (:func:`solvers.pipeline.multiplex`):
+
+=============== =======================================================================================================
+name            why no schedule does better
+=============== =======================================================================================================
+``work``        all devices together have all ops and tasks to run; and each device has its own stages', and the tasks
+                that may run nowhere else
+``pipeline``    the pipeline alone takes as long, exactly
+``generators``  the same with the last stage's backwards after their slots' generators: the longest task, and the mean
+                over the devices; where that stage turns at once, so that its device waits for them
+``ends``        before the first slot its tasks' forwards run, and after the last one's its backwards: the longest of
+                them, and their mean over the devices
+=============== =======================================================================================================
+
+Of any slots (:func:`solvers.schedule_multiplexed`): ``fluid``, ``work`` and
+``largest_item`` as above, and
+
+=============== =======================================================================================================
+``all_work``    all devices of all replicas together have all ops and tasks to run
+``item_with_tasks`` some replica runs the item that takes longest through all stages and back, with its own tasks
+=============== =======================================================================================================
 """
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solvers.bounds import Bound
-from solvers.pipeline._stages import Stages
+from solvers.pipeline._problem import PipelineProblem, SlotTasks, Tasks
 from solvers.pipeline.orders import OpOrder
+from solvers.pipeline.run import Stages, all_ends_kernel
 from solvers.pipeline.types import PipelineCut
 
 Ints = NDArray[np.int64]
@@ -37,6 +63,7 @@ def closed_form(work: Ints, stages: Stages, order: OpOrder, num_replicas: int) -
         + order.num_slots * int(fixed[device::d].sum())
         for device in range(d)
     ]
+    # the trip back ends at the first stage that is trained
     lead = order.forward_only
     hops = s - 1 + max(0, s - 1 - lead) if d > 1 else 0
     round_trip = int((work @ both.sum(axis=1)).max(initial=0)) + int(fixed.sum()) + hops * stages.hop
@@ -62,6 +89,7 @@ def outlier_bounds(
     """
     prices, constant = priced(cut, stages.unit, stages.fixed, stages.hop, order)
     apart, base = priced(others, stages.unit, stages.fixed, stages.hop, order)
+    # all times 2 to the power of both cuts' bits, and times the number of other replicas: no quotient is rounded
     share, whole = max(1, num_replicas - 1), 1 << others.bits
     value = share * (whole * constant + weight * base)
     for m, (mine, total) in enumerate(zip(own.tolist(), totals.tolist(), strict=True)):
@@ -82,3 +110,65 @@ def priced(cut: PipelineCut, unit: Ints, fixed: Ints, hop: int, order: OpOrder) 
     constant = int((table @ fixed.astype(object)).sum())
     constant += hop * int(cut.from_neighbour[order.graph[3, order.place] == 1].sum())
     return table @ unit.T.astype(object), constant
+
+
+def multiplex_bound(durations: Ints, order: OpOrder, hop: int, tasks: SlotTasks) -> Bound:
+    """Return the best bound for given slots: ``durations``, int64[K, 2 S], are those of the pipeline's ops."""
+    devices, s = order.num_devices, order.num_stages
+    ends = np.empty(order.graph.shape[1], dtype=np.int64)
+    alone = int(all_ends_kernel(order.graph, durations, hop, ends))
+    table = durations.sum(axis=0)
+    own = np.array([table[d:s:devices].sum() + table[s + d :: devices].sum() for d in range(devices)])
+    slots, late = tasks.each["slot"], tasks.each["late"] > 0
+    both = tasks.each["forward"] + tasks.each["backward"]
+    # tasks that may run on one device alone are that device's work
+    one = tasks.allowed.sum(axis=1) == 1
+    np.add.at(own, np.argmax(tasks.allowed[one], axis=1), both[one])
+    work = max(int(own.max()), -(-int(table.sum() + both.sum()) // devices))
+    # nothing of the pipeline runs before the first slot's tasks have, nor after the last one's backwards begin
+    around = 0
+    for name, slot in (("forward", 0), ("backward", order.num_slots - 1)):
+        here = tasks.each[name][(slots == slot) & ~late]
+        around += max(int(here.max(initial=0)), -(-int(here.sum()) // devices))
+    last_is_first_stage = order.forward_only == 0 and order.slot[order.device_offsets[1] - 1] == order.num_slots - 1
+    found = [Bound(work, "work"), Bound(alone, "pipeline")]
+    if late.any() and _turns_at_once(order):
+        # the last stage's device has nothing else to do there than to wait for the slot's generators
+        longer = durations.copy()
+        for slot in range(order.num_slots):
+            here = tasks.each["forward"][(slots == slot) & late]
+            longer[slot, s - 1] += max(int(here.max(initial=0)), -(-int(here.sum()) // devices))
+        found.append(Bound(int(all_ends_kernel(order.graph, longer, hop, ends)), "generators"))
+    if last_is_first_stage:
+        found.append(Bound(alone + around, "ends"))
+    return max(found, key=lambda bound: bound.value)
+
+
+def _turns_at_once(order: OpOrder) -> bool:
+    """Whether the last stage runs every slot's backward right after its forward."""
+    last = order.num_stages - 1
+    ops = order.ops_of(last % order.num_devices)
+    pairs = {(a, b) for a, b in pairwise(ops)}
+    return all(((k, last, False), (k, last, True)) in pairs for k in range(order.num_slots))
+
+
+def multiplexed_bound(problem: PipelineProblem, tasks: Tasks, cut: PipelineCut) -> Bound:
+    """Return the best bound for whatever slots."""
+    order, stages, replicas = problem.order, problem.merged, problem.num_replicas
+    totals = problem.items.sum(axis=1)
+    spent = sum(int(t) * int(u) for t, u in zip(totals, stages.unit.sum(axis=1, dtype=object), strict=True))
+    spent += problem.num_cells * int(stages.fixed.sum()) + int(tasks.forward.sum()) + int(tasks.backward.sum())
+    # an item's tasks run side by side at best: of each kind the longest counts
+    longest = np.zeros((3, len(problem.work)), dtype=np.int64)
+    early = np.where(tasks.late, 0, tasks.forward)
+    for row, values in enumerate((early, tasks.backward, tasks.forward - early)):
+        np.maximum.at(longest[row], tasks.owner, values)
+    trips = problem.items.T @ stages.unit.sum(axis=1) + longest.sum(axis=0)
+    hops = 2 * order.num_stages - 2 - min(order.forward_only, order.num_stages - 1) if order.num_devices > 1 else 0
+    found = [
+        Bound(-(-spent // (replicas * order.num_devices)), "all_work"),
+        closed_form(problem.items.T, stages, order, replicas),
+        fluid_bound(totals, stages, order, cut, replicas),
+        Bound(int(trips.max(initial=0)) + int(stages.fixed.sum()) + hops * stages.hop, "item_with_tasks"),
+    ]
+    return max(found, key=lambda bound: bound.value)

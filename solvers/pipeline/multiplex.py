@@ -1,22 +1,28 @@
-"""Tasks in the gaps of a pipeline: encoder work that shares all devices with the stages of a language model."""
+"""Tasks in the gaps of a pipeline: encoder work that shares all devices with the stages of a language model.
+
+Schedules are searched for slots that are given (:func:`multiplex`), or run again as turns that are given
+(:func:`run_turns`).
+"""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers._budget import work_units
-from solvers.arguments import as_budget
+from solvers.arguments import as_budget, as_labels
 from solvers.bounds import Bound
-from solvers.errors import ArgumentError
-from solvers.pipeline._gaps import Gaps, no_items
-from solvers.pipeline._problem import as_order
-from solvers.pipeline._request import PipelineRequest, TaskRequest
-from solvers.pipeline._stages import Stages, as_table
-from solvers.pipeline._tasks import SlotTasks, Tasks, held_by_given
-from solvers.pipeline.multiplex_bounds import multiplex_bound
-from solvers.pipeline.multiplex_types import MultiplexResult
+from solvers.errors import ArgumentError, UsageError
+from solvers.pipeline._gap_list import Gaps
+from solvers.pipeline._gap_run import NEVER, Plan, ops_of
+from solvers.pipeline._gap_search import no_items
+from solvers.pipeline._problem import PipelineProblem, SlotTasks, Tasks, as_order, held_by_given
+from solvers.pipeline._profile import profile_of
+from solvers.pipeline.bounds import multiplex_bound, multiplexed_bound
 from solvers.pipeline.orders import OpOrder
+from solvers.pipeline.run import Stages, as_table
+from solvers.pipeline.types import MultiplexResult, PipelineRequest, TaskRequest
 from solvers.types import status_of
 
 Ints = NDArray[np.int64]
@@ -104,45 +110,46 @@ def multiplex(
     beside = TaskRequest(task_slot, task_forward, task_backward, window, task_size, task_after, held_cap, task_devices)
     started = time.perf_counter()
     seconds = as_budget(time_budget)
-    stages, table, ops, tasks, given = slots_of(asked, beside)
+    stages, durations, ops, tasks, given = _checked(asked, beside)
     tasks.check_room(ops, held_by_given(ops, given))
-    durations, units = stages.durations(table), work_units(seconds)
-    bound = multiplex_bound(durations, ops, stages.hop, given)
-    gaps = Gaps.listed(durations, ops, stages.hop, tasks, given, no_items(), units // 4, bound.value)
+    units, bound = work_units(seconds), multiplex_bound(durations, ops, stages.hop, given)
+    gaps = Gaps.listed(durations, ops, stages.hop, tasks, given, units // 4, bound.value)
     left = units - gaps.search(units, bound.value)
     return result_of(gaps, bound, left > 0, time.perf_counter() - started)
 
 
-def slots_of(asked: PipelineRequest, beside: TaskRequest) -> tuple[Stages, Ints, OpOrder, Tasks, SlotTasks]:
-    """Check a request of given slots; return stages, loads, order, and the tasks: as given, and sorted by slot."""
-    stages = Stages.of_request(asked)
+def _checked(asked: PipelineRequest, beside: TaskRequest) -> tuple[Stages, Ints, OpOrder, Tasks, SlotTasks]:
+    """Check a request of given slots; return stages, what ops take, order, and the tasks: as given, and by slot."""
+    stages = Stages.from_request(asked)
     table = as_table("loads", asked.work)
     if table.shape[1] != len(stages.unit) or not len(table):
         raise ArgumentError("loads", f"have the shape (K, {len(stages.unit)})", table.shape)
     ops = as_order(asked.order, asked.chunks, len(table), stages)
     stages.check_sums(table.sum(axis=0, dtype=object), len(table))
-    tasks = Tasks.of("task_slot", beside, len(table), ops)
-    return stages, table, ops, tasks, tasks.of_slots(tasks.owner, len(table), np.arange(len(tasks.owner)))
+    tasks = Tasks.from_request("task_slot", beside, len(table), ops)
+    given = tasks.of_slots(tasks.owner, len(table), np.arange(len(tasks.owner)))
+    return stages, stages.durations(table), ops, tasks, given
 
 
 def result_of(gaps: Gaps, bound: Bound, ended: bool, runtime_s: float) -> MultiplexResult:
     """Return a schedule with its bound, tasks in the order in which they were given."""
-    order, n, k, s = gaps.order, len(gaps.device), gaps.order.num_slots, gaps.order.num_stages
-    durations = gaps.durations
+    order, device, given, k, s = gaps.order, gaps.plan.device, gaps.given, gaps.order.num_slots, gaps.order.num_stages
+    n, durations = len(device), gaps.durations
     front = durations.size
     starts = gaps.starts[:front].reshape(k, 2 * s)
     ends = np.where(starts >= 0, starts + durations, -1)
     ahead, back = gaps.starts[front : front + n], gaps.starts[front + n :]
-    apart = gaps.given.table[5]
-    back = np.where(apart >= 0, ahead + apart, back)
+    back = np.where(given.each["then"] >= 0, ahead + given.each["then"], back)
     busy = np.zeros(order.num_devices, dtype=np.int64)
     np.add.at(busy, np.arange(2 * s) % s % order.num_devices, np.where(starts >= 0, durations, 0).sum(axis=0))
-    np.add.at(busy, gaps.device, gaps.ops[front : front + n, 0] + gaps.ops[front + n :, 0])
-    place = np.argsort(gaps.given.order)
+    took = gaps.plan.ops["took"]
+    np.add.at(busy, device, took[front : front + n] + took[front + n :])
+    # tasks back from the order by slot to that in which they were given
+    place = np.argsort(given.each["number"])
     first, then = _turns(gaps)[:, place]
     return MultiplexResult(
         gaps.makespan, starts[:, :s].copy(), ends[:, :s].copy(), starts[:, s:].copy(),
-        ends[:, s:].copy(), gaps.device[place].astype(np.int32), ahead[place], back[place], first, then, order,
+        ends[:, s:].copy(), device[place].astype(np.int32), ahead[place], back[place], first, then, order,
         busy, gaps.makespan - busy, _held(gaps), lower_bound=bound.value, bound_name=bound.name,
         status=status_of(gaps.makespan, bound.value, ended=ended), runtime_s=runtime_s,
     )  # fmt: skip
@@ -150,21 +157,122 @@ def result_of(gaps: Gaps, bound: Bound, ended: bool, runtime_s: float) -> Multip
 
 def _turns(gaps: Gaps) -> Ints:
     """Return the places of tasks' forwards and backwards among all that their devices run: int64[2, t]."""
-    n = len(gaps.device)
+    n = len(gaps.plan.device)
     turns = np.full(gaps.num_ops, -1, dtype=np.int64)
-    for row in gaps.sequence:
+    for row in gaps.plan.sequence:
         turns[row[1 : row[0] + 1]] = np.arange(row[0])
     return turns[gaps.num_ops - 2 * n :].reshape(2, n)
 
 
 def _held(gaps: Gaps) -> Ints:
     """Return the most that each device holds between forwards and backwards."""
-    n, sizes = len(gaps.device), gaps.given.table[3]
+    n, sizes = len(gaps.plan.device), gaps.given.each["size"]
     front = gaps.num_ops - 2 * n
     change = np.zeros(gaps.num_ops, dtype=np.int64)
-    kept = gaps.ops[front + n :, 0] > 0
+    kept = gaps.plan.ops["took"][front + n :] > 0
     change[front : front + n], change[front + n :] = sizes * kept, -sizes * kept
     held = np.zeros(gaps.order.num_devices, dtype=np.int64)
-    for d, row in enumerate(gaps.sequence):
+    for d, row in enumerate(gaps.plan.sequence):
         held[d] = np.cumsum(change[row[1 : row[0] + 1]]).max(initial=0)
     return held
+
+
+def run_turns(
+    asked: PipelineRequest,
+    beside: TaskRequest,
+    task_device: ArrayLike,
+    forward_turn: ArrayLike,
+    backward_turn: ArrayLike,
+) -> MultiplexResult:
+    """Run a pipeline with tasks in its gaps, exactly, every op and task as early as the turns of its device let it.
+
+    Parameters
+    ----------
+    asked : PipelineRequest
+        Of the loads of slots, and what its devices run in turn.
+    beside : TaskRequest
+        The tasks of the slots.
+    task_device, forward_turn, backward_turn : int64[t]
+        Where each task runs, and the places of its forward and backward there, as
+        :class:`~solvers.pipeline.MultiplexResult` has them.
+
+    Returns
+    -------
+    MultiplexResult
+        Its bound is that of :func:`solvers.pipeline.multiplex`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Arguments of the wrong type or shape, or turns that no device can run: two in one place, places that nothing
+        has, or ops and tasks that wait for each other forever.
+
+    Examples
+    --------
+    >>> pipe, tasks = PipelineRequest([[4]] * 2, [[1]], [[2]]), TaskRequest([0, 1], [4] * 2, [8] * 2, window=2)
+    >>> run_turns(pipe, tasks, [0, 0], [0, 2], [4, 7]).makespan
+    48
+    """
+    started = time.perf_counter()
+    stages, durations, order, tasks, given = _checked(asked, beside)
+    device = as_labels("task_device", task_device, order.num_devices).astype(np.int64)
+    if len(device) != len(tasks.owner):
+        raise ArgumentError("task_device", f"hold one for each of {len(tasks.owner)} tasks", len(device))
+    sequence = _sequences(device, np.asarray(forward_turn), np.asarray(backward_turn), given, order)
+    bound = multiplex_bound(durations, order, stages.hop, given)
+    starts = np.full(durations.size + 2 * len(device), -1, dtype=np.int64)  # of what does not run
+    for row in sequence:
+        starts[row[1 : row[0] + 1]] = 0
+    ops = ops_of(durations, order, stages.hop, given, tasks.window)
+    plan = Plan(sequence, ops, device[given.each["number"]], given.each["slot"].copy())
+    gaps = Gaps(order, stages.hop, tasks, given, 0, starts, plan, no_items(), np.zeros(1, dtype=np.int64))
+    gaps.search(0, 0)  # which begins with an exact run
+    if gaps.makespan >= NEVER:
+        raise UsageError("in these turns ops and tasks wait for each other: none of them comes first")
+    return result_of(gaps, bound, True, time.perf_counter() - started)
+
+
+def _sequences(device: Ints, ahead: Ints, back: Ints, given: SlotTasks, order: OpOrder) -> Ints:
+    """Return each device's ops in turn, as exact runs have them."""
+    width, n = 2 * order.num_stages, len(device)
+    front = order.num_slots * width
+    op = order.slot * width + order.stage + order.num_stages * order.backward
+    number = given.each["number"]
+    runs_back = given.each["backward"] > 0
+    numbers = np.concatenate([front + np.arange(n), (front + n + np.arange(n))[runs_back]])
+    if ahead.shape != (n,) or back.shape != (n,) or ((back >= 0) != runs_back[np.argsort(number)]).any():
+        raise UsageError(
+            "every task must have a turn of its forward, and one of its backward exactly if that takes any and is no "
+            "generator's"
+        )
+    where = np.concatenate([device[number], device[number][runs_back]])
+    turn = np.concatenate([ahead[number], back[number][runs_back]])
+    own = np.diff(order.device_offsets)
+    counts = own + np.bincount(where, minlength=order.num_devices)
+    sequence = np.zeros((order.num_devices, int(own.max()) + 2 * n + 2), dtype=np.int64)
+    for d in range(order.num_devices):
+        # tasks have the places that they are said to have, and the pipeline's ops those between
+        mine = np.flatnonzero(where == d)
+        places = turn[mine]
+        if len(mine) and (places.min() < 0 or places.max() >= counts[d] or len(np.unique(places)) < len(places)):
+            raise UsageError(f"the turns of tasks on device {d} must be distinct and within 0..{counts[d] - 1}")
+        row = np.full(counts[d], -1, dtype=np.int64)
+        row[places] = numbers[mine]
+        row[row < 0] = op[order.device_offsets[d] : order.device_offsets[d + 1]]
+        sequence[d, 0], sequence[d, 1 : counts[d] + 1] = counts[d], row
+    return sequence
+
+
+def multiplexed_lower_bound(asked: PipelineRequest, beside: TaskRequest) -> Bound:
+    """Return the bound that :func:`solvers.schedule_multiplexed` proves, with no search, also of empty slots.
+
+    Examples
+    --------
+    >>> items = PipelineRequest([[3], [1], [2], [2]], [[1, 1]], [[2, 2]], num_replicas=1, num_slots=4)
+    >>> multiplexed_lower_bound(items, TaskRequest([0, 2], [1, 2], [2, 4], window=2))
+    Bound(value=29, name='all_work')
+    """
+    problem = PipelineProblem.from_request(replace(asked, allow_empty=True))
+    tasks = Tasks.from_request("task_item", beside, len(problem.work), problem.order)
+    profile = profile_of(problem.items.sum(axis=1), problem.merged, problem.order, problem.num_replicas)
+    return multiplexed_bound(problem, tasks, profile.cut)

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._checking import require, require_status
-from solvers.pipeline._request import PipelineRequest, TaskRequest
-from solvers.pipeline.multiplex_types import MultiplexedResult, MultiplexResult
+from solvers.pipeline.types import MultiplexedResult, MultiplexResult, PipelineRequest, TaskRequest
 from solvers.pipeline.verify import (
     Op,
     Pipe,
@@ -48,7 +47,7 @@ def check_multiplex(asked: PipelineRequest, beside: TaskRequest, result: Multipl
     >>> found = multiplex(*loads, *tasks, window=2, time_budget=1e-4)
     >>> check_multiplex(PipelineRequest(*loads), TaskRequest(*tasks, window=2), found)
     """
-    _check_one(rows_of(asked.work), Pipe.of(asked), beside, result)
+    _check_one(rows_of(asked.work), Pipe.from_request(asked), beside, result)
 
 
 def _check_one(rows: list[list[int]], pipe: Pipe, asked: TaskRequest, result: MultiplexResult) -> None:
@@ -132,6 +131,7 @@ def _check_tasks(
         ready = int(result.backward_end[slot, 0]) + away
         require(later >= ready, f"the backward of task {i} starts at {later}, and is ready at {ready}")
         spans[device].append((later, later + back, f"task {i}, backwards"))
+    # a device runs one at a time; what takes no time overlaps with nothing
     for device, each in enumerate(spans):
         ran = sorted(span for span in each if span[0] < span[1])
         for (_, end, name), (start, _, other) in pairwise(ran):
@@ -155,7 +155,7 @@ def _check_generator(result: MultiplexResult, i: int, task: tuple[int, int, int]
 def _check_turns(
     result: MultiplexResult, tasks: list[list[int]], late: list[bool], ops: list[Any], window: int
 ) -> None:
-    """Check that devices which take turns as told run all, and nothing earlier than what is ahead of it."""
+    """Check that devices run everything if they take these turns, and nothing before its turn."""
     last = result.order.num_stages - 1
     gates: dict[Any, list[Any]] = {}
     found: list[dict[int, Any]] = [{} for _ in ops]
@@ -201,6 +201,7 @@ def _check_sequence(
     for device, each in enumerate(sequence):
         for one, then in pairwise(each):
             require(span(one)[1] <= span(then)[0], f"{one} on device {device} ends after {then}, its next, has started")
+    # in these turns, with no clock: does every device get to its end?
     ran, at, moved = set[Any](), [0] * len(sequence), True
     while moved:
         moved = False
@@ -224,6 +225,7 @@ def _check_held(
             if back and not late[i] and result.task_device[i] == device:
                 changes.append((int(result.task_forward_start[i]), 1, given[i]))
                 changes.append((int(result.task_backward_start[i]) + back, 0, -given[i]))
+        # at one time what is let go comes first
         now = most = 0
         for _, _, change in sorted(changes):
             now += change
@@ -295,7 +297,7 @@ def check_multiplexed(asked: PipelineRequest, beside: TaskRequest, result: Multi
     >>> tasks = TaskRequest([0, 2], [1, 2], [2, 4], window=2)
     >>> check_multiplexed(items, tasks, schedule_multiplexed(items, tasks, time_budget=1e-4))
     """
-    items, pipe, order = rows_of(asked.work), Pipe.of(asked), result.order
+    items, pipe, order = rows_of(asked.work), Pipe.from_request(asked), result.order
     cells, ops = check_items(result, asked), [order.ops_of(d) for d in range(order.num_devices)]
     check_caps(result, cells, ops, asked)
     _check_replicas(np.asarray(asked.work), cells, pipe, beside, result)

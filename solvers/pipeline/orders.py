@@ -7,10 +7,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers._jit import kernel
 from solvers.arguments import as_count
 from solvers.errors import ArgumentError, UsageError
 from solvers.groups import read_only
-from solvers.pipeline._kernels import find_order
 from solvers.types import Record
 
 Ints = NDArray[np.int64]
@@ -96,6 +96,7 @@ which waits for backward of slot 0 in stage 0
         devices = np.repeat(np.arange(len(lists)), np.diff(offsets))
         lead = _check_ops(table, devices, num_slots, num_stages)
         slot, stage, backward = table[:, 0], table[:, 1], table[:, 2]
+        # the op that each one follows: of the stage before, backwards of the stage behind, and in the last the forward
         number = np.full((num_slots, 2 * num_stages + 1), -1, dtype=np.int64)  # one column for stages that are not
         cell = backward * num_stages + stage
         number[slot, cell] = np.arange(len(table))
@@ -103,8 +104,9 @@ which waits for backward of slot 0 in stage 0
         follows = number[slot, np.where(last, stage, np.where(backward == 1, cell + 1, np.where(stage, cell - 1, -1)))]
         before = np.arange(len(table)) - 1
         before[offsets[:-1][np.diff(offsets) > 0]] = -1
+        # an order in which each op comes after what it waits for is the proof that nothing waits forever
         place = np.empty(len(table), dtype=np.int64)
-        if find_order(read_only(offsets), read_only(follows), place) < len(table):
+        if _find_order(read_only(offsets), read_only(follows), place) < len(table):
             raise UsageError(f"ops must not wait for each other: {_circle(table, before, follows, place)}")
         graph = np.empty((4, len(table)), dtype=np.int64)
         hops = (follows >= 0) & (devices[follows] != devices)
@@ -119,6 +121,30 @@ which waits for backward of slot 0 in stage 0
         here = slice(self.device_offsets[device], self.device_offsets[device + 1])
         each = (self.slot[here].tolist(), self.stage[here].tolist(), self.backward[here].tolist())
         return list(zip(*each, strict=True))
+
+
+@kernel
+def _find_order(offsets, follows, place):
+    """Put ops in an order in which each comes after what it waits for; ``place`` is -1 where there is none.
+
+    ``offsets``, int64[D + 1], says which ops are a device's, one after another; ``follows`` is the op of the same slot
+    that must come before, or -1. Returns how many could be placed, all unless the order deadlocks. O(T D).
+    """
+    for op in range(len(follows)):
+        place[op] = -1
+    at = offsets[:-1].copy()
+    # devices in turn, each as far as it gets; a whole round in vain means that all that are left wait for each other
+    count = np.int64(0)
+    moved = True
+    while moved:
+        moved = False
+        for d in range(len(at)):
+            while at[d] < offsets[d + 1] and (follows[at[d]] < 0 or place[follows[at[d]]] >= 0):
+                place[at[d]] = count
+                count += 1
+                at[d] += 1
+                moved = True
+    return count
 
 
 def _at(place: Ints, ops: Ints) -> Ints:
@@ -138,6 +164,7 @@ def _check_ops(table: Ints, devices: Ints, num_slots: int, num_stages: int) -> i
         count[backward, slot, stage] += 1
     for backward, slot, stage in np.argwhere(count > 1):
         raise ArgumentError("ops", f"hold every op once; twice is {_named(slot, stage, backward)}")
+    # first stages without any backward are frozen; in all others every backward has to be there
     lead = int(np.argmax(np.append(count[1].any(axis=0), True)))
     count[1, :, :lead] = 1
     for backward, slot, stage in np.argwhere(count == 0):
@@ -151,6 +178,7 @@ def _named(slot: int, stage: int, backward: int) -> str:
 
 def _circle(table: Ints, before: Ints, follows: Ints, place: Ints) -> str:
     """Name ops that wait for each other, each with what it waits for."""
+    # from any op that has no place to one that it waits for, and so on: some op comes again
     op, seen = int(np.argmin(place)), []
     while op not in seen:
         seen.append(op)

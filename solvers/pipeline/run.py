@@ -1,15 +1,215 @@
-"""The exact run of a pipeline: when each forward and backward ends, what waits, what is held."""
+"""The exact run of a pipeline: what its stages take, when each op ends, what waits, what is held.
+
+Durations are int64[K, 2 S]: of each slot its forwards in stages 0 to S - 1, then its backwards. An order's graph is
+int64[4, T], ops in an order in which each comes after what it waits for: its cell in the durations, the op before it on
+its device, the op of the same slot that it follows (-1: none), and whether what that sends has to hop.
+
+1F1B is a sequence of rounds 0 to K + S - 2. In round r every stage s runs the forward of slot r, then the backward of
+slot r - (S - 1 - s), where there are such; all that later rounds need to know is when each stage ends.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solvers.errors import ArgumentError
-from solvers.pipeline._kernels import all_ends_kernel
-from solvers.pipeline._stages import Stages, as_table
+from solvers._jit import helper, kernel
+from solvers.arguments import as_costs, as_integer
+from solvers.errors import ArgumentError, UsageError
+from solvers.groups import read_only
 from solvers.pipeline.orders import OpOrder
+from solvers.pipeline.types import PipelineRequest
 from solvers.types import Record
+
+Ints = NDArray[np.int64]
+MOST_TIME = 2**58
+"""All ops of a step together take less, so that no sum of theirs leaves int64."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stages:
+    """What ops take."""
+
+    # int64[M, 2 S], read-only: time of one unit of each module's work in the forward of each stage, then in the
+    # backward
+    unit: Ints
+    fixed: Ints  # int64[2 S], read-only: what each takes besides, in every slot
+    hop: int  # what passes between the end of an op and the start of the next stage's on another device
+    forward_only: int  # so many first stages have no backward: all that is in them and before them takes none
+
+    @property
+    def num_stages(self) -> int:
+        """S."""
+        return len(self.fixed) // 2
+
+    @classmethod
+    def from_tables(
+        cls, forward: ArrayLike, backward: ArrayLike, forward_overhead: ArrayLike | None,
+        backward_overhead: ArrayLike | None, hop: int,
+    ) -> "Stages":  # fmt: skip
+        """Check. Raises TypeError or ValueError that name argument, entry and rule."""
+        ahead = as_table("forward", forward)
+        modules, stages = ahead.shape
+        if modules < 1 or stages < 1:
+            raise ArgumentError("forward", "have the shape (M, S), a row for each module", ahead.shape)
+        back = as_table("backward", backward, (modules, stages), "forward")
+        fixed = [
+            np.zeros(stages, dtype=np.int64) if given is None else as_costs(given, name)[0]
+            for name, given in (("forward_overhead", forward_overhead), ("backward_overhead", backward_overhead))
+        ]
+        for name, values in zip(("forward_overhead", "backward_overhead"), fixed, strict=True):
+            if len(values) != stages:
+                raise ArgumentError(name, f"hold one for each of {stages} stages", len(values))
+        # stages before the first that takes any time backwards are frozen, and so is all before them
+        trained = (back.max(axis=0) + fixed[1]) > 0
+        lead = int(np.argmax(trained)) if trained.any() else stages
+        return cls(read_only(np.hstack([ahead, back])), read_only(np.concatenate(fixed)), as_integer("hop", hop), lead)
+
+    @classmethod
+    def from_request(cls, asked: PipelineRequest) -> "Stages":
+        """Check those of a request."""
+        return cls.from_tables(
+            asked.forward, asked.backward, asked.forward_overhead, asked.backward_overhead, asked.hop
+        )
+
+    def check_sums(self, totals: Ints, num_slots: int) -> None:
+        """Raise UsageError where all ops of `num_slots` slots with these loads together take too long."""
+        busy = sum(int(t) * int(u) for t, u in zip(totals, self.unit.sum(axis=1, dtype=object), strict=True))
+        every = sum(self.fixed.tolist()) + 2 * self.num_stages * self.hop
+        if busy + num_slots * every >= MOST_TIME:
+            raise UsageError(
+                f"all forwards and backwards, overheads and hops together must be below 2**58, got "
+                f"{busy + num_slots * every}: measure times in larger units"
+            )
+
+    def durations(self, loads: Ints) -> Ints:
+        """Return what every op takes: int64[K, 2 S]."""
+        durations = np.empty((len(loads), len(self.fixed)), dtype=np.int64)
+        durations_of_kernel(read_only(loads), self.unit, self.fixed, durations)
+        return durations
+
+
+def as_table(name: str, values: ArrayLike, shape: tuple[int, int] | None = None, like: str = "") -> Ints:
+    """Return int64 of two dimensions, non-negative, of a given shape if there is one."""
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ArgumentError(name, "be rows of integers", str(error)) from None
+    if array.ndim != 2 or (shape is not None and array.shape != shape):
+        rule = "have two dimensions" if shape is None else f"have the shape {shape} of {{{like}}}"
+        raise ArgumentError(name, rule, array.shape)
+    flat, _, _ = as_costs(array.reshape(-1), name)
+    return read_only(flat.reshape(array.shape))
+
+
+@helper
+def durations_of(loads, unit, fixed, durations):
+    """Set the duration of every op: ``fixed``, int64[2 S], and what the loads, int64[K, M], take by ``unit``."""
+    for k in range(loads.shape[0]):
+        for j in range(len(fixed)):
+            durations[k, j] = fixed[j]
+        for m in range(loads.shape[1]):
+            load = loads[k, m]
+            for j in range(len(fixed)):
+                durations[k, j] += load * unit[m, j]
+
+
+durations_of_kernel = kernel(durations_of)
+
+
+@helper
+def all_ends(graph, durations, hop, ends):
+    """Set the end of every op; return the largest. O(T)."""
+    cells, before, follows, hops = graph[0], graph[1], graph[2], graph[3]
+    flat, makespan = durations.reshape(-1), np.int64(0)
+    for op in range(len(ends)):
+        start = np.int64(0)
+        if before[op] >= 0:
+            start = ends[before[op]]
+        if follows[op] >= 0:
+            start = max(start, ends[follows[op]] + hop * hops[op])
+        ends[op] = start + flat[cells[op]]
+        makespan = max(makespan, ends[op])
+    return makespan
+
+
+all_ends_kernel = kernel(all_ends)
+
+
+@helper
+def critical_path(graph, durations, ends, path):
+    """Follow one longest path from its end, along the device where two are as long; 1 or 2 in ``path`` for every op.
+
+    1: it comes from the op before it on its device, or is the first; 2: from the op of the same slot; 0: not on it.
+    """
+    cells, before, follows = graph[0], graph[1], graph[2]
+    flat = durations.reshape(-1)
+    op = 0
+    for other in range(len(ends)):
+        path[other] = 0
+        if ends[other] > ends[op]:
+            op = other
+    while op >= 0:
+        # what this op waited for last is what ends just as it starts (with the hop between)
+        start = ends[op] - flat[cells[op]]
+        if before[op] >= 0 and ends[before[op]] == start:
+            path[op] = 1
+            op = before[op]
+        elif before[op] < 0 and start == 0:
+            path[op] = 1
+            op = -1
+        else:
+            path[op] = 2
+            op = follows[op]
+
+
+@helper
+def run_round(r, durations, flat, lead, hop, end):
+    """Run round r: ``end``, int64[S + 1], when each stage ends, is brought from before it to after it.
+
+    ``flat`` is the same memory as ``durations``. An unsigned index spares the question whether it is negative.
+    """
+    num_slots, width = durations.shape[0], durations.shape[1]
+    num_stages = width // 2
+    both = max(lead, num_stages - 1 - r)
+    stop = min(num_stages, num_slots + num_stages - 1 - r)
+    back = np.uint64(max(0, (r - num_stages + 1 + both) * width + num_stages + both))
+    if r < num_slots:
+        row = durations[r]
+        last = np.int64(-hop)
+        # while the pipeline fills: forwards alone, in the first stages
+        for s in range(both):
+            last = max(last + hop, end[s]) + row[s]
+            end[s] = last
+        # a forward and a backward in every other stage: a backward waits for the stage behind as of the round before
+        here = end[both]
+        for s in range(both, stop):
+            above = end[s + 1]
+            last = max(last + hop, here) + row[s]
+            end[s] = max(last, above + hop) + flat[back]
+            back += np.uint64(width + 1)
+            here = above
+    else:
+        # while it drains: backwards alone, in the last stages
+        for s in range(both, stop):
+            end[s] = max(end[s], end[s + 1] + hop) + flat[back]
+            back += np.uint64(width + 1)
+
+
+@helper
+def one_f_one_b_makespan(durations, lead, hop, end):
+    """Makespan of 1F1B where the first `lead` stages have no backward; ``end``, int64[S + 1], is room for work."""
+    num_slots, num_stages = durations.shape[0], durations.shape[1] // 2
+    flat = durations.reshape(-1)
+    for s in range(num_stages):
+        end[s] = 0
+    end[num_stages] = -hop
+    for r in range(num_slots + num_stages - 1):
+        run_round(r, durations, flat, lead, hop, end)
+    makespan = np.int64(0)
+    for s in range(num_stages):
+        makespan = max(makespan, end[s])
+    return makespan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +289,7 @@ def run(
     >>> found.makespan, found.idle.tolist(), found.in_flight.tolist(), found.backward_end.tolist()
     (28, [10, 10], [2, 1], [[12, 8], [28, 20]])
     """
-    stages = Stages.of(forward, backward, forward_overhead, backward_overhead, hop)
+    stages = Stages.from_tables(forward, backward, forward_overhead, backward_overhead, hop)
     table = as_table("loads", loads)
     if table.shape != (order.num_slots, len(stages.unit)):
         raise ArgumentError("loads", f"have the shape ({order.num_slots}, {len(stages.unit)})", table.shape)
@@ -123,6 +323,7 @@ def run(
 
 def _most_in_flight(volumes: NDArray[np.int64], order: OpOrder) -> NDArray[np.int64]:
     """Return the most that each device holds at once, ``volumes``, int64[K, S], being what a slot holds in a stage."""
+    # a slot is held from its forward to its backward, but in frozen stages not at all
     signed = volumes[order.slot, order.stage] * np.where(order.backward, -1, 1)
     signed[order.stage < order.forward_only] = 0
     most = np.zeros(order.num_devices, dtype=np.int64)

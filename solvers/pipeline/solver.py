@@ -1,9 +1,17 @@
-"""Micro-batches for pipelines: which item runs in which slot of which replica, the longest pipeline being short."""
+"""Micro-batches for pipelines: which item runs in which slot of which replica, the longest pipeline being short.
+
+Some pipelines must not share all items: then each part's items are in slots of its own replicas, by one ramp for all.
+What a replica may hold for its pipeline to end in time is, to first order, a sum: no pipeline is shorter than the paths
+of a cut, on which a module's work counts at least as in the slot where it counts least. So items can be divided among
+parts by that sum alone; then every part is scheduled by itself, and is done as soon as it ends in time.
+"""
 
 import time
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from solvers.arguments import as_budget, unknown
 from solvers.bounds import Bound
@@ -11,13 +19,15 @@ from solvers.groups import read_only
 from solvers.pipeline._outlier import outlier_proof
 from solvers.pipeline._problem import PipelineProblem
 from solvers.pipeline._profile import profile_of
-from solvers.pipeline._request import PipelineRequest
-from solvers.pipeline._search import makespans_of
-from solvers.pipeline.bounds import closed_form, fluid_bound
-from solvers.pipeline.methods import PIPELINERS
+from solvers.pipeline.bounds import closed_form, fluid_bound, priced
+from solvers.pipeline.methods import PIPELINERS, makespans_of
 from solvers.pipeline.orders import OpOrder
-from solvers.pipeline.types import OutlierCut, PipelineCut, PipelineResult
+from solvers.pipeline.types import OutlierCut, PipelineCut, PipelineRequest, PipelineResult
 from solvers.types import status_of
+
+__all__ = ["PipelineProblem", "held_by_replica", "schedule_parts", "schedule_pipeline"]
+
+_BITS = 62  # of the sum of all costs, which fits int64
 
 
 def schedule_pipeline(
@@ -123,7 +133,8 @@ def schedule_pipeline(
     if solve is None:
         raise unknown("method", method, PIPELINERS)
     seconds = as_budget(time_budget)
-    problem = PipelineProblem.of(asked)
+    problem = PipelineProblem.from_request(asked)
+    # 1. The ramp to aim at, and what proves a bound: whichever argument says most.
     replicas, totals = problem.num_replicas, problem.items.sum(axis=1)
     profile = profile_of(totals, problem.merged, problem.order, replicas)
     bound = closed_form(problem.items.T, problem.merged, problem.order, replicas)
@@ -134,6 +145,7 @@ def schedule_pipeline(
     proof, spent = outlier_proof(problem, profile, bound.value, seconds)
     if proof is not None:
         bound, cut = Bound(proof.value, "outlier"), proof.cut
+    # 2. Items to slots, as long as the budget lasts or until the bound is met.
     found = solve(problem, profile, bound.value, seconds - spent)
     makespans = makespans_of(problem, found.cell_of_item)
     makespan = int(makespans.max())
@@ -143,3 +155,59 @@ def schedule_pipeline(
         lower_bound=bound.value, bound_name=bound.name, status=status_of(makespan, bound.value, ended=found.ended),
         runtime_s=time.perf_counter() - started,
     )  # fmt: skip
+
+
+def held_by_replica(problem: PipelineProblem, makespan: int) -> tuple[NDArray[np.int64], int]:
+    """Return a cost of every item, int64[n], and how much of it a replica holds at most that ends by `makespan`.
+
+    Proven by the cut of the linear program, in exact integers: any other would do, but say less.
+
+    Examples
+    --------
+    >>> asked = PipelineRequest([[3], [1], [2], [2], [1], [3]], [[1, 1]], [[2, 2]], 2, 1)
+    >>> problem = PipelineProblem.from_request(asked)
+    >>> costs, most = held_by_replica(problem, 55)
+    >>> (costs / costs[1]).tolist(), most // int(costs[1])  # no item is beside another: 9 stages' times each
+    ([3.0, 1.0, 2.0, 2.0, 1.0, 3.0], 9)
+    """
+    totals = problem.items.sum(axis=1)
+    cut = profile_of(totals, problem.merged, problem.order, problem.num_replicas).cut
+    prices, constant = priced(cut, problem.merged.unit, problem.merged.fixed, problem.merged.hop, problem.order)
+    least: list[Any] = prices.min(axis=0).tolist()
+    all_of_it = sum(price * int(total) for price, total in zip(least, totals, strict=True))
+    shift = max(0, all_of_it.bit_length() - _BITS)  # what is cut off makes a sum no larger
+    costs = np.zeros(problem.items.shape[1], dtype=object)
+    for price, row in zip(least, problem.items, strict=True):
+        costs += price * row.astype(object)
+    return (costs >> shift).astype(np.int64), max(0, (makespan << cut.bits) - constant) >> shift
+
+
+def schedule_parts(
+    problem: PipelineProblem, part_of_item: NDArray[np.int32], num_parts: int, longest: int, time_budget: float
+) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
+    """Schedule the items of each part on as many replicas of its own, until no pipeline takes more than `longest`.
+
+    The problem is that of all parts together; `num_parts` divides its replicas, and part p has the p-th so many. The
+    budget is for all parts, and one that needs none leaves it to no other. Returns replica and slot of every item, and
+    the longest part's makespan (of replicas that are tied: within parts alone).
+    """
+    each = problem.num_replicas // num_parts
+    profile = profile_of(problem.items.sum(axis=1), problem.merged, problem.order, problem.num_replicas)
+    replica, slot = np.empty(len(part_of_item), dtype=np.int32), np.empty(len(part_of_item), dtype=np.int32)
+    most = 0
+    for part in range(num_parts):
+        mine = np.flatnonzero(part_of_item == part)
+        own = _of_items(problem, mine, each)
+        found = PIPELINERS["auto"](own, profile, longest, time_budget / num_parts)
+        most = max(most, int(makespans_of(own, found.cell_of_item).max()))
+        replica[mine], slot[mine] = np.divmod(found.cell_of_item, problem.num_slots)
+        replica[mine] += np.int32(part * each)
+    return replica, slot, most
+
+
+def _of_items(problem: PipelineProblem, items: NDArray[np.int64], num_replicas: int) -> PipelineProblem:
+    """Return the problem of some of the items on fewer replicas, checked."""
+    return replace(
+        problem, work=read_only(problem.work[items]), items=read_only(np.ascontiguousarray(problem.items[:, items])),
+        sizes=read_only(np.ascontiguousarray(problem.sizes[:, items])), num_replicas=num_replicas,
+    ).checked()  # fmt: skip

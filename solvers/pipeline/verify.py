@@ -8,10 +8,8 @@ from numpy.typing import ArrayLike
 
 from solvers._checking import require, require_status
 from solvers.errors import CertificateError
-from solvers.pipeline._request import PipelineRequest
-from solvers.pipeline.multiplex_types import MultiplexedResult
 from solvers.pipeline.orders import OpOrder
-from solvers.pipeline.types import OutlierCut, PipelineCut, PipelineResult
+from solvers.pipeline.types import MultiplexedResult, OutlierCut, PipelineCut, PipelineRequest, PipelineResult
 
 Op = tuple[int, int, bool]
 Scheduled = PipelineResult | MultiplexedResult
@@ -61,10 +59,11 @@ slots_multiple_of, allow_empty
         cap=cap, in_flight_cap=in_flight_cap, hop=hop, tied=tied, slots_multiple_of=slots_multiple_of,
         allow_empty=allow_empty,
     )  # fmt: skip
-    items, pipe = rows_of(work), Pipe.of(asked)
+    items, pipe = rows_of(work), Pipe.from_request(asked)
     order, stages = result.order, result.order.num_stages
     cells = check_items(result, asked)
     ops = check_ops(order, order.num_slots, pipe)
+    # what every op takes, item by item, in the order replica, slot
     durations = []
     for replica in range(result.num_replicas):
         for slot in range(order.num_slots):
@@ -75,6 +74,7 @@ slots_multiple_of, allow_empty
             durations.append(row)
     k = order.num_slots
     replicas = [durations[r * k : (r + 1) * k] for r in range(result.num_replicas)]
+    # tied: every op is as long as the slowest of its like
     if tied:
         slowest = [[max(column) for column in zip(*rows, strict=True)] for rows in zip(*replicas, strict=True)]
         replicas = [slowest] * result.num_replicas
@@ -93,7 +93,7 @@ class Pipe(NamedTuple):
     hop: int
 
     @classmethod
-    def of(cls, asked: PipelineRequest) -> "Pipe":
+    def from_request(cls, asked: PipelineRequest) -> "Pipe":
         """Read it from a request, as it is given."""
         ahead, back = rows_of(asked.forward), rows_of(asked.backward)
         unit = [[*a, *b] for a, b in zip(ahead, back, strict=True)]
@@ -196,6 +196,7 @@ def check_caps(
     caps = [int(x) for x in np.broadcast_to(np.asarray(asked.in_flight_cap), len(ops))]
     for replica in range(result.num_replicas):
         for device, listed in enumerate(ops):
+            # a stage without a backward keeps nothing
             kept = {(k, s) for k, s, backward in listed if backward}
             now = 0
             for slot, stage, backward in listed:
@@ -278,6 +279,7 @@ def _priced(
     listed = [op for each in ops for op in each]
     require(len(cut.from_device) == len(cut.from_neighbour) == len(listed), "the cut is not of the order's ops")
     require(min(*cut.from_device.tolist(), *cut.from_neighbour.tolist()) >= 0, "the cut has negative weights")
+    # a flow: what leaves an op came to it, so that it falls into paths, none of which weighs more than begins
     into = dict(zip(listed, (cut.from_device + cut.from_neighbour).tolist(), strict=True))
     out = dict.fromkeys(listed, 0)
     begun, at, constant = 0, 0, 0

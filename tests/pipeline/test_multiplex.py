@@ -24,12 +24,10 @@ from solvers.pipeline import (
     one_f_one_b,
     schedule_multiplexed,
 )
-from solvers.pipeline._dispatch import dispatch
-from solvers.pipeline._gap_run import NO_CAP, critical, set_after
-from solvers.pipeline._gaps import Gaps
-from solvers.pipeline._multiplex_starts import _curved, _evened
-from solvers.pipeline._problem import PipelineProblem
-from solvers.pipeline._tasks import Tasks
+from solvers.pipeline._gap_list import Gaps, Listed, ListRule, PipelineOps, list_schedule
+from solvers.pipeline._gap_run import critical, pipeline_of, set_after
+from solvers.pipeline._problem import NO_CAP, TASK, PipelineProblem, SlotTasks, Tasks
+from solvers.pipeline.multiplex_slots import _curved, _evened
 
 QUICK = {"time_budget": 2e-4}
 BACK_TO_FRONT = OpOrder.of([[(k, s, b) for b in (False, True) for k in (2, 1, 0)] for s in range(2)], 3, 2)
@@ -335,26 +333,16 @@ def listed(loads, tasks, rule, *, stages=2, hop=0, allowed=None, caps=None):
     """
     order, n = one_f_one_b(len(loads), stages), len(tasks)
     durations = np.array(loads)[:, None] * np.repeat([1, 2], stages)
-    table = np.array(tasks, dtype=np.int64).T.copy()  # of each task slot, forward, backward, size, generator
-    first = np.searchsorted(table[0], np.arange(len(loads) + 1))
+    given = np.array([(at, *task, -1) for at, task in enumerate(tasks)], dtype=TASK)
+    first = np.searchsorted(given["slot"], np.arange(len(loads) + 1))
     allowed = np.ones((n, stages), dtype=bool) if allowed is None else np.array(allowed)
     caps = np.array([NO_CAP] * stages if caps is None else caps)
-    device, starts = np.empty(n, dtype=np.int64), np.empty((2, n), dtype=np.int64)
-    arrays = map(read_only, (order.slot, order.stage + stages * order.backward, table, first, allowed, caps))
-    turns = np.empty(durations.size + 2 * n, dtype=np.int64)
-    makespan = dispatch(
-        np.array(rule),
-        durations,
-        order.device_offsets,
-        *arrays,
-        9,
-        hop,
-        np.empty_like(durations),
-        device,
-        starts,
-        turns,
-    )
-    return makespan, device.tolist(), starts.tolist()
+    given = SlotTasks(*map(read_only, (given, allowed, first, caps)))
+    own = (durations, order.device_offsets, order.slot, order.stage + stages * order.backward)
+    device, ahead, back = np.empty((3, n), dtype=np.int64)
+    made = Listed(np.empty_like(durations), device, ahead, back, np.empty(durations.size + 2 * n, dtype=np.int64))
+    makespan = list_schedule(ListRule(*rule[:3], bool(rule[3])), PipelineOps(*map(read_only, own), hop, 9), given, made)
+    return makespan, device.tolist(), [ahead.tolist(), back.tolist()]
 
 
 @pytest.mark.parametrize(
@@ -413,25 +401,26 @@ def test_curves_leave_room_for_slots_in_flight(slots):
 
 def what_comes_after(gaps):
     """The longest time from each op's start to the end of all, by the rules alone."""
-    front, backs, width, slots, _, hop, home = gaps.shape
+    pipe, ops = pipeline_of(gaps.order, len(gaps.plan.device), gaps.tasks.window, gaps.hop), gaps.plan.ops
+    front, backs, width, slots = pipe.front, pipe.backs, pipe.width, pipe.num_slots
     follow = {op: [] for op in range(gaps.num_ops)}
-    for row in gaps.sequence:
+    for row in gaps.plan.sequence:
         for op, later in pairwise(row[1 : row[0] + 1]):
-            follow[op].append((later, gaps.ops[op, 0]))
-    for d, row in enumerate(gaps.sequence):
+            follow[op].append((later, ops[op]["took"]))
+    for d, row in enumerate(gaps.plan.sequence):
         for op in row[1 : row[0] + 1]:
-            took, before, lag, _, gate = gaps.ops[op]
-            away = hop * (d != (home if gate >= slots else 0))
+            took, before, lag, _, gate = ops[op].tolist()
+            away = pipe.hop * (d != (pipe.last_device if gate >= slots else 0))
             if before >= 0:
                 opens = front <= op < backs and gate < slots
-                since = 0 if opens else gaps.ops[before, 0] + (lag if op < front else away)
+                since = 0 if opens else ops[before]["took"] + (lag if op < front else away)
                 follow[before].append((op, since))
             if front <= op < backs:
                 opened = gate * width if gate < slots else (gate - slots + 1) * width - 1
                 follow[op].append((opened, took + away))
     after = {}
     for op in sorted(follow, key=lambda op: (-gaps.starts[op], op < front)):  # all ops that run take some time
-        after[op] = max([gaps.ops[op, 0], *(since + after[later] for later, since in follow[op])])
+        after[op] = max([ops[op]["took"], *(since + after[later] for later, since in follow[op])])
     return after
 
 
@@ -457,18 +446,19 @@ def test_what_is_on_a_longest_path_and_what_comes_after(monkeypatch, slots, task
         task_devices=devices,
     )
     gaps = seen[0]
-    plan, size = (gaps.sequence, gaps.ops, gaps.device), gaps.num_ops
+    plan, size, starts = gaps.plan, gaps.num_ops, gaps.starts
+    pipe = pipeline_of(gaps.order, len(plan.device), gaps.tasks.window, gaps.hop)
     on, path, after = (np.zeros(size, dtype=np.int64) for _ in range(3))
     need, count, at = np.zeros((size, 2), dtype=np.int64), np.zeros(size, dtype=np.int64), np.zeros(3, dtype=np.int64)
-    free = np.array([(gaps.starts + gaps.ops[:, 0])[row[1 : row[0] + 1]].max() for row in gaps.sequence])
-    tasks = from_python(critical)(plan, gaps.starts, gaps.shape, free, path, on)
-    from_python(set_after)(plan, gaps.starts, gaps.shape, need, count, at, after)
+    free = np.array([(starts + plan.ops["took"])[row[1 : row[0] + 1]].max() for row in plan.sequence])
+    tasks = from_python(critical)(plan, starts, pipe, free, path, on)
+    from_python(set_after)(plan, starts, pipe, need, count, at, after)
     ran = np.flatnonzero(gaps.starts >= 0)
     assert after[ran].tolist() == [what_comes_after(gaps)[op] for op in ran]
     longest = np.flatnonzero(on)
     assert (gaps.starts[longest] + after[longest] == gaps.makespan).all()
     assert gaps.starts[longest].min() == 0
-    assert sorted(path[:tasks]) == [op for op in longest if op >= gaps.shape[0]]
+    assert sorted(path[:tasks]) == [op for op in longest if op >= pipe.front]
 
 
 def test_replicas_begin_with_as_much_work():
@@ -481,15 +471,15 @@ def test_long_items_stay_in_their_slots_when_replicas_are_evened(monkeypatch):
     """Replica 0 has two, and more work by them: exchanged, one of them would hold up a slot of the other replica."""
     own, ahead = np.array([[10 + i % 2] for i in range(24)]), np.arange(24) % 5
     own[[0, 4]] = 50
-    problem = PipelineProblem.of(PipelineRequest(own, [[1, 1]], [[2, 2]], 2, 3))
-    tasks = Tasks.of("task_item", TaskRequest(np.arange(24), ahead, 2 * ahead, 2), 24, problem.order)
+    problem = PipelineProblem.from_request(PipelineRequest(own, [[1, 1]], [[2, 2]], 2, 3))
+    tasks = Tasks.from_request("task_item", TaskRequest(np.arange(24), ahead, 2 * ahead, 2), 24, problem.order)
     cells = np.arange(24) // 4
     evened = _evened(problem, tasks, cells)
     moved = evened != cells
     assert moved.any()
     assert (evened[moved] % 3 == cells[moved] % 3).all()
     assert evened[[0, 4]].tolist() == [0, 1]
-    monkeypatch.setattr("solvers.pipeline._multiplex_starts._MOST_PAIRS", 3 * 4**2 - 1)
+    monkeypatch.setattr("solvers.pipeline.multiplex_slots._MOST_PAIRS", 3 * 4**2 - 1)
     assert (_evened(problem, tasks, cells) == cells).all()
 
 

@@ -10,8 +10,7 @@ from pipeline_oracles import ends_by_events, makespan_by_networkx, most_held, on
 
 from solvers.errors import UsageError
 from solvers.pipeline import OpOrder, gpipe, interleaved, one_f_one_b, run
-from solvers.pipeline._kernels import one_f_one_b_makespan
-from solvers.pipeline._stages import Stages
+from solvers.pipeline.run import Stages, one_f_one_b_makespan
 
 of_rounds = from_python(one_f_one_b_makespan)
 
@@ -61,7 +60,7 @@ def test_rounds_are_1f1b(slots, stages, lead, hop, random):
     forward = [[random.randint(0, 9) for _ in range(stages)]]
     backward = [[0] * lead + [random.randint(1, 9) for _ in range(stages - lead)]]
     loads = np.array([[random.randint(0, 9)] for _ in range(slots)])
-    durations = Stages.of(forward, backward, None, None, hop).durations(loads)
+    durations = Stages.from_tables(forward, backward, None, None, hop).durations(loads)
     found = of_rounds(durations, lead, hop, np.empty(stages + 1, dtype=np.int64))
     assert found == run(loads, forward, backward, one_f_one_b(slots, stages, lead), hop=hop).makespan
     if lead == 0:

@@ -13,8 +13,8 @@ from pipeline_oracles import best_makespan, fluid_by_scipy, most_held, outlier_b
 import solvers
 from solvers import _all_ways
 from solvers.errors import CertificateError, InfeasibleError
-from solvers.pipeline import _search, gpipe, interleaved, one_f_one_b
-from solvers.pipeline._all_ways import any_way
+from solvers.pipeline import _cells, gpipe, interleaved, one_f_one_b
+from solvers.pipeline._cells import any_way
 
 FREE = sorted(solvers.PIPELINERS)
 
@@ -102,7 +102,7 @@ def full(seed):
 
 def test_what_a_search_does_not_find_is_found(monkeypatch):
     found = []
-    monkeypatch.setattr(_search, "any_way", lambda problem: found.append(any_way(problem)) or found[-1])
+    monkeypatch.setattr(_cells, "any_way", lambda problem: found.append(any_way(problem)) or found[-1])
     for seed in range(200):
         given, rules = full(seed)
         if len(given[0]) <= _all_ways.MOST_ITEMS:

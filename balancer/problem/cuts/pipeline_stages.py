@@ -27,7 +27,7 @@ from solvers.pipeline import (
     run,
     run_turns,
 )
-from solvers.pipeline.parts import PipelineProblem, held_by_replica
+from solvers.pipeline.solver import PipelineProblem, held_by_replica
 
 __all__ = ["PipelineStages"]
 
@@ -363,7 +363,7 @@ class PipelineStages:
         """Return a cost of samples, and how much of it a rank holds at most in a step of no more than `makespan`."""
         keywords = self.solver_keywords() | {"in_flight_cap": None, "allow_empty": True}
         asked = PipelineRequest(work, num_replicas=num_ranks, num_slots=num_slots, **keywords)
-        return held_by_replica(PipelineProblem.of(asked), makespan)
+        return held_by_replica(PipelineProblem.from_request(asked), makespan)
 
     def solver_keywords(self) -> dict[str, Any]:
         """Return these as :func:`solvers.schedule_pipeline` takes them."""

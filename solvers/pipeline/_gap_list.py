@@ -1,0 +1,520 @@
+"""One pipeline with tasks in its gaps: the best of some list schedules, which a search then makes shorter.
+
+A list schedule lets every device do at any time what serves best; see :func:`list_schedule`. Of the device
+that decides next, in this order of preference,
+
+1. the forward of a task, where it is urgent or fits the gap before the device's next op;
+2. the backward of a task, where it fits, or where nothing else can go on;
+3. the pipeline's next op, if it can start now;
+4. nothing, until something can.
+
+No rule is best everywhere, so some are tried (:data:`_RULES`).
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers._jit import helper, kernel
+from solvers.errors import TimeLimitError
+from solvers.groups import read_only
+from solvers.pipeline._gap_run import NEVER, Plan, ops_of, pipeline_of
+from solvers.pipeline._gap_search import Items, no_items, search_gaps
+from solvers.pipeline._problem import NO_CAP, SlotTasks, Tasks, held_by_given
+from solvers.pipeline.orders import OpOrder
+
+Ints = NDArray[np.int64]
+NO_TASK = np.int64(-1)
+_SPARE = 10
+"""A tenth of all room is not for tasks that run ahead, so that the slot that is next finds some."""
+_UNITS = 160
+"""Of work for each op of a list schedule; measured."""
+_SEED = 20_260_101
+
+
+class ListRule(NamedTuple):
+    """What a list schedule prefers."""
+
+    urgent: int  # slots ahead whose forwards are urgent
+    over: int  # by how much of itself, in parts of 256, a task may exceed its gap
+    slack: int  # by how much a device may be over the mean
+    # whether there are caps: then forwards run slot by slot, and where one finds no room, devices that can make some
+    # run backwards before anything else
+    capped: bool
+
+
+class PipelineOps(NamedTuple):
+    """The pipeline's own ops. Read-only."""
+
+    durations: Ints  # int64[K, 2 S]
+    offsets: Ints  # int64[D + 1]: where the ops of each device begin, in turn
+    slots: Ints  # int64[T]
+    cells: Ints  # int64[T]: stage, and S more of a backward
+    hop: int
+    window: int  # slots by which tasks may run ahead
+
+
+class Listed(NamedTuple):
+    """A schedule; -1 where there is nothing yet. Writable."""
+
+    ends: Ints  # int64[K, 2 S]: when the pipeline's ops end
+    device: Ints  # int64[t]: where tasks run
+    forward_start: Ints  # int64[t]
+    backward_start: Ints  # int64[t]
+    turns: Ints  # int64[K 2 S + 2 t]: how many ops were left when each began; forwards of tasks, then backwards, behind
+
+
+DEVICE = np.dtype(
+    [
+        ("free", np.int64),  # since when it is free
+        ("wakes", np.int64),  # when it decides next
+        ("next_op", np.int64),  # the pipeline's next op there
+        ("rest", np.int64),  # what the rest of these takes
+        ("owed", np.int64),  # what the backwards take that it owes
+        ("held", np.int64),  # what it holds
+        ("in_flight", np.int64),  # and what of that belongs to slots whose backwards are not back in the first stage
+        ("queued", np.int64),  # how many backwards it owes
+    ]
+)
+"""What a device is about."""
+SLOT = np.dtype(
+    [
+        ("left", np.int64),  # tasks before the first stage whose forwards have not begun
+        ("ready", np.int64),  # when all that have begun are there
+        ("late_left", np.int64),  # the same of generators, after the last stage
+        ("late_ready", np.int64),
+    ]
+)
+"""What has run of a slot's tasks."""
+
+
+class Board(NamedTuple):
+    """What a device looks at before it decides. Each array that is handed over costs some nanoseconds: no others."""
+
+    rule: ListRule
+    hop: int
+    window: int
+    tasks: SlotTasks
+    device: Ints  # int64[t]: where tasks run
+    devices: NDArray[np.void]  # DEVICE[D]
+    slots: NDArray[np.void]  # SLOT[K]
+
+
+# --- what can run ----------------------------------------------------------------------------------------------------
+
+
+@helper
+def _earliest(k, cell, now, ops, ends, slots):
+    """When an op can start, and whether that is known: else it is the least that it can be.
+
+    It goes back along the slot's ops to one that has ended, or to what is not known: O(S), and mostly O(1).
+    """
+    durations, num_devices = ops.durations, len(ops.offsets) - 1
+    num_stages = durations.shape[1] // 2
+    more, known = np.int64(0), True
+    while True:
+        if cell == 0:
+            known &= slots[k]["left"] == 0
+            return max(now, (slots[k]["ready"] if known else now) + more), known
+        if cell == 2 * num_stages - 1 and slots[k]["late_left"] > 0:
+            known = False
+        elif cell == 2 * num_stages - 1 and slots[k]["late_ready"] > 0:
+            return max(now, slots[k]["late_ready"] + more), known
+        last = cell - 1 if cell < num_stages else (num_stages - 1 if cell == 2 * num_stages - 1 else cell + 1)
+        if last % num_stages % num_devices != cell % num_stages % num_devices:
+            more += ops.hop
+        if ends[k, last] >= 0:
+            return max(now, ends[k, last] + more), known
+        more += durations[k, last]
+        known = False
+        cell = last
+
+
+@helper
+def _spare_room(caps, devices):
+    """What all devices may hold of tasks that run ahead."""
+    room = np.int64(0)
+    for d in range(len(caps)):
+        room += min(caps[d] - caps[d] // _SPARE - devices[d]["in_flight"], NEVER // len(caps))
+    return room
+
+
+@helper
+def _makes_room(k, d, tasks, devices, device):
+    """Whether a device can make room, by backwards alone, for a slot's task that finds none on any device."""
+    caps, each, short = tasks.caps, tasks.each, np.int64(0)
+    for i in range(tasks.first[k], tasks.first[k + 1]):
+        fits = device[i] >= 0 or tasks.each[i]["backward"] == 0 or each[i]["size"] <= short
+        for e in range(len(caps)):
+            fits |= tasks.allowed[i, e] and devices[e]["held"] + each[i]["size"] <= caps[e]
+        if not fits:
+            short = each[i]["size"]
+    return short > 0 and devices[d]["held"] + short > caps[d] and devices[d]["in_flight"] + short <= caps[d]
+
+
+@helper
+def _forward(d, now, gap, target, begun, waiting, board):
+    """Return a task whose forward is to run now: the first slot's that fits the gap, or that is urgent; else none.
+
+    It must leave the device below its target, unless the first stage waits for it. Where there are caps, no slot's run
+    before all of the slot before it have, and none that runs ahead takes the last of the room. O(tasks of a window).
+    """
+    rule, tasks, devices, window = board.rule, board.tasks, board.devices, board.window
+    ahead = window if gap > 0 or rule.over >= 256 else min(window, rule.urgent)
+    after = now + gap + devices[d]["rest"] + devices[d]["owed"]
+    if after > target and not waiting:
+        return NO_TASK
+    room = _spare_room(tasks.caps, devices) if rule.capped else np.int64(NEVER)
+    for k in range(begun, min(len(tasks.first) - 1, begun + ahead)):
+        if board.slots[k]["left"] == 0:
+            continue
+        for i in range(tasks.first[k], tasks.first[k + 1]):
+            if tasks.each[i]["late"] > 0:
+                continue
+            took, size = (
+                tasks.each[i]["forward"],
+                tasks.each[i]["size"] if tasks.each[i]["backward"] > 0 else np.int64(0),
+            )
+            full = size > 0 and devices[d]["held"] + size > tasks.caps[d]
+            if board.device[i] >= 0 or not tasks.allowed[i, d] or full:
+                continue
+            if k > begun and size > room:
+                continue
+            late = max(0, took - gap)
+            urgent = k < begun + rule.urgent or late * 256 <= rule.over * took
+            if (k == begun and waiting) or (urgent and after + late + tasks.each[i]["backward"] <= target):
+                return i
+        if rule.capped:
+            break
+    return NO_TASK
+
+
+@helper
+def _generator(d, now, ends, board):
+    """Return a generator's task that can run now, the first slot's and its longest, or none; and when another can."""
+    tasks = board.tasks
+    num_stages, soon = ends.shape[1] // 2, np.int64(NEVER)
+    away = board.hop if d != (num_stages - 1) % tasks.allowed.shape[1] else np.int64(0)
+    for k in range(len(tasks.first) - 1):
+        end = ends[k, num_stages - 1]
+        if board.slots[k]["late_left"] == 0 or end < 0:
+            continue
+        for i in range(tasks.first[k], tasks.first[k + 1]):
+            if tasks.each[i]["late"] == 0 or board.device[i] >= 0 or not tasks.allowed[i, d]:
+                continue
+            if end + away <= now:
+                return i, soon
+            soon = min(soon, end + away)
+    return NO_TASK, soon
+
+
+@helper
+def _backward(d, now, gap, forced, ends, queue, board):
+    """Return a task whose backward is to run now, the longest that fits, or none; and when another can. O(queue)."""
+    tasks, num_stages = board.tasks.each, ends.shape[1] // 2
+    best, longest, soon = NO_TASK, np.int64(0), np.int64(NEVER)
+    for at in range(board.devices[d]["queued"]):
+        i = queue[d, at]
+        end = ends[tasks[i]["slot"], num_stages]
+        if end < 0:
+            continue
+        ready = end + (board.hop if d > 0 else 0)
+        if ready > now:
+            soon = min(soon, ready)
+            continue
+        took = tasks[i]["backward"]
+        if (forced or max(0, took - gap) * 256 <= board.rule.over * took) and (best < 0 or took > longest):
+            best, longest = i, took
+    return best, soon
+
+
+# --- what runs -------------------------------------------------------------------------------------------------------
+
+
+@helper
+def _start_forward(i, d, now, home, queue, board):
+    """Run the forward of a task; returns when it ends. `home` is the last stage's device."""
+    tasks, devices, slots, hop = board.tasks, board.devices, board.slots, board.hop
+    k, end = tasks.each[i]["slot"], now + tasks.each[i]["forward"]
+    board.device[i] = d
+    if tasks.each[i]["late"] > 0:
+        slots[k]["late_left"] -= 1
+        slots[k]["late_ready"] = max(slots[k]["late_ready"], end + (hop if d != home else 0))
+    else:
+        slots[k]["left"] -= 1
+        slots[k]["ready"] = max(slots[k]["ready"], end + (hop if d > 0 else 0))
+    if tasks.each[i]["backward"] > 0:
+        devices[d]["owed"] += tasks.each[i]["backward"]
+        devices[d]["held"] += tasks.each[i]["size"]
+        devices[d]["in_flight"] += tasks.each[i]["size"]
+        queue[d, devices[d]["queued"]] = i
+        devices[d]["queued"] += 1
+    return end
+
+
+@helper
+def _start_backward(i, d, now, each, devices, queue):
+    """Run the backward of a task; returns when it ends."""
+    devices[d]["owed"] -= each[i]["backward"]
+    devices[d]["held"] -= each[i]["size"]
+    at = 0
+    while queue[d, at] != i:
+        at += 1
+    devices[d]["queued"] -= 1
+    queue[d, at] = queue[d, devices[d]["queued"]]
+    return now + each[i]["backward"]
+
+
+@helper
+def _loosen(k, tasks, devices, device):
+    """A slot is back in the first stage: its tasks' backwards can free what they hold."""
+    for i in range(tasks.first[k], tasks.first[k + 1]):
+        if tasks.each[i]["backward"] > 0:
+            devices[device[i]]["in_flight"] -= tasks.each[i]["size"]
+
+
+@helper
+def _decides_first(devices):
+    """Return the device that decides next, of several the first."""
+    d = 0
+    for e in range(1, len(devices)):
+        if devices[e]["wakes"] < devices[d]["wakes"]:
+            d = e
+    return d
+
+
+@helper
+def _target(now, unplaced, devices):
+    """When all devices end that share what is left."""
+    total = unplaced
+    for d in range(len(devices)):
+        total += max(now, devices[d]["free"]) + devices[d]["rest"] + devices[d]["owed"]
+    return total // len(devices)
+
+
+@helper
+def _wake_others(d, now, devices):
+    """Devices that wait decide anew."""
+    for e in range(len(devices)):
+        if e != d and devices[e]["wakes"] > now and devices[e]["free"] <= now:
+            devices[e]["wakes"] = now
+
+
+@helper
+def _begin(rule, ops, tasks, listed):
+    """Set everything to where nothing has run."""
+    num_devices, num_slots, n = len(ops.offsets) - 1, ops.durations.shape[0], len(tasks.each)
+    listed.ends[:], listed.device[:], listed.forward_start[:], listed.backward_start[:] = -1, -1, -1, -1
+    devices, slots = np.zeros(num_devices, DEVICE), np.zeros(num_slots, SLOT)
+    for i in range(n):
+        if tasks.each[i]["late"] > 0:
+            slots[tasks.each[i]["slot"]]["late_left"] += 1
+        else:
+            slots[tasks.each[i]["slot"]]["left"] += 1
+    for d in range(num_devices):
+        devices[d]["next_op"] = ops.offsets[d]
+        for op in range(ops.offsets[d], ops.offsets[d + 1]):
+            devices[d]["rest"] += ops.durations[ops.slots[op], ops.cells[op]]
+    return Board(rule, ops.hop, ops.window, tasks, listed.device, devices, slots)
+
+
+@helper
+def _count(tasks, num_ops):
+    """How many ops and halves of tasks there are, what these take, and whether some are a generator's."""
+    left, unplaced, late = num_ops, np.int64(0), False
+    for i in range(len(tasks.each)):
+        late |= tasks.each[i]["late"] > 0
+        unplaced += tasks.each[i]["forward"] + tasks.each[i]["backward"]
+        left += 2 if tasks.each[i]["backward"] > 0 else 1
+    return left, unplaced, late
+
+
+@kernel
+def list_schedule(rule, ops, tasks, listed):
+    """Make a schedule; returns its makespan, or NEVER where caps let nothing go on.
+
+    Devices decide in the order of time. Each turn runs one op, or puts a device to sleep: O(D) and what the preferred
+    kinds of ops cost to find.
+    """
+    board = _begin(rule, ops, tasks, listed)
+    devices, slots = board.devices, board.slots
+    num_slots, width, n = ops.durations.shape[0], ops.durations.shape[1], len(tasks.each)
+    left, unplaced, some_late = _count(tasks, len(ops.slots))
+    queue, home = np.empty((len(devices), n), np.int64), (width // 2 - 1) % len(devices)  # backwards that devices owe
+    makespan, begun = np.int64(0), np.int64(0)  # slots below `begun` have begun in the first stage
+    while left > 0:
+        # 1. Who decides, and how long until its next op of the pipeline can start: a gap for tasks.
+        d = _decides_first(devices)
+        now, op = devices[d]["wakes"], devices[d]["next_op"]
+        if now >= NEVER:
+            return np.int64(NEVER)
+        has, known, gap, k, cell = op < ops.offsets[d + 1], False, np.int64(0), np.int64(-1), np.int64(-1)
+        if has:
+            k, cell = ops.slots[op], ops.cells[op]
+            ready, known = _earliest(k, cell, now, ops, listed.ends, slots)
+            gap = ready - now
+        runs = known and gap == 0
+        blocked = begun < num_slots and slots[begun]["left"] > 0
+        waiting = blocked and devices[0]["free"] <= now and ops.cells[devices[0]["next_op"]] == 0
+        # 2. What it runs; a forward of the pipeline is let be, as what follows it waits for it.
+        i, back, soon, end = NO_TASK, NO_TASK, np.int64(NEVER), np.int64(NEVER)
+        if some_late and not runs:
+            i, soon = _generator(d, now, listed.ends, board)
+        if i < 0 and begun < num_slots and (not runs or cell < width // 2 or blocked):
+            target = _target(now, unplaced, devices) + rule.slack
+            i = _forward(d, now, gap, target, begun, waiting, board)
+        full = rule.capped and blocked and _makes_room(begun, d, tasks, devices, listed.device)
+        if (not runs or full) and (i < 0 or full):
+            forced = not has or (blocked and not known) or full
+            back, then = _backward(d, now, gap, forced, listed.ends, queue, board)
+            soon = min(soon, then)
+        if i >= 0 and (back < 0 or (tasks.each[i]["slot"] == begun and waiting)):
+            end = _start_forward(i, d, now, home, queue, board)
+            listed.forward_start[i] = now
+            unplaced -= tasks.each[i]["forward"] + tasks.each[i]["backward"]
+            listed.turns[ops.durations.size + i] = left
+        elif back >= 0:
+            end = _start_backward(back, d, now, tasks.each, devices, queue)
+            listed.backward_start[back] = now
+            listed.turns[ops.durations.size + n + back] = left
+        elif runs:
+            listed.turns[k * width + cell] = left
+            end = listed.ends[k, cell] = now + ops.durations[k, cell]
+            devices[d]["next_op"] += 1
+            devices[d]["rest"] -= ops.durations[k, cell]
+            begun += cell == 0
+            if cell == width // 2:
+                _loosen(k, tasks, devices, listed.device)
+        else:
+            devices[d]["wakes"] = min(soon, now + gap if known else NEVER)
+        # 3. Whoever sleeps may now have something to do.
+        if end < NEVER:
+            left -= 1
+            makespan = max(makespan, end)
+            devices[d]["free"] = devices[d]["wakes"] = end
+        elif d > 0 or not waiting:
+            continue
+        _wake_others(d, now, devices)
+    return makespan
+
+
+# --- the schedule of a pipeline --------------------------------------------------------------------------------------
+
+_RULES = (
+    (1, 64, 0), (2, 64, 0.01), (2, 64, 0), (1, 0, 0.1), (1, 64, 0.03), (1, 64, 0.1), (2, 0, 0), (3, 64, 0),
+    (1, 64, 0.01), (1, 0, 0), (3, 64, 0.01), (1, 0, 0.01), (2, 0, 0.01), (1, 32, 0), (2, 32, 0), (4, 64, 0),
+)  # fmt: skip
+"""As :class:`ListRule` has them, the slack as a part of the mean: the rules that were best most often come first."""
+_CAPPED = (
+    (1, 128, 0.01), (2, 128, 0.005), (2, 64, 0.01), (1, 64, 0.01), (2, 128, 0.01), (1, 128, 0.005), (1, 64, 0.02),
+    (3, 128, 0.01), (1, 64, 0),
+)  # fmt: skip
+"""The same where what is held has a cap; the others follow."""
+
+
+@dataclass(slots=True, eq=False)
+class Gaps:
+    """A schedule of one pipeline with tasks in its gaps."""
+
+    order: OpOrder
+    hop: int
+    tasks: Tasks
+    given: SlotTasks
+    makespan: int
+    starts: Ints  # int64[K 2 S + 2 t]: of the pipeline's ops, and of tasks' forwards and backwards; -1: does not run
+    plan: Plan
+    items: Items
+    state: Ints
+
+    @classmethod
+    def listed(
+        cls, durations: Ints, order: OpOrder, hop: int, tasks: Tasks, given: SlotTasks, units: int, goal: int
+    ) -> "Gaps":
+        """Make list schedules for so much work, or until there is one, and keep the best; no items move.
+
+        Raises TimeLimitError where caps let none of them go on.
+        """
+        cells = read_only(order.stage + durations.shape[1] // 2 * order.backward)
+        ops = PipelineOps(
+            read_only(durations.view()), order.device_offsets, read_only(order.slot), cells, hop, tasks.window
+        )
+        best, kept = _best_list(ops, tasks, given, units, goal)
+        if kept is None:
+            least = -(-held_by_given(order, given) // order.num_devices)
+            raise TimeLimitError(
+                f"found no schedule under {{held_cap}}; with less than {least} on every device there is none",
+                "give a larger {held_cap}",
+            )
+        ran = np.where(kept.ends >= 0, kept.ends - durations, -1)
+        starts = np.concatenate([ran.ravel(), kept.forward_start, kept.backward_start])
+        sequence = _sequences(kept, starts, order)
+        plan = Plan(
+            sequence, ops_of(durations, order, hop, given, tasks.window), kept.device, given.each["slot"].copy()
+        )
+        return cls(order, hop, tasks, given, best, starts, plan, no_items(), np.array([_SEED], dtype=np.int64))
+
+    @property
+    def num_ops(self) -> int:
+        """Of the pipeline and the tasks."""
+        return len(self.starts)
+
+    @property
+    def durations(self) -> Ints:
+        """Of the pipeline's ops: int64[K, 2 S]."""
+        front = self.num_ops - 2 * len(self.plan.device)
+        return np.ascontiguousarray(self.plan.ops["took"][:front]).reshape(self.order.num_slots, -1)
+
+    def search(self, units: int, goal: int) -> int:
+        """Search for so much work; returns what was done."""
+        pipe = pipeline_of(self.order, len(self.plan.device), self.tasks.window, self.hop)
+        makespan, work = search_gaps(
+            (units, goal), self.plan, self.starts, self.order.graph, pipe, self.given, self.items, self.state
+        )
+        self.makespan = int(makespan)
+        return int(work)
+
+
+def _best_list(ops: PipelineOps, tasks: Tasks, given: SlotTasks, units: int, goal: int) -> tuple[int, Listed | None]:
+    """Return the best of as many list schedules as there is work for, and its makespan; None where there is none."""
+    (k, width), n = ops.durations.shape, len(given.each)
+    mean = (int(ops.durations.sum()) + int(given.each["forward"].sum()) + int(given.each["backward"].sum())) // (
+        len(ops.offsets) - 1
+    )
+    rules = [(*rule, False) for rule in _RULES]
+    if (tasks.caps < NO_CAP).any():
+        rules = [(*rule, True) for rule in _CAPPED] + rules
+    most = max(1, units // (_UNITS * (len(ops.cells) + 2 * n)))
+    best, kept, window = NEVER, None, tasks.window
+    while kept is None and window:  # the less runs ahead, the less is held
+        for at, (urgent, over, slack, capped) in enumerate(rules):
+            if at >= most and kept is not None:
+                break
+            device, ahead, back = (np.empty(n, dtype=np.int64) for _ in range(3))
+            turns = np.empty(k * width + 2 * n, dtype=np.int64)
+            listed = Listed(np.empty((k, width), dtype=np.int64), device, ahead, back, turns)
+            rule = ListRule(urgent, over, int(slack * mean), capped)
+            makespan = list_schedule(rule, ops._replace(window=window), given, listed)
+            if makespan < best:
+                best, kept = int(makespan), listed
+            if best <= goal:
+                break
+        window //= 2
+    return best, kept
+
+
+def _sequences(listed: Listed, starts: Ints, order: OpOrder) -> Ints:
+    """Return each device's ops in turn, with room for all tasks."""
+    stages, devices = order.num_stages, order.num_devices
+    stage = np.tile(np.arange(2 * stages) % stages % devices, order.num_slots)
+    owner = np.concatenate([stage, listed.device, listed.device])
+    ran = np.flatnonzero(starts >= 0)
+    turn = ran[np.argsort(-listed.turns[ran], kind="stable")]
+    counts = np.bincount(owner[turn], minlength=devices)
+    most = np.bincount(stage, minlength=devices).max() + 2 * len(listed.device)
+    sequence = np.zeros((devices, most + 2), dtype=np.int64)
+    for d in range(devices):
+        sequence[d, 0] = counts[d]
+        sequence[d, 1 : counts[d] + 1] = turn[owner[turn] == d]
+    return sequence

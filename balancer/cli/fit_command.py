@@ -2,12 +2,14 @@
 
 import json
 import os
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 from balancer.cli.parser import command
 from balancer.cost.fit import WEIGHTS, CostFit, fit_cost
+from balancer.cost.fit_terms import TermsFit, fit_terms
 from balancer.cost.integer import IntegerCost
 from balancer.errors import FitError, InputError
 from balancer.io.measurements import read_measurements
@@ -27,18 +29,26 @@ __all__ = ["fit_command"]
     help="Which squared errors to minimise.",
 )
 @click.option(
+    "--areas",
+    metavar="NAME,NAME",
+    help="Fit a term for each kind of layer, such as full,window1024, chosen by held-out error.",
+)
+@click.option("--where", "only", multiple=True, metavar="COLUMN=VALUE", help="Only rows with this value in a column.")
+@click.option(
     "--max-error", type=float, default=0.1, show_default=True, metavar="E", help="Largest held-out error to accept."
 )
 @click.option("--force", is_flag=True, help="Accept a fit whose error is too large, and say so.")
 @click.option("--plot", metavar="FILE.png|svg", help="Draw the residuals; needs the extra 'plot' (matplotlib).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 def fit_command(
-    measurements: str, skip: int, weights: str, max_error: float, force: bool, plot: str | None, as_json: bool
-) -> None:
+    measurements: str, skip: int, weights: str, areas: str | None, only: tuple[str, ...], max_error: float, force: bool,
+    plot: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Fit seconds = c0 + a*sum(l) + b*sum(l^2) to MEASUREMENTS (CSV, Parquet, JSONL).
 
-    One row per step has columns lengths (a list) and seconds; one row per sample: step, length and seconds. A column
-    degree says how many ranks shared the step; then what they exchange is fitted too.
+    One row per step has columns lengths (a list) and seconds; one row per sample: step, length and seconds; one row per
+    call on one sample: length and seconds. Times may be in milliseconds. A column degree says how many ranks shared the
+    step; then what they exchange is fitted too.
 
     \b
     balancer fit steps.csv --skip 10
@@ -50,12 +60,20 @@ def fit_command(
         check_plot(plot)  # before the work
     if not max_error > 0:
         raise InputError(f"--max-error must be > 0, got {max_error}")
-    lengths, seconds, degrees = read_measurements(measurements)
+    lengths, seconds, degrees = read_measurements(measurements, dict(map(_condition, only)))
+    fit: CostFit | TermsFit
     try:
-        fit = fit_cost(
-            lengths[skip:], seconds[skip:], degrees=None if degrees is None else degrees[skip:], weights=weights,
-            max_error=max_error, force=force,
-        )  # fmt: skip
+        if areas is None:
+            fit = fit_cost(
+                lengths[skip:], seconds[skip:], degrees=None if degrees is None else degrees[skip:], weights=weights,
+                max_error=max_error, force=force,
+            )  # fmt: skip
+        elif degrees is not None and (degrees > 1).any():
+            raise InputError("--areas takes no steps of several ranks (column 'degree'): fit those without it")
+        else:
+            fit = fit_terms(
+                lengths[skip:], seconds[skip:], areas.split(","), weights=weights, max_error=max_error, force=force
+            )
         cost = fit.integer_cost()
     except FitError as error:
         hint = "" if "a = b = 0" in str(error) else "\nuse --force to have it all the same"
@@ -67,13 +85,25 @@ def fit_command(
     if as_json:
         click.echo(json.dumps(_document(fit, cost, skip), indent=2))
         return
-    for line in _lines(fit, cost, os.path.basename(measurements)):
+    name = os.path.basename(measurements)
+    for line in _lines(fit, cost, name) if isinstance(fit, CostFit) else _term_lines(fit, cost, name):
         click.echo(printable(line))
     if plot is not None:
         click.echo(f"residuals drawn to {plot}")
 
 
-def _document(fit: CostFit, cost: IntegerCost, skipped: int) -> dict[str, Any]:
+def _condition(text: str) -> tuple[str, str]:
+    column, equals, value = text.partition("=")
+    if not column or not equals:
+        raise InputError(f"--where must be COLUMN=VALUE, got {text!r}")
+    return column, value
+
+
+def _document(fit: CostFit | TermsFit, cost: IntegerCost, skipped: int) -> dict[str, Any]:
+    more: dict[str, Any] = {"condition": fit.condition, "uncertain": list(fit.uncertain)} if isinstance(
+        fit, CostFit) else {
+        "alike": list(fit.alike), "left_out": list(fit.left_out), "by_length": [asdict(each) for each in fit.by_length],
+    }  # fmt: skip
     return {
         "cost": str(cost.model),
         "work_unit": cost.work_unit,
@@ -83,13 +113,12 @@ def _document(fit: CostFit, cost: IntegerCost, skipped: int) -> dict[str, Any]:
         "held_out_error": fit.held_out_error,
         "held_out_worst": fit.held_out_worst,
         "mean_error": fit.mean_error,
-        "condition": fit.condition,
         "steps": fit.steps,
         "skipped": skipped,
         "distinct_steps": fit.distinct_steps,
         "shortest": fit.shortest,
         "longest": fit.longest,
-        "uncertain": list(fit.uncertain),
+        **more,
         "forced": fit.refusal,
     }
 
@@ -118,4 +147,33 @@ def _lines(fit: CostFit, cost: IntegerCost, name: str) -> list[str]:
     off = f", off by at most {cost.rounding:.2g}" if cost.rounding else ""
     c0 = "overhead is c0" if shared else "c0 changes no plan"
     lines.append(f"--cost {cost.model}   (in units of {cost.work_unit}{off}; {c0})")
+    return lines
+
+
+def _term_lines(fit: TermsFit, cost: IntegerCost, name: str) -> list[str]:
+    """Say which terms were taken, which are not told apart, and how far off they are by length."""
+    units = {"c0": "s a step", "constant": "s a sample", "a": "s a unit of length"}
+    off = f", off by at most {cost.rounding:.2g}" if cost.rounding else ""
+    lines = [
+        f"{name}: {fit.steps:,} steps ({fit.distinct_steps:,} different), lengths {fit.shortest:,} to {fit.longest:,}",
+        f"seconds = {' + '.join(each for each, _, _ in fit.terms)}",
+        *(
+            f"  {symbol:<14} {value:>10.4g} +- {spread:<9.2g} {units.get(symbol, 's a pair of tokens')}"
+            for symbol, value, spread in fit.terms
+        ),
+        f"held-out error {fit.held_out_error:.2%} (worst step {fit.held_out_worst:.1%}); "
+        f"without lengths {fit.mean_error:.1%}",
+        *(
+            f"  lengths {each.shortest:>9,} to {each.longest:>9,}: {each.error:6.1%} over {each.steps:,} steps"
+            for each in fit.by_length
+        ),
+        *fit.alike,
+    ]
+    if fit.left_out:
+        lines.append(f"left out, as they make it no better: {', '.join(fit.left_out)}")
+    if fit.refusal is not None:
+        lines.append(f"forced: {fit.refusal}")
+    if "constant" not in (*fit.left_out, *(symbol for symbol, _, _ in fit.terms)):
+        lines.append("c0 is of a step or of each sample: steps with other numbers of samples would tell")
+    lines.append(f"--cost {cost.model}   (in units of {cost.work_unit}{off}; c0 changes no plan)")
     return lines

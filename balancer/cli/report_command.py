@@ -10,6 +10,7 @@ from balancer.cli.parser import command
 from balancer.cli.pictures import Pictures, picture_options
 from balancer.cli.run import print_run, progress, timed
 from balancer.cli.settings import engine_of
+from balancer.cost import COSTS, CostModel, parse_cost
 from balancer.errors import InputError
 from balancer.io.measurements import read_rank_times
 from balancer.offline.check import check_run
@@ -17,6 +18,7 @@ from balancer.offline.engines import Serial
 from balancer.offline.load import log_of
 from balancer.plan.step_plan import StepPlan
 from balancer.report.measured import MeasuredSteps
+from balancer.report.priced import PricedSteps
 from balancer.report.summary import RunSummary
 from balancer.report.text import printable
 
@@ -30,32 +32,51 @@ __all__ = ["report_command"]
 @click.option(
     "--measured", metavar="FILE", help="Set what ranks took (columns step, rank, seconds) beside what PLAN predicts."
 )
+@click.option(
+    "--cost", "costs", multiple=True, metavar="[PHASE=]COST", help="Price PLAN by another cost than it was planned by."
+)
 @engine_options
 @json_option
 def report_command(
     plan: str, log: str | None, as_json: bool, page: str | None, plot: str | None, step: int | None,
-    measured: str | None, **options: Any,
+    measured: str | None, costs: tuple[str, ...], **options: Any,
 ) -> None:  # fmt: skip
     """Check PLAN against its log and report what it gains; every number is recomputed, none copied."""
     engine = engine_of(options)
     pictures = Pictures.of(page, plot, step)
-    if (page or plot or measured) and not isinstance(engine, Serial | None):
+    if (page or plot or measured or costs) and not isinstance(engine, Serial | None):
         raise InputError(
-            "--html, --plot and --measured look at every step, which one process does: leave --engine and --jobs out"
+            "--html, --plot, --measured and --cost look at every step, which one process does: leave --engine and "
+            "--jobs out"
         )
     steps = MeasuredSteps(measured or "", {} if measured is None else read_rank_times(measured))
+    priced = PricedSteps(dict(map(_cost_of, costs)))
 
     def each(of_step: StepPlan, short: bool) -> None:
         pictures.add(of_step, short)
         steps.add(of_step)
+        priced.add(of_step)
 
     with timed() as seconds:
         with progress(as_json) as tick:
             summary = check_run(plan, RunSummary, log, engine=engine, tick=tick, each=each)
         pictures.write(summary, plan, log or log_of(plan))
     fit = None if measured is None else steps.fit()
-    more = None if fit is None else {"measured": fit.as_json()}
-    print_run(summary, f"{plan}: complete, checked", seconds[0], as_json, more=more, doing="checked")
+    more = {} if fit is None else {"measured": fit.as_json()}
+    more |= {"priced": priced.as_json()} if costs else {}
+    print_run(summary, f"{plan}: complete, checked", seconds[0], as_json, more=more or None, doing="checked")
+    for line in () if as_json else priced.lines():
+        click.echo(printable(line))
     for line in () if fit is None or as_json else fit.lines(os.path.basename(measured or "")):
         click.echo(printable(line))
     pictures.files.say(as_json)
+
+
+def _cost_of(text: str) -> tuple[str, CostModel]:
+    """Return the phase, empty if none is named, and its cost."""
+    phase, equals, cost = text.partition("=")
+    named = bool(equals) and phase.partition(":")[0] not in (*COSTS, "flops")
+    try:
+        return (phase.strip(), parse_cost(cost)) if named else ("", parse_cost(text))
+    except ValueError as error:
+        raise InputError(f"--cost {error}") from None

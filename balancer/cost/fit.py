@@ -21,13 +21,24 @@ from solvers.arguments import as_count, as_int64
 from solvers.errors import ArgumentError
 from solvers.types import Record
 
-__all__ = ["CostFit", "fit_cost"]
+__all__ = [
+    "FOLDS",
+    "WEIGHTS",
+    "CostFit",
+    "as_steps",
+    "fit_cost",
+    "fold_of",
+    "held_out",
+    "refusal_of",
+    "solve",
+    "spreads",
+]
 
 WEIGHTS = ("relative", "absolute")
 _FEWEST_STEPS = 10
 _FEWEST_OF_DEGREE = 3
 _FASTEST_S, _SLOWEST_S = 1e-12, 1e12
-_FOLDS = 5
+FOLDS = 5
 _RESAMPLES = 200
 _COLLINEAR = 1e-6
 _LENGTHS_MUST_HELP = 0.9
@@ -176,29 +187,27 @@ def fit_cost(
     design, measured, shortest, longest = _design(lengths, seconds)
     total_lengths = design[:, 1].copy()
     design, shared = _by_degree(design, degrees)
-    order, group = _groups(design)
-    distinct = int(group[-1]) + 1 if len(group) else 0
+    group, fold = fold_of(design)
+    distinct = int(group.max()) + 1 if len(group) else 0
     _check_rows(design, distinct, shortest, longest)
     weight = 1 / measured if weights == "relative" else np.ones_like(measured)
     condition = _condition(design, weight)
-    coefficients = _solve(design, measured, weight)
-    fold = np.empty(len(measured), dtype=np.int64)
-    fold[order] = group % _FOLDS
-    errors, mean_errors = _held_out(design, measured, weight, fold)
-    held_out, mean_error = float(errors.mean()), float(mean_errors.mean())
-    refusal = _refusal(coefficients, held_out, mean_error, max_error)
+    coefficients = solve(design, measured, weight)
+    errors, mean_errors = held_out(design, measured, weight, fold)
+    held_out_error, mean_error = float(errors.mean()), float(mean_errors.mean())
+    refusal = refusal_of(bool(coefficients[1:3].any()), held_out_error, mean_error, max_error)
     if refusal is not None and (not force or not coefficients[1:3].any()):
         raise FitError(refusal)
     return CostFit(
         constant=float(coefficients[0]),
         per_length=float(coefficients[1]),
         per_square=float(coefficients[2]),
-        spreads=_spreads(design, measured, weight),
+        spreads=spreads(design, measured, weight),
         steps=len(measured),
         distinct_steps=distinct,
         shortest=shortest,
         longest=longest,
-        held_out_error=held_out,
+        held_out_error=held_out_error,
         held_out_worst=float(errors.max()),
         mean_error=mean_error,
         condition=condition,
@@ -210,8 +219,8 @@ def fit_cost(
     )
 
 
-def _design(lengths: Sequence[ArrayLike], seconds: ArrayLike) -> tuple[_Floats, _Floats, int, int]:
-    """Columns 1, sum(l), sum(l^2) as float64[k, 3]; seconds; the shortest and the longest length."""
+def as_steps(lengths: Sequence[ArrayLike], seconds: ArrayLike) -> tuple[list[NDArray[np.int64]], _Floats]:
+    """Return lengths and seconds of every step, checked; ValueError names the step that cannot be one."""
     measured = np.array(seconds, dtype=np.float64)
     if measured.ndim != 1 or len(measured) != len(lengths):
         raise ValueError(f"seconds must be as many as steps, got {measured.shape} for {len(lengths)} steps")
@@ -225,14 +234,23 @@ def _design(lengths: Sequence[ArrayLike], seconds: ArrayLike) -> tuple[_Floats, 
         raise ValueError(
             f"seconds[{where}] must be from {_FASTEST_S:g} to {_SLOWEST_S:g}, got {measured[where]:g}; in seconds?"
         )
-    design = np.ones((len(measured), 3))
-    shortest, longest = 2**63 - 1, 0
+    steps = []
     for i, step in enumerate(lengths):
         values = as_int64(f"lengths[{i}]", step)
+        if len(values) and values.min() < 0:
+            raise ValueError(f"lengths[{i}] must be >= 0, got {int(values.min())}")
+        steps.append(values)
+    return steps, measured
+
+
+def _design(lengths: Sequence[ArrayLike], seconds: ArrayLike) -> tuple[_Floats, _Floats, int, int]:
+    """Columns 1, sum(l), sum(l^2) as float64[k, 3]; seconds; the shortest and the longest length."""
+    steps, measured = as_steps(lengths, seconds)
+    design = np.ones((len(measured), 3))
+    shortest, longest = 2**63 - 1, 0
+    for i, values in enumerate(steps):
         if len(values):
             shortest, longest = min(shortest, int(values.min())), max(longest, int(values.max()))
-            if shortest < 0:
-                raise ValueError(f"lengths[{i}] must be >= 0, got {shortest}")
         floats = values.astype(np.float64)
         design[i, 1:] = floats.sum(), (floats * floats).sum()
     return design, measured, min(shortest, longest), longest
@@ -264,23 +282,25 @@ def _by_degree(design: _Floats, degrees: ArrayLike | None) -> tuple[_Floats, lis
     return np.column_stack([divided, *more]), shared
 
 
-def _groups(design: _Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Order of the steps by sum(l), sum(l^2), degree; and, in this order, which of the distinct ones each is."""
+def fold_of(design: _Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return which of the distinct steps each one is, by its sums in order, and its fold: int64[k] each."""
     order = np.lexsort(design[:, :0:-1].T)
     rows = design[order]
     new = np.any(rows[1:] != rows[:-1], axis=1)
-    return order, np.concatenate([np.zeros(min(len(rows), 1), dtype=np.int64), np.cumsum(new)])
+    group = np.empty(len(design), dtype=np.int64)
+    group[order] = np.concatenate([np.zeros(min(len(rows), 1), dtype=np.int64), np.cumsum(new)])
+    return group, group % FOLDS
 
 
 def _check_rows(design: _Floats, distinct: int, shortest: int, longest: int) -> None:
     """Refuse what cannot be fitted, in the words of who measured it."""
-    needs = f"a fit of c0, a and b needs at least {_FEWEST_STEPS} steps, {_FOLDS} of them different"
+    needs = f"a fit of c0, a and b needs at least {_FEWEST_STEPS} steps, {FOLDS} of them different"
     if len(design) < _FEWEST_STEPS:
         raise InputError(f"{needs}; there are {len(design)}: measure more")
     remedy = "measure steps of other lengths too"
     if longest == shortest:
         raise InputError(f"all lengths are {longest}: a and b cannot be told apart; {remedy}")
-    if distinct < _FOLDS:
+    if distinct < FOLDS:
         raise InputError(f"{needs}; only {distinct} differ in sum(l) or sum(l^2): {remedy}")
     shared = " / degree" if design.shape[1] > len(_NAMES) else ""
     for column, name in ((1, f"sum(l){shared}"), (2, f"sum(l^2){shared}")):
@@ -303,7 +323,8 @@ def _condition(design: _Floats, weight: _Floats) -> float:
     return float(values[0] / values[-1])
 
 
-def _solve(design: _Floats, measured: _Floats, weight: _Floats) -> _Floats:
+def solve(design: _Floats, measured: _Floats, weight: _Floats) -> _Floats:
+    """Non-negative least squares, weighted: float64[c]."""
     from scipy.optimize import nnls  # a solver's weight, which only those who fit should carry
 
     scaled = design * weight[:, None]
@@ -313,13 +334,13 @@ def _solve(design: _Floats, measured: _Floats, weight: _Floats) -> _Floats:
     return np.asarray(solution / norms, dtype=np.float64)
 
 
-def _held_out(design: _Floats, measured: _Floats, weight: _Floats, fold: NDArray[np.int64]) -> tuple[_Floats, _Floats]:
+def held_out(design: _Floats, measured: _Floats, weight: _Floats, fold: NDArray[np.int64]) -> tuple[_Floats, _Floats]:
     """Relative errors of each step under a fit, and under the weighted mean, of the other folds."""
     errors, mean_errors = np.empty_like(measured), np.empty_like(measured)
-    for k in range(_FOLDS):
+    for k in range(FOLDS):
         out = fold == k
         seen = ~out
-        coefficients = _solve(design[seen], measured[seen], weight[seen])
+        coefficients = solve(design[seen], measured[seen], weight[seen])
         errors[out] = np.abs(design[out] @ coefficients / measured[out] - 1)
         square = weight[seen] ** 2
         mean = (square * measured[seen]).sum() / square.sum()
@@ -327,8 +348,9 @@ def _held_out(design: _Floats, measured: _Floats, weight: _Floats, fold: NDArray
     return errors, mean_errors
 
 
-def _refusal(coefficients: _Floats, held_out: float, mean_error: float, max_error: float) -> str | None:
-    if not coefficients[1:3].any():
+def refusal_of(grows: bool, held_out: float, mean_error: float, max_error: float) -> str | None:
+    """Say why a fit is not to be trusted, or None; `grows` is whether it grows with lengths at all."""
+    if not grows:
         return "times do not grow with lengths (a = b = 0): no cost model follows from these steps"
     if held_out > max_error:
         return (
@@ -342,7 +364,7 @@ def _refusal(coefficients: _Floats, held_out: float, mean_error: float, max_erro
     return None
 
 
-def _spreads(design: _Floats, measured: _Floats, weight: _Floats) -> tuple[float, ...]:
+def spreads(design: _Floats, measured: _Floats, weight: _Floats) -> tuple[float, ...]:
     """Standard deviation of each coefficient over resamples of the steps."""
     from scipy.optimize import nnls
 

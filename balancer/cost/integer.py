@@ -83,8 +83,9 @@ def integer_flops(constant: int, a: int, b: int, *, areas: Terms = (), total_len
 
 
 def integer_seconds(
-    a: float, b: float, *, constant: float = 0.0, areas: Mapping[str, float] | None = None, longest: int = 2**20
-) -> IntegerCost:
+    a: float, b: float, *, constant: float = 0.0, each: float = 0.0, areas: Mapping[str, float] | None = None,
+    longest: int = 2**20,
+) -> IntegerCost:  # fmt: skip
     """Round seconds to the coarsest of ns, ps and fs that is off by at most 0.1 % at any length, or else is off least.
 
     Parameters
@@ -93,6 +94,8 @@ def integer_seconds(
         Seconds a unit of length, and a unit of length squared; finite, >= 0.
     constant : float
         Seconds that the integer cost leaves out.
+    each : float
+        Seconds of a sample, whatever its length.
     areas : mapping of str to float, optional
         Seconds a pair of tokens, by the names of :data:`balancer.cost.areas.AREAS`.
     longest : int
@@ -115,10 +118,10 @@ def integer_seconds(
     ('quadratic:a=114000000,b=1500', '1 ps')
     """
     of_areas = dict(areas or {})
-    for name, value in (("a", a), ("b", b), ("constant", constant), *of_areas.items()):
+    for name, value in (("a", a), ("b", b), ("constant", constant), ("each", each), *of_areas.items()):
         if not 0 <= value < math.inf:
             raise ValueError(f"coefficient {name} must be finite and >= 0 (seconds), got {value!r}")
-    terms = {"a": a, "bidirectional": b, **of_areas}
+    terms = {"a": a, "bidirectional": b, **({"constant": each} if each else {}), **of_areas}
     best: IntegerCost | None = None
     for unit, per_second in _TIME_UNITS:
         exact = {name: Fraction(value) * per_second for name, value in terms.items()}

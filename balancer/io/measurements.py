@@ -1,12 +1,15 @@
 """Measured steps: the lengths that a (micro-)batch held, and the seconds that it took.
 
-Two forms, both as CSV, Parquet or JSON lines:
+Three forms, all as CSV, Parquet or JSON lines:
 
 - a row a step, columns ``lengths`` and ``seconds``: a list (in CSV text such as ``512 1024 77``, blanks, commas or
   semicolons between, brackets around or not);
 - a row a sample, columns ``step``, ``length``, ``seconds``: rows of one ``step`` are a step and agree on ``seconds``.
 
-Either may have a column ``degree``: how many ranks shared the step, as a sequence group.
+- a row a call on one sample, columns ``length``, ``seconds``.
+
+Times may be in ``milliseconds`` instead. The first two may have a column ``degree``: how many ranks shared the step, as
+a sequence group.
 
 Beside a plan, what all its ranks took: a row a micro-batch of a rank, columns ``step``, ``rank``, ``seconds``, in one
 file or in several, such as a file a rank.
@@ -16,7 +19,7 @@ import csv
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +38,8 @@ __all__ = ["RankTimes", "read_measurements", "read_rank_times"]
 RankTimes = dict[int, dict[int, list[float]]]
 """Of each measured step, by number, of each rank the seconds of its micro-batches in order."""
 
-_WIDE, _LONG = ("lengths", "seconds"), ("step", "length", "seconds")
+_WIDE, _LONG, _ALONE = ("lengths",), ("step", "length"), ("length",)
+_TIMES = {"seconds": 1.0, "milliseconds": 1e-3}
 _OF_RANKS = ("step", "rank", "seconds")
 _DEGREE = "degree"
 _LONGEST = 2**31 - 1  # its square fits int64
@@ -43,9 +47,9 @@ _FORMS = "a row a step needs columns lengths, seconds; a row a sample needs step
 
 
 def read_measurements(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str], only: Mapping[str, str] | None = None
 ) -> tuple[list[NDArray[np.int64]], NDArray[np.float64], NDArray[np.int64] | None]:
-    """Read the measured steps of a file: CSV, Parquet or JSON lines, in either form.
+    """Read the measured steps of a file: CSV, Parquet or JSON lines, in any form; `only` rows of these values.
 
     Returns for every step, in order of appearance, the lengths of its samples, the seconds that it took, positive and
     finite, and how many ranks shared it; None without that column.
@@ -55,19 +59,21 @@ def read_measurements(
     if log.files != (log.path,):
         raise InputError(f"{where}: measurements are read from one file, not from {len(log.files)}")
     _check_format(log)
-    columns = next((form for form in (_WIDE, _LONG) if set(form) <= set(log.columns)), None)
-    if columns is None:
+    timed = next((name for name in _TIMES if name in log.columns), "seconds")
+    form = next((form for form in (_WIDE, _LONG, _ALONE) if {*form, timed} <= set(log.columns)), None)
+    if form is None:
         raise InputError(f"{where}: columns are {listed(log.columns)}; {_FORMS}")
+    columns = (*form, timed)
     asked = (*columns, _DEGREE) if _DEGREE in log.columns else columns
-    rows = _rows(log, where, asked)
+    rows = _chosen(_rows(log, where, (*asked, *(only or ()))), list((only or {}).values()))
     degrees = [1] * len(rows) if asked is columns else [
         _as_integer(where, _DEGREE, i, row[-1], 1) for i, row in enumerate(rows)
     ]  # fmt: skip
     rows = [row[: len(columns)] for row in rows]
-    if columns is _WIDE:
-        lengths, seconds = _from_steps(where, rows)
+    if form == _LONG:
+        lengths, seconds, degrees = _from_samples(where, rows, degrees, timed)
     else:
-        lengths, seconds, degrees = _from_samples(where, rows, degrees)
+        lengths, seconds = _from_steps(where, rows, form[0], timed)
     return lengths, seconds, None if asked is columns else np.array(degrees, dtype=np.int64)
 
 
@@ -131,14 +137,31 @@ def _wrong(where: str, column: str, row: int, value: object, rule: str) -> Input
     return InputError(f"{where}: column {column!r}, row {row}: {rule}, got {shown}")
 
 
-def _as_seconds(where: str, row: int, value: object) -> float:
+def _chosen(rows: list[tuple[Any, ...]], values: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Return the rows whose last columns have these values, without these columns."""
+    if not values:
+        return rows
+    return [
+        row[: -len(values)] for row in rows if [_text(cell) for cell in row[-len(values) :]] == [*map(_text, values)]
+    ]
+
+
+def _text(cell: object) -> str:
+    """Return a cell as it is compared: numbers by their value."""
+    try:
+        return repr(float(cell))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return str(cell).strip()
+
+
+def _as_seconds(where: str, row: int, value: object, column: str = "seconds") -> float:
     try:
         seconds = math.nan if value is None or isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         seconds = math.nan
     if not 0 < seconds < math.inf:
-        raise _wrong(where, "seconds", row, value, "must be a positive, finite number")
-    return seconds
+        raise _wrong(where, column, row, value, "must be a positive, finite number")
+    return seconds * _TIMES[column] if column != "seconds" else seconds
 
 
 def _as_integer(where: str, column: str, row: int, value: object, least: int = 0) -> int:
@@ -155,7 +178,9 @@ def _as_integer(where: str, column: str, row: int, value: object, least: int = 0
     return number
 
 
-def _from_steps(where: str, rows: list[tuple[Any, ...]]) -> tuple[list[NDArray[np.int64]], NDArray[np.float64]]:
+def _from_steps(
+    where: str, rows: list[tuple[Any, ...]], column: str, timed: str
+) -> tuple[list[NDArray[np.int64]], NDArray[np.float64]]:
     lengths, seconds = [], np.empty(len(rows))
     for row, (cells, taken) in enumerate(rows):
         if isinstance(cells, str):
@@ -163,21 +188,21 @@ def _from_steps(where: str, rows: list[tuple[Any, ...]]) -> tuple[list[NDArray[n
         elif isinstance(cells, int) and not isinstance(cells, bool):
             cells = [cells]
         if not isinstance(cells, list):
-            raise _wrong(where, "lengths", row, cells, "must be a list of lengths")
-        lengths.append(np.array([_as_integer(where, "lengths", row, cell) for cell in cells], dtype=np.int64))
-        seconds[row] = _as_seconds(where, row, taken)
+            raise _wrong(where, column, row, cells, "must be a list of lengths")
+        lengths.append(np.array([_as_integer(where, column, row, cell) for cell in cells], dtype=np.int64))
+        seconds[row] = _as_seconds(where, row, taken, timed)
     return lengths, seconds
 
 
 def _from_samples(
-    where: str, rows: list[tuple[Any, ...]], degrees: list[int]
+    where: str, rows: list[tuple[Any, ...]], degrees: list[int], timed: str
 ) -> tuple[list[NDArray[np.int64]], NDArray[np.float64], list[int]]:
     steps: dict[Any, tuple[list[int], float, int]] = {}
     for row, (step, length, taken) in enumerate(rows):
         if step is None or step == "" or not isinstance(step, int | str):
             raise _wrong(where, "step", row, step, "must be an integer or a name")
         value = _as_integer(where, "length", row, length)
-        seconds = _as_seconds(where, row, taken)
+        seconds = _as_seconds(where, row, taken, timed)
         found = steps.setdefault(step, ([], seconds, row))
         if found[1] != seconds:
             rule = f"must be the {found[1]!r} of row {found[2]}, which belongs to the same step {step!r}"

@@ -139,7 +139,8 @@ _length_option = click.option(
 
 _cost_option = click.option(
     "--cost", "costs", metavar="[NAME=]SPEC", **_SEVERAL,
-    help="linear | quadratic:a=24576,b=1 | padded | convolution:a=24576,c=100 | flops:qwen2-7b | flexsp-7b-a100 "
+    help="linear | quadratic:a=24576,b=1 | attention:a=24576,full=8,window1024=40 | padded | "
+    "convolution:a=24576,c=100 | flops:qwen2-7b | flops:config.json | flexsp-7b-a100 "
     "[default: linear]; NAME=SPEC: of that phase.",
 )  # fmt: skip
 

@@ -77,9 +77,9 @@ def balance(
         The rank on which each sample lies now. By default equal contiguous shares: sample i on rank
         ``i // ceil(n / num_ranks)``.
     cost : str or CostModel
-        ``"linear"``, ``"quadratic:a=24576,b=1"`` for a*l + b*l^2, ``"flops:qwen2-7b"`` for the same from a model's
-        shape, ``"padded"`` for rows times the longest row, or ``"convolution:a=24576,b=1,c=100,p=1"`` for the sum of
-        a*l + b*l^2 and rows times c * longest^p.
+        ``"linear"``, ``"quadratic:a=24576,b=1"`` for a*l + b*l^2, ``"attention:a=24576,full=8,window1024=40"`` for
+        layers that see less, ``"flops:qwen2-7b"`` for either from a model's shape, ``"padded"`` for rows times the
+        longest row, or ``"convolution:a=24576,b=1,c=100,p=1"`` for the sum of a*l + b*l^2 and rows times c * longest^p.
     method : str
         A name in :data:`balancer.problem.settings.METHODS`; ``"auto"`` suits every cost and constraint.
     equal_counts : bool

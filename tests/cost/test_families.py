@@ -3,13 +3,20 @@
 import json
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 import balancer
-from balancer.cost import flops, module, parse_cost
+from balancer.cost import SaturatingThroughput, flops, module, parse_cost
 from balancer.cost.areas import area
 from balancer.cost.hf_config import MODEL_TYPES, modules_of
 from balancer.cost.hf_families import FAMILIES, TEXT_KEYS
+from balancer.cost.memory import kept_bytes
+from balancer.problem.cluster import CLUSTERS
+from balancer.problem.cuts.pipeline_stages import PipelineStages
+from balancer.problem.layout import ModuleLayout, StepLayout
+from balancer.problem.layout_memory import memory_of_devices
+from balancer.simulate.phase_model import PhaseModel
 
 SIZES = {
     "hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000,
@@ -261,3 +268,41 @@ def test_bad_keys_are_named(kind, change, words):
     with pytest.raises(balancer.InputError, match=words) as caught:
         modules_of(values)
     assert "\n" not in str(caught.value)
+
+
+def test_stages_differ_as_their_layers_do():
+    """Gemma's full layer is in the last of two stages; a mean layer of the other is cheaper at 4,096 tokens."""
+    shape = modules_of({**given("gemma3_text"), "model_type": "gemma3_text"})["llm"]
+    stages = PipelineStages.of({"llm": 3}, {"llm": shape})
+    first, second, _ = stages.forward["llm"]
+    windowed, full = shape.unlike[0].flops(4096), shape.unlike[5].flops(4096)
+    assert first == second
+    head = 2 * 64 * 1000 * 4096
+    assert stages.forward["llm"][2] / first == pytest.approx((windowed + full + head) / (2 * windowed), rel=0.05)
+    cost = parse_cost(stages.costs["llm"])
+    assert {name for name, _ in cost.areas} == {"full", "window8"}
+
+
+def test_memory_of_stages_is_that_of_their_layers():
+    shape = modules_of({**given("deepseek_v3"), "model_type": "deepseek_v3"})["llm"]  # two dense layers, then experts
+    held = memory_of_devices(StepLayout({"llm": ModuleLayout(pp=3)}), {"llm": shape}).parameters["llm"]
+    ends = 64 * 1000
+    layers = [sum(layer.parameters for layer in shape.unlike[i : i + 2]) for i in (0, 2, 4)]
+    assert held.tolist() == [layers[0] + ends, layers[1], layers[2] + ends]
+    assert kept_bytes(shape, recompute=False).per_layer == 2 * sum(layer.kept for layer in shape.unlike) / 6
+
+
+def test_simulated_flops_are_those_of_the_layers():
+    shape = modules_of({**given("gpt_oss"), "model_type": "gpt_oss"})["llm"]
+    model = PhaseModel.of(shape, SaturatingThroughput(1e12))
+    lengths = np.array([0, 5, 8, 9, 400])
+    assert model.useful_flops(lengths).tolist() == [shape.flops().exact(x) if x else 0 for x in lengths.tolist()]
+    assert model.cost_model() == shape.flops().cost_model()
+
+
+def test_a_ring_is_refused_for_windows():
+    shape = modules_of({**given("gpt_oss"), "model_type": "gpt_oss"})["llm"]
+    cost = shape.flops().integer_cost()
+    assert CLUSTERS["h100"].shared_cost(cost, shape, [1, 2]).areas == cost.model.areas
+    with pytest.raises(ValueError, match="exchange must be 'ulysses' for a model with window8"):
+        CLUSTERS["h100"].shared_cost(cost, shape, [1, 2], exchange="ring")

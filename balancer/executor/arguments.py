@@ -6,6 +6,7 @@ from typing import Any
 
 from balancer.cost import CostModel, parse_cost
 from balancer.planning.step import rehearse
+from balancer.problem.constraints import COLUMNS
 from balancer.problem.cuts import as_cut
 from balancer.problem.cuts.micro_batches import IN_SHORT, as_micro_batches
 from balancer.problem.layout import ModuleLayout, StepLayout
@@ -37,7 +38,7 @@ def as_setup(
     if unknown := sorted(set(settings) - set(known)):
         hint = "; with phases, constraints are those of each Phase" if unknown[0] in CONSTRAINTS else ""
         raise TypeError(f"no setting {unknown[0]!r}; those there are: {', '.join(sorted(known))}{hint}")
-    for name in ("keep_together", "allowed_ranks"):
+    for name in COLUMNS:
         if not isinstance(settings.get(name), str | None):
             raise TypeError(f"{name} must name a column, got {settings[name]!r}")
     given = {name: value for name, value in settings.items() if name in _PLANNED}

@@ -55,7 +55,7 @@ class Gathered:
 
     def _check_lengths(self, setup: Setup) -> None:
         """Refuse a negative number in any column but those of keys and ranks, whether or not a phase uses it."""
-        others = {name for phase in setup.phases for name in (phase.keep_together, phase.allowed_ranks)}
+        others = {name for phase in setup.phases for name in phase.columns_asked}
         for name, column in self.columns.items():
             numbers = column.values if isinstance(column, Ragged) else column
             if name not in others and numbers.size and numbers.min() < 0:

@@ -42,7 +42,7 @@ class SameBatches:
         if not all(_alike(of_ranks) for of_ranks in parts.values()):
             self._watches = False
             return
-        keys = {f"lengths[{name!r}]" for phase in setup.phases for name in (phase.keep_together, phase.allowed_ranks)}
+        keys = {f"lengths[{name!r}]" for phase in setup.phases for name in phase.columns_asked}
         for name, (first, *_) in parts.items():
             if name not in keys:
                 self._turns.setdefault(name, _Turns()).follow(first.values if isinstance(first, Ragged) else first)

@@ -11,7 +11,7 @@ from solvers.arguments import as_count, as_int64, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, Wording, braced
 from solvers.groups import group_loads
 
-__all__ = ["CONSTRAINTS", "PER_SAMPLE", "TAKERS", "Cap", "Constraints", "Declared", "not_taken"]
+__all__ = ["COLUMNS", "CONSTRAINTS", "PER_SAMPLE", "TAKERS", "Cap", "Constraints", "Declared", "not_taken"]
 
 MAX_TOKENS = "max_tokens_per_rank"
 """The name of the cap on the sum of lengths."""
@@ -165,6 +165,9 @@ CONSTRAINTS = {
 
 PER_SAMPLE = tuple(name for name, given in CONSTRAINTS.items() if given.value in ("sample", "caps"))
 """Constraints with a value for each sample."""
+
+COLUMNS = tuple(name for name, given in CONSTRAINTS.items() if given.value == "sample")
+"""Those for which phases name a column."""
 
 _PER_RANK = tuple(name for name, given in CONSTRAINTS.items() if given.value == "rank")
 

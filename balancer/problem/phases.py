@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from balancer.cost import CostModel, parse_cost
 from balancer.errors import on_a_line
+from balancer.problem.constraints import COLUMNS, MAX_TOKENS, NONE, Constraints
 from balancer.problem.constraints import CONSTRAINTS as OF_PLANS
-from balancer.problem.constraints import MAX_TOKENS, NONE, Constraints
 from balancer.problem.items import parse_items
 from balancer.problem.ragged import Ragged, offsets_of
 from solvers.arguments import as_count, as_int64, as_integer
@@ -113,7 +113,7 @@ class Phase:
         object.__setattr__(self, "cost", parse_cost(self.cost))
         if not isinstance(self.items, str) or not self.items.strip():
             raise ValueError(f"phase {self.name!r}: items must name columns, got {self.items!r}")
-        for name in ("outputs", "own", "feeds", "totals", "keep_together", "allowed_ranks"):
+        for name in ("outputs", "own", "feeds", "totals", *COLUMNS):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise TypeError(f"phase {self.name!r}: {name} must be text or None, got {value!r}")
@@ -150,6 +150,11 @@ class Phase:
     def is_free(self) -> bool:
         """Whether nothing is asked of its plan, not even in vain; `every_rank_nonempty` does not count."""
         return all(getattr(self, name) in (None, False, 0, {}) for name in OF_PLANS)
+
+    @property
+    def columns_asked(self) -> tuple[str, ...]:
+        """The columns that its constraints name."""
+        return tuple(column for name in COLUMNS if (column := getattr(self, name)))
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -523,6 +528,6 @@ def feeding(phases: Sequence[Phase]) -> tuple[dict[str, str | None], dict[str, t
 def columns_of_none(phases: Sequence[Phase]) -> dict[str, ArrayLike | Ragged]:
     """Return the columns that phases name, with no samples: errors about them would come in every step."""
     names = dict.fromkeys(part.strip() for phase in phases for text in phase.numbers for part in text.split("+"))
-    keys = [phase.keep_together for phase in phases] + [phase.allowed_ranks for phase in phases]
+    keys = [name for phase in phases for name in phase.columns_asked]
     columns: dict[str, ArrayLike | Ragged] = {name: np.empty(0, dtype=np.int64) for name in (*names, *keys) if name}
     return columns | {name: Ragged.of([]) for phase in phases for name in phase.lists}

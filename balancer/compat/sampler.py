@@ -1,6 +1,7 @@
 """Balanced batches for any data loader: lengths in, the batches of a rank out, and nothing is exchanged."""
 
 import hashlib
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from fractions import Fraction
@@ -13,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from balancer.compat._partitions import fill_empty
 from balancer.cost import CostModel, parse_cost
+from balancer.deferral.order import cut_from, deferred_order
 from balancer.plan.balance_report import BalanceReport
 from balancer.planning.epoch_position import Position
 from balancer.planning.planned_ahead import planned_ahead
@@ -23,7 +25,7 @@ from balancer.problem.settings import STOP_AT
 from balancer.problem.shuffle import shuffled
 from balancer.problem.topology import MAX_RANKS
 from solvers.arguments import as_count, as_int64, as_integer, as_share
-from solvers.errors import ArgumentError, WordedError, Wording
+from solvers.errors import ArgumentError, UsageError, WordedError, Wording
 
 __all__ = ["BalancedBatchSampler"]
 
@@ -81,6 +83,9 @@ class BalancedBatchSampler(RankBatches):
     stop_at : float, str or Fraction
         The proven gap at which the search ends sooner, ``0.001`` or ``"0.1%"``, or where it gains nothing for some
         turns; 0: only at the optimum.
+    defer : int or (int, int)
+        Steps that a sample may run early and late, so that long ones share steps: see :func:`balancer.defer`, whose
+        counts are exact here. Before an epoch begins that takes a second or two for 100,000 samples.
 
     Raises
     ------
@@ -121,6 +126,7 @@ class BalancedBatchSampler(RankBatches):
         time_budget: float = 0.01,
         dataset: Sized | None = None,
         stop_at: float | str | Fraction = STOP_AT,
+        defer: int | tuple[int, int] = 0,
     ) -> None:
         if as_count("num_replicas", num_replicas) > MAX_RANKS:
             raise ArgumentError("num_replicas", f"be <= {MAX_RANKS}", num_replicas)
@@ -143,6 +149,9 @@ class BalancedBatchSampler(RankBatches):
                 raise ArgumentError(
                     "caps", f"have one value for each of {len(self.lengths)} samples", len(values), name
                 )
+        self._delays = self._checked_delays(defer)
+        self._cuts: list[dict[str, Any]] = [self._cut(0)] if any(self._delays) else []
+        self._deferred: tuple[str, NDArray[np.int64]] | None = None  # the order of an epoch, and of which
         self.check_dataset(dataset)
         if len(self.lengths) == 0:
             raise ArgumentError("lengths", "hold at least one sample", "none")
@@ -150,6 +159,34 @@ class BalancedBatchSampler(RankBatches):
             raise ArgumentError(
                 "lengths", f"fill a global batch of {self.samples_per_step} with drop_last", len(self.lengths)
             )
+
+    def _checked_delays(self, defer: int | tuple[int, int]) -> tuple[int, int]:
+        """Return how many steps early and late, or raise for what deferral cannot keep."""
+        pair = defer if isinstance(defer, tuple) else (defer, defer)
+        early, late = (as_count("defer", delay, 0) for delay in pair)
+        if (early or late) and self._caps:
+            raise UsageError("{defer} knows no {caps}: a step of deferred samples could be over them")
+        if (early or late) and len(self.lengths):
+            deferred_order(self.lengths[:0], [self._cut_with(early, late, 0)])  # refuses costs, and one of them at 0
+        return early, late
+
+    def _cut_with(self, early: int, late: int, samples: int) -> dict[str, Any]:
+        cap = self._options["max_tokens_per_rank"]
+        cap = None if cap is None else cap * self.gradient_accumulation_steps
+        return cut_from(samples, early, late, self._samples_per_step, self.num_ranks, self.cost, cap)
+
+    def _cut(self, samples: int) -> dict[str, Any]:
+        """Return how the epoch is cut and deferred behind so many samples."""
+        return self._cut_with(*self._delays, samples)
+
+    def _running_order(self, epoch: int) -> NDArray[np.int64]:
+        """Return all rows in the order in which they run, samples deferred."""
+        key = json.dumps([epoch, self._cuts])
+        if self._deferred is None or self._deferred[0] != key:
+            total = len(self.lengths)
+            rows = shuffled(np.arange(total), total, self.seed, epoch) if self.shuffle else np.arange(total)
+            self._deferred = key, rows[deferred_order(self.lengths[rows], self._cuts, self._drop)]
+        return self._deferred[1]
 
     def check_dataset(self, dataset: Sized | None) -> None:
         """Raise ValueError if a dataset does not have as many samples as there are lengths."""
@@ -219,6 +256,8 @@ class BalancedBatchSampler(RankBatches):
         total, count = len(self.lengths), self._count(first)
         short = -count % self._groups if self.equal_counts else max(0, self._groups - count)
         positions = np.arange(first, first + count + short) % total
+        if self._cuts:
+            return self._running_order(epoch)[positions]
         if not self.shuffle:
             return positions
         blocks = positions // _BLOCK
@@ -255,4 +294,25 @@ class BalancedBatchSampler(RankBatches):
         }
 
     def _order(self, epoch: int) -> dict[str, Any]:
-        return self._data
+        return self._data | ({"deferred": self._cuts} if self._cuts else {})
+
+    def _begin_at(self, position: Position) -> None:
+        if self._cuts and position.samples == 0:
+            self._cuts = [self._cut(0)]
+        super()._begin_at(position)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state says, as of any sampler; with deferral, what was taken early is not taken again.
+
+        With another global batch, or other delays, the samples that have not run are cut into nominal steps anew.
+        """
+        cuts = self._cuts
+        if cuts and isinstance(state, Mapping) and isinstance(state.get("of"), Mapping):
+            self._cuts = state["of"].get("deferred", cuts)
+        try:
+            super().load_state_dict(state)
+        except Exception:
+            self._cuts = cuts
+            raise
+        if self._cuts and self._cuts[-1] | {"from": 0} != self._cut(0):
+            self._cuts = [*self._cuts, self._cut(self._begin.samples)]

@@ -17,7 +17,7 @@ from solvers.deferral import windows
 from solvers.errors import ArgumentError, SolverError, UsageError
 from solvers.types import Proven, status_of
 
-__all__ = ["Deferral", "defer"]
+__all__ = ["Deferral", "Drawn", "defer"]
 
 Ints = NDArray[np.int64]
 
@@ -165,7 +165,7 @@ def defer(
         )
     of_kept = {name: None if keys is None else _keys(name, keys, len(length))[kept]
                for name, keys in (("stage", stage), ("keep_together", keep_together))}  # fmt: skip
-    drawn = _Drawn(request, length[kept], every[kept], of_kept["stage"], of_kept["keep_together"])
+    drawn = Drawn(request, length[kept], every[kept], of_kept["stage"], of_kept["keep_together"])
     found = drawn.solve()
     step, makespans, why = drawn.planned(found)
     displaced = step - drawn.nominal
@@ -189,10 +189,12 @@ def _keys(name: str, keys: ArrayLike, n: int) -> Ints:
     return np.unique(found, return_inverse=True)[1].astype(np.int64)
 
 
-class _Drawn:
+class Drawn:
     """Samples in the order drawn, and the items that they are to the solver: those kept together are one."""
 
-    def __init__(self, request: Request, lengths: Ints, nominal: Ints, stage: Ints | None, keys: Ints | None) -> None:
+    def __init__(
+        self, request: Request, lengths: Ints, nominal: Ints, stage: Ints | None = None, keys: Ints | None = None
+    ) -> None:
         self.request, self.lengths, self.nominal, self.stage, self.keys = request, lengths, nominal, stage, keys
         self.costs = request.cost.sample_costs(lengths)
         self.num_steps = int(nominal[-1]) + 1

@@ -39,6 +39,7 @@ __all__ = [
     "load_plans",
     "load_steps",
     "orchestrate",
+    "plan_log",
     "reshard",
     "warmup",
 ]
@@ -50,6 +51,10 @@ def __getattr__(name: str) -> Any:
         from balancer.offline import load
 
         return getattr(load, name)
+    if name == "plan_log":  # it brings in what reports need
+        from balancer.report.plan_log import plan_log
+
+        return plan_log
     if name == "configure":  # it brings in all that simulates
         from balancer.simulate.configure import configure
 

@@ -1,5 +1,8 @@
 """Errors about a user's files and values, plans and fits, each with an exit code on the command line."""
 
+import difflib
+from collections.abc import Sequence
+
 from solvers.errors import UsageError, WordedError, braced
 
 
@@ -22,6 +25,19 @@ def on_a_line(name: object) -> str:
     """Return a name that others chose as it stands in an error: as it is, or quoted where it would end the line."""
     text = str(name)
     return text if text.isprintable() else repr(text)
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Return the words that name what was probably meant; none where nothing known is spelled alike.
+
+    Examples
+    --------
+    >>> did_you_mean("text_token", ["text_tokens", "image_tokens"])
+    "; did you mean 'text_tokens'?"
+    """
+    folded = {each.casefold(): each for each in reversed(known)}
+    alike = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.75)
+    return f"; did you mean {folded[alike[0]]!r}?" if alike else ""
 
 
 class PlanError(Exception):

@@ -15,6 +15,7 @@ from balancer.cli.parser import command
 from balancer.cli.pictures import PictureFiles
 from balancer.cli.run import bar_of, table_console
 from balancer.cli.settings import by_phase
+from balancer.cli.step_options import step_option
 from balancer.errors import InputError
 from balancer.io._atomic import target_of, write_whole
 from balancer.io.log_files import LogPath
@@ -28,9 +29,14 @@ __all__ = ["configure_command"]
 _DOING = "write the layout"
 
 
+_OF_STEP = ("num_gpus", "batch", "phases", "items", "cluster", "models", "pieces", "frozen")
+"""What is taken of a step file: all else is to be chosen, or of plans."""
+
+
 def _own_options(command: Any) -> Any:
     """Add what there is to choose from."""
     options = (
+        step_option(only=_OF_STEP),
         click.option("--gpus", "num_gpus", type=int, required=True, metavar="N", help="GPUs of the cluster."),
         click.option("--batch", type=int, required=True, metavar="B", help="Samples of a global batch."),
         click.option(

@@ -74,7 +74,7 @@ class _Imported(Mapping[str, click.Command]):
         return len(_NAMES)
 
 
-_NAMES = ("plan", "report", "compare", "simulate", "configure", "solve", "fit", "warmup")
+_NAMES = ("plan", "report", "compare", "simulate", "configure", "solve", "fit", "step", "warmup")
 
 
 @click.group(

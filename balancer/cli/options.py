@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from balancer.cli.parser import NamedFlag
+from balancer.cli.step_options import step_option
 from balancer.cost import EXCHANGES
 from balancer.errors import InputError
 from balancer.io.log_files import LogPath
@@ -163,6 +164,7 @@ def method_option(methods: Iterable[str]) -> Callable[[Any], Any]:
 def _batch_options(command: Any) -> Any:
     """Add how a log becomes global batches."""
     options = (
+        step_option,
         click.option("--ranks", type=int, required=True, metavar="N", help="Data-parallel ranks."),
         click.option(
             "--ranks-per-node", type=int, metavar="C",

@@ -9,18 +9,16 @@ from typing import Any
 import click
 
 from balancer.cli.run import COMPILED, Compiled
+from balancer.cli.step_options import BARE, merge_step
 from balancer.cli.wording import GIVEN_IN
 from balancer.errors import InputError
 from balancer.io.columns import LengthUnknownError
 from solvers.errors import WordedError, Wording
 
-__all__ = ["BARE", "Command", "NamedFlag", "command"]
+__all__ = ["Command", "NamedFlag", "command"]
 
 _WORDS = "balancer.words"
 """Where a command's context keeps the words that it was given."""
-
-BARE = ""
-"""The value of a :class:`NamedFlag` without a name."""
 
 
 class NamedFlag(click.Option):
@@ -58,7 +56,9 @@ class Command(click.Command):
             if isinstance(option, click.Option) and times > 1 and not (option.multiple or option.is_flag):
                 name = option.opts[-1]
                 raise click.UsageError(f"{name} {option.make_metavar(ctx)} is given {times} times; give it once", ctx)
-        return super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, args)
+        merge_step(ctx)
+        return rest
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, count what it compiles, and let errors name a file that stands for options."""

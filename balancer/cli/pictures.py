@@ -23,7 +23,9 @@ def picture_options(figure: str, step: str) -> Callable[[Any], Any]:
     options = (
         click.option("--html", "page", metavar="FILE.html", help="Write a page with charts; needs the extra 'plot'."),
         click.option("--plot", metavar="FILE.png|svg", help=f"Draw {figure}; needs the extra 'plot'."),
-        click.option("--step", type=int, metavar="K", help=f"The step that the page draws [default: {step}]."),
+        click.option(
+            "--page-step", "step", type=int, metavar="K", help=f"The step that the page draws [default: {step}]."
+        ),
     )
     return lambda command: add_options(command, options)
 
@@ -49,9 +51,9 @@ class PictureFiles:
 
             check_plot(self.plot)
         if self.step is not None and self.page is None:
-            raise InputError("--step needs --html, the page that draws it")
+            raise InputError("--page-step needs --html, the page that draws it")
         if self.step is not None and self.step < 0:
-            raise InputError(f"--step must be >= 0, got {self.step}")
+            raise InputError(f"--page-step must be >= 0, got {self.step}")
 
     def __bool__(self) -> bool:
         """Whether anything is drawn."""
@@ -59,7 +61,7 @@ class PictureFiles:
 
     def missing_step(self, source: str, steps: int) -> InputError:
         """Return the error for a step that is not there."""
-        return InputError(f"--step {self.step}: {source} has {counted(steps, 'step')}, counted from 0")
+        return InputError(f"--page-step {self.step}: {source} has {counted(steps, 'step')}, counted from 0")
 
     def say(self, as_json: bool) -> None:
         """Tell a person where the files lie."""

@@ -18,10 +18,10 @@ from balancer.io.logs import rows_of_files
 from balancer.io.store import is_remote
 from balancer.offline.continued import left_of
 from balancer.offline.engines import Engine, LostWorkerError
-from balancer.offline.run import plan_run
 from balancer.offline.steps import plan_log
 from balancer.offline.target import is_parts
 from balancer.problem.settings import PLACEMENTS
+from balancer.report.plan_log import about, plan_opened
 from balancer.report.summary import RunSummary
 from balancer.report.text import printable
 
@@ -77,23 +77,10 @@ def plan_command(
     with timed() as seconds:
         summary, kept = _planned(job, out, engine, resume, overwrite, as_json)
     others = _other_placements(job) if compare_placements else {}
-    print_run(summary, job.title, seconds[0], as_json, others, kept, more=_about(job))
+    print_run(summary, job.title, seconds[0], as_json, others, kept, more=about(job.log, job.settings))
     if out is not None and not as_json:
         for line in (f"plan written to {out}", *_next_steps(out)):
             click.echo(printable(line))
-
-
-def _about(job: Job) -> dict[str, Any]:
-    """Return what was planned, as the document has it."""
-    settings = job.settings
-    topology, phases = settings.setup.topology, settings.setup.phases
-    return {
-        "log": [str(file) for file in job.log.files],
-        "ranks": topology.num_ranks,
-        "node_sizes": list(topology.node_sizes),
-        "batch_per_rank": settings.batch_per_rank,
-        "cost": {phase.name: str(phase.cost) for phase in phases},
-    }
 
 
 def _next_steps(out: str) -> Iterator[str]:
@@ -112,8 +99,8 @@ def _planned(
     kept: list[int] = []
     try:
         with progress(as_json, _num_samples(job), job.settings.samples_per_step) as tick:
-            found = plan_run(
-                job.log, job.settings, RunSummary, out, engine=engine, resume=resume, overwrite=overwrite, tick=tick,
+            found = plan_opened(
+                job.log, job.settings, out, engine=engine, resume=resume, overwrite=overwrite, tick=tick,
                 kept=kept.append,
             )  # fmt: skip
     except (KeyboardInterrupt, LostWorkerError) as error:
@@ -121,7 +108,7 @@ def _planned(
             raise
         remedy = f"the same command with --resume goes on from the parts in {out}"
         raise type(error)("; ".join((*error.args, remedy))) from None
-    return found.in_order(phase.name for phase in job.settings.setup.phases), sum(kept)
+    return found, sum(kept)
 
 
 def _num_samples(job: Job) -> int | None:

@@ -10,12 +10,14 @@ from balancer.cli.parser import command
 from balancer.cli.pictures import Pictures, picture_options
 from balancer.cli.run import print_run, progress, timed
 from balancer.cli.settings import engine_of
+from balancer.cli.step_options import STEP, step_option
 from balancer.cost import COSTS, CostModel, parse_cost
 from balancer.errors import InputError
 from balancer.io.measurements import read_rank_times
 from balancer.offline.check import check_run
 from balancer.offline.engines import Serial
 from balancer.offline.load import log_of
+from balancer.offline.of_step import check_made_by
 from balancer.plan.step_plan import StepPlan
 from balancer.report.measured import MeasuredSteps
 from balancer.report.priced import PricedSteps
@@ -23,6 +25,11 @@ from balancer.report.summary import RunSummary
 from balancer.report.text import printable
 
 __all__ = ["report_command"]
+
+
+def _own_step(command: Any) -> Any:
+    """Add ``--step``, of which nothing but the comparison with the plan is taken."""
+    return step_option(command, only=())
 
 
 @command("report", short_help="Check a plan against its log and say what it gains.")
@@ -35,6 +42,7 @@ __all__ = ["report_command"]
 @click.option(
     "--cost", "costs", multiple=True, metavar="[PHASE=]COST", help="Price PLAN by another cost than it was planned by."
 )
+@_own_step
 @engine_options
 @json_option
 def report_command(
@@ -43,6 +51,8 @@ def report_command(
 ) -> None:  # fmt: skip
     """Check PLAN against its log and report what it gains; every number is recomputed, none copied."""
     engine = engine_of(options)
+    if (step_file := click.get_current_context().meta.get(STEP)) is not None:
+        check_made_by(plan, step_file, log)
     pictures = Pictures.of(page, plot, step)
     if (page or plot or measured or costs) and not isinstance(engine, Serial | None):
         raise InputError(

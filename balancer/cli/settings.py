@@ -9,8 +9,8 @@ import click
 import numpy as np
 from click.core import ParameterSource
 
-from balancer.cli.parser import BARE
 from balancer.cli.run import READY_BUDGET, make_ready
+from balancer.cli.step_options import BARE
 from balancer.cli.wording import GIVEN_IN, of_layout
 from balancer.cost import parse_cost
 from balancer.errors import InputError
@@ -338,7 +338,9 @@ def _in_gaps(options: dict[str, Any], layout: StepLayout, path: str, num_ranks: 
     if layout.llm.dp != num_ranks:
         raise InputError(f"--ranks must be {layout.llm.dp}, the replicas of {path}, got {num_ranks}")
     source = click.get_current_context().get_parameter_source("costs")
-    typed = ("costs",) * (source is ParameterSource.COMMANDLINE)  # simulate sets them, of its models
+    typed = ("costs",) * (
+        source in (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
+    )  # simulate sets them, of its models
     said = (*typed, "micro_batch_tokens", *_FIELD_OF, *_WITH_STAGES)
     refuse(options, said, "--layout of mode 'multiplexed', which says it")
     return MicroBatches.in_gaps(layout.times)

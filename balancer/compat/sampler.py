@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from fractions import Fraction
@@ -23,6 +24,7 @@ from balancer.planning.rank_batches import RankBatches
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.settings import STOP_AT
 from balancer.problem.shuffle import shuffled
+from balancer.problem.step_file import read_step
 from balancer.problem.topology import MAX_RANKS
 from solvers.arguments import as_count, as_int64, as_integer, as_share
 from solvers.errors import ArgumentError, UsageError, WordedError, Wording
@@ -187,6 +189,31 @@ class BalancedBatchSampler(RankBatches):
             rows = shuffled(np.arange(total), total, self.seed, epoch) if self.shuffle else np.arange(total)
             self._deferred = key, rows[deferred_order(self.lengths[rows], self._cuts, self._drop)]
         return self._deferred[1]
+
+    @classmethod
+    def from_step(
+        cls, step: str | os.PathLike[str], lengths: ArrayLike, rank: int | None, **beside: Any
+    ) -> "BalancedBatchSampler":
+        """Make a sampler of a step file (``step.toml``): its ranks, batch, cost and caps of the last phase.
+
+        Parameters
+        ----------
+        step : path
+            As ``balancer plan --step`` takes it; what needs exchanges or other columns is refused by name.
+        lengths, rank, **beside
+            As the class takes them; keywords given here win.
+        """
+        file = read_step(step)
+        ranks, each = file.need("ranks", "batch_per_rank")
+        file.check_known_to("a batch sampler", phase=("cost", "equal_counts"), cut=("tokens",), plan=("time_budget",))
+        phase = dict(file.phases[-1]) if file.phases else {}
+        given = {"batch_size": each, "num_replicas": ranks, "drop_last": file.top.get("drop_last", False)}
+        given |= {name: phase[name] for name in ("cost", "equal_counts") if name in phase}
+        if "tokens" in file.cut_keys:
+            given["micro_batch_tokens"] = file.cut_keys["tokens"]
+        if "time_budget" in file.plan:
+            given["time_budget"] = float(file.plan["time_budget"])
+        return cls(lengths, rank=rank, **given | beside)
 
     def check_dataset(self, dataset: Sized | None) -> None:
         """Raise ValueError if a dataset does not have as many samples as there are lengths."""

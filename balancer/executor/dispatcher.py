@@ -4,6 +4,7 @@ A step is: read the mini-batch (``fields.py``), gather all ranks' lengths (``gat
 one and agree on the plan (``agreement.py``), move every byte once (``dispatched.py``, which also holds the ways back).
 """
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -33,6 +34,7 @@ from balancer.problem.mesh import Mesh
 from balancer.problem.phases import Phase
 from balancer.problem.ragged import Ragged
 from balancer.problem.setup import as_topology
+from balancer.problem.step_file import read_step
 from balancer.problem.topology import Topology
 from solvers._jit import compile_at_once
 from solvers.arguments import as_index
@@ -172,6 +174,30 @@ class Dispatcher:
         self._reports: dict[str, BalanceReport] = {phase.name: BalanceReport() for phase in self.setup.phases}
         # A kernel that begins as Python is compiled in some later step, and all ranks would wait for it.
         compile_at_once()
+
+    @classmethod
+    def from_step(cls, step: str | os.PathLike[str], dp_group: Any = None, **beside: Any) -> "Dispatcher":
+        """Make a dispatcher of a step file (``step.toml``): nodes, phases with costs and constraints, cut, placement.
+
+        Parameters
+        ----------
+        step : path
+            As ``balancer plan --step`` takes it. Ranks that it names must be those of the group.
+        dp_group, **beside
+            As the class takes them; keywords given here win.
+        """
+        file = read_step(step)
+        given: dict[str, Any] = {name: getattr(settings, name) for settings in (file.settings(),) for name in file.plan}
+        given |= {"cut": file.as_cut()} if file.cut else {}
+        size = torch.distributed.get_world_size(dp_group)
+        if file.top.get("ranks", size) != size:
+            raise ValueError(f"{file.path}: ranks must be {size}, those of the group, got {file.top['ranks']}")
+        given |= {name: file.top[name] for name in ("ranks_per_node",) if name in file.top}
+        if not file.is_single:
+            given["phases"] = file.as_phases()
+        elif file.phases:
+            given |= file.of_only_phase()
+        return cls(dp_group, **given | beside)
 
     @property
     def rank(self) -> int:

@@ -6,7 +6,6 @@ or about the column if its type cannot hold lengths.
 """
 
 import decimal
-import difflib
 import math
 import re
 from collections import Counter
@@ -20,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from balancer.errors import InputError, on_a_line
+from balancer.errors import InputError, did_you_mean, on_a_line
 
 _TOO_LARGE = 2**63
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -179,19 +178,6 @@ def check_column(log: LengthLog, name: str) -> None:
         raise InputError(f"{log.path}: no column {name!r}{meant}; columns there are: {listed(log.columns)}")
     if log.columns.count(name) > 1:
         raise InputError(f"{log.path}: {log.columns.count(name)} columns are named {name!r}; rename all but one")
-
-
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return the words that name what was probably meant; none where nothing known is spelled alike.
-
-    Examples
-    --------
-    >>> did_you_mean("text_token", ["text_tokens", "image_tokens"])
-    "; did you mean 'text_tokens'?"
-    """
-    folded = {each.casefold(): each for each in reversed(known)}
-    alike = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.75)
-    return f"; did you mean {folded[alike[0]]!r}?" if alike else ""
 
 
 class NoRowsError(InputError):

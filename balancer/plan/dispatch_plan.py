@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -444,6 +445,23 @@ class DispatchPlan(Record):
         makespan = int(self.home_loads.max())
         status = SolveStatus.OPTIMAL if makespan == bound.value else SolveStatus.FEASIBLE
         return DispatchPlan(placed, self.loads, self.home_loads, makespan, bound.value, bound.name, status, self.method)
+
+    def plot(self, path: str) -> None:
+        """Draw the load of ranks before and after to a PNG or SVG file; needs the extra ``plot``."""
+        from balancer.report.brief import plot_step
+
+        plot_step(self, path)
+
+    def to_pandas(self) -> Any:
+        """Return a row a sample as a pandas DataFrame, as plan files have them."""
+        from balancer.report.brief import rows_of_step
+
+        return rows_of_step(self).to_pandas()
+
+    def _repr_html_(self) -> str:
+        from balancer.report.brief import brief_of_step
+
+        return brief_of_step(self)
 
     def digest(self) -> str:
         """SHA-256, in hex, of topology, placements, slots, turns and dropped samples: equal where plans are the same.

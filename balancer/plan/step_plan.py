@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -357,6 +357,23 @@ class StepPlan:
             return stream
         held = Pieces.parts(stream.source, parts.sample_of_part, stream.lengths)
         return segments(name, held, plan.pieces, plan.lengths).stream
+
+    def plot(self, path: str) -> None:
+        """Draw the load of ranks before and after to a PNG or SVG file; needs the extra ``plot``."""
+        from balancer.report.brief import plot_step
+
+        plot_step(self, path)
+
+    def to_pandas(self) -> Any:
+        """Return a row a sample as a pandas DataFrame, as plan files have them."""
+        from balancer.report.brief import rows_of_step
+
+        return rows_of_step(self).to_pandas()
+
+    def _repr_html_(self) -> str:
+        from balancer.report.brief import brief_of_step
+
+        return brief_of_step(self)
 
     def digest(self) -> str:
         """SHA-256, in hex, over the digests of the phases, in order: ranks whose digests agree hold the same plan.

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -125,7 +126,7 @@ def _wording(items: PhaseItems, numbers: NDArray[np.int64]) -> Wording:
 
 
 def orchestrate(
-    batch: Columns,
+    batch: Any,
     phases: Sequence[Phase] | Mapping[str, str],
     num_ranks: Topology | int | None = None,
     ranks_per_node: int | None = None,
@@ -150,7 +151,7 @@ def orchestrate(
 
     Parameters
     ----------
-    batch : mapping of str to int64[n] or Ragged
+    batch : mapping of str to int64[n] or Ragged, DataFrame, Arrow table, or data set of Hugging Face's
         The columns of the global batch: a number, or a list of numbers, for each of n samples.
     phases : sequence of Phase, or mapping of name to items
         In the order in which they compute; the others feed the last one unless they say otherwise.
@@ -215,7 +216,16 @@ def orchestrate(
     given = as_cut(cut, micro_batches, sequence_groups)
     settings = PlanSettings(method, placement, objective, eps, time_budget, mode, group_size, given, stop_at)
     setup = Setup(as_topology(num_ranks, ranks_per_node, topology), as_phases(phases), settings, *as_layout(layouts))
-    return plan_step(make_step(setup, batch, home_rank), part_order)
+    return plan_step(make_step(setup, columns_of(batch), home_rank), part_order)
+
+
+def columns_of(batch: Any) -> Columns:
+    """Return the columns of a batch; TypeError says what it is instead of a table."""
+    if isinstance(batch, Mapping):
+        return batch
+    from balancer.io.tables import as_columns  # Arrow is not loaded for columns that are arrays already
+
+    return as_columns(batch)
 
 
 def make_step(

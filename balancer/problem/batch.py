@@ -1,6 +1,6 @@
 """A global batch: the samples that all ranks drew for one step, their lengths, and where they lie before dispatch."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from balancer.problem.block import Block
 from balancer.problem.placement import Placement
 from solvers.arguments import as_count, as_int64
-from solvers.errors import ArgumentError
+from solvers.errors import ArgumentError, ArgumentTypeError
 from solvers.types import Record
 
 __all__ = ["HOMES", "GlobalBatch", "contiguous_homes", "kept_samples", "strided_homes", "whole_batches"]
@@ -86,6 +86,9 @@ class GlobalBatch(Record):
     def from_lengths(cls, lengths: ArrayLike, num_ranks: int, home_rank: ArrayLike | None = None) -> "GlobalBatch":
         """Check lengths and homes that come from a caller; without homes, equal contiguous shares."""
         num_ranks = as_count("num_ranks", num_ranks)
+        if isinstance(lengths, Mapping | Iterator | set | frozenset):
+            rule = "be a list, an array or a CPU tensor of one number a sample"
+            raise ArgumentTypeError("lengths", rule, f"a {type(lengths).__name__}")
         array = as_int64("lengths", lengths)
         if array.size and array.min() < 0:
             index = int(np.argmax(array < 0))

@@ -24,7 +24,7 @@ def planned(command):
 
 def test_report_writes_page_and_plot(planned, tmp_path):
     pytest.importorskip("matplotlib")
-    outcome = planned("report", "p.parquet", "--html", "r.html", "--plot", "r.png", "--step", 1)
+    outcome = planned("report", "p.parquet", "--html", "r.html", "--plot", "r.png", "--page-step", 1)
     assert outcome.code == 0, outcome.err
     assert "page written to r.html" in outcome.out
     assert "figure written to r.png" in outcome.out
@@ -41,9 +41,9 @@ def test_report_writes_page_and_plot(planned, tmp_path):
     [
         (("--html", "r.parquet"), ".html"),
         (("--plot", "r.pdf"), ".png or .svg"),
-        (("--step", 1), "--html"),
-        (("--html", "r.html", "--step", -1), ">= 0"),
-        (("--html", "r.html", "--step", 3), "3 steps"),
+        (("--page-step", 1), "--html"),
+        (("--html", "r.html", "--page-step", -1), ">= 0"),
+        (("--html", "r.html", "--page-step", 3), "3 steps"),
         (("--html", "no/r.html"), "no/r.html: cannot write the page: the folder"),
         (("--plot", "no/r.png"), "no/r.png: cannot write the figure: the folder"),
         (("--html", "log.npy/r.html"), "log.npy is not a folder"),
@@ -91,7 +91,7 @@ def simulate(command):
 
 def test_simulate_writes_page_and_plot(simulate, tmp_path):
     pytest.importorskip("matplotlib")
-    outcome = simulate("--html", "s.html", "--plot", "s.png", "--step", 1)
+    outcome = simulate("--html", "s.html", "--plot", "s.png", "--page-step", 1)
     assert outcome.code == 0, outcome.err
     assert "page written to s.html" in outcome.out
     assert "figure written to s.png" in outcome.out
@@ -130,10 +130,13 @@ def test_hostile_phases_in_a_simulation(simulate, tmp_path, phase):
     [
         (("--html", "s.parquet"), ".html"),
         (("--plot", "s.pdf"), ".png or .svg"),
-        (("--step", 1), "--step needs --html"),
-        (("--html", "s.html", "--step", -1), ">= 0"),
-        (("--html", "s.html", "--step", 3), "--step 3: the simulation has 3 steps, counted from 0"),
-        (("--html", "s.html", "--steps", 2, "--step", 2), "--step 2: the simulation has 2 steps, counted from 0"),
+        (("--page-step", 1), "--page-step needs --html"),
+        (("--html", "s.html", "--page-step", -1), ">= 0"),
+        (("--html", "s.html", "--page-step", 3), "--page-step 3: the simulation has 3 steps, counted from 0"),
+        (
+            ("--html", "s.html", "--steps", 2, "--page-step", 2),
+            "--page-step 2: the simulation has 2 steps, counted from 0",
+        ),
         (("--html", "no/s.html"), "no/s.html"),
         (("--plot", "no/s.png"), "no/s.png"),
     ],

@@ -160,7 +160,7 @@ COMPARED: list[Option] = [
 PICTURES: list[Option] = [
     (0.08, "--html", _of("p.html", odd=("no/p.html", "p.txt", "folder", ""))),
     (0.08, "--plot", _of("p.svg", "p.png", odd=("p.pdf", "no/p.svg", ""))),
-    (0.02, "--step", _of(0, 1, odd=(99, -1))),
+    (0.02, "--page-step", _of(0, 1, odd=(99, -1))),
 ]
 ON: list[Option] = [(1.0, "--cluster", _of("h100", "a100", odd=("no", "config.json", "no.json", "")))]
 MODELED: list[Option] = [

@@ -304,7 +304,7 @@ OTHERS = {
         "report .",
         "plan lengths.csv --ranks 4 --batch-per-rank 16 --out plan.parquet --json",
         "report plan.parquet --log omni.parquet",
-        "report plan.parquet --step -1",
+        "report plan.parquet --page-step -1",
         f"plan {_CLIPS} --out phases.parquet --json",
         "report phases.parquet --log lengths.csv",
     ],

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from balancer.errors import InputError
-from balancer.io.columns import did_you_mean
+from balancer.errors import InputError, did_you_mean
 from balancer.io.logs import choose_length, default_columns, open_log, read_columns
 
 LENGTHS = [5, 431, 0, 17, 88]

@@ -1,0 +1,231 @@
+"""A whole log planned from Python: what ``balancer plan`` does, and what it found."""
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from balancer.errors import InputError
+from balancer.io.logs import LengthLog, choose_length, default_columns, open_log
+from balancer.io.tables import is_table, write_table
+from balancer.offline.engines import Engine, Processes, Serial, Tick
+from balancer.offline.of_step import settings_of_step
+from balancer.offline.run import plan_run
+from balancer.offline.settings import LogSettings
+from balancer.offline.steps import plan_log as plans_of
+from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE, Phase
+from balancer.problem.settings import PlanSettings
+from balancer.problem.setup import Setup, as_phases, as_topology
+from balancer.problem.step_file import read_step
+from balancer.report.brief import brief
+from balancer.report.page_data import PageData
+from balancer.report.summary import RunSummary
+
+__all__ = ["LogPlan", "about", "plan_log", "plan_opened"]
+
+_OF_LOG = ("batch_per_rank", "home", "drop_last", "epochs", "shuffle")
+
+
+class _Folder:
+    """A folder for a table's file, which goes when nobody holds it any more."""
+
+    def __init__(self) -> None:
+        self.path = tempfile.mkdtemp(prefix="seqbalancer-log-")
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlan:
+    """A log's plan: what it adds up to, and its rows.
+
+    Attributes
+    ----------
+    log : LengthLog
+    settings : LogSettings
+        How the log was cut into steps, and how each was planned.
+    totals : RunSummary
+        What the steps add up to.
+    out : str or None
+        The file or folder of the plan, if it was written.
+    """
+
+    log: LengthLog
+    settings: LogSettings
+    totals: RunSummary
+    out: str | None = None
+    _held: Any = field(default=None, repr=False, compare=False)  # the folder of a table's file, as long as this is held
+
+    def summary(self) -> dict[str, Any]:
+        """Return the numbers by name, as ``balancer plan --json`` prints them, without what depends on the clock."""
+        numbers = self.totals.as_json(0.0)
+        del numbers["runtime_s"]
+        return numbers | about(self.log, self.settings)
+
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Write the plan to a file, or with a trailing slash to a folder; it is planned again, and the same."""
+        _check_named(self._held)
+        plan_run(self.log, self.settings, RunSummary, os.fspath(path), engine=Serial(), overwrite=overwrite)
+
+    def to_arrow(self) -> Any:
+        """Return the rows of the plan as an Arrow table: step, phase, sample, rank, slot, position."""
+        import pyarrow.parquet as pq
+
+        if self.out is not None and os.path.isfile(self.out):
+            return pq.read_table(self.out)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "plan.parquet")
+            plan_run(self.log, self.settings, RunSummary, path, engine=Serial())
+            return pq.read_table(path)
+
+    def to_pandas(self) -> Any:
+        """Return the rows of the plan as a pandas DataFrame."""
+        return self.to_arrow().to_pandas()
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the page of the plan, as ``balancer report --html`` does; needs the extra ``plot``."""
+        from balancer.report.plan_page import write_page
+
+        write_page(os.fspath(path), self.totals, self._page_data(), f"a plan of {self.log.path.name}")
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Draw the load of ranks before and after to a PNG or SVG file; needs the extra ``plot``."""
+        from balancer.report.figures import plot_loads
+
+        plot_loads(self._page_data(), os.fspath(path))
+
+    def _page_data(self) -> PageData:
+        data = PageData()
+        for plan in plans_of(self.log, self.settings):
+            data.add(plan, plan.batch_size < self.settings.samples_per_step)
+        return data
+
+    def _repr_html_(self) -> str:
+        return brief(self.totals, self.log.path.name)
+
+
+def about(log: LengthLog, settings: LogSettings) -> dict[str, Any]:
+    """Return what was planned, as documents have it."""
+    topology, phases = settings.setup.topology, settings.setup.phases
+    return {
+        "log": [str(file) for file in log.files],
+        "ranks": topology.num_ranks,
+        "node_sizes": list(topology.node_sizes),
+        "batch_per_rank": settings.batch_per_rank,
+        "cost": {phase.name: str(phase.cost) for phase in phases},
+    }
+
+
+def plan_log(
+    log: Any, step: str | os.PathLike[str] | None = None, *, out: str | os.PathLike[str] | None = None, jobs: int = 1,
+    overwrite: bool = False, resume: bool = False, **beside: Any,
+) -> LogPlan:  # fmt: skip
+    """Plan every global batch of a log, as ``balancer plan`` does.
+
+    Parameters
+    ----------
+    log : path, sequence of paths, DataFrame, Arrow table, data set of Hugging Face's, or mapping of str to array
+        A row a sample; what :doc:`balancer plan </how_to/your_log>` reads, or a table in memory.
+    step : path, optional
+        A step file: ranks, batch, phases, cut, placement. Keywords beside it win.
+    out : path, optional
+        Where the plan is written: a file, or with a trailing slash a folder of parts. Not of a table in memory, which a
+        plan file could not name.
+    jobs : int
+        Processes that plan; several write a folder, or nothing.
+    overwrite, resume : bool
+        Replace what is at `out`, if it is not the plan of this request; go on from what a killed run left there.
+    **beside
+        ``num_ranks``, ``ranks_per_node``, ``topology``, ``batch_per_rank``, ``home``, ``drop_last``, ``epochs``,
+        ``shuffle``; ``phases`` as of :func:`balancer.orchestrate`, or ``length``, ``cost`` and constraints (names of
+        columns) of the only phase; ``cut``, ``method``, ``placement``, ``eps`` and all else that a step is planned by.
+
+    Returns
+    -------
+    LogPlan
+
+    Raises
+    ------
+    TypeError, ValueError, InfeasibleError, SolverError
+        An argument, a file or a row that cannot be used; a step that no plan satisfies.
+
+    Examples
+    --------
+    >>> plan = plan_log({"tokens": [900, 100, 400, 600, 500, 500, 70, 7]}, num_ranks=2, batch_per_rank=2)
+    >>> numbers = plan.summary()["phases"]["all"]
+    >>> round(numbers["imbalance_ratio_before"], 3), round(numbers["imbalance_ratio_after"], 3)
+    (1.0, 1.0)
+    """
+    held = None
+    if is_table(log):
+        _check_named(None if out is None else log)
+        held = _Folder()
+        path = os.path.join(held.path, "table.arrow")
+        write_table(log, path)
+        log = path
+    opened = open_log(log)
+    settings = _settings(opened, step, beside)
+    engine = Processes(jobs) if jobs > 1 else Serial()
+    target = None if out is None else os.fspath(out)
+    found = plan_opened(opened, settings, target, engine=engine, resume=resume, overwrite=overwrite)
+    return LogPlan(opened, settings, found, target, held)
+
+
+def plan_opened(
+    log: LengthLog, settings: LogSettings, out: str | None, *, engine: Engine | None, resume: bool = False,
+    overwrite: bool = False, tick: Tick = lambda _: None, kept: Tick = lambda _: None,
+) -> RunSummary:  # fmt: skip
+    """Plan every step of a log that is open, write the plan if asked to, and return what it adds up to."""
+    found = plan_run(
+        log, settings, RunSummary, out, engine=engine, resume=resume, overwrite=overwrite, tick=tick, kept=kept
+    )
+    return found.in_order(phase.name for phase in settings.setup.phases)
+
+
+def _check_named(table: object) -> None:
+    if table is not None:
+        raise InputError(
+            "a plan file names its log, and a table in memory has no name: write it to a file, and plan that"
+        )
+
+
+def _settings(log: LengthLog, step: str | os.PathLike[str] | None, beside: dict[str, Any]) -> LogSettings:
+    """Return how a log is planned by a step file, by keywords, or by both."""
+    known = {spec.name for spec in fields(PlanSettings)}
+    ranks = {name: beside.pop(name, None) for name in ("num_ranks", "ranks_per_node", "topology")}
+    of_log = {name: beside.pop(name) for name in _OF_LOG if name in beside}
+    planned = {name: beside.pop(name) for name in list(beside) if name in known}
+    of_phase = {name: beside.pop(name) for name in list(beside) if name in (*CONSTRAINTS, "cost")}
+    phases, length = beside.pop("phases", None), beside.pop("length", None)
+    if beside:
+        raise TypeError(f"plan_log has no argument {min(beside)!r}; see help(balancer.plan_log)")
+    if step is None:
+        if of_log.get("batch_per_rank") is None:
+            raise InputError("batch_per_rank is missing: how many samples a rank draws for each step")
+        setup = Setup(as_topology(**ranks), _phases(log, phases, length, of_phase), PlanSettings(**planned))
+        return LogSettings(setup, **of_log)
+    file = read_step(step)
+    made = settings_of_step(file, log, **of_log)
+    setup, given = made.setup, any(value is not None for value in ranks.values())
+    topology = as_topology(**ranks) if given else setup.topology
+    own = phases is not None or length is not None or of_phase
+    shown = _phases(log, phases, length, of_phase) if own else setup.phases
+    plan = PlanSettings(**{spec.name: getattr(setup.settings, spec.name) for spec in fields(PlanSettings)} | planned)
+    return LogSettings(
+        Setup(topology, shown, plan), made.batch_per_rank, made.home, made.drop_last, made.epochs, made.shuffle
+    )
+
+
+def _phases(
+    log: LengthLog, phases: Sequence[Phase] | Mapping[str, str] | None, length: str | None, of_phase: dict[str, Any]
+) -> tuple[Phase, ...]:
+    """Return the phases, or the only one by its length, cost and constraints."""
+    if phases is not None:
+        if length is not None or of_phase:
+            odd = "length" if length is not None else min(of_phase)
+            raise InputError(f"{odd} cannot be combined with phases, each of which has its own")
+        return as_phases(phases)
+    columns = default_columns(log) if length is None else choose_length(log, length)
+    return (Phase(SINGLE_PHASE, "+".join(columns), **of_phase),)

@@ -1,6 +1,6 @@
 """Across steps: what it gains that samples run a few steps early or late, how close that is to the bound, its price.
 
-    python benchmarks/deferral.py [table] [online] [peers] [omni] [speed]
+    python benchmarks/deferral.py [table] [counts] [online] [peers] [omni] [speed]
 
 Documents of data/prolong_documents.parquet in the order of the file, cut at 131,072 tokens; a rank's share of a step is
 131,072 tokens, its cap 1.5 times that, a step's tokens within 5 %. All figures but times are the same on every machine;
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 import balancer
 from balancer.cost import parse_cost
+from solvers._jit import compile_at_once
 
 DATA = Path(__file__).parent.parent / "data"
 SHARE = 131_072
@@ -52,6 +53,18 @@ def table() -> None:
                   f"{found.total / even:7.3f} {found.gap:6.2%} {effects.moved:6.1%} {effects.mean_displacement:8.2f} "
                   f"{before:>28} {after:>15} {effects.largest_long_share[1]:5.2f} {effects.token_mean_weight:6.3f} "
                   f"{effects.sample_mean_weight:11.2f} {seconds:5.1f} {found.fell_back}", flush=True)  # fmt: skip
+
+
+def counts() -> None:
+    """Steps cut by count, tokens within 5 % of their mean: with as many samples as nominally, and with any number."""
+    for delay in (1, 2, 4):
+        for rule in ("exact", None):
+            found = balancer.defer(documents(), 64, batch_size=64 * 43, early=delay, late=delay, counts=rule, cost=COST,
+                                   drop_last=True)  # fmt: skip
+            even = found.even_share
+            print(f"64 ranks x 43, D = {delay}, counts {rule}: floor {found.floor / even:.3f}, bound "
+                  f"{found.lower_bound / even:.3f}, planned {found.total / even:.3f} ({found.gap:.2%}); sample mean "
+                  f"{found.effects.sample_mean_weight:.2f}", flush=True)  # fmt: skip
 
 
 def makespan(lengths: np.ndarray, ranks: int) -> int:
@@ -165,10 +178,9 @@ def omni() -> None:
     columns = pq.read_table(DATA / "omni_mix_dev.parquet", columns=["text_tokens", "image_tokens", "audio_tokens"])
     lengths = sum(columns[name].to_numpy().astype(np.int64) for name in columns.column_names)
     for delay in (0, 1, 4):
-        found = balancer.defer(lengths, 64, batch_size=64 * 16, early=delay, late=delay, cost="quadratic:a=24576,b=1",
-                               drop_last=True)  # fmt: skip
+        found = deferred(lengths, 64, delay)
         even = found.even_share
-        print(f"omni_mix_dev, 64 ranks x 16, D = {delay}: floor {found.floor / even:.4f}, bound "
+        print(f"omni_mix_dev, 64 ranks, D = {delay}: floor {found.floor / even:.4f}, bound "
               f"{found.lower_bound / even:.4f}, planned {found.total / even:.4f}", flush=True)  # fmt: skip
 
 
@@ -187,6 +199,8 @@ def speed() -> None:
 
 
 if __name__ == "__main__":
-    balancer.warmup(["auto"])
-    for part in sys.argv[1:] or ["table", "online", "peers", "omni", "speed"]:
-        {"table": table, "online": online, "peers": peers, "omni": omni, "speed": speed}[part]()
+    compile_at_once()
+    deferred(documents()[:3000], 2, 1)  # so that no time below has a compilation in it
+    parts = {"table": table, "counts": counts, "online": online, "peers": peers, "omni": omni, "speed": speed}
+    for part in sys.argv[1:] or parts:
+        parts[part]()

@@ -22,7 +22,7 @@ from balancer.plan.step_plan import StepPlan
 from balancer.report.measured import MeasuredSteps
 from balancer.report.priced import PricedSteps
 from balancer.report.summary import RunSummary
-from balancer.report.text import printable
+from balancer.report.text import of_costs, printable
 
 __all__ = ["report_command"]
 
@@ -74,7 +74,8 @@ def report_command(
     fit = None if measured is None else steps.fit()
     more = {} if fit is None else {"measured": fit.as_json()}
     more |= {"priced": priced.as_json()} if costs else {}
-    print_run(summary, f"{plan}: complete, checked", seconds[0], as_json, more=more or None, doing="checked")
+    title = f"{plan}: complete, checked\n{of_costs(summary.costs)}"
+    print_run(summary, title, seconds[0], as_json, more=more or None, doing="checked")
     for line in () if as_json else priced.lines():
         click.echo(printable(line))
     for line in () if fit is None or as_json else fit.lines(os.path.basename(measured or "")):

@@ -31,7 +31,7 @@ from balancer.problem.phases import SINGLE_PHASE, Phase
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
-from balancer.report.text import counted
+from balancer.report.text import counted, of_costs
 from solvers.arguments import as_count
 from solvers.errors import UsageError
 
@@ -486,6 +486,7 @@ def unconstrained(settings: LogSettings, chosen: Iterable[str]) -> Iterator[str]
 def _title_of(log: LengthLog, settings: LogSettings, first: StepPlan | None) -> str:
     """Return what is planned, in a line, and what is assumed for want of options, on lines of their own."""
     phases = settings.setup.phases
+    costs = {phase.name: parse_cost(phase.cost).in_words for phase in phases}
     num_ranks = settings.setup.topology.num_ranks
     several = f" and {len(log.files) - 1:,} more" * (log.path == log.files[0] and len(log.files) > 1)
     name, ranks = f"{log.path.name}{several}", f"{counted(num_ranks, 'rank')} x {settings.batch_per_rank}"
@@ -498,10 +499,10 @@ def _title_of(log: LengthLog, settings: LogSettings, first: StepPlan | None) -> 
         columns = () if "(" in phases[0].items else choose_length(log, phases[0].items)
         lists = set(columns) & set(log.list_columns)
         told = f"{phases[0].items}{' (values of a list)' if lists else ''}"
-        return f"{name}: {told}, {ranks}, {phases[0].cost}"
+        return f"{name}: {told}, {ranks}, {costs[SINGLE_PHASE]}"
     by_default = all(phase.bytes_in == phase.bytes_out == 1 for phase in phases)
     unit = "; 1 byte an element, for want of --bytes" if by_default else ""
-    lines = [f"{name}: {', '.join(phase.name for phase in phases)}, {ranks}{unit}"]
+    lines = [f"{name}: {', '.join(phase.name for phase in phases)}, {ranks}{unit}", of_costs(costs)]
     silent = [phase.name for phase in phases[:-1] if phase.outputs is None and not phase.generates]
     if silent:
         put = "puts out" if len(silent) == 1 else "put out"

@@ -46,6 +46,8 @@ class CostModel:
         What several ranks that share a sample take; by default 5 % of their speed is lost with each doubling.
     attention : Attention or None
         That of the model, where the cost is a named model's: ranks that exchange heads must divide them.
+    model : str
+        The model whose FLOPs it is, as reports name it; empty where nobody has said.
     constant : int
         Work units of a sample, or of a padded row, whatever its length, but for length 0.
     areas : mapping of str to int, or tuple of (str, int)
@@ -69,6 +71,7 @@ class CostModel:
     attention: Attention | None = field(default=None, repr=False, compare=False)
     constant: int = 0
     areas: Terms = ()
+    model: str = field(default="", repr=False, compare=False)
 
     def __post_init__(self) -> None:
         terms = dict(as_terms(self.areas))
@@ -114,6 +117,11 @@ class CostModel:
         words = terms if self.b else {} if self.a == 1 else {"a": self.a}
         words |= self.sharing.words()
         return ("quadratic" if self.b else "linear") + (":" if words else "") + _words(words)
+
+    @property
+    def in_words(self) -> str:
+        """Its text form, and the model that it is of, as reports say it."""
+        return f"{self} of {self.model}" if self.model else str(self)
 
     def exact(self, length: int) -> int:
         """Cost of one sample, or of one padded row, whatever its size; with `c` without what a padded row costs."""

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from balancer.cost.hf_config import QWEN2_VIT, modules_of, read_config
@@ -9,7 +10,7 @@ from balancer.cost.polynomial import LengthPolynomial
 from balancer.cost.shapes import Module
 from balancer.errors import InputError
 
-__all__ = ["MODELS", "NamedModel", "flops", "module"]
+__all__ = ["MODELS", "NamedModel", "flops", "module", "shown_name"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,17 @@ def module(name: str) -> Module:
     if not hash_mark and len(modules) > 1:
         raise InputError(f"{path}: has several modules; add one of {', '.join('#' + part for part in modules)}")
     return modules[part] if hash_mark else next(iter(modules.values()))
+
+
+def shown_name(name: str) -> str:
+    """Return a model's name as reports show it: of a path the file and its folder, alike on every machine.
+
+    Examples
+    --------
+    >>> shown_name("Qwen2-7B"), shown_name("/data/models/gemma-3-4b/config.json#llm")
+    ('qwen2-7b', 'gemma-3-4b/config.json#llm')
+    """
+    return name.lower() if name.lower() in MODELS else "/".join(PurePath(name).parts[-2:])
 
 
 def flops(name: str, *, backward: bool = True, checkpointing: bool = False) -> LengthPolynomial:

@@ -8,7 +8,7 @@ from string import digits
 from balancer.cost.areas import AREAS, Terms, as_terms
 from balancer.cost.flexsp import FLEXSP
 from balancer.cost.model import CostModel
-from balancer.cost.named import flops, module
+from balancer.cost.named import flops, module, shown_name
 from balancer.cost.sequence_parallel import Sharing
 from solvers.errors import UsageError
 
@@ -80,7 +80,7 @@ def parse_cost(text: str | CostModel) -> CostModel:
         raise TypeError(f"cost must be a string or a CostModel, got {text!r}")
     name, colon, rest = text.partition(":")
     if name == "flops":
-        return replace(flops(rest).cost_model(), attention=module(rest).block.attention)
+        return replace(flops(rest).cost_model(), attention=module(rest).block.attention, model=shown_name(rest))
     if name not in COSTS:
         known = ", ".join([*(form for form, _ in COSTS.values()), "flops:qwen2-7b"])
         raise ValueError(f"unknown cost {text!r}; known costs are {known}")

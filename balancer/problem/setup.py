@@ -304,6 +304,8 @@ class Setup:
             "phases": [phase.to_json() for phase in self.phases],
             "settings": self.settings.to_json(),
         }
+        if models := {phase.name: name for phase in self.phases if (name := parse_cost(phase.cost).model)}:
+            found["models"] = models  # beside the phases, so that versions that do not know it read the rest
         if self.layout is not None:
             found["layout"] = self.layout.to_json()
         if self.gpus:
@@ -313,7 +315,9 @@ class Setup:
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Setup":
         """Read back what :meth:`to_json` wrote; KeyError, TypeError or ValueError if it did not."""
-        phases = tuple(Phase(**phase) for phase in found["phases"])
+        models = dict(found.get("models", {}))
+        costs = [replace(parse_cost(each["cost"]), model=str(models.get(each["name"], ""))) for each in found["phases"]]
+        phases = tuple(Phase(**each | {"cost": cost}) for each, cost in zip(found["phases"], costs, strict=True))
         layout = None
         if "layout" in found:  # JSON that is sorted has lost the order of the modules
             modules = found["layout"]["modules"]

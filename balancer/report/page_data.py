@@ -120,7 +120,7 @@ def asked_for(plan: DispatchPlan, encoder_slots: str = "") -> str:
     An encoder's micro-batches have no cap of their own; `encoder_slots` says where it computes.
     """
     kept = plan.constraints
-    said = [f"cost {plan.cost}"]
+    said = [f"cost {plan.cost.in_words}"]
     said.append(f"{plan.placement} within {plan.eps:g}" if plan.placement == "relocate" else plan.placement)
     numbers = [name for name in kept.names() if CONSTRAINTS[name].value == "number"]
     said += [f"{name} {getattr(kept, name):,}" for name in numbers]

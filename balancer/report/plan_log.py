@@ -108,13 +108,12 @@ class LogPlan:
 
 def about(log: LengthLog, settings: LogSettings) -> dict[str, Any]:
     """Return what was planned, as documents have it."""
-    topology, phases = settings.setup.topology, settings.setup.phases
+    topology = settings.setup.topology
     return {
         "log": [str(file) for file in log.files],
         "ranks": topology.num_ranks,
         "node_sizes": list(topology.node_sizes),
         "batch_per_rank": settings.batch_per_rank,
-        "cost": {phase.name: str(phase.cost) for phase in phases},
     }
 
 

@@ -31,6 +31,8 @@ class PhaseSummary:
     if all were even. So a long step counts for more than a short one.
     """
 
+    cost: str = ""
+    model: str = ""  # whose FLOPs the cost is, where that is known
     steps: int = 0
     spent_before: int | Fraction = 0
     spent_after: int | Fraction = 0
@@ -90,6 +92,7 @@ class PhaseSummary:
             It is the only phase: also add up what moves, in elements (else streams do, in bytes).
         """
         gap = plan.gap
+        self.cost, self.model = str(plan.cost), plan.cost.model
         ranks, worked = plan.num_ranks, even_rank_time(plan)
         self.spent_before += plan.home_makespan * ranks
         self.spent_after += plan.makespan * ranks
@@ -153,6 +156,7 @@ class PhaseSummary:
         self.fewest_slots = min(self.fewest_slots or later.fewest_slots, later.fewest_slots or self.fewest_slots)
         self.fell_back.join(later.fell_back.stored())
         self.schedule, self.placement = later.schedule or self.schedule, later.placement
+        self.cost, self.model = later.cost, later.model
         self.several_nodes |= later.several_nodes
         self.loss_assumed |= later.loss_assumed
         self.follows |= later.follows
@@ -469,6 +473,12 @@ class RunSummary:
         self.longest_dropped = max(self.longest_dropped, int(batch.dropped_lengths.max()))
 
     @property
+    def costs(self) -> dict[str, str]:
+        """What each phase is priced by, in words."""
+        named = {name: f" of {phase.model}" if phase.model else "" for name, phase in self.phases.items()}
+        return {name: f"{phase.cost}{named[name]}" for name, phase in self.phases.items()}
+
+    @property
     def rows(self) -> int:
         """Rows of the log that the steps so far have used."""
         return self.samples + self.dropped
@@ -497,11 +507,14 @@ class RunSummary:
 
     def as_json(self, runtime_s: float) -> dict[str, Any]:
         """Return a JSON object, with the run's seconds as given; `phases` are of full steps, if there are any."""
+        models = {name: phase.model for name, phase in self.phases.items() if phase.model}
         document: dict[str, Any] = {
             "version": JSON_VERSION,
             "steps": self.steps,
             "samples": self.samples,
             "runtime_s": runtime_s,
+            "cost": {name: phase.cost for name, phase in self.phases.items()},
+            **({"models": models} if models else {}),
             "fell_back_steps": sum(len(phase.fell_back) for phase in self.phases.values()),
             "phases": {name: phase.as_json() for name, phase in self.phases.items()},
         }

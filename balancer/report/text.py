@@ -1,10 +1,10 @@
 """Text from outside, such as names in a file, made safe to show: no control characters, limited length."""
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["counted", "escaped", "make_safe", "printable"]
+__all__ = ["counted", "escaped", "make_safe", "of_costs", "printable"]
 
 _MOST = 2000
 
@@ -19,6 +19,24 @@ def counted(count: int, what: str) -> str:
     """
     many = "es" if what.endswith("batch") else "s"
     return f"{count:,} {what}{many if count != 1 else ''}"
+
+
+def of_costs(costs: Mapping[str, str]) -> str:
+    """Say what each phase is priced by; of phases with the same cost, once.
+
+    Examples
+    --------
+    >>> of_costs({"vision": "linear", "audio": "linear", "llm": "quadratic:a=24576,b=1"})
+    'cost: linear (vision, audio), quadratic:a=24576,b=1 (llm)'
+    >>> of_costs({"all": "padded"})
+    'cost: padded'
+    """
+    by_cost: dict[str, list[str]] = {}
+    for name, cost in costs.items():
+        by_cost.setdefault(cost, []).append(name)
+    if len(costs) == 1:
+        return f"cost: {next(iter(by_cost), '')}"
+    return "cost: " + ", ".join(f"{cost} ({', '.join(names)})" for cost, names in by_cost.items())
 
 
 def printable(text: str, most: int = _MOST) -> str:

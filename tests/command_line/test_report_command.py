@@ -189,6 +189,52 @@ def test_plans_of_format_1_are_refused_in_a_line_that_says_what_to_do(out, comma
         assert line.endswith(": plan the log again")
 
 
+TINY = {
+    "model_type": "gemma3_text", "hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4,
+    "num_key_value_heads": 1, "head_dim": 16, "intermediate_size": 128, "vocab_size": 1000, "sliding_window": 32,
+}  # fmt: skip
+TERMS = "attention:a=2132,full=1,window32=5"  # FLOPs in units of 768, three times 2 x 4 x (16 + 16) a pair and layer
+
+
+@pytest.mark.parametrize(
+    ("options", "line", "of_page", "document"),
+    [
+        (
+            "--length llm --cost flops:tiny/config.json",
+            f"{TERMS} of tiny/config.json",
+            f"cost {TERMS} of tiny/config.json",
+            {"cost": {"all": TERMS}, "models": {"all": "tiny/config.json"}},
+        ),
+        (
+            "--phase vision=vision --phase audio=vision --phase llm=llm --cost llm=flops:qwen2-7b",
+            "cost: linear (vision, audio), quadratic:a=493184,b=7 of qwen2-7b (llm)",
+            "cost quadratic:a=493184,b=7 of qwen2-7b",
+            {
+                "cost": {"vision": "linear", "audio": "linear", "llm": "quadratic:a=493184,b=7"},
+                "models": {"llm": "qwen2-7b"},
+            },
+        ),
+        ("--length llm --cost quadratic:a=9,b=1", "quadratic:a=9,b=1", "cost quadratic:a=9,b=1",
+         {"cost": {"all": "quadratic:a=9,b=1"}}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("out", ["plan.parquet", "plan/"])
+def test_the_cost_and_its_model_are_named(options, line, of_page, document, out, command, tmp_path):
+    lengths = np.random.default_rng(3).integers(1, 900, (40, 2))
+    (tmp_path / "log.csv").write_text("vision,llm\n" + "\n".join(f"{a},{b}" for a, b in lengths))
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text(json.dumps(TINY))
+    shape = "--ranks", 2, "--batch-per-rank", 5
+    assert line in command("plan", "log.csv", *shape, *options.split(), "--out", out).words
+    assert line in command("report", out, "--html", "page.html").words
+    assert of_page in (tmp_path / "page.html").read_text(encoding="utf-8")
+    for found in (
+        json.loads(command("report", out, "--json").out),
+        json.loads(command("plan", "log.csv", *shape, *options.split(), "--json").out),
+    ):
+        assert {name: found[name] for name in ("cost", "models") if name in found} == document
+
+
 OLD = Path(__file__).parents[1] / "plans_of_0_2_0"
 """Folders that release 0.2.0 wrote, by `balancer plan log.csv ... --out run/` and by `plan.save`, as it left them."""
 

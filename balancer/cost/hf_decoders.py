@@ -1,137 +1,87 @@
-"""Decoders from the configurations of language models, one function a family."""
+"""Decoders from the configurations of language models, by ``model_type``: rows of the table of families, and two more.
+
+Models whose layers are alike are one block, many times, and half of the square counts as pairs of tokens; all others
+are told layer by layer (:mod:`balancer.cost.hf_layers`).
+"""
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-from balancer.cost.hf_families import FAMILIES, family_decoder
-from balancer.cost.hf_section import Section, all_biased, head_dim_of
+from balancer.cost.hf_families import FAMILIES, all_sliding, family_decoder
+from balancer.cost.hf_layers import ACTIVE_KEYS, EXPERT_KEYS, Family, all_full, head_width, kv_heads_of
+from balancer.cost.hf_section import Section, all_biased
 from balancer.cost.layers import Attention, Block, Experts, Mlp
 from balancer.cost.shapes import Decoder
 
 __all__ = ["DECODERS", "qwen2"]
 
-
-def _windowed(
-    kind: str, plain: Callable[[Section], Decoder], switch: str | None = None
-) -> Callable[[Section], Decoder]:
-    """Read layers one by one where some have a window that is shorter than the context; all alike elsewhere."""
-
-    def read(section: Section) -> Decoder:
-        used = switch is None or section.flag(switch, False)
-        if not used or section.raw("sliding_window", None) is None:
-            return plain(section)
-        shorter = section.count("sliding_window") < section.count("max_position_embeddings")
-        return family_decoder(section, kind) if shorter else plain(section)
-
-    return read
+_ALIKE = ("llama", "internlm2", "gemma", "mistral", "mixtral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe")
+"""Families whose layers are alike, unless a window is shorter than the context."""
 
 
-def _attention(
-    section: Section, *, qkv_bias: bool = False, output_bias: bool = False, qk_norm: bool = False
-) -> Attention:
+def _decoder(section: Section, kind: str) -> Decoder:
+    """Return a decoder of layers that are alike, or, where a window is shorter than the context, layer by layer."""
+    family = FAMILIES[kind]
+    if _windowed(section, family):
+        return family_decoder(section, kind)
+    attention, layers = _attention(section, family), section.count("num_hidden_layers")
+    dense = layers - sum(family.sparse(section, layers))
+    plain = _mlp(section, family) if dense else None
+    return Decoder(
+        block=Block(
+            attention=attention,
+            mlp=plain if plain is not None and dense == layers else _experts(section, family),
+            norm_parameters=family.norms * attention.hidden,
+        ),
+        layers=layers,
+        vocabulary=section.count("vocab_size"),
+        tied=section.flag("tie_word_embeddings", family.tied),
+        extra_parameters=attention.hidden,
+        dense_layers=dense % layers,
+        dense_mlp=plain,
+    )
+
+
+def _windowed(section: Section, family: Family) -> bool:
+    """Whether layers have a window that is in use and shorter than the context."""
+    if family.kinds is all_full or section.raw("sliding_window", None) is None:
+        return False
+    used = section.flag("use_sliding_window", family.kinds is all_sliding)
+    return used and section.count("sliding_window") < section.count("max_position_embeddings")
+
+
+def _attention(section: Section, family: Family) -> Attention:
     hidden, heads = section.count("hidden_size"), section.count("num_attention_heads")
-    kv_heads = section.count("num_key_value_heads", heads)
-    if heads % kv_heads:
-        raise section.refuse("num_key_value_heads", kv_heads, f"must divide num_attention_heads {heads}")
-    head_dim = head_dim_of(section, hidden, heads)
+    kv_heads, head_dim = kv_heads_of(section, heads), head_width(section, family, heads)
+    biased = family.bias(section, family.qkv_bias)
     return Attention(
         hidden=hidden,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        query_bias=qkv_bias,
-        key_bias=qkv_bias,
-        value_bias=qkv_bias,
-        output_bias=output_bias,
-        norm_parameters=2 * head_dim * qk_norm,
+        query_bias=biased,
+        key_bias=biased,
+        value_bias=biased,
+        output_bias=family.bias(section, family.output_bias),
+        norm_parameters=2 * head_dim * (family.qk_norm == "head"),
     )
 
 
-def _decoder(section: Section, attention: Attention, mlp: Mlp | Experts, *, tied: bool, **more: Any) -> Decoder:
-    """RMSNorm before attention, before the MLP, and at the end."""
-    return Decoder(
-        block=Block(attention=attention, mlp=mlp, norm_parameters=2 * attention.hidden),
-        layers=section.count("num_hidden_layers"),
-        vocabulary=section.count("vocab_size"),
-        tied=section.flag("tie_word_embeddings", tied),
-        extra_parameters=attention.hidden,
-        **more,
-    )
+def _mlp(section: Section, family: Family) -> Mlp:
+    hidden, width = section.count("hidden_size"), section.count(family.dense_key)
+    return Mlp(hidden=hidden, intermediate=width, gated=True, bias=family.bias(section, family.mlp_bias))
 
 
-def _gated(section: Section, bias: bool = False) -> Mlp:
-    return Mlp(
-        hidden=section.count("hidden_size"), intermediate=section.count("intermediate_size"), gated=True, bias=bias
-    )
-
-
-def _llama(section: Section) -> Decoder:
-    bias = section.flag("attention_bias", section.flag("bias", False))
-    attention = _attention(section, qkv_bias=bias, output_bias=bias)
-    return _decoder(section, attention, _gated(section, section.flag("mlp_bias", False)), tied=False)
-
-
-def _mistral(section: Section) -> Decoder:
-    return _decoder(section, _attention(section), _gated(section), tied=False)
-
-
-def _gemma(section: Section) -> Decoder:
-    return _decoder(section, _attention(section), _gated(section), tied=True)
-
-
-def _qwen2(section: Section) -> Decoder:
-    """Biases on queries, keys and values alone; so have the language models of Qwen2-VL and Qwen2.5-VL."""
-    return _decoder(section, _attention(section, qkv_bias=True), _gated(section), tied=False)
-
-
-def _qwen3(section: Section) -> Decoder:
-    bias = section.flag("attention_bias", False)
-    attention = _attention(section, qkv_bias=bias, output_bias=bias, qk_norm=True)
-    return _decoder(section, attention, _gated(section), tied=False)
-
-
-def _num_experts(section: Section, key: str, other: str) -> int:
-    """Newer versions of the library save one family's key under the other's name."""
-    return section.count(other if section.raw(key, None) is None and section.raw(other, None) is not None else key)
-
-
-def _mixtral(section: Section) -> Decoder:
-    experts = Experts(
+def _experts(section: Section, family: Family) -> Experts:
+    shared = section.count(family.shared_key, minimum=0) if family.shared_key else 0
+    return Experts(
         hidden=section.count("hidden_size"),
-        intermediate=section.count("intermediate_size"),
-        experts=_num_experts(section, "num_local_experts", "num_experts"),
-        active=section.count("num_experts_per_tok"),
-    )
-    return _decoder(section, _attention(section), experts, tied=False)
-
-
-def _qwen_moe(section: Section, attention: Attention, shared: int) -> Decoder:
-    experts = Experts(
-        hidden=attention.hidden,
-        intermediate=section.count("moe_intermediate_size"),
-        experts=_num_experts(section, "num_experts", "num_local_experts"),
-        active=section.count("num_experts_per_tok"),
+        intermediate=section.count(family.expert_key),
+        experts=section.any_count(EXPERT_KEYS),
+        active=section.any_count(ACTIVE_KEYS),
         shared_intermediate=shared,
         shared_gate=shared > 0,
     )
-    layers, every = section.count("num_hidden_layers"), section.count("decoder_sparse_step", 1)
-    plain = section.raw("mlp_only_layers", [])
-    if not isinstance(plain, list):
-        raise section.refuse("mlp_only_layers", plain, "must be a list")
-    dense = sum(1 for i in range(layers) if i in plain or (i + 1) % every)
-    more = {"dense_layers": dense, "dense_mlp": _gated(section)} if dense else {}
-    return _decoder(section, attention, experts, tied=False, **more)
-
-
-def _qwen2_moe(section: Section) -> Decoder:
-    shared = section.count("shared_expert_intermediate_size", minimum=0)
-    return _qwen_moe(section, _attention(section, qkv_bias=True), shared)
-
-
-def _qwen3_moe(section: Section) -> Decoder:
-    bias = section.flag("attention_bias", False)
-    return _qwen_moe(section, _attention(section, qkv_bias=bias, output_bias=bias, qk_norm=True), 0)
 
 
 def _gpt2(section: Section) -> Decoder:
@@ -163,20 +113,12 @@ def _gpt_neox(section: Section) -> Decoder:
     )
 
 
-_SWITCH = "use_sliding_window"
-qwen2 = _windowed("qwen2", _qwen2, _SWITCH)
+qwen2 = partial(_decoder, kind="qwen2")
 """Reads Qwen2, and the language models of Qwen2-VL and Qwen2.5-VL."""
 
 DECODERS: dict[str, Callable[[Section], Decoder]] = {
-    **{kind: partial(family_decoder, kind=kind) for kind in FAMILIES},
-    **dict.fromkeys(("llama", "internlm2"), _llama),
-    "mistral": _windowed("mistral", _mistral),
-    "gemma": _gemma,
-    **dict.fromkeys(("qwen2", "qwen2_vl_text", "qwen2_5_vl_text"), qwen2),
-    "qwen3": _windowed("qwen3", _qwen3, _SWITCH),
-    "mixtral": _windowed("mixtral", _mixtral),
-    "qwen2_moe": _windowed("qwen2_moe", _qwen2_moe, _SWITCH),
-    "qwen3_moe": _windowed("qwen3_moe", _qwen3_moe, _SWITCH),
+    **{kind: partial(_decoder if kind in _ALIKE else family_decoder, kind=kind) for kind in FAMILIES},
+    **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text"), qwen2),
     "gpt2": _gpt2,
     "gpt_neox": _gpt_neox,
 }

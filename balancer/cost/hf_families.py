@@ -34,7 +34,7 @@ from balancer.cost.hf_section import Section
 from balancer.cost.parts import Part, linear, mlp, norm, total
 from balancer.cost.shapes import Decoder
 
-__all__ = ["FAMILIES", "TEXT_KEYS", "family_decoder"]
+__all__ = ["FAMILIES", "TEXT_KEYS", "all_sliding", "family_decoder"]
 
 
 def _llama_4_kinds(section: Section, layers: int) -> list[str]:
@@ -111,7 +111,7 @@ def _granite_experts(section: Section, layers: int) -> list[bool]:
     return [section.count("num_local_experts", 8, minimum=0) > 0] * layers
 
 
-def _if_windowed(section: Section, layers: int) -> list[str]:
+def all_sliding(section: Section, layers: int) -> list[str]:
     """Return all sliding, if there is a window that is in use."""
     used = section.raw("sliding_window", None) is not None and section.flag("use_sliding_window", True)
     return [SLIDING if used else FULL] * layers
@@ -211,9 +211,13 @@ _ERNIE = Family(
 _LFM_2 = Family(
     kinds=_lfm2_kinds, mixers={"conv": short_conv}, qkv_bias=False, output_bias=False, qk_norm="head", tied=True
 )  # fmt: skip
-_PLAIN = Family(qkv_bias=False, output_bias=False, kinds=_if_windowed)
+_LLAMA = Family(mlp_bias=("mlp_bias", False))
+_PLAIN = Family(qkv_bias=False, output_bias=False, kinds=all_sliding)
 
 FAMILIES: dict[str, Family] = {
+    "llama": _LLAMA,
+    "internlm2": replace(_LLAMA, qkv_bias=("bias", False), output_bias=("bias", False)),
+    "gemma": Family(tied=True),
     "mistral": _PLAIN,
     "ministral": _PLAIN,
     "mixtral": replace(_PLAIN, sparse=all_experts, expert_key="intermediate_size"),

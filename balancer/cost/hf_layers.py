@@ -10,9 +10,9 @@ from balancer.cost.parts import Part, conv, experts, grouped, indexer, latent, l
 from balancer.cost.shapes import Decoder
 
 __all__ = [
-    "CHUNKED", "FULL", "INDEXED", "REUSED", "SCANNED", "SLIDING", "Family", "Mixer", "all_experts", "all_full",
-    "decoder_of", "delta_net", "every", "experts_of", "first_dense", "grouped_of", "kimi_delta", "latent_of",
-    "mamba_1", "mamba_2", "mlp_of", "no_experts", "short_conv",
+    "ACTIVE_KEYS", "CHUNKED", "EXPERT_KEYS", "FULL", "INDEXED", "REUSED", "SCANNED", "SLIDING", "Family", "Mixer",
+    "all_experts", "all_full", "decoder_of", "delta_net", "every", "experts_of", "first_dense", "grouped_of",
+    "head_width", "kimi_delta", "kv_heads_of", "latent_of", "mamba_1", "mamba_2", "mlp_of", "no_experts", "short_conv",
 ]  # fmt: skip
 
 Mixer = Callable[[Section, "Family", str], Part]
@@ -21,8 +21,8 @@ Mixer = Callable[[Section, "Family", str], Part]
 FULL, SLIDING, CHUNKED, SCANNED = "full_attention", "sliding_attention", "chunked_attention", "linear_attention"
 INDEXED, REUSED = "indexed_attention", "indexed_attention of a layer before"
 _OLD_KINDS = {"mamba": SCANNED, "attention": FULL, "deepseek_sparse_attention": INDEXED}
-_EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
-_ACTIVE = ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk", "moe_top_k")
+EXPERT_KEYS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
+ACTIVE_KEYS = ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk", "moe_top_k")
 _SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "use_bidirectional_attention": (None, False),
@@ -133,7 +133,7 @@ def decoder_of(section: Section, family: Family, layers_key: str = "num_hidden_l
             of_layer = section.beside(keys)
             made[each] = family.layer(of_layer, family) if family.layer else _layer(of_layer, family, *each[:2])
     heads = section.count("num_attention_heads")
-    kv_heads = section.count("num_key_value_heads", heads)
+    kv_heads = kv_heads_of(section, heads)
     attention = Attention(hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=head_width(section, family, heads))
     block = Block(attention=attention, mlp=Mlp(hidden=hidden, intermediate=1), norm_parameters=0)
     return Decoder(
@@ -144,7 +144,16 @@ def decoder_of(section: Section, family: Family, layers_key: str = "num_hidden_l
     )  # fmt: skip
 
 
+def kv_heads_of(section: Section, heads: int) -> int:
+    """Return how many heads keys and values have: by default as many as queries, else what divides them."""
+    kv_heads = section.count("num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise section.refuse("num_key_value_heads", kv_heads, f"must divide num_attention_heads {heads}")
+    return kv_heads
+
+
 def head_width(section: Section, family: Family, heads: int) -> int:
+    """Return how wide a head of queries and keys is."""
     hidden = section.count("hidden_size")
     if section.raw("kv_lora_rank", None) is not None:
         return section.count("qk_nope_head_dim") + section.count("qk_rope_head_dim")
@@ -206,9 +215,9 @@ def mlp_of(section: Section, family: Family) -> Part:
 def experts_of(section: Section, family: Family) -> Part:
     """Router, experts, and what all tokens share."""
     hidden, width = section.count("hidden_size"), section.count(family.expert_key)
-    number, active = section.any_count(_EXPERTS), section.any_count(_ACTIVE)
+    number, active = section.any_count(EXPERT_KEYS), section.any_count(ACTIVE_KEYS)
     if active > number:
-        raise section.refuse(section.present(_ACTIVE), active, f"must be <= {number} experts")
+        raise section.refuse(section.present(ACTIVE_KEYS), active, f"must be <= {number} experts")
     idle = section.count("zero_expert_num", 0, minimum=0)
     one = mlp(hidden, width, gated=family.gated_mlp, bias=family.expert_bias)
     parts = [linear(hidden, number + idle, family.expert_bias), norm(family.extra_per_expert * number),

@@ -10,6 +10,7 @@ step is predicted by its own repetition. Measurements that cannot tell the coeff
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,13 +26,16 @@ __all__ = [
     "FOLDS",
     "WEIGHTS",
     "CostFit",
+    "Fit",
     "as_steps",
+    "check_fit",
     "fit_cost",
     "fold_of",
     "held_out",
-    "refusal_of",
+    "judged",
     "solve",
     "spreads",
+    "weight_of",
 ]
 
 WEIGHTS = ("relative", "absolute")
@@ -47,17 +51,11 @@ _NAMES = ("c0", "a", "b")
 _Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CostFit(Record):
-    """A fitted cost model and how far to trust it."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Fit(Record):
+    """What was fitted to measured steps, and how far to trust it."""
 
-    # c0, a and b in seconds (a step, a unit of length, and one squared); >= 0
-    constant: float
-    per_length: float
-    per_square: float
-    # Standard deviations of the three, and of the second of each `exchange`, over 200 resamples of the steps, seeded
-    spreads: tuple[float, ...]
-    # Number of measured steps, and of those that differ in sum(l) or sum(l^2)
+    # Number of measured steps, and of those that differ in what the model sees of them
     steps: int
     distinct_steps: int
     # Lengths that were measured; beyond them the model extrapolates
@@ -68,12 +66,24 @@ class CostFit(Record):
     held_out_error: float
     held_out_worst: float
     mean_error: float  # the held-out mean error of a model that ignores lengths: one duration for all steps
-    condition: float  # condition number of the design with its columns scaled to norm 1
     refusal: str | None  # why the fit would have been refused, had it not been forced
     # float64[k]: of each step, in order; seconds, seconds, sum(l). Read-only.
     predicted: _Floats
     measured: _Floats
     total_lengths: _Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class CostFit(Fit):
+    """A fitted cost model and how far to trust it."""
+
+    # c0, a and b in seconds (a step, a unit of length, and one squared); >= 0
+    constant: float
+    per_length: float
+    per_square: float
+    # Standard deviations of the three, and of the second of each `exchange`, over 200 resamples of the steps, seeded
+    spreads: tuple[float, ...]
+    condition: float  # condition number of the design with its columns scaled to norm 1
     # Degrees from 2 that were measured, ascending, and x_d in seconds a unit of length
     exchange: tuple[tuple[int, float], ...] = ()
 
@@ -180,43 +190,69 @@ def fit_cost(
     >>> str(fit.integer_cost().model)
     'quadratic:a=1000000,b=1000'
     """
-    if weights not in WEIGHTS:
-        raise ValueError(f"weights must be one of {', '.join(WEIGHTS)}, got {weights!r}")
-    if not max_error > 0:
-        raise ValueError(f"max_error must be > 0, got {max_error!r}")
-    design, measured, shortest, longest = _design(lengths, seconds)
-    total_lengths = design[:, 1].copy()
+    check_fit(weights, max_error)
+    steps, measured = as_steps(lengths, seconds)
+    design = _design(steps)
     design, shared = _by_degree(design, degrees)
     group, fold = fold_of(design)
     distinct = int(group.max()) + 1 if len(group) else 0
-    _check_rows(design, distinct, shortest, longest)
-    weight = 1 / measured if weights == "relative" else np.ones_like(measured)
+    _check_rows(design, distinct, *ends_of(steps))
+    weight = weight_of(measured, weights)
     condition = _condition(design, weight)
     coefficients = solve(design, measured, weight)
     errors, mean_errors = held_out(design, measured, weight, fold)
-    held_out_error, mean_error = float(errors.mean()), float(mean_errors.mean())
-    refusal = refusal_of(bool(coefficients[1:3].any()), held_out_error, mean_error, max_error)
-    if refusal is not None and (not force or not coefficients[1:3].any()):
-        raise FitError(refusal)
     return CostFit(
+        **judged(
+            steps, measured, distinct, errors, mean_errors, design @ coefficients,
+            grows=bool(coefficients[1:3].any()), max_error=max_error, force=force,
+        ),
         constant=float(coefficients[0]),
         per_length=float(coefficients[1]),
         per_square=float(coefficients[2]),
         spreads=spreads(design, measured, weight),
-        steps=len(measured),
-        distinct_steps=distinct,
-        shortest=shortest,
-        longest=longest,
-        held_out_error=held_out_error,
-        held_out_worst=float(errors.max()),
-        mean_error=mean_error,
         condition=condition,
-        refusal=refusal,
-        predicted=design @ coefficients,
-        measured=measured,
-        total_lengths=total_lengths,
         exchange=tuple(zip(shared, coefficients[3:].tolist(), strict=True)),
-    )
+    )  # fmt: skip
+
+
+def check_fit(weights: str, max_error: float) -> None:
+    """Raise ValueError unless a fit can be asked for so."""
+    if weights not in WEIGHTS:
+        raise ValueError(f"weights must be one of {', '.join(WEIGHTS)}, got {weights!r}")
+    if not max_error > 0:
+        raise ValueError(f"max_error must be > 0, got {max_error!r}")
+
+
+def weight_of(measured: _Floats, weights: str) -> _Floats:
+    """Return what each step's error is multiplied by: float64[k]."""
+    return 1 / measured if weights == "relative" else np.ones_like(measured)
+
+
+def ends_of(steps: Sequence[NDArray[np.int64]]) -> tuple[int, int]:
+    """Return the shortest and the longest length; zeros where all steps are empty."""
+    filled = [step for step in steps if len(step)]
+    return min((int(step.min()) for step in filled), default=0), max((int(step.max()) for step in filled), default=0)
+
+
+def judged(
+    steps: Sequence[NDArray[np.int64]], measured: _Floats, distinct: int, errors: _Floats, mean_errors: _Floats,
+    predicted: _Floats, *, grows: bool, max_error: float, force: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the fields of a :class:`Fit` by the held-out errors of every step; FitError if it is to be refused.
+
+    `grows` is whether what was fitted grows with lengths at all: where it does not, nothing is forced.
+    """
+    held_out_error, mean_error = float(errors.mean()), float(mean_errors.mean())
+    refusal = _refusal_of(grows, held_out_error, mean_error, max_error)
+    if refusal is not None and not (force and grows):
+        raise FitError(refusal)
+    shortest, longest = ends_of(steps)
+    return {
+        "steps": len(measured), "distinct_steps": distinct, "shortest": shortest, "longest": longest,
+        "held_out_error": held_out_error, "held_out_worst": float(errors.max()), "mean_error": mean_error,
+        "refusal": refusal, "predicted": predicted, "measured": measured,
+        "total_lengths": np.array([float(step.sum()) for step in steps]),
+    }  # fmt: skip
 
 
 def as_steps(lengths: Sequence[ArrayLike], seconds: ArrayLike) -> tuple[list[NDArray[np.int64]], _Floats]:
@@ -243,17 +279,13 @@ def as_steps(lengths: Sequence[ArrayLike], seconds: ArrayLike) -> tuple[list[NDA
     return steps, measured
 
 
-def _design(lengths: Sequence[ArrayLike], seconds: ArrayLike) -> tuple[_Floats, _Floats, int, int]:
-    """Columns 1, sum(l), sum(l^2) as float64[k, 3]; seconds; the shortest and the longest length."""
-    steps, measured = as_steps(lengths, seconds)
-    design = np.ones((len(measured), 3))
-    shortest, longest = 2**63 - 1, 0
+def _design(steps: Sequence[NDArray[np.int64]]) -> _Floats:
+    """Columns 1, sum(l), sum(l^2) as float64[k, 3]."""
+    design = np.ones((len(steps), 3))
     for i, values in enumerate(steps):
-        if len(values):
-            shortest, longest = min(shortest, int(values.min())), max(longest, int(values.max()))
         floats = values.astype(np.float64)
         design[i, 1:] = floats.sum(), (floats * floats).sum()
-    return design, measured, min(shortest, longest), longest
+    return design
 
 
 def _by_degree(design: _Floats, degrees: ArrayLike | None) -> tuple[_Floats, list[int]]:
@@ -348,7 +380,7 @@ def held_out(design: _Floats, measured: _Floats, weight: _Floats, fold: NDArray[
     return errors, mean_errors
 
 
-def refusal_of(grows: bool, held_out: float, mean_error: float, max_error: float) -> str | None:
+def _refusal_of(grows: bool, held_out: float, mean_error: float, max_error: float) -> str | None:
     """Say why a fit is not to be trusted, or None; `grows` is whether it grows with lengths at all."""
     if not grows:
         return "times do not grow with lengths (a = b = 0): no cost model follows from these steps"

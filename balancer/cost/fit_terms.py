@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from balancer.cost.areas import area, as_terms, checked
-from balancer.cost.fit import FOLDS, WEIGHTS, as_steps, fold_of, held_out, refusal_of, solve, spreads
+from balancer.cost.fit import FOLDS, Fit, as_steps, check_fit, fold_of, held_out, judged, solve, spreads, weight_of
 from balancer.cost.integer import IntegerCost, integer_seconds
-from balancer.errors import FitError, InputError
+from balancer.errors import InputError
 from solvers.errors import ArgumentError
-from solvers.types import Record
 
 __all__ = ["LengthError", "TermsFit", "fit_terms"]
 
@@ -40,27 +39,14 @@ class LengthError:
     error: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TermsFit(Record):
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class TermsFit(Fit):
     """Terms that were chosen, and how far to trust them."""
 
     terms: tuple[tuple[str, float, float], ...]  # name, seconds, spread over resamples of the steps
     alike: tuple[str, ...]  # in words, candidates that these steps do not tell from others
     left_out: tuple[str, ...]  # candidates that made the held-out error no smaller
-    # As those of a :class:`~balancer.cost.fit.CostFit`
-    steps: int
-    distinct_steps: int
-    shortest: int
-    longest: int
-    held_out_error: float
-    held_out_worst: float
-    mean_error: float
     by_length: tuple[LengthError, ...]
-    refusal: str | None
-    # float64[k]: of each step; read-only
-    predicted: _Floats
-    measured: _Floats
-    total_lengths: _Floats
 
     def integer_cost(self) -> IntegerCost:
         """Integer nanoseconds, or finer, of all terms but that of a step, which changes no plan."""
@@ -114,8 +100,7 @@ def fit_terms(
     >>> [(name, round(value, 9)) for name, value, _ in fit.terms], fit.left_out
     ([('c0', 0.001), ('window128', 1e-06)], ('a', 'full'))
     """
-    if weights not in WEIGHTS:
-        raise ArgumentError("weights", f"be one of {', '.join(WEIGHTS)}", repr(weights))
+    check_fit(weights, max_error)
     if not 1 <= len(areas) <= _MOST_AREAS:
         raise ArgumentError("areas", f"be 1 to {_MOST_AREAS} names", len(areas))
     as_terms([(name, 1) for name in areas])  # which are refused by name
@@ -128,34 +113,23 @@ def fit_terms(
             f"a fit of terms needs at least {_FEWEST_STEPS} steps, {FOLDS} of them different; there are "
             f"{len(measured)}, {distinct} different: measure more, of other lengths too"
         )
-    weight = 1 / measured if weights == "relative" else np.ones_like(measured)
+    weight = weight_of(measured, weights)
     alike = _alike(names, design * weight[:, None], steps)
     chosen, errors, mean_errors = _best(names, design, measured, weight, fold)
     columns = design[:, chosen]
     found = solve(columns, measured, weight)
     kept = [names[i] for i in chosen]
     grows = any(name not in (_STEP, _SAMPLE) for name in kept)
-    refusal = refusal_of(grows, float(errors.mean()), float(mean_errors.mean()), max_error)
-    if refusal is not None and not (force and grows):
-        raise FitError(refusal)
-    longest = np.array([step.max(initial=0) for step in steps])
     return TermsFit(
+        **judged(
+            steps, measured, distinct, errors, mean_errors, columns @ found,
+            grows=grows, max_error=max_error, force=force,
+        ),
         terms=tuple(zip(kept, found.tolist(), spreads(columns, measured, weight), strict=True)),
         alike=alike,
         left_out=tuple(name for name in names if name not in kept),
-        steps=len(measured),
-        distinct_steps=distinct,
-        shortest=min(int(step.min()) for step in steps if len(step)),
-        longest=int(longest.max()),
-        held_out_error=float(errors.mean()),
-        held_out_worst=float(errors.max()),
-        mean_error=float(mean_errors.mean()),
-        by_length=_by_length(longest, errors),
-        refusal=refusal,
-        predicted=columns @ found,
-        measured=measured,
-        total_lengths=np.array([float(step.sum()) for step in steps]),
-    )
+        by_length=_by_length(np.array([step.max(initial=0) for step in steps]), errors),
+    )  # fmt: skip
 
 
 def _candidates(steps: Sequence[NDArray[np.int64]], areas: Sequence[str]) -> tuple[list[str], _Floats]:

@@ -2,19 +2,18 @@
 
 from typing import Any
 
-from balancer.cost.fit import CostFit
-from balancer.cost.fit_terms import TermsFit
+from balancer.cost.fit import Fit
 from balancer.report.canvas import ON_PAPER, plot_to_file
 
 __all__ = ["plot_residuals"]
 
 
-def plot_residuals(fit: CostFit | TermsFit, path: str) -> None:
+def plot_residuals(fit: Fit, path: str) -> None:
     """Write measured against predicted seconds, and relative residuals against sum(l), to a PNG or SVG file."""
     plot_to_file(path, 10, 4, lambda figure: _residuals(figure, fit))
 
 
-def _residuals(figure: Any, fit: CostFit | TermsFit) -> None:
+def _residuals(figure: Any, fit: Fit) -> None:
     left, right = figure.subplots(1, 2)
     left.scatter(fit.predicted, fit.measured, s=8, color=ON_PAPER.after)
     ends = [float(min(fit.predicted.min(), fit.measured.min())), float(max(fit.predicted.max(), fit.measured.max()))]

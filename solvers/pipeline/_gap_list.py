@@ -106,12 +106,11 @@ class Board(NamedTuple):
 
 
 @helper
-def _earliest(k, cell, now, ops, ends, slots):
+def _earliest(k, cell, now, num_devices, hop, durations, ends, slots):
     """When an op can start, and whether that is known: else it is the least that it can be.
 
     It goes back along the slot's ops to one that has ended, or to what is not known: O(S), and mostly O(1).
     """
-    durations, num_devices = ops.durations, len(ops.offsets) - 1
     num_stages = durations.shape[1] // 2
     more, known = np.int64(0), True
     while True:
@@ -124,7 +123,7 @@ def _earliest(k, cell, now, ops, ends, slots):
             return max(now, slots[k]["late_ready"] + more), known
         last = cell - 1 if cell < num_stages else (num_stages - 1 if cell == 2 * num_stages - 1 else cell + 1)
         if last % num_stages % num_devices != cell % num_stages % num_devices:
-            more += ops.hop
+            more += hop
         if ends[k, last] >= 0:
             return max(now, ends[k, last] + more), known
         more += durations[k, last]
@@ -161,30 +160,31 @@ def _forward(d, now, gap, target, begun, waiting, board):
     It must leave the device below its target, unless the first stage waits for it. Where there are caps, no slot's run
     before all of the slot before it have, and none that runs ahead takes the last of the room. O(tasks of a window).
     """
-    rule, tasks, devices, window = board.rule, board.tasks, board.devices, board.window
+    rule, devices, window, slots, device = board.rule, board.devices, board.window, board.slots, board.device
+    each, allowed, first, caps = board.tasks
     ahead = window if gap > 0 or rule.over >= 256 else min(window, rule.urgent)
     after = now + gap + devices[d]["rest"] + devices[d]["owed"]
     if after > target and not waiting:
         return NO_TASK
-    room = _spare_room(tasks.caps, devices) if rule.capped else np.int64(NEVER)
-    for k in range(begun, min(len(tasks.first) - 1, begun + ahead)):
-        if board.slots[k]["left"] == 0:
+    room = _spare_room(caps, devices) if rule.capped else np.int64(NEVER)
+    for k in range(begun, min(len(first) - 1, begun + ahead)):
+        if slots[k]["left"] == 0:
             continue
-        for i in range(tasks.first[k], tasks.first[k + 1]):
-            if tasks.each[i]["late"] > 0:
+        for i in range(first[k], first[k + 1]):
+            if each[i]["late"] > 0:
                 continue
             took, size = (
-                tasks.each[i]["forward"],
-                tasks.each[i]["size"] if tasks.each[i]["backward"] > 0 else np.int64(0),
+                each[i]["forward"],
+                each[i]["size"] if each[i]["backward"] > 0 else np.int64(0),
             )
-            full = size > 0 and devices[d]["held"] + size > tasks.caps[d]
-            if board.device[i] >= 0 or not tasks.allowed[i, d] or full:
+            full = size > 0 and devices[d]["held"] + size > caps[d]
+            if device[i] >= 0 or not allowed[i, d] or full:
                 continue
             if k > begun and size > room:
                 continue
             late = max(0, took - gap)
             urgent = k < begun + rule.urgent or late * 256 <= rule.over * took
-            if (k == begun and waiting) or (urgent and after + late + tasks.each[i]["backward"] <= target):
+            if (k == begun and waiting) or (urgent and after + late + each[i]["backward"] <= target):
                 return i
         if rule.capped:
             break
@@ -339,9 +339,12 @@ def list_schedule(rule, ops, tasks, listed):
     kinds of ops cost to find.
     """
     board = _begin(rule, ops, tasks, listed)
-    devices, slots = board.devices, board.slots
-    num_slots, width, n = ops.durations.shape[0], ops.durations.shape[1], len(tasks.each)
-    left, unplaced, some_late = _count(tasks, len(ops.slots))
+    # all arrays by names of their own: to take one from a tuple in every turn would cost as much as the turn
+    durations, offsets, op_slots, cells, hop, _ = ops
+    ends, device, forward_start, backward_start, turns = listed
+    devices, slots, each, num_devices = board.devices, board.slots, tasks.each, len(offsets) - 1
+    num_slots, width, n = durations.shape[0], durations.shape[1], len(tasks.each)
+    left, unplaced, some_late = _count(tasks, len(op_slots))
     queue, home = np.empty((len(devices), n), np.int64), (width // 2 - 1) % len(devices)  # backwards that devices owe
     makespan, begun = np.int64(0), np.int64(0)  # slots below `begun` have begun in the first stage
     while left > 0:
@@ -350,43 +353,43 @@ def list_schedule(rule, ops, tasks, listed):
         now, op = devices[d]["wakes"], devices[d]["next_op"]
         if now >= NEVER:
             return np.int64(NEVER)
-        has, known, gap, k, cell = op < ops.offsets[d + 1], False, np.int64(0), np.int64(-1), np.int64(-1)
+        has, known, gap, k, cell = op < offsets[d + 1], False, np.int64(0), np.int64(-1), np.int64(-1)
         if has:
-            k, cell = ops.slots[op], ops.cells[op]
-            ready, known = _earliest(k, cell, now, ops, listed.ends, slots)
+            k, cell = op_slots[op], cells[op]
+            ready, known = _earliest(k, cell, now, num_devices, hop, durations, ends, slots)
             gap = ready - now
         runs = known and gap == 0
         blocked = begun < num_slots and slots[begun]["left"] > 0
-        waiting = blocked and devices[0]["free"] <= now and ops.cells[devices[0]["next_op"]] == 0
+        waiting = blocked and devices[0]["free"] <= now and cells[devices[0]["next_op"]] == 0
         # 2. What it runs; a forward of the pipeline is let be, as what follows it waits for it.
         i, back, soon, end = NO_TASK, NO_TASK, np.int64(NEVER), np.int64(NEVER)
         if some_late and not runs:
-            i, soon = _generator(d, now, listed.ends, board)
+            i, soon = _generator(d, now, ends, board)
         if i < 0 and begun < num_slots and (not runs or cell < width // 2 or blocked):
             target = _target(now, unplaced, devices) + rule.slack
             i = _forward(d, now, gap, target, begun, waiting, board)
-        full = rule.capped and blocked and _makes_room(begun, d, tasks, devices, listed.device)
+        full = rule.capped and blocked and _makes_room(begun, d, tasks, devices, device)
         if (not runs or full) and (i < 0 or full):
             forced = not has or (blocked and not known) or full
-            back, then = _backward(d, now, gap, forced, listed.ends, queue, board)
+            back, then = _backward(d, now, gap, forced, ends, queue, board)
             soon = min(soon, then)
-        if i >= 0 and (back < 0 or (tasks.each[i]["slot"] == begun and waiting)):
+        if i >= 0 and (back < 0 or (each[i]["slot"] == begun and waiting)):
             end = _start_forward(i, d, now, home, queue, board)
-            listed.forward_start[i] = now
-            unplaced -= tasks.each[i]["forward"] + tasks.each[i]["backward"]
-            listed.turns[ops.durations.size + i] = left
+            forward_start[i] = now
+            unplaced -= each[i]["forward"] + each[i]["backward"]
+            turns[durations.size + i] = left
         elif back >= 0:
-            end = _start_backward(back, d, now, tasks.each, devices, queue)
-            listed.backward_start[back] = now
-            listed.turns[ops.durations.size + n + back] = left
+            end = _start_backward(back, d, now, each, devices, queue)
+            backward_start[back] = now
+            turns[durations.size + n + back] = left
         elif runs:
-            listed.turns[k * width + cell] = left
-            end = listed.ends[k, cell] = now + ops.durations[k, cell]
+            turns[k * width + cell] = left
+            end = ends[k, cell] = now + durations[k, cell]
             devices[d]["next_op"] += 1
-            devices[d]["rest"] -= ops.durations[k, cell]
+            devices[d]["rest"] -= durations[k, cell]
             begun += cell == 0
             if cell == width // 2:
-                _loosen(k, tasks, devices, listed.device)
+                _loosen(k, tasks, devices, device)
         else:
             devices[d]["wakes"] = min(soon, now + gap if known else NEVER)
         # 3. Whoever sleeps may now have something to do.

@@ -77,6 +77,7 @@ class Trial(NamedTuple):
     slot: Ints
     starts: Ints  # int64[ops]: of the plan, where nothing has moved
     after: Ints  # int64[ops]: the longest time from an op's start to the end of all
+    holds: Ints  # int64[t]: what each task holds on its device until its backward has ended
 
 
 class Notes(NamedTuple):
@@ -145,50 +146,50 @@ def _copy_sequence(d, target, source):
 
 
 @helper
-def _held_change(op, each, ops, pipe):
+def _held_change(op, holds, pipe):
     """What a device holds more once an op has started, or, of a backward, has ended."""
     change = np.int64(0)
     if op >= pipe.backs:
-        change = -each[op - pipe.backs]["size"]
-    elif op >= pipe.front and ops[op + pipe.backs - pipe.front]["took"] > 0:
-        change = each[op - pipe.front]["size"]
+        change = -holds[op - pipe.backs]
+    elif op >= pipe.front:
+        change = holds[op - pipe.front]
     return change
 
 
 @helper
-def _last_place(i, d, p, plan, tasks, pipe):
+def _last_place(i, d, p, cap, trial, pipe):
     """Before which place a device that begins to hold a task at place p must let it go; -1 where it has no room."""
-    sequence = plan.sequence
-    held, cap = tasks.each[i]["size"], tasks.caps[d]
+    sequence, holds = trial.sequence, trial.holds
+    held = holds[i]
     if cap >= NO_CAP:
         return np.int64(sequence[d, 0] + 1)
     for q in range(1, sequence[d, 0] + 1):
         if q == p and held > cap:
             return np.int64(-1)
-        held += _held_change(sequence[d, q], tasks.each, plan.ops, pipe)
+        held += _held_change(sequence[d, q], holds, pipe)
         if q >= p and held > cap:
             return np.int64(q)
     return np.int64(sequence[d, 0] + 1) if held <= cap or p <= sequence[d, 0] else np.int64(-1)
 
 
 @helper
-def _holds(d, plan, tasks, pipe):
+def _is_under(cap, d, sequence, holds, pipe):
     """Whether what a device holds between forwards and backwards stays under its cap."""
-    sequence, held = plan.sequence, np.int64(0)
+    held = np.int64(0)
     for p in range(1, sequence[d, 0] + 1):
-        held += _held_change(sequence[d, p], tasks.each, plan.ops, pipe)
-        if held > tasks.caps[d]:
+        held += _held_change(sequence[d, p], holds, pipe)
+        if held > cap:
             return False
     return True
 
 
 @helper
-def _allowed(touched, plan, tasks, pipe):
+def _allowed(touched, caps, sequence, holds, pipe):
     """Whether the devices touched stay under their caps."""
     under = True
     for d in range(len(touched)):
-        if touched[d] and tasks.caps[d] < NO_CAP:
-            under &= _holds(d, plan, tasks, pipe)
+        if touched[d] and caps[d] < NO_CAP:
+            under &= _is_under(caps[d], d, sequence, holds, pipe)
     return under
 
 
@@ -257,7 +258,7 @@ def _move_task(i, most, trial, notes, tasks, pipe):
     if p < 0:
         return np.int64(-1)
     if both:
-        q = _place(back, e, (p, _last_place(i, e, p, trial, tasks, pipe)), False, most, trial, pipe)
+        q = _place(back, e, (p, _last_place(i, e, p, tasks.caps[e], trial, pipe)), False, most, trial, pipe)
         if q < 0:
             return np.int64(-1)
         _put(sequence, e, q, back)
@@ -515,7 +516,10 @@ def search_gaps(settings, plan, starts, graph, pipe, tasks, items, state):
     most_work, goal = settings
     movable = _begin(items, pipe.num_slots, len(starts))
     moved, after, on = starts.copy(), np.empty(len(starts), np.int64), movable.on
-    trial = Trial(plan.sequence, plan.ops, plan.device, plan.slot, moved, after)
+    sequence, caps, holds = plan.sequence, tasks.caps, np.empty(len(plan.device), np.int64)
+    for i in range(len(holds)):
+        holds[i] = tasks.each[i]["size"] if tasks.each[i]["backward"] > 0 else 0
+    trial = Trial(sequence, plan.ops, plan.device, plan.slot, moved, after, holds)
     touched, move = np.zeros(plan.sequence.shape[0], np.int64), np.empty(1, _MOVE)
     notes = Notes(state, touched, move)
     num_ops, num_devices, n, gates = len(starts), plan.sequence.shape[0], len(plan.device), 2 * pipe.num_slots
@@ -538,13 +542,13 @@ def search_gaps(settings, plan, starts, graph, pipe, tasks, items, state):
         i = (op - pipe.front) % n
         begin = _moved(op, i, makespan, trial, notes, tasks, movable, pipe)
         met, of_items = np.int64(NEVER), move[0]["item"] >= 0
-        if begin >= 0 and _allowed(touched, plan, tasks, pipe):
+        if begin >= 0 and _allowed(touched, caps, sequence, holds, pipe):
             least = nothing if of_items else tails  # with other loads the least times are others
             met = run_ops(begin, makespan, least, plan, moved, pipe, clock)
             work += _UNITS * num_ops
         # 3. What is no worse is kept: of schedules as long, those whose devices end earlier.
         better = met < makespan or (met == makespan and _squares(free) <= score)
-        _settle(better, touched, plan.sequence, kept)
+        _settle(better, touched, sequence, kept)
         if not better:
             _take_back(i, trial, move, items, pipe)
             if begin >= 0:

@@ -6,6 +6,7 @@ from solvers._jit import compile_at_once
 
 collect_ignore_glob = [
     "tests/integrations/run_*",
+    "tests/toy_cut.py",  # it registers itself, once
     "docs/*.py",
     *([] if find_spec("torch") else ["balancer/executor/*"]),
 ]

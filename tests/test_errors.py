@@ -260,12 +260,13 @@ EXAMPLES: dict[str, tuple[Callable[[], Any], type[WordedError], str, str]] = {
         "no rank can hold item 1: its cost 2 is over cap = 1",
         "no rank can hold sample 1001: its cost 2 is over micro_batch_tokens = 1",
     ),
-    "relocation, out of time": (
+    "relocation, not found": (
         lambda: solvers.relocate([4, 3, 3, 2, 2, 2], [0] * 6, [0, 0], cap=8, groups=[0] * 6, method="rearrange"),
-        TimeLimitError,
-        "no assignment under cap = 8 was found: the partition reaches 16; raise cap, eps or time_budget",
-        "no assignment under micro_batch_tokens = 8 was found: the partition reaches 16; raise micro_batch_tokens, "
-        "--eps or --time-budget",
+        SolverError,
+        "no assignment under cap = 8 was found, nor was it proven that there is none: the partition reaches 16; raise "
+        "cap, eps or time_budget",
+        "no assignment under micro_batch_tokens = 8 was found, nor was it proven that there is none: the partition "
+        "reaches 16; raise micro_batch_tokens, --eps or --time-budget",
     ),
     "rearrangement": (
         lambda: solvers.rearrange([[1, 2], [-3, 4]], [0, 1]), ArgumentError,
@@ -306,9 +307,9 @@ def test_what_borders_know_errors_by(what: str, certificate: InfeasibilityCertif
 WORDS = {
     "affinity", "allowed", "alone", "cap", "caps", "chunks", "costs", "degrees", "eps", "equal_counts", "group",
     "group_overhead", "group_size", "groups", "held_cap", "home_rank", "in_flight_cap", "initial_loads", "items",
-    "levels", "max_items", "method", "min_items", "min_slots", "node_of_rank", "num_devices", "num_ranks", "num_slots",
-    "num_stages", "objective", "order", "row_costs", "shared", "size", "sizes", "slots", "slots_multiple_of", "speeds",
-    "stages", "targets", "time_budget", "times", "volumes", "weights", "a finite number or Fraction",
+    "heights", "levels", "max_items", "method", "min_items", "min_slots", "node_of_rank", "num_bins", "num_devices", "num_ranks", "num_slots",
+    "num_stages", "objective", "order", "row_costs", "shared", "size", "size_limits", "sizes", "slots", "slots_multiple_of", "speeds",
+    "stages", "targets", "time_budget", "times", "token_limits", "tokens", "volumes", "weights", "a finite number or Fraction",
     "allow_empty=True", "method='auto'", "method='exact'", "num_slots=None",
     "over_long='drop'", "over_long='own'",
 }  # fmt: skip

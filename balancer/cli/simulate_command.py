@@ -262,7 +262,7 @@ def _print(
     console = table_console()
     console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
     first = next(iter(found.strategies.values()))
-    times = _table("seconds a step", ("all", "±", "compute", "waits", "exchange", "MFU", "faster", "saves, paired"))
+    times = _table("seconds a step", ("all", "±", "compute", "waits", "exchange", "MFU", "faster"))
     cut = any(run.most_slots > 1 for run in found.strategies.values())
     peaks = _table("most at a time", (*first.phases, "GiB a GPU", *["micro-batches"] * cut, "samples/s"))
     runs = found.strategies.values()
@@ -276,12 +276,16 @@ def _print(
     rates = as_alike([run.samples_per_s for run in runs], 4)
     for i, (name, run) in enumerate(found.strategies.items()):
         faster = run.samples_per_s / first.samples_per_s if first.samples_per_s else 1.0
-        gain = f"{saved[name][0]:.3g} ± {saved[name][1]:.1g}" if name in saved else ""
-        times.add_row(name, *[part[i] for part in parts], f"{run.mfu:.1%}".replace("%", " %"), f"{faster:.2f}x", gain)
+        times.add_row(name, *[part[i] for part in parts], f"{run.mfu:.1%}".replace("%", " %"), f"{faster:.2f}x")
         tokens = [f"{phase.peak_tokens:,}" for phase in run.phases.values()]
         slots = [as_range(run.fewest_slots, run.most_slots)] * cut
         peaks.add_row(name, *tokens, f"{run.activation_bytes / 2**30:,.1f}", *slots, rates[i])
     console.print(times)
+    if saved:
+        pairs = _table(f"seconds a step saved beside {next(iter(found.strategies))}", ("all", "±"))
+        for name, (mean, error) in saved.items():
+            pairs.add_row(name, f"{mean:.3g}", f"{error:.1g}")
+        console.print(pairs)
     console.print(peaks)
     for line in (*_remarks(found, cluster, assumed), f"{runtime_s:.2f} s"):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -303,8 +307,8 @@ def _remarks(found: Simulation, cluster: Cluster, assumed: Mapping[str, Any]) ->
     """Say how many steps, what was assumed, and what cannot be so."""
     again = f"; the log's {found.rows:,} rows were read {found.passes:.3g} times" if found.passes > 1 else ""
     yield (
-        f"{counted(found.steps, 'step')} by each strategy{again}. ± is the standard deviation over steps; what a step "
-        "saves is of the same samples by the first strategy, with its standard error."
+        f"{counted(found.steps, 'step')} by each strategy{again}. ± is the standard deviation over steps; of what a "
+        "step saves, which is of the same samples, its standard error."
     )
     yield (
         f"Assumed: computing at {assumed['efficiency']:.0%} of the peak where no --throughput says, "

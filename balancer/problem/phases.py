@@ -149,7 +149,7 @@ class Phase:
     @property
     def is_free(self) -> bool:
         """Whether nothing is asked of its plan, not even in vain; `every_rank_nonempty` does not count."""
-        return all(getattr(self, name) in (None, False, 0, {}) for name in OF_PLANS)
+        return all(getattr(self, name) in (declared.unset, None, {}) for name, declared in OF_PLANS.items())
 
     @property
     def columns_asked(self) -> tuple[str, ...]:

@@ -100,10 +100,11 @@ if __name__ == "__main__":
 COMMAND = """
 import sys
 if __name__ == "__main__":
-    from balancer.cli import main, plan_command
+    from balancer.cli import main
     from balancer.offline import settings
+    from balancer.report import plan_log
     from run_cases import Held
-    plan_command.RunSummary, settings._SAMPLES_PER_PART = Held, 32
+    plan_log.RunSummary, settings._SAMPLES_PER_PART = Held, 32
     main.main(sys.argv[1:])
 """
 

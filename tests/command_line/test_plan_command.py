@@ -579,4 +579,4 @@ def test_pictures_are_made_by_one_process(command, log):
     assert command("plan", log, *SHAPE, "--out", "plan.parquet").code == 0
     outcome = command("report", "plan.parquet", "--html", "page.html", "--jobs", "2")
     assert outcome.code == 2
-    assert "--html, --plot and --measured look at every step, which one process does" in outcome.err
+    assert "--html, --plot, --measured and --cost look at every step, which one process does" in outcome.err

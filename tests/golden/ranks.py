@@ -14,10 +14,10 @@ COUNTS = (7, 0, 4, 9)
 
 _PLAIN = {
     "any": {"placement": "any"},
-    "rearrange": {"placement": "rearrange", "topology": 2},
-    "relocate": {"placement": "relocate", "topology": 2},
+    "rearrange": {"placement": "rearrange", "ranks_per_node": 2},
+    "relocate": {"placement": "relocate", "ranks_per_node": 2},
     "broadcast": {"placement": "relocate", "planning": "broadcast", "planner_rank": 1},
-    "node-wise": {"topology": 2, "exchange": "node_wise"},
+    "node-wise": {"ranks_per_node": 2, "exchange": "node_wise"},
     "costs": {"cost": "quadratic:a=24576,b=1", "eps": 0.05},
     "equal counts": {"equal_counts": True},
     "columns": {"keep_together": "prompt", "caps": {"kv": 150}, "allowed_ranks": "may_run_on"},
@@ -31,7 +31,7 @@ _PHASES = (
 )
 _SEVERAL = {
     "phases": {},
-    "phases, relocate": {"placement": "relocate", "topology": 2},
+    "phases, relocate": {"placement": "relocate", "ranks_per_node": 2},
     "phases, joint": {"mode": "joint", "placement": "rearrange"},
     "phases, micro-batches": {"micro_batches": MicroBatches(40)},
     "phases, encoders first": {"micro_batches": MicroBatches(40, encoders="step")},
@@ -48,8 +48,8 @@ def told_by(rank, size):
 def _settings(given, size):
     """Two ranks make one node, or two of one rank each where nodes are meant to differ."""
     settings = dict(given)
-    if "topology" in settings and size == 2:
-        settings["topology"] = 1
+    if "ranks_per_node" in settings and size == 2:
+        settings["ranks_per_node"] = 1
     return settings
 
 

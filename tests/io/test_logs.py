@@ -370,7 +370,7 @@ def test_name_of_a_binary_format_on_text(name, tmp_path):
 
 @pytest.mark.parametrize(
     ("head", "remedy"),
-    [(b"\x1f\x8b\x08", "as gzip, it may be truncated"), (b"PK\x03\x04", "unpack"), (b"FEA1", "write it again")],
+    [(b"\x1f\x8b\x08", "it may be truncated or damaged"), (b"PK\x03\x04", "unpack"), (b"FEA1", "write it again")],
 )
 def test_known_files_that_are_no_logs(head, remedy, tmp_path):
     path = tmp_path / "log.csv"

@@ -126,7 +126,7 @@ def test_what_must_cross_nodes_is_summed_up():
     parts[0].join(RunSummary.restored(parts[1].stored()))
     for name, stream in parts[0].as_json(1.0)["streams"].items():
         least = [reshard(step, name).least_inter_node(NODES) for step in steps]
-        assert stream["inter_node_bound_bytes"] == sum(least)
+        assert stream["must_cross_nodes_bytes"] == sum(least)
     assert sum(stream.inter_node_bound for stream in parts[0].streams.values()) > 0
     assert orchestrate(batch_of(np.random.default_rng(1)), PHASES, NODES).least_inter_node("vision:out") is None
 

@@ -194,7 +194,9 @@ def test_json_is_what_the_library_says(log, command):
     assert (code, err) == (0, "")
     document = json.loads(out)
     found = simulate_log(open_log(log), settings(), MODELS, H100, overlap=0.25, num_steps=3)
+    saved = {name: of.pop("saved_s", None) for name, of in document["strategies"].items()}
     assert document["strategies"] == {name: totals.as_json() for name, totals in found.strategies.items()}
+    assert {name for name, pair in saved.items() if pair} == {*STRATEGIES} - {"as_sampled", "sorted_batches"}
     assert (document["steps"], document["rows"], document["passes"]) == (3, ROWS, 72 / 70)
     assert document["assumed"] == {"efficiency": 0.5, "checkpointing": False, "overlap": 0.25, "waits": "phase"}
 

@@ -24,7 +24,6 @@ from solvers.errors import (
     InfeasibleError,
     Named,
     SolverError,
-    TimeLimitError,
     UsageError,
     WordedError,
     Wording,
@@ -307,11 +306,11 @@ def test_what_borders_know_errors_by(what: str, certificate: InfeasibilityCertif
 WORDS = {
     "affinity", "allowed", "alone", "cap", "caps", "chunks", "costs", "degrees", "eps", "equal_counts", "group",
     "group_overhead", "group_size", "groups", "held_cap", "home_rank", "in_flight_cap", "initial_loads", "items",
-    "heights", "levels", "max_items", "method", "min_items", "min_slots", "node_of_rank", "num_bins", "num_devices", "num_ranks", "num_slots",
-    "num_stages", "objective", "order", "row_costs", "shared", "size", "size_limits", "sizes", "slots", "slots_multiple_of", "speeds",
-    "stages", "targets", "time_budget", "times", "token_limits", "tokens", "volumes", "weights", "a finite number or Fraction",
-    "allow_empty=True", "method='auto'", "method='exact'", "num_slots=None",
-    "over_long='drop'", "over_long='own'",
+    "heights", "levels", "max_items", "method", "min_items", "min_slots", "node_of_rank", "num_bins", "num_devices",
+    "num_ranks", "num_slots", "num_stages", "objective", "order", "row_costs", "shared", "size", "size_limits",
+    "sizes", "slots", "slots_multiple_of", "speeds", "stages", "targets", "time_budget", "times", "token_limits",
+    "tokens", "volumes", "weights", "a finite number or Fraction", "allow_empty=True", "method='auto'",
+    "method='exact'", "num_slots=None", "over_long='drop'", "over_long='own'",
 }  # fmt: skip
 """What borders may call otherwise, besides the names of arguments."""
 

@@ -1,5 +1,7 @@
 """Deferral where lengths become known as samples are drawn: a buffer that looks a few steps ahead."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, Literal
@@ -185,7 +187,8 @@ class DeferBuffer:
         """Return what waits, and where the buffer is, as JSON."""
         values = (_VERSION, repr(self._request), self._drawn, self._next, self._flushed, self._nominal.tolist(),
                   self._samples.tolist())  # fmt: skip
-        return dict(zip(_STATE, values, strict=True))
+        state = dict(zip(_STATE, values, strict=True))
+        return state | {"digest": _digest(state)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that a buffer of the same settings returned.
@@ -204,6 +207,14 @@ class DeferBuffer:
         if state["settings"] != repr(self._request):
             raise UsageError("the state is of other settings: {saved}; this buffer has {mine}", saved=state["settings"],
                              mine=repr(self._request))  # fmt: skip
+        if state.get("digest") != _digest(state):
+            raise UsageError("the state was changed since state_dict() returned it: its digest does not match")
         self._drawn, self._next, self._flushed = int(state["drawn"]), int(state["next"]), bool(state["flushed"])
         self._nominal = np.array(state["nominal"], dtype=np.int64).reshape(2, -1)
         self._samples = np.array(state["samples"], dtype=np.int64).reshape(4, -1)
+
+
+def _digest(state: Mapping[str, Any]) -> str:
+    """Return a hash of all that a state says, by which a damaged one is refused."""
+    said = json.dumps([state[name] for name in _STATE], default=repr)
+    return hashlib.sha256(said.encode()).hexdigest()

@@ -64,11 +64,20 @@ def effects_of(lengths: Ints, nominal: Ints, step: Ints, long_from: int) -> Trai
     return TrainingEffects(
         float((far > 0).mean()) if len(far) else 0.0, float(far.mean()) if len(far) else 0.0, int(far.max(initial=0)),
         _rank_correlation(displacement, lengths), long_from,
-        (float(before.mean()), float(after.mean())), (float(before.std()), float(after.std())),
+        (_mean(before), _mean(after)), (_spread(before), _spread(after)),
         (float(before.max(initial=0)), float(after.max(initial=0))),
         float(tokens_after / tokens_before) if tokens_before else 1.0,
         float(samples_after / samples_before) if samples_before else 1.0,
     )  # fmt: skip
+
+
+def _mean(shares: NDArray[np.float64]) -> float:
+    """Mean over steps; 0 where no step holds a token."""
+    return float(shares.mean()) if len(shares) else 0.0
+
+
+def _spread(shares: NDArray[np.float64]) -> float:
+    return float(shares.std()) if len(shares) else 0.0
 
 
 def _rank_correlation(one: Ints, other: Ints) -> float:

@@ -149,7 +149,9 @@ class Request:
             most.append(np.full(len(tokens), self.num_ranks))
         if (share := self.most_long_share) is not None:
             sizes.append(np.where(items["longest"] >= self.long_from(tokens), items["tokens"], 0))
-            most.append(tokens * share.numerator // share.denominator)
+            most.append(
+                np.array([held * share.numerator // share.denominator for held in tokens.tolist()], dtype=np.int64)
+            )
         if not sizes:
             return {}
         held = [_sums(size, start, len(tokens)) for size in sizes]
@@ -174,5 +176,8 @@ def _around(base: Ints, share: Fraction | None, held: Ints) -> tuple[Ints, Ints]
     """Return limits within a share of a base, widened to what is held; none where there is no share."""
     if share is None:
         return np.zeros_like(held), np.full_like(held, UNLIMITED)
-    a, b = share.numerator, share.denominator
-    return np.minimum(np.maximum(base * (b - a) // b, 0), held), np.maximum(base * (b + a) // b, held)
+    a, b = share.numerator, share.denominator  # of a float they may be huge, so that int64 would wrap
+    amounts, most = base.tolist(), UNLIMITED
+    low = np.array([max(0, amount * (b - a) // b) for amount in amounts], dtype=np.int64)
+    high = np.array([min(most, amount * (b + a) // b) for amount in amounts], dtype=np.int64)
+    return np.minimum(low, held), np.maximum(high, held)

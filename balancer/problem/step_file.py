@@ -320,12 +320,14 @@ def read_step(path: str | os.PathLike[str]) -> StepFile:
     """
     where = os.fspath(path)
     try:
-        with open(where, "rb") as file:
-            found = tomllib.load(file, parse_float=Decimal)
+        with open(where, encoding="utf-8-sig") as file:  # some editors begin a file with a mark of its encoding
+            found = tomllib.loads(file.read(), parse_float=Decimal)
     except FileNotFoundError:
         raise InputError(f"{where}: no such file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{where}: is no TOML: {error}") from None
+    except RecursionError:
+        raise InputError(f"{where}: lists stand within lists too often") from None
     except OSError as error:
         raise InputError(f"{where}: cannot be read: {error.strerror or error}") from None
     tables = {name: value for name, value in found.items() if name in KEYS}

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 
 from solvers._checking import require, require_status
 from solvers.deferral.types import MOST_STEPS, DeferralResult
+from solvers.types import SolveStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ def check_deferral(
         [1] * len(volumes) if counts is None else _numbers(counts), _numbers(rows), span, num_bins,
         [token_table[0], count_table[0]], [token_table[1], count_table[1]], heights is None,
     )  # fmt: skip
+    _require_shapes(result, len(volumes), steps)
     step = result.step_of_item.tolist()
     _require_windows(given, step)
     _require_limits(given, step)
@@ -95,7 +97,21 @@ def check_deferral(
     require(sum(floors) == result.total, f"total is {sum(floors)}, not {result.total}")
     proven = -(-(sum(volumes) + _wasted(given, result)) // num_bins)
     require(result.lower_bound <= proven, f"lower_bound = {result.lower_bound}, but its multipliers prove {proven}")
+    require(result.start_total >= result.total, f"start_total = {result.start_total} is below total = {result.total}")
     require_status(result.status, result.lower_bound, result.total, "total")
+
+
+def _require_shapes(result: DeferralResult, items: int, steps: int) -> None:
+    """Require arrays and numbers of the kinds that the result declares, before anything is computed with them."""
+    for name, shape in (("step_of_item", (items,)), ("floors", (steps,)), ("multipliers", (2, steps))):
+        array = getattr(result, name)
+        fits = isinstance(array, np.ndarray) and array.shape == shape and np.issubdtype(array.dtype, np.integer)
+        require(fits, f"{name} must be integers of shape {shape}")
+    for name in ("total", "start_total", "lower_bound", "multiplier_bits"):
+        number = getattr(result, name)
+        require(type(number) is int and number >= 0, f"{name} must be an integer >= 0, got {number!r:.40}")
+    require(result.bound_name in ("cover", "mean"), f"bound_name {result.bound_name!r:.40} is none of cover, mean")
+    require(isinstance(result.status, SolveStatus), f"status must be a SolveStatus, got {result.status!r:.40}")
 
 
 def _numbers(values: ArrayLike | None) -> list[int]:

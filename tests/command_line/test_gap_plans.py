@@ -434,7 +434,7 @@ def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):
         ),
         "flops": (
             layout | {"times": layout["times"] | {"flops": {"llm": [1]}}},
-            "flops['llm'] must be three whole numbers",
+            "flops['llm']: FLOPs must be three whole numbers",
         ),
         "replicas": (
             layout | {"times": layout["times"] | {"replicas": 7}},

@@ -1,6 +1,7 @@
 """Samples in steps: windows, limits and proofs as a caller meets them, offline and as samples are drawn."""
 
 import json
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -209,3 +210,25 @@ def test_a_state_of_other_settings_is_refused_by_what_differs():
         make().load_state_dict({name: state[name] for name in state if name != "samples"})
     with pytest.raises(ValueError, match="is of version 9"):
         make().load_state_dict(state | {"version": 9})
+
+
+def test_a_damaged_state_is_refused():
+    state = make().state_dict()
+    with pytest.raises(ValueError, match="its digest does not match"):
+        make().load_state_dict(state | {"next": 99})
+
+
+@pytest.mark.parametrize("name", ["tokens_within", "counts", "most_long_share"])
+def test_a_share_of_many_digits_is_the_share_that_it_is(name):
+    """As a fraction it has a denominator beyond what int64 can be multiplied by."""
+    lengths = [8163, 56, 184, 4390, 5991, 191, 8815, 161]
+    found = [
+        balancer.defer(lengths, 2, step_tokens=14_000, early=1, late=1, **{"tokens_within": None} | {name: share})
+        for share in (Fraction(1, 3), 1 / 3)
+    ]
+    assert found[0].step_of_sample.tolist() == found[1].step_of_sample.tolist()
+    assert found[0].lower_bound == found[1].lower_bound
+
+
+def test_steps_without_a_token_have_no_long_documents():
+    assert balancer.defer([0, 0], 2, batch_size=1).effects.long_share == (0.0, 0.0)

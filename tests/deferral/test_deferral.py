@@ -208,3 +208,27 @@ def test_errors_name_the_argument(change, error):
 def test_limits_that_are_none():
     found = defer([3, 4], [0, 1], windows(2, 1, 1), 2, count_limits=[[0, 0], [UNLIMITED, UNLIMITED]])
     assert found.total == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("multipliers", lambda values: values[:, :-1]),
+        ("multipliers", lambda values: np.hstack([values, values])),
+        ("multipliers", lambda _: None),
+        ("multiplier_bits", lambda _: -1),
+        ("step_of_item", lambda values: values[:, None]),
+        ("step_of_item", lambda values: values + 0.5),
+        ("step_of_item", list),
+        ("floors", lambda _: None),
+        ("lower_bound", str),
+        ("bound_name", lambda _: "zzz"),
+        ("status", str),
+        ("start_total", lambda total: total - 1_000),
+    ],
+)
+def test_a_result_of_other_shapes_or_kinds_is_refused_in_words(name, damage):
+    given = [9, 1, 9, 1], [0, 0, 1, 1], [[0, 1], [0, 1]]
+    found = solvers.defer(*given, 2)
+    with pytest.raises(solvers.CertificateError):
+        check_deferral(*given, dataclasses.replace(found, **{name: damage(getattr(found, name))}), num_bins=2)

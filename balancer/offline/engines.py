@@ -1,5 +1,6 @@
 """Engines: who does the tasks of a run. Each takes tasks as they come and yields results as they are done."""
 
+import contextlib
 import multiprocessing
 import os
 import pickle
@@ -253,7 +254,8 @@ def _begin(driver: connection.Connection, environment: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     pa.set_cpu_count(1)
-    driver.send_bytes(b"begun")
+    with contextlib.suppress(BrokenPipeError):  # the driver has left, and the thread ends this process
+        driver.send_bytes(b"begun")
 
 
 def _end_with(driver: connection.Connection) -> None:

@@ -67,7 +67,7 @@ def test_a_step_counts_for_as_long_as_it_takes():
 def test_nothing_planned():
     numbers = RunSummary().as_json(0.0)
     assert numbers.pop("fell_back_steps") == 0
-    assert numbers == {"version": 2, "steps": 0, "samples": 0, "runtime_s": 0.0, "phases": {}}
+    assert numbers == {"version": 2, "steps": 0, "samples": 0, "runtime_s": 0.0, "cost": {}, "phases": {}}
     assert PhaseSummary().as_json()["imbalance_ratio_after"] == 1.0
 
 

@@ -33,11 +33,13 @@ nitpick_ignore_regex = [
     ("py:attr", r"\w+"),  # listed in the table of its class
     ("py:.*", r"(fractions|scipy)\..*"),
     ("py:data", r"balancer\.problem\.settings\.\w+|TRUSTED_BOUNDS|balancer\.planning\.strategies\.STRATEGIES"),
+    ("py:data", r"balancer\.problem\.cuts\.micro_batches\.\w+|OVER_LONG|balancer\.cost\.areas\.AREAS"),
+    ("py:obj", "schedule|pipeline_stages|over_long"),  # fields that a cut's properties stand for
     (
         "py:.*",
         r"balancer\.cost\.(fit\.CostFit|integer\.integer_flops)|balancer\.problem\.shuffle\.shuffled",
     ),
-    ("py:meth", "of"),
+    ("py:meth", "of|from_json"),
 ]
 
 myst_enable_extensions = ["attrs_inline", "colon_fence"]

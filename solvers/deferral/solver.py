@@ -42,7 +42,7 @@ def defer(
         The row of `spans` that has each item's window; rows are nominal steps, as a rule.
     spans : int64[R, 2]
         First and last step of each row's window, of 0..T-1, neither smaller than of the row before: see
-        :func:`solvers.deferral.windows`.
+        ``solvers.deferral.windows``.
     num_bins : int
         N: bins of a step.
     start : int64[n], optional

@@ -227,6 +227,8 @@ def test_no_process_is_left_what_was_finished_is_kept_and_a_line_is_told(folder,
     assert {name: (out / name).stat().st_mtime_ns for name in kept} == kept
 
 
+# Python loses an interrupt that comes in a finalizer or in a callback of LLVM: on busy cores once in six runs
+@pytest.mark.nightly
 @needs_proc
 def test_an_interrupt_while_workers_begin_is_told_in_a_line(folder, tmp_path):
     """The process from which they are forked would say where it was, while it imports."""

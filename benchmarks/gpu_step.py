@@ -1,17 +1,17 @@
 """What a plan is worth on a real GPU: the batches of all ranks of a step, run in turns on one device and timed.
 
-    python benchmarks/gpu_step.py [--ranks 8] [--tokens 65536] [--steps 6] [--layers 1:3] [--window 1024]
+    python benchmarks/gpu_step.py [--ranks 8] [--tokens 65536] [--longest 32768 65536] [--layers 1:3] [--window 1024]
 
-First decoder blocks, some with full and some with windowed attention, are timed over lengths, and the cost is fitted
-with a term for each kind (``balancer fit --areas``). Then steps of documents are drawn, as many tokens to a rank, and
-planned: not at all, by tokens, by FLOPs as if no layer had a window, by the fitted cost, and by the fitted cost with
-documents deferred by two steps at most. Each rank's forward and backward pass is run and timed: what a step takes is
-its slowest rank; gradients' exchange and the optimizer are left out. Predicted and measured stand side by side.
+First decoder blocks, some with full and some with windowed attention, are timed on batches of documents of a quarter
+to one and a half of a rank's tokens, and the cost is fitted with a term for each kind (``balancer fit --areas``). Then
+steps of other documents, cut at the longest length, are drawn, as many tokens to a rank, and planned: not at all, by
+tokens, by FLOPs as if no layer had a window, by the fitted cost, and by the fitted cost with documents deferred by two
+steps at most. Each rank's forward and backward pass is run and timed: what a step takes is its slowest rank; gradients'
+exchange and the optimizer are left out. Predicted and measured stand side by side.
 On a CPU (a smoke test): tiny blocks and few tokens.
 """
 
 import argparse
-import json
 import time
 from pathlib import Path
 
@@ -29,19 +29,14 @@ DEFER = 2
 MOST_TOKENS = 1.5  # of a rank's tokens: its memory
 
 
-def drawn(steps, ranks, tokens):
-    """Documents of each rank of each step, drawn until a rank is full, the last one cut: int64 lists."""
-    documents = pyarrow.parquet.read_table(DATA).column("text_tokens").to_numpy()
-    rng = np.random.default_rng(1)
-
-    def one():
-        held, left = [], tokens
-        while left:
-            held.append(int(min(documents[rng.integers(len(documents))], left)))
-            left -= held[-1]
-        return held
-
-    return [[one() for _ in range(ranks)] for _ in range(steps)]
+def batch(rng, tokens, longest):
+    """Draw documents until so many tokens are full, the last one cut: their lengths."""
+    documents = np.minimum(pyarrow.parquet.read_table(DATA).column("text_tokens").to_numpy(), longest)
+    held, left = [], tokens
+    while left:
+        held.append(int(min(documents[rng.integers(len(documents))], left)))
+        left -= held[-1]
+    return held
 
 
 def shares(lengths, home, ranks, cost, most):
@@ -88,15 +83,15 @@ def plans(draws, ranks, tokens, cost, by_full):
 
 
 def main():
-    """Print a table, and write the figures to a file if one is named."""
+    """Fit, plan, run, and print a table for each longest length."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     cuda = torch.cuda.is_available()
     parser.add_argument("--ranks", type=int, default=8 if cuda else 4)
     parser.add_argument("--tokens", type=int, default=65536 if cuda else 2048, help="of a rank and step, as drawn")
-    parser.add_argument("--steps", type=int, default=6 if cuda else 2)
+    parser.add_argument("--longest", type=int, nargs="+", default=[32768, 65536] if cuda else [1024])
+    parser.add_argument("--steps", type=int, default=5 if cuda else 2)
     parser.add_argument("--layers", default="1:3", help="full and windowed ones")
     parser.add_argument("--window", type=int, default=1024 if cuda else 64)
-    parser.add_argument("--out", help="a JSON file")
     given = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -105,10 +100,12 @@ def main():
     shape = measure_block.block_shape(*((2048, 16, 4, 8192) if cuda else (64, 4, 2, 128)))
     block = measure_block.Blocks(shape, full, windowed, given.window).to(device, dtype)
 
-    # A cost from the device itself.
-    times = list(measure_block.measured(block, 40, 128 if cuda else 16, given.tokens, device, dtype))
-    window = f"window{given.window}"
-    fit = fit_terms([lengths for lengths, _ in times], [taken for _, taken in times], ["full", window], force=not cuda)
+    # A cost from the device itself, once it is as warm as it will be.
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(given.tokens // 4, int(MOST_TOKENS * given.tokens), 60)
+    batches = [batch(rng, size, max(given.longest)) for size in sizes]
+    times = [[run(block, held, device, dtype) for held in batches] for _ in range(2)][-1]
+    fit = fit_terms(batches, times, ["full", f"window{given.window}"], force=not cuda)
     cost = fit.integer_cost().model
     name = torch.cuda.get_device_name() if cuda else "CPU"
     print(f"{name}, PyTorch {torch.__version__}; held-out error {fit.held_out_error:.1%}")
@@ -120,22 +117,26 @@ def main():
     a = 2 * (2 * hidden * width + 2 * hidden * attention.kv_heads * attention.head_dim + 3 * hidden * mlp.intermediate)
     by_full = f"attention:a={a},full={4 * width}"
 
-    draws = drawn(given.steps, given.ranks, given.tokens)
-    for _ in range(2):  # the first round compiles
-        ways = plans(draws, given.ranks, given.tokens, cost, by_full)
-
-    unit = {name: seconds for name, seconds, _ in fit.terms}
-    rows = {}
-    print("\n| plan | s a step, predicted | measured | ratio | waiting, predicted | measured | ms to plan |")
-    print("|---|--:|--:|--:|--:|--:|--:|")
-    for name, (steps, planning) in ways.items():
-        real = np.array([[run(block, held, device, dtype) for held in step] for step in steps])
-        said = np.array([[seconds(unit, held) for held in step] for step in steps])
-        rows[name] = {"measured": real.tolist(), "predicted": said.tolist(), "planning_ms": planning}
-        (m, w), (p, v) = (figures(each) for each in (real, said))
-        print(f"| {name} | {p:.4f} | {m:.4f} | {m / p:.3f} | {v:.1%} | {w:.1%} | {planning:.2f} |", flush=True)
-    if given.out:
-        Path(given.out).write_text(json.dumps({"terms": unit, "held_out_error": fit.held_out_error, "ways": rows}))
+    unit = {term: value for term, value, _ in fit.terms}
+    for longest in given.longest:
+        rng = np.random.default_rng(1)
+        draws = [[batch(rng, given.tokens, longest) for _ in range(given.ranks)] for _ in range(given.steps)]
+        for _ in range(2):  # the first round compiles
+            ways = plans(draws, given.ranks, given.tokens, cost, by_full)
+        said = {
+            way: np.array([[predicted(unit, held) for held in step] for step in plan])
+            for way, (plan, _) in ways.items()
+        }
+        real = {way: np.zeros_like(each) for way, each in said.items()}
+        for step, rank in np.ndindex(given.steps, given.ranks):  # all ways by turns, as clocks of the device drift
+            for way, (plan, _) in ways.items():
+                real[way][step, rank] = run(block, plan[step][rank], device, dtype)
+        print(f"\nDocuments of at most {longest:,} tokens\n")
+        print("| plan | s a step, predicted | measured | ratio | waiting, predicted | measured | ms to plan |")
+        print("|---|--:|--:|--:|--:|--:|--:|")
+        for way, (_, planning) in ways.items():
+            (m, w), (p, v) = (figures(each[way]) for each in (real, said))
+            print(f"| {way} | {p:.4f} | {m:.4f} | {m / p:.3f} | {v:.1%} | {w:.1%} | {planning:.2f} |", flush=True)
 
 
 def run(block, lengths, device, dtype):
@@ -143,11 +144,11 @@ def run(block, lengths, device, dtype):
     return min(measure_block.seconds_of(block, lengths, device, dtype) for _ in range(2)) if lengths else 0.0
 
 
-def seconds(unit, lengths):
+def predicted(unit, lengths):
     """Seconds that the fitted terms give a rank's batch."""
     held = np.array(lengths, dtype=np.int64)
     size = {"c0": 1, "constant": len(held), "a": held.sum()}
-    return float(sum(value * (size[name] if name in size else area(name, held).sum()) for name, value in unit.items()))
+    return float(sum(value * (size[term] if term in size else area(term, held).sum()) for term, value in unit.items()))
 
 
 def figures(times):

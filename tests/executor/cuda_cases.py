@@ -56,8 +56,8 @@ def prefetch(rank):
     loader = [batch(rank, step) for step in range(8)]
     names = []
     dispatcher = Dispatcher(length="ids", device="cuda")
-    for batch in PrefetchDispatcher(loader, dispatcher):
+    for out in PrefetchDispatcher(loader, dispatcher):
         torch.randn(2000, 2000, device="cuda") @ torch.randn(2000, 2000, device="cuda")
         assert dispatcher.current.restore()["name"] == loader[len(names)]["name"]
-        names.append(batch["name"])
+        names.append(out["name"])
     assert len(names) == 8

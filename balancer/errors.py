@@ -33,11 +33,11 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
     Examples
     --------
     >>> did_you_mean("text_token", ["text_tokens", "image_tokens"])
-    "; did you mean 'text_tokens'?"
+    " (did you mean 'text_tokens'?)"
     """
     folded = {each.casefold(): each for each in reversed(known)}
     alike = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.75)
-    return f"; did you mean {folded[alike[0]]!r}?" if alike else ""
+    return f" (did you mean {folded[alike[0]]!r}?)" if alike else ""
 
 
 class PlanError(Exception):

@@ -53,8 +53,14 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def _fail(code: int, message: str) -> NoReturn:
     if sys.stderr is not None:
-        print(f"balancer: {printable(message)}", file=sys.stderr)  # noqa: T201
+        print(f"balancer: {printable(_renamed(message))}", file=sys.stderr)  # noqa: T201
     sys.exit(code)
+
+
+def _renamed(message: str) -> str:
+    from balancer.cli.options import without_staged
+
+    return without_staged(message)
 
 
 class _Imported(Mapping[str, click.Command]):

@@ -1,6 +1,7 @@
 """The options that several commands share, with their help texts."""
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -20,9 +21,7 @@ from balancer.planning.strategies import SHARING, STRATEGIES
 from balancer.problem.batch import HOMES
 from balancer.problem.cluster import CLUSTERS
 from balancer.problem.cuts.micro_batches import OVER_LONG, SCHEDULES
-from balancer.problem.settings import EPS, METHODS, MODES, OBJECTIVES, PLACEMENTS
-from solvers.arguments import as_share
-from solvers.errors import ArgumentError
+from balancer.problem.settings import EPS, METHODS, MODES, OBJECTIVES, PLACEMENTS, as_tolerance
 
 __all__ = ["Tolerance", "add_options", "budget_option", "cluster_option", "comparison_options", "engine_options",
            "json_option", "log_argument", "method_option", "module_options", "planning_options",
@@ -45,11 +44,15 @@ class Tolerance(click.ParamType):  # type: ignore[type-arg] # takes no argument 
             float(text.removesuffix("%"))
         except ValueError:
             self.fail(f"must be a number, got {value!r}", param, ctx)
-        share = as_share("eps", text)
-        if share >= 1:
-            percent = f"; {value} percent is {value}%" if 1 <= share <= 100 and "%" not in text else ""
-            raise ArgumentError("eps", f"be < 1, a share of the makespan{percent}", value)
-        return float(share) if as_share("eps", float(share)) == share else share
+        return as_tolerance(text)
+
+
+_STAGED = "seqbalancer-log-"
+
+
+def without_staged(message: str) -> str:
+    """Return what is said of standard input under that name, not under that of its copy."""
+    return re.sub(rf"[^\s']*{_STAGED}[^\s/\\]*[/\\]stdin", "standard input", message)
 
 
 def _log_of(context: click.Context, _: click.Parameter, paths: tuple[str, ...]) -> LogPath:
@@ -63,7 +66,7 @@ def _standard_input(context: click.Context) -> str:
     stream = None if sys.stdin is None else getattr(sys.stdin, "buffer", None)
     if stream is None or stream.isatty():
         raise InputError("-: there is no standard input to read a log from: pipe one into the command")
-    folder = context.with_resource(tempfile.TemporaryDirectory(prefix="seqbalancer-log-"))
+    folder = context.with_resource(tempfile.TemporaryDirectory(prefix=_STAGED))
     path = os.path.join(folder, "stdin")
     with open(path, "wb") as file:
         shutil.copyfileobj(stream, file)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -50,6 +51,7 @@ class Compiled:
     def __init__(self, quiet: bool) -> None:
         self.kernels, self.seconds = 0, 0.0
         self._quiet, self._depth, self._begun, self._said = quiet, 0, 0.0, 0.0
+        self._timer: threading.Timer | None = None
 
     @classmethod
     @contextlib.contextmanager
@@ -62,6 +64,8 @@ class Compiled:
             with event.install_listener("numba:compile", _listener(compiled)):
                 yield compiled
         finally:  # also of a command that ends in an error
+            if compiled._timer:
+                compiled._timer.cancel()
             if compiled._said:
                 what = counted(compiled.kernels, "kernel")
                 _say(f"compiled {what} in {compiled.seconds:.0f} s, kept on disk")
@@ -71,6 +75,10 @@ class Compiled:
         if self._depth == 0:
             self._begun = time.perf_counter()
         self._depth += 1
+        if self._timer is None and not self._quiet:  # the first kernel alone may take many seconds
+            self._timer = threading.Timer(min(TOLD_AFTER_S, threading.TIMEOUT_MAX), self._tell_of_first)
+            self._timer.daemon = True
+            self._timer.start()
 
     def end(self) -> None:
         """Note that it is done."""
@@ -79,9 +87,16 @@ class Compiled:
             self.kernels += 1
             self.seconds += time.perf_counter() - self._begun
             if self.seconds > max(TOLD_AFTER_S, 2 * self._said) and not self._quiet:
-                self._said = self.seconds
-                so_far = f"{self.kernels} so far of {_REACHED} that a command needs"
-                _say(f"compiling kernels that are not on disk yet: {so_far}, {self.seconds:.0f} s")
+                self._tell(self.seconds)
+
+    def _tell_of_first(self) -> None:
+        if self._depth and not self._said:
+            self._tell(self.seconds + time.perf_counter() - self._begun)
+
+    def _tell(self, seconds: float) -> None:
+        self._said = seconds
+        so_far = f"{f'{self.kernels} so far' if self.kernels else 'the first'} of {_REACHED} that a command needs"
+        _say(f"compiling kernels that are not on disk yet: {so_far}, {seconds:.0f} s")
 
 
 def _listener(compiled: Compiled) -> Any:

@@ -29,16 +29,19 @@ def step_command(log: LogPath) -> None:
 
 
 def _lines(log: LengthLog) -> Iterator[str]:
+    sure = True
     try:
         length = "+".join(default_columns(log))
     except LengthUnknownError as error:
-        length = error.likely
+        length, sure = error.likely, False
     yield f"# A step of {log.path.name}: balancer plan {log.path} --step step.toml"
     yield f"# Its columns of integers: {listed(log.integer_columns)}; of lists: {listed(log.list_columns)}"
     yield from (_line("", "ranks", 8), _line("", "ranks_per_node", 8), _line("", "batch_per_rank", 16))
     yield _line("", "home", "contiguous")
     yield from ("", "# The phases of a multimodal model have a [[phase]] each, with a name, in order; others have one.")
     yield "[[phase]]"
+    if length and not sure:
+        yield "# Several columns may be the length: is it this one?"
     yield _line("phase", "length", length) if length else f"# length = ...  # {KEYS['phase']['length'].about}"
     yield _line("phase", "cost", "linear")
     yield f"# {_line('phase', 'max_tokens_per_rank', 90_000)}"

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from balancer.errors import InputError
+from balancer.errors import InputError, on_a_line
 from balancer.problem.ragged import Ragged
 from solvers.errors import ArgumentTypeError
 
@@ -29,7 +29,7 @@ def as_arrow(table: Any) -> Any:
     if isinstance(table, pa.RecordBatch):
         return pa.Table.from_batches([table])
     if isinstance(table, Mapping):
-        return pa.table({str(name): pa.array(_plain(values)) for name, values in table.items()})
+        return _of_columns({str(name): _as_column(name, values) for name, values in table.items()})
     if hasattr(table, "with_format"):  # of Hugging Face's datasets
         return table.with_format("arrow")[:]
     if hasattr(table, "__arrow_c_stream__"):
@@ -37,6 +37,20 @@ def as_arrow(table: Any) -> Any:
     if hasattr(table, "iloc"):  # of a pandas that has no stream for Arrow
         return pa.Table.from_pandas(table, preserve_index=False)
     raise ArgumentTypeError("a table", f"be {_KINDS}", f"a {type(table).__name__}")
+
+
+def _as_column(name: object, values: Any) -> Any:
+    try:
+        return pa.array(_plain(values))
+    except (pa.ArrowException, OverflowError) as error:
+        raise InputError(f"the table: column {str(name)!r} cannot be read: {on_a_line(error)}") from None
+
+
+def _of_columns(columns: dict[str, Any]) -> Any:
+    if len({len(column) for column in columns.values()}) > 1:
+        sizes = ", ".join(f"{name!r} {len(column):,}" for name, column in columns.items())
+        raise InputError(f"the table: columns must have as many rows as each other; they have {sizes}")
+    return pa.table(columns)
 
 
 def _plain(values: Any) -> Any:

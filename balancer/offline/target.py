@@ -42,8 +42,14 @@ def check_target(out: str, log: LengthLog, settings: LogSettings, overwrite: boo
         raise InputError(f"{out}: a plan is written as Parquet, so its name must not end in {suffix}; choose .parquet")
     if overwrite or not _is_there(out):
         return
-    if _request_at(out) != _request_of(log, settings):
-        raise UsageError("{out} holds something else than the plan of this request", "{overwrite} replaces it", out=out)
+    there, asked = _request_at(out), _request_of(log, settings)
+    if there is None:
+        raise UsageError("{out} holds no plan that this version reads", "{overwrite} replaces it", out=out)
+    if there != asked:
+        what = _difference(there, asked)
+        raise UsageError(
+            "{out} holds the plan of another request ({what})", "{overwrite} replaces it", out=out, what=what
+        )
 
 
 def _is_same(file: Path, out: str) -> bool:
@@ -67,6 +73,18 @@ def _request_at(out: str) -> Any:
     except (InputError, PlanError, OSError, LookupError, TypeError, AttributeError):
         return None
     return {name: value for name, value in found.items() if name not in (*_OF_RESULT, "log")} | {"sources": sources}
+
+
+def _difference(there: Any, asked: Any, name: str = "") -> str:
+    """Say what the first difference between two requests is: where, what is there and what is asked for."""
+    if isinstance(there, dict) and isinstance(asked, dict):
+        keys = [key for key in {**there, **asked} if there.get(key) != asked.get(key)]
+        return _difference(there.get(keys[0]), asked.get(keys[0]), f"{name}.{keys[0]}".strip("."))
+    if isinstance(there, list) and isinstance(asked, list) and len(there) == len(asked):
+        k = next(k for k, pair in enumerate(zip(there, asked, strict=True)) if pair[0] != pair[1])
+        return _difference(there[k], asked[k], f"{name}[{k}]")
+    was, now = (f"{json.dumps(value):.60}" for value in (there, asked))
+    return f"{name} is {was} there, and {now} here"
 
 
 def _request_of(log: LengthLog, settings: LogSettings) -> Any:

@@ -1,6 +1,5 @@
 """How plans are made, the same in every step of a run: method, placement, budget, micro-batches. Checked once, here."""
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
@@ -14,7 +13,7 @@ from solvers.errors import ArgumentError, UsageError
 from solvers.relocation import as_eps
 
 __all__ = ["COUNTED_METHODS", "EPS", "METHODS", "MODES", "OBJECTIVES", "PLACEMENTS", "STOP_AT", "PlanSettings",
-           "check_method", "default_placement"]  # fmt: skip
+           "as_tolerance", "check_method", "default_placement"]  # fmt: skip
 
 METHODS = (*solvers.PARTITIONERS, "padded", "mixed")
 """Every partition method that :func:`balancer.balance` takes."""
@@ -27,8 +26,6 @@ PLACEMENTS = ("relocate", "rearrange", "any")
 
 OBJECTIVES = ("sum", "max")
 """What rearrangement minimises: all that crosses nodes, or the most that one rank sends across."""
-
-_LARGEST_EPS = Fraction(sys.float_info.max)
 
 MODES = ("separate", "joint", "auto")
 """How encoders are balanced: each for itself, their sum, or whichever makes the ranks' sums more even."""
@@ -59,7 +56,7 @@ class PlanSettings:
     method: str = "auto"  # a name in `METHODS`
     placement: str = PLACEMENTS[0]  # a name in `PLACEMENTS`
     objective: str = OBJECTIVES[0]  # a name in `OBJECTIVES`, for the placement ``"rearrange"``
-    eps: float | Fraction = EPS  # how much larger relocation may make the makespan, as a fraction of it
+    eps: float | Fraction = EPS  # how much larger relocation may make the makespan, below 1; ``"1%"`` becomes 0.01
     time_budget: float = 0.01  # seconds' worth of work, counted and not timed, in each phase
     mode: str = MODES[0]  # a name in `MODES`
     group_size: int | None = None  # plan within groups of this number of consecutive ranks
@@ -75,8 +72,7 @@ class PlanSettings:
                 "{objective} = {asked!r} is what rearrangement aims at; give {placement} = 'rearrange', not {given!r}",
                 asked=self.objective, given=self.placement,
             )  # fmt: skip
-        if as_eps(self.eps) > _LARGEST_EPS:
-            raise ArgumentError("eps", "be a number that a float can hold", f"{self.eps!r:.60}")
+        object.__setattr__(self, "eps", as_tolerance(self.eps))
         as_budget(self.time_budget)
         as_share("stop_at", self.stop_at)
         if self.mode not in MODES:
@@ -108,6 +104,17 @@ class PlanSettings:
             "cut": cut_from_json(cut),
         }
         return cls(**{**rest, **read})
+
+
+def as_tolerance(eps: float | Fraction | str) -> float | Fraction:
+    """Return a share of the makespan below 1, such as 0.001 or ``"0.1%"``; one that no float is stays exact."""
+    share = as_eps(eps)
+    if share >= 1:
+        percent = f"; {eps} percent is {eps}%" if share <= 100 and "%" not in str(eps) else ""
+        raise ArgumentError("eps", f"be < 1, a share of the makespan{percent}", f"{eps!s:.60}")
+    if not isinstance(eps, str):
+        return eps
+    return float(share) if as_eps(float(share)) == share else share
 
 
 def default_placement(homes_known: bool) -> str:

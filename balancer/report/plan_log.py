@@ -1,14 +1,16 @@
 """A whole log planned from Python: what ``balancer plan`` does, and what it found."""
 
+import contextlib
 import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from balancer.errors import InputError
+from balancer.errors import InputError, did_you_mean
+from balancer.io.columns import LengthUnknownError
 from balancer.io.logs import LengthLog, choose_length, default_columns, open_log
 from balancer.io.tables import is_table, write_table
 from balancer.offline.engines import Engine, Processes, Serial, Tick
@@ -23,9 +25,12 @@ from balancer.problem.step_file import read_step
 from balancer.report.brief import brief
 from balancer.report.page_data import PageData
 from balancer.report.summary import RunSummary
+from balancer.report.text import counted
+from solvers.errors import ArgumentTypeError
 
 __all__ = ["LogPlan", "about", "plan_log", "plan_opened"]
 
+_OF_RANKS = ("num_ranks", "ranks_per_node", "topology")
 _OF_LOG = ("batch_per_rank", "home", "drop_last", "epochs", "shuffle")
 
 
@@ -34,10 +39,11 @@ class _Folder:
 
     def __init__(self) -> None:
         self.path = tempfile.mkdtemp(prefix="seqbalancer-log-")
+        self.file = os.path.join(self.path, "table.arrow")
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LogPlan:
     """A log's plan: what it adds up to, and its rows.
 
@@ -102,6 +108,14 @@ class LogPlan:
             data.add(plan, plan.batch_size < self.settings.samples_per_step)
         return data
 
+    def __repr__(self) -> str:
+        what = f"{counted(self.totals.samples, 'sample')} in {counted(self.totals.steps, 'step')}"
+        ranks = counted(self.settings.setup.topology.num_ranks, "rank")
+        ratios = ", ".join(
+            f"{name} {phase.ratio_before:.4g} -> {phase.ratio_after:.4g}" for name, phase in self.totals.phases.items()
+        )
+        return f"<LogPlan: {what} on {ranks}, imbalance {ratios}>"
+
     def _repr_html_(self) -> str:
         return brief(self.totals, self.log.path.name)
 
@@ -161,15 +175,31 @@ def plan_log(
     if is_table(log):
         _check_named(None if out is None else log)
         held = _Folder()
-        path = os.path.join(held.path, "table.arrow")
-        write_table(log, path)
-        log = path
-    opened = open_log(log)
-    settings = _settings(opened, step, beside)
+        write_table(log, held.file)
+    elif not isinstance(log, str | os.PathLike) and not all(isinstance(path, str | os.PathLike) for path in log):
+        raise ArgumentTypeError("log", "be a path, paths, or a table", "numbers: give {'tokens': numbers}")
     engine = Processes(jobs) if jobs > 1 else Serial()
     target = None if out is None else os.fspath(out)
-    found = plan_opened(opened, settings, target, engine=engine, resume=resume, overwrite=overwrite)
+    with _told(held):
+        opened = open_log(held.file if held else log)
+        settings = _settings(opened, step, beside)
+        found = plan_opened(opened, settings, target, engine=engine, resume=resume, overwrite=overwrite)
     return LogPlan(opened, settings, found, target, held)
+
+
+@contextlib.contextmanager
+def _told(held: _Folder | None) -> Iterator[None]:
+    """Tell errors in Python's words, and call a table the table, not its file."""
+    try:
+        yield
+    except InputError as error:
+        text = str(error)
+        if isinstance(error, LengthUnknownError):
+            text = f"{error.what}\nsay which: length='COLUMN[+COLUMN...]'"
+            text += f", such as length={error.likely!r}" * bool(error.likely)
+        if held is None and text == str(error):
+            raise
+        raise InputError(text if held is None else text.replace(held.file, "the table")) from None
 
 
 def plan_opened(
@@ -193,13 +223,15 @@ def _check_named(table: object) -> None:
 def _settings(log: LengthLog, step: str | os.PathLike[str] | None, beside: dict[str, Any]) -> LogSettings:
     """Return how a log is planned by a step file, by keywords, or by both."""
     known = {spec.name for spec in fields(PlanSettings)}
-    ranks = {name: beside.pop(name, None) for name in ("num_ranks", "ranks_per_node", "topology")}
+    ranks = {name: beside.pop(name, None) for name in _OF_RANKS}
     of_log = {name: beside.pop(name) for name in _OF_LOG if name in beside}
     planned = {name: beside.pop(name) for name in list(beside) if name in known}
     of_phase = {name: beside.pop(name) for name in list(beside) if name in (*CONSTRAINTS, "cost")}
     phases, length = beside.pop("phases", None), beside.pop("length", None)
     if beside:
-        raise TypeError(f"plan_log has no argument {min(beside)!r}; see help(balancer.plan_log)")
+        names = (*_OF_RANKS, *_OF_LOG, *known, *CONSTRAINTS, "cost", "phases", "length", "step", "out", "jobs")
+        meant = did_you_mean(min(beside), names)
+        raise TypeError(f"plan_log has no argument {min(beside)!r}{meant}; see help(balancer.plan_log)")
     if step is None:
         if of_log.get("batch_per_rank") is None:
             raise InputError("batch_per_rank is missing: how many samples a rank draws for each step")

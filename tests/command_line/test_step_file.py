@@ -11,6 +11,7 @@ from plan_files import description_of
 
 import balancer
 from balancer.compat import BalancedBatchSampler
+from balancer.problem.settings import PlanSettings
 from balancer.problem.step_file import KEYS, read_step, schema
 
 RNG = np.random.default_rng(7)
@@ -137,7 +138,7 @@ def test_other_commands_take_the_file(command, log, tmp_path):
 
 
 WRONG = {
-    "rankz = 4": "step.toml: rankz: there is no such key; did you mean 'ranks'?; known here are ranks, ranks_per_node,",
+    "rankz = 4": "step.toml: rankz: there is no such key (did you mean 'ranks'?); known here are ranks,",
     'ranks = "four"': "step.toml: ranks must be a whole number >= 1, got 'four'",
     "ranks = 0": "step.toml: ranks must be a whole number >= 1, got 0",
     "ranks = 4\nranks = 5": "step.toml: is no TOML: Cannot overwrite a value",
@@ -161,7 +162,7 @@ WRONG = {
     '[[phase]]\nlength = "tokens"\ncaps = {kv = 0}': (
         "step.toml: [[phase]] caps must be a table of whole numbers >= 1, got {'kv': 0}"
     ),
-    '[[phase]]\nlength = "token"': "log.parquet: no column 'token'; did you mean 'tokens'?; columns there are: tokens,",
+    '[[phase]]\nlength = "token"': "log.parquet: no column 'token' (did you mean 'tokens'?); columns there are:",
     '[[phase]]\nlength = "tokens"\nrank_speeds = [1, 2, 3]': (
         "step.toml: [[phase]] rank_speeds must have a number for each of 4 ranks, got 3"
     ),
@@ -271,3 +272,38 @@ def test_lengths_of_another_kind_are_named(lengths, got):
         balancer.balance(lengths, 2)
     with pytest.raises(TypeError, match=r"a table must be a DataFrame, an Arrow table, .*, got a generator"):
         balancer.orchestrate((n for n in [1]), {"llm": "a"}, 2)
+
+
+IN_STEPS = {"num_ranks": 2, "batch_per_rank": 2}
+
+
+@pytest.mark.parametrize(
+    ("table", "beside", "told"),
+    [
+        ({"tokens": [1, "a", 3]}, {}, "the table: column 'tokens' cannot be read"),
+        ({"tokens": [1, 2, 3], "x": [1, 2]}, {}, "as many rows as each other; they have 'tokens' 3, 'x' 2"),
+        ({"tokens": [2**70, 1]}, {}, "the table: column 'tokens' cannot be read"),
+        ({"tokens": [1, -2, 3, 4]}, {}, "the table: column 'tokens', row 1: -2 is negative"),
+        ({"tokens": [1, 2]}, {"length": "token"}, r"the table: no column 'token' \(did you mean 'tokens'\?\)"),
+        ({"a_tokens": [1], "b_tokens": [2]}, {}, "say which: .*, such as length='a_tokens\\+b_tokens'"),
+        ({"tokens": [1, 2]}, {"lenght": "tokens"}, r"no argument 'lenght' \(did you mean 'length'\?\)"),
+        ([1, 2, 3, 4], {}, "log must be a path, paths, or a table"),
+    ],
+)
+def test_a_table_that_cannot_be_planned_is_told_in_plain_words(table, beside, told):
+    with pytest.raises((balancer.InputError, TypeError), match=told) as error:
+        balancer.plan_log(table, **IN_STEPS, **beside)
+    assert "seqbalancer-log" not in str(error.value)
+
+
+def test_a_plan_of_a_log_prints_as_a_line():
+    plan = balancer.plan_log({"tokens": [900, 100, 400, 600]}, **IN_STEPS)
+    assert repr(plan) == "<LogPlan: 4 samples in 1 step on 2 ranks, imbalance all 1 -> 1>"
+
+
+def test_eps_is_judged_in_python_too():
+    for eps in (1, 5, 2.5, "100%"):
+        with pytest.raises(ValueError, match="eps must be < 1, a share of the makespan"):
+            balancer.balance([5, 3, 9, 1], 2, eps=eps)
+    assert PlanSettings(eps="1%") == PlanSettings(eps=0.01)
+    assert PlanSettings.from_json(PlanSettings(eps="1%").to_json()) == PlanSettings(eps=0.01)

@@ -83,6 +83,7 @@ def test_only_the_same_request_writes_over_its_plan(out, command, tmp_path):
     assert content() == before
     outcome = command(*asked, "--drop-last")
     assert (outcome.code, "--overwrite replaces it" in outcome.err, content() == before) == (2, True, True)
+    assert "another request (drop_last is false there, and true here)" in outcome.err
     assert command(*asked, "--drop-last", "--overwrite").code == 0
     assert content() != before
 
@@ -93,7 +94,7 @@ def test_a_file_that_is_no_plan_is_not_replaced(command, tmp_path):
     before = Path("mine.parquet").read_bytes()
     outcome = command("plan", "log.csv", *SHAPE, "--out", "mine.parquet")
     assert (outcome.code, Path("mine.parquet").read_bytes() == before) == (2, True)
-    assert "mine.parquet holds something else than the plan of this request" in outcome.err
+    assert "mine.parquet holds no plan that this version reads; --overwrite replaces it" in outcome.err
     assert command("plan", "log.csv", *SHAPE, "--out", "mine.parquet", "--overwrite").code == 0
 
 

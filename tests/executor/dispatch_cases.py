@@ -4,6 +4,7 @@ from itertools import pairwise
 from unittest import mock
 
 import numpy as np
+import pytest
 import torch
 from payloads import batch_of, form, plain
 
@@ -182,6 +183,22 @@ def micro_batches(rank):
     held = [int(out.lengths()[start:stop].sum()) for start, stop in pairwise(bounds)]
     assert max(held) <= 50
     return len(held)
+
+
+def of_a_step_file(rank, path):
+    """A dispatcher of a step file does what one with the same arguments does; a file for other ranks is refused."""
+    size = torch.distributed.get_world_size()
+    lengths = np.random.default_rng(rank).integers(1, 20, 8)
+    with open(f"{path}.{rank}", "w") as file:
+        file.write(f'ranks = {size}\n[[phase]]\nlength = "tokens"\n[micro_batches]\ntokens = 50\nschedule = "step"\n')
+    made = Dispatcher.from_step(f"{path}.{rank}", length="tokens")
+    same = Dispatcher(length="tokens", micro_batch_tokens=50, schedule="step")
+    plans = [each.dispatch({"id": list(range(8))}, {"tokens": lengths}).plan for each in (made, same)]
+    assert plans[0].digest() == plans[1].digest()
+    with open(f"{path}.{rank}", "w") as file:
+        file.write(f"ranks = {size + 1}\n")
+    with pytest.raises(ValueError, match=f"ranks must be {size}, those of the group, got {size + 1}"):
+        Dispatcher.from_step(f"{path}.{rank}")
 
 
 def keeps_together(rank):

@@ -114,6 +114,10 @@ def test_micro_batches_are_as_many_on_every_rank(ranks):
     assert len(set(ranks.run(cases.micro_batches))) == 1
 
 
+def test_a_dispatcher_of_a_step_file(ranks, tmp_path):
+    ranks.run(cases.of_a_step_file, str(tmp_path / "step.toml"))
+
+
 @pytest.mark.skipif(
     "keep_together" not in inspect.signature(solvers.partition).parameters, reason="the solvers cannot yet"
 )

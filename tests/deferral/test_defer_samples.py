@@ -5,6 +5,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import balancer
 from balancer.deferral import DeferBuffer, Deferral, defer
@@ -164,8 +166,10 @@ def test_every_sample_runs_once_and_in_time(early, late, by):
     steps = steps_of(make(early, late, **changed), LENGTHS, 100)
     assert sorted(i for step in steps for i in step) == list(range(3000))
     nominal = defer(LENGTHS, 8, **({k: v for k, v in (BY_TOKENS | changed).items() if v is not None})).nominal_step
+    assert len(steps) == nominal[-1] + 1
     for t, step in enumerate(steps):
         assert all(-early <= t - nominal[i] <= late for i in step)
+        assert by != "tokens" or LENGTHS[step].sum() <= 1.05 * BY_TOKENS["step_tokens"]
         if by == "exact":
             assert len(step) == 250
 
@@ -177,6 +181,21 @@ def test_online_is_close_to_offline():
     offline = defer(LENGTHS, 8, early=2, late=2, **BY_TOKENS)
     assert online <= 1.08 * offline.total
     assert online < 0.9 * offline.floor
+
+
+@given(
+    st.lists(st.integers(0, 60), min_size=1, max_size=60), st.integers(0, 2), st.integers(0, 2), st.booleans(),
+    st.integers(1, 7),
+)  # fmt: skip
+def test_whatever_is_drawn_runs_once_within_its_window(lengths, early, late, exact, at_once):
+    counts = "exact" if exact and (early == 0) == (late == 0) else None
+    buffer = DeferBuffer(early, late, 2, batch_size=5, counts=counts, time_budget=0.001)
+    steps = steps_of(buffer, np.array(lengths), at_once)
+    assert sorted(i for step in steps for i in step) == list(range(len(lengths)))
+    assert len(steps) == -(-len(lengths) // 5)
+    for t, step in enumerate(steps):
+        assert all(-early <= t - i // 5 <= late for i in step)
+        assert counts is None or len(step) == len(lengths[5 * t : 5 * t + 5])
 
 
 @pytest.mark.parametrize("kill_at", [1, 3, 7])
@@ -208,8 +227,9 @@ def test_a_state_of_other_settings_is_refused_by_what_differs():
         make(early=1).load_state_dict(state)
     with pytest.raises(ValueError, match="without samples"):
         make().load_state_dict({name: state[name] for name in state if name != "samples"})
-    with pytest.raises(ValueError, match="is of version 9"):
-        make().load_state_dict(state | {"version": 9})
+    for version in (9, 1, True):
+        with pytest.raises(ValueError, match=f"is of version {version}"):
+            make().load_state_dict(state | {"version": version})
 
 
 def test_a_damaged_state_is_refused():

@@ -24,7 +24,7 @@ import ablation_cases as cases
 import ablation_parts as parts
 import numpy as np
 from ablation_cases import Case, Score
-from ablation_parts import Part
+from ablation_parts import Over, Part
 
 LIMITS = np.array([5.0, 50.0, 0.3, 0.1, 0.5])  # of a mean loss, as the columns of Score
 MOST = np.array(
@@ -89,8 +89,9 @@ def left_out(some: tuple[Part, ...]) -> Iterator[None]:
             module, _, path = target.partition(":")
             *outer, name = path.split(".")
             owner = functools.reduce(getattr, outer, importlib.import_module(module))
-            back.callback(setattr, owner, name, owner.__dict__[name])
-            setattr(owner, name, instead)
+            stands = owner.__dict__[name]
+            back.callback(setattr, owner, name, stands)
+            setattr(owner, name, instead.make(stands) if isinstance(instead, Over) else instead)
         yield
 
 

@@ -5,22 +5,28 @@ cannot be left out here, and is not in these tables.
 """
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import solvers
-from solvers.grouping import _search
 from solvers.packing import _schedule_search
 from solvers.partitioning.constrained.greedy import greedy
 from solvers.partitioning.lpt import assign_lpt
 from solvers.partitioning.slack import assign_slack
 from solvers.pipeline import multiplex_slots
 from solvers.pipeline.methods import targets_of
-from solvers.relocation import auto as relocation_auto
 
 NEVER = 1 << 60
+
+
+class Over(NamedTuple):
+    """Two parts in one place, each left out of what the other left: what stands there, from what stood there."""
+
+    make: Callable[[Any], Any]
 
 
 class Part(NamedTuple):
@@ -100,10 +106,9 @@ SCHEDULES = (
 )  # fmt: skip
 
 AUTO = "solvers.relocation.auto"
-move_amounts = relocation_auto._move_amounts
 RELOCATION = (
-    Part("nodes first in costs", {f"{AUTO}:_move_amounts": forced(move_amounts, nodes_first=False)}),
-    Part("own slack", {f"{AUTO}:_move_amounts": forced(move_amounts, own_slack=False)}),
+    Part("nodes first in costs", {f"{AUTO}:_move_amounts": Over(functools.partial(forced, nodes_first=False))}),
+    Part("own slack", {f"{AUTO}:_move_amounts": Over(functools.partial(forced, own_slack=False))}),
     Part("exchanges of nodes", {f"{AUTO}:_exchange_between_nodes": argument(4)}),
     Part("stand by", {f"{AUTO}:stand_by": always(None)}),
     Part("nodes repaired", {f"{AUTO}:_repair_nodes": argument(3)}),
@@ -141,11 +146,15 @@ REARRANGEMENT = (
 )  # fmt: skip
 
 PEEL = "solvers.grouping._search"
-first_starts = _search._starts
 SEQUENCE_GROUPS = (
     Part("densities", {f"{PEEL}:_DENSITIES": (64,), f"{PEEL}:_FINE_DENSITIES": (64,)}),
-    Part("least degrees", {f"{PEEL}:_starts": lambda *args: (s for s in first_starts(*args) if s[1] == 0)}),
-    Part("weights of time", {f"{PEEL}:_starts": lambda *args: (s for s in first_starts(*args) if s[2] == 0)}),
+    Part(
+        "least degrees", {f"{PEEL}:_starts": Over(lambda starts: lambda *args: (s for s in starts(*args) if s[1] == 0))}
+    ),
+    Part(
+        "weights of time",
+        {f"{PEEL}:_starts": Over(lambda starts: lambda *args: (s for s in starts(*args) if s[2] == 0))},
+    ),
     Part("tuned peeling", {f"{PEEL}:_Search.tune": always(0)}),
     Part("slots solved anew", {f"{PEEL}:_Search.resolve": always(0)}),
     Part("several improved", {f"{PEEL}:_ROUNDS": ((1, 100),)}),
@@ -168,9 +177,16 @@ PIPELINES = (
     Part("proof by the outlier", {"solvers.pipeline.solver:outlier_proof": always((None, 0.0))}),
 )  # fmt: skip
 
-SHAPES = multiplex_slots._SHAPES
+
+def without(shape: Any, shapes: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(each for each in shapes if each != shape)
+
+
 GAPS = (
-    *(Part(f"shape {k}", {f"{STARTS}:_SHAPES": SHAPES[:k] + SHAPES[k + 1 :]}) for k in range(len(SHAPES))),
+    *(
+        Part(f"shape {k}", {f"{STARTS}:_SHAPES": Over(functools.partial(without, shape))})
+        for k, shape in enumerate(multiplex_slots._SHAPES)
+    ),
     Part("a curve", {f"{STARTS}:_CURVES": multiplex_slots._CURVES[:1]}),
     Part("replicas evened", {f"{STARTS}:_evened": argument(2)}),
     Part("the race", {"solvers.pipeline.multiplex_slots:_raced": lambda tried, units, goal: (tried[0], units)}),

@@ -107,11 +107,21 @@ class Parts:
 
 @dataclass(frozen=True, eq=False)
 class HomeStream:
-    """Items that travel from home to a phase, as one rank sends and gets them."""
+    """Items that travel from home to a phase, as one rank sends and gets them.
+
+    ========================  ===============  =======  =================
+    Ranks hold                `receivers`      `parts`  `replica_of_rank`
+    ========================  ===============  =======  =================
+    whole items               a rank each      None     None
+    shares of an item         a group of them  given    None
+    segments of items         None             given    None
+    a replica's GPUs its all  all its GPUs     given    given
+    ========================  ===============  =======  =================
+    """
 
     name: str  # of the phase, or "llm:own" for the pieces that a fed phase takes from home
     rank: int
-    own: int  # the rank, or -1 where it sends what stays on it too: see Route
+    own: int  # the rank: what stays on it is copied there, not sent. -1 where the exchange sends that too (replicas)
     source: Placement  # of the items on ranks, before
     sample_of_item: NDArray[np.int64] | None  # None: the items are the samples
     rows: Ragged  # what each rank has after, or with layouts each replica: its items in order, or segments of items
@@ -162,6 +172,7 @@ class HomeStream:
         rows = self.rows if self.replica_of_rank is None else self.rows.take(self.replica_of_rank)
         # Several ranks may have a result of one item, of other lengths: the first rank of the group says.
         first = self.receivers.first[self.receivers.group_of_item[rows.values]] == rows.row_of_value
+        # From the results of all ranks to one length an item, and from that to this rank's items at home.
         of_item = np.empty(len(self.source.samples), dtype=np.int64)
         of_item[rows.values[first]] = lengths[first]
         here = lengths[rows.offsets[self.rank] : rows.offsets[self.rank + 1]]

@@ -1,4 +1,9 @@
-"""LPT: the longest item first, each to the least loaded group (Graham 1969)."""
+"""LPT: the longest item first, each to the least loaded group (Graham 1969).
+
+A group's load and number are packed into one integer, its *key*: ``load << bits | group``. So one comparison finds the
+least load, ties to the lowest group. Where loads are too large for that there is a slower twin of each kernel (*wide*).
+A `kernel` is compiled and called by Python, a `helper` is compiled into the kernels that call it.
+"""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,8 +16,8 @@ from solvers.groups import read_only
 from solvers.partitioning._problem import Assignment, PartitionProblem, solve
 from solvers.types import PartitionResult
 
-_FEW_GROUPS = 64  # so many keys, nearly sorted, insertion sorts fastest
-_ROUND_DIGIT_BITS = 9
+_FEW_GROUPS = 64  # up to so many nearly sorted keys insertion sort is faster than radix sort
+_ROUND_DIGIT_BITS = 9  # of radix sort: its table of 512 counts stays in the fastest cache
 _SHORT_ROUND = 8  # a round of less than 1/8 of the groups costs more to sort than a heap
 
 
@@ -38,10 +43,10 @@ def _lpt_rounds(costs, num_groups, bits, group_of_position):
     one item. Then sort anew, which is quick, as the keys differ little: two to four times faster than a heap (measured:
     benchmarks/README.md). When rounds become short, a heap takes over.
     """
-    keys = numbers(num_groups)
-    scratch = np.empty(num_groups, dtype=np.int64)
+    keys = numbers(num_groups)  # all loads are 0, so that a key is its group
+    scratch = np.empty(num_groups, dtype=np.int64)  # room for the sort, and below for its counts of digits
     counts = np.empty(1 << _ROUND_DIGIT_BITS, dtype=np.int64)
-    mask = (1 << bits) - 1
+    mask = (1 << bits) - 1  # the group in a key
     n = len(costs)
     i = 0
     while i < n:
@@ -86,6 +91,7 @@ def _level_counts(num_groups, bits, group_of_position, first):
     counts = np.zeros(num_groups, dtype=np.int64)
     for i in range(first):
         counts[group_of_position[i]] += 1
+    # The same rule as for loads, with the number of items in place of the load.
     keys = counts << bits | numbers(num_groups)
     width = bits
     while largest_of(counts) >> (width - bits):
@@ -114,12 +120,12 @@ def _lpt_quotas(costs, num_groups, bits, group_of_position):
     i = 0
     while i < n:
         lowest_raised = np.int64(2**63 - 1)
-        turn, kept = 0, 0
+        turn, kept = 0, 0  # keys looked at in this round, and those of them that can take more: these move to the front
         while turn < size and i < n and keys[turn] < lowest_raised:
             key = keys[turn]
             turn += 1
             g = key & mask
-            if counts[g] == quota and longer == 0:
+            if counts[g] == quota and longer == 0:  # full, and nobody may take one item more: its key is dropped
                 continue
             longer -= counts[g] == quota
             counts[g] += 1
@@ -130,6 +136,7 @@ def _lpt_quotas(costs, num_groups, bits, group_of_position):
                 keys[kept] = key
                 kept += 1
                 lowest_raised = min(lowest_raised, key)
+        # Close the gap that dropped keys left.
         rest = size - turn
         for k in range(rest):
             keys[kept + k] = keys[turn + k]
@@ -142,7 +149,7 @@ def _lpt_quotas(costs, num_groups, bits, group_of_position):
             break
     while i < n:  # a sorted array is a heap
         g = keys[0] & mask
-        if counts[g] > quota or (counts[g] == quota and longer == 0):
+        if counts[g] > quota or (counts[g] == quota and longer == 0):  # full: the heap shrinks by its root
             size -= 1
             sift_down_packed(keys, size, keys[size])
             continue

@@ -125,7 +125,10 @@ def _auction(rows, starts, price, step, place_of_group, work):
                 cheapest = s
             elif slot_price[s] < next_price:
                 next_price = slot_price[s]
+        # Work is counted, not timed: some 10 for a bid, one for each entry or two slots that it reads.
         work -= 10 + (offsets[g + 1] - offsets[g]) + (starts[p + 1] - starts[p]) // 2
+        # Dearer by what is lost at the next best place: there the group is as well off. By `step` more, or two groups
+        # that gain as much from two places could outbid each other by nothing for ever.
         slot_price[cheapest] += gain - other + step
         if holder[cheapest] >= 0:  # who is outbid bids next
             waiting[size] = holder[cheapest]
@@ -279,7 +282,9 @@ def _shortest_path(root, rows, starts, price, paths):
             settled[vertex] = True
             if vertex != hub:
                 break
-            for q in range(hub):  # dearer places than the cheapest with room are no use from here
+            # From the hub a path may go to any place. One that costs as much as the cheapest place with room, or more,
+            # is of no use: the path could end in that one at once.
+            for q in range(hub):
                 if price[q] < lowest_open or q == open_place:
                     size = _reach(paths, size, q, at - cheapest + price[q], paths.by_group[hub])
             work += hub

@@ -37,7 +37,8 @@ class DeferBuffer:
     Parameters
     ----------
     early, late, num_ranks, batch_size, step_tokens, counts, tokens_within, cost, most_long_share, max_tokens_per_rank
-        As of :func:`balancer.defer`.
+        As of :func:`balancer.defer`. Each step's search begins with samples in the order drawn, and limits are widened
+        to what it begins with: where single samples are a large part of a step, its tokens may be over their limit.
     time_budget : float
         Seconds' worth of work for each step, counted and not timed.
 

@@ -17,6 +17,7 @@ from solvers.packing import _schedule_search
 from solvers.partitioning.constrained.greedy import greedy
 from solvers.partitioning.lpt import assign_lpt
 from solvers.partitioning.slack import assign_slack
+from solvers.pipeline import multiplex_slots
 from solvers.pipeline.methods import targets_of
 
 NEVER = 1 << 60
@@ -177,15 +178,16 @@ PIPELINES = (
 )  # fmt: skip
 
 
-def even_slots(own: Any, share: float, *_: Any) -> Any:
-    """Every slot has as much of each module and of tasks: a start that is cheap to tell."""
-    even = [own.mean(axis=1, keepdims=True), np.full((len(own), 1, 1), share / own.shape[1])]
-    return np.concatenate([np.broadcast_to(each, (len(own), own.shape[1], each.shape[2])) for each in even], axis=2)
+def without(shape: Any, shapes: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(each for each in shapes if each != shape)
 
 
 GAPS = (
-    Part("a shape", {f"{STARTS}:_shaped": even_slots}),
-    Part("a curve", {f"{STARTS}:_curved": even_slots}),
+    *(
+        Part(f"shape {k}", {f"{STARTS}:_SHAPES": Over(functools.partial(without, shape))})
+        for k, shape in enumerate(multiplex_slots._SHAPES)
+    ),
+    Part("a curve", {f"{STARTS}:_CURVES": multiplex_slots._CURVES[:1]}),
     Part("replicas evened", {f"{STARTS}:_evened": argument(2)}),
     Part("the race", {"solvers.pipeline.multiplex_slots:_raced": lambda tried, units, goal: (tried[0], units)}),
     Part("the search", {"solvers.pipeline._gap_list:Gaps.search": always(0)}),

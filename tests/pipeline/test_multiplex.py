@@ -390,7 +390,7 @@ def test_lists_make_room_before_the_pipeline_stands_still():
 @pytest.mark.parametrize("slots", [1, 3, 16, 64])
 def test_curves_leave_room_for_slots_in_flight(slots):
     """Targets have all work and all tasks; no four slots in turn have more tasks than they may; few tasks come last."""
-    targets = _curved(np.full((2, slots, 1), 3.0), 5.0, 4, 5.2 / slots)
+    targets = _curved(np.full((2, slots, 1), 3.0), 5.0, (1.2, 1.15), 4, 5.2 / slots)
     assert np.allclose(targets.sum(axis=1), [3.0 * slots, 5.0])
     tasks = targets[0, :, 1] / 5.0
     assert max(tasks[k : k + 4].sum() for k in range(slots)) <= max(1.0 if slots < 5 else 0.0, 5.2 / slots) * 1.01

@@ -34,12 +34,12 @@ def compare_command(
     """  # noqa: D301 (click's mark, not an escape)
     job = open_job(log, options)
     settings = job.settings
-    chosen = chosen_strategies(strategies, settings.setup)
+    chosen = chosen_strategies(strategies, settings)
     started = time.perf_counter()
     summaries = {strategy: RunSummary() for strategy in chosen}
     with progress(as_json) as tick:
         for strategy, plan in compare_log(job.log, settings, chosen, steps, window):
-            summaries[strategy].add_step(plan, plan.batch_size < settings.samples_per_step)
+            summaries[strategy].add_step(plan, settings.is_short(plan.batch_size))
             tick(plan.num_samples)
     runtime_s = time.perf_counter() - started
     first = summaries[chosen[0]]

@@ -73,6 +73,8 @@ def compare_layouts(log: LogPath, options: dict[str, Any], cluster: Cluster, num
     _refuse_others()
     started = time.perf_counter()
     layouts = {path: read_layout(path) for path in options["layouts"]}
+    if options["batch_per_rank"] is None:
+        raise InputError("--batch-per-rank is missing: samples that a rank draws for each step")
     asked = layout_arguments(options)
     meta = click.get_current_context().meta
     for path, layout in layouts.items():

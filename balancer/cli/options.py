@@ -174,7 +174,8 @@ def _batch_options(command: Any) -> Any:
             help="Ranks on each node [default: all ranks on one; simulate: as many as the cluster has].",
         ),
         click.option(
-            "--batch-per-rank", type=int, required=True, metavar="B", help="Samples a rank draws for each step."
+            "--batch-per-rank", type=int, metavar="B",
+            help="Samples a rank draws for each step.  [required, unless --step-tokens]",
         ),
         click.option(
             "--home", default="contiguous", show_default=True, metavar="H",
@@ -194,6 +195,51 @@ def _batch_options(command: Any) -> Any:
             "--eps", type=Tolerance(), default=EPS, show_default=True, metavar="E",
             help="With relocate, how much larger the makespan may be so that less moves: 0.001 or 0.1%.",
         ),
+    )  # fmt: skip
+    return add_options(command, options)
+
+
+class _Tokens(click.ParamType):  # type: ignore[type-arg] # takes no argument before click 8.2
+    """A number of tokens, 4M or 4000000."""
+
+    name = "tokens"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read a whole number, with K, M or G for thousands, millions or billions."""
+        found = re.fullmatch("([0-9]{1,18})([KMG]?)", str(value).strip())
+        if found is None:
+            self.fail(f"must be a whole number, such as 4194304 or 4M (4,000,000), got {value!r}", param, ctx)
+        return int(found[1]) * {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}[found[2]]
+
+
+def _deferral_options(command: Any) -> Any:
+    """Add which samples form a step."""
+    options = (
+        click.option(
+            "--step-tokens", type=_Tokens(), metavar="T",
+            help="In place of --batch-per-rank: a step closes before it would hold more than T tokens, 4M say.",
+        ),
+        click.option(
+            "--defer", type=int, metavar="D",
+            help="A sample may run up to D steps early or late, so that long ones share steps.",
+        ),
+        click.option("--defer-early", type=int, metavar="D", help="Up to D steps early, in place of --defer."),
+        click.option("--defer-late", type=int, metavar="D", help="Up to D steps late, in place of --defer."),
+        click.option(
+            "--step-tokens-within",
+            metavar="SHARE",
+            help="With --defer, how far a step's tokens may be off [default: 5%]."
+        ),
+        click.option(
+            "--step-counts", metavar="exact|any|SHARE",
+            help="With --defer, samples of a step: as many as without, any number, or off by a share [default: exact, "
+            "with --step-tokens any].",
+        ),
+        click.option(
+            "--most-long-share", metavar="SHARE",
+            help="With --defer, the most of a step's tokens that long samples may have, those over 1/8 of a rank's.",
+        ),
+        click.option("--stage", metavar="COL", help="With --defer, no sample runs across a change of COL."),
     )  # fmt: skip
     return add_options(command, options)
 
@@ -338,8 +384,8 @@ def _micro_batch_options(command: Any) -> Any:
 
 def planning_options(command: Any) -> Any:
     """Add all that says how a log is planned."""
-    parts = (_batch_options, _length_option, _cost_option, _phase_options, _constraint_options, _micro_batch_options,
-             method_option(METHODS), budget_option)  # fmt: skip
+    parts = (_batch_options, _deferral_options, _length_option, _cost_option, _phase_options, _constraint_options,
+             _micro_batch_options, method_option(METHODS), budget_option)  # fmt: skip
     return add_options(command, parts)
 
 

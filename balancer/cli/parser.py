@@ -90,6 +90,7 @@ class Command(click.Command):
 
 _HEADINGS = {
     "--ranks": "Global batches, and where their samples go",
+    "--step-tokens": "Which samples form a step",
     "--length": "One phase",
     "--phase": "Several phases",
     "--cluster": "What runs, and on what",

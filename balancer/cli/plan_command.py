@@ -127,5 +127,5 @@ def _other_placements(job: Job) -> dict[str, RunSummary]:
             others[placement] = RunSummary()
             settings = replace(setup.settings, placement=placement, objective="sum")
             for plan in plan_log(job.log, replace(job.settings, setup=replace(setup, settings=settings))):
-                others[placement].add_step(plan, plan.batch_size < job.settings.samples_per_step)
+                others[placement].add_step(plan, job.settings.is_short(plan.batch_size))
     return others

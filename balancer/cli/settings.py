@@ -1,5 +1,6 @@
 """From options to settings: which phases there are, what each keeps to, and how a log is planned."""
 
+import contextlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,14 +14,15 @@ from balancer.cli.run import READY_BUDGET, make_ready
 from balancer.cli.step_options import BARE
 from balancer.cli.wording import GIVEN_IN, of_layout
 from balancer.cost import parse_cost
+from balancer.deferral.across_steps import AcrossSteps
 from balancer.errors import InputError
 from balancer.io.log_files import LogPath
 from balancer.io.logs import LengthLog, choose_length, default_columns, open_log
+from balancer.offline.across import request_of
 from balancer.offline.engines import ENGINES, Cluster, Engine, Processes, Serial
 from balancer.offline.settings import LogSettings
-from balancer.offline.steps import plan_log
+from balancer.offline.steps import plan_log, strategies_of
 from balancer.plan.step_plan import StepPlan
-from balancer.planning.strategies import strategies_for
 from balancer.problem.constraints import CONSTRAINTS
 from balancer.problem.cuts import as_cut
 from balancer.problem.cuts.micro_batches import MicroBatches
@@ -33,7 +35,7 @@ from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
 from balancer.report.text import counted, of_costs
 from solvers.arguments import as_count
-from solvers.errors import UsageError
+from solvers.errors import SolverError, UsageError
 
 __all__ = ["Job", "by_phase", "chosen_strategies", "engine_of", "open_job", "phase_names", "read_degrees",
            "read_pieces", "read_sharing", "refuse", "unconstrained"]  # fmt: skip
@@ -401,12 +403,31 @@ def _sequence_groups(
     return (*phases[:-1], replace(phases[-1], max_tokens_per_rank=None)), cut
 
 
+_OF_DEFERRAL = {
+    "defer": "defer", "defer_early": "early", "defer_late": "late", "step_tokens": "step_tokens",
+    "step_tokens_within": "tokens_within", "step_counts": "counts", "most_long_share": "most_long_share",
+    "stage": "stage",
+}  # fmt: skip
+"""Options that say which samples form a step, and what :class:`AcrossSteps` calls them."""
+
+
+def _across(options: dict[str, Any]) -> AcrossSteps | None:
+    """Take which samples form a step out of all options."""
+    across = AcrossSteps.of(**{name: options.pop(option) for option, name in _OF_DEFERRAL.items()})
+    if options["batch_per_rank"] is None and (across is None or across.step_tokens is None):
+        context = click.get_current_context()
+        wanted = next(option for option in context.command.params if option.name == "batch_per_rank")
+        raise click.MissingParameter(ctx=context, param=wanted)
+    return across
+
+
 _OF_ORDER = ("epochs", "shuffle", "first_epoch", "first_sample")
 """Which samples of a log are planned, in which order."""
 
 
 def open_job(log: LogPath, options: dict[str, Any]) -> Job:
     """Read the options that say how a log is planned, and make its first plan, so that kernels are ready."""
+    across = _across(options)
     topology = Topology.uniform(options.pop("ranks"), options.pop("ranks_per_node"))
     columns, length = by_phase("--phase", options.pop("phases")), options.pop("length")
     if columns and length is not None:
@@ -429,11 +450,16 @@ def open_job(log: LogPath, options: dict[str, Any]) -> Job:
     of_batches = {name: options.pop(name) for name in ("batch_per_rank", "home", "drop_last")}
     of_batches |= {name: value for name in _OF_ORDER if (value := options.pop(name, None)) is not None}
     plan = PlanSettings(cut=as_cut(cut), **{name: value for name, value in options.items() if value is not None})
-    settings = LogSettings(Setup(topology, phases, plan, layout), **of_batches)
+    settings = LogSettings(Setup(topology, phases, plan, layout), **of_batches, across=across)
     opened = opened or open_log(log)
     hurried = replace(plan, time_budget=min(plan.time_budget, READY_BUDGET))
     short = replace(settings, setup=replace(settings.setup, settings=hurried))
-    first = make_ready(plan_log(opened, short), plan.method)
+    if across is not None:
+        request_of(settings)
+        short = replace(short, across=None, batch_per_rank=settings.batch_per_rank or 1)
+    first = None
+    with contextlib.suppress(*(SolverError,) * (across is not None)):  # of samples that stay where they are
+        first = make_ready(plan_log(opened, short), plan.method)
     return Job(opened, settings, _title_of(opened, settings, first))
 
 
@@ -461,10 +487,10 @@ def engine_of(options: dict[str, Any]) -> Engine | None:
     return Processes(jobs)
 
 
-def chosen_strategies(text: str | None, setup: Setup) -> tuple[str, ...]:
+def chosen_strategies(text: str | None, settings: LogSettings) -> tuple[str, ...]:
     """Read ``--strategies``, each name once."""
     if text is None:
-        return strategies_for(setup)
+        return strategies_of(settings)
     return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
 
 
@@ -490,6 +516,11 @@ def _title_of(log: LengthLog, settings: LogSettings, first: StepPlan | None) -> 
     num_ranks = settings.setup.topology.num_ranks
     several = f" and {len(log.files) - 1:,} more" * (log.path == log.files[0] and len(log.files) > 1)
     name, ranks = f"{log.path.name}{several}", f"{counted(num_ranks, 'rank')} x {settings.batch_per_rank}"
+    if (across := settings.across) is not None:
+        tokens = across.step_tokens
+        ranks = ranks if tokens is None else f"{counted(num_ranks, 'rank')}, steps of {counted(tokens, 'token')}"
+        if across.early or across.late:
+            ranks += f", up to {across.early} early and {counted(across.late, 'step')} late"
     if settings.first_epoch or settings.first_sample:
         ranks += f", from sample {settings.first_sample:,} of epoch {settings.first_epoch} on"
     if settings.epochs > 1 or settings.shuffle is not None:

@@ -110,7 +110,7 @@ def simulate_command(
     settings = job.settings
     if settings.setup.in_gaps:
         raise InputError("--strategies: a layout with encoders in gaps is priced without: leave --strategies out")
-    chosen = chosen_strategies(strategies, settings.setup)
+    chosen = chosen_strategies(strategies, settings)
     started = time.perf_counter()
     data, taken = SimulationData(waits, step or 0), dict[str, list[float]]()
 

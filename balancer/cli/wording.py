@@ -19,6 +19,7 @@ OPTIONS = Wording({
             "over_long", "encoders", "overwrite", "group_size", "gpus_per_rank", "overlap",
             "efficiency",
             "stages", "chunks", "frozen", "in_flight_tokens", "outputs", "own", "sequence_parallel",
+            "step_tokens", "most_long_share", "defer", "stage",
             "eps", "objective", "placement", "mode", "method", "steps", "window", "jobs",
         )
     },
@@ -27,6 +28,8 @@ OPTIONS = Wording({
     "num_slots": "--micro-batches", "slots_multiple_of": "--micro-batches-multiple-of", "caps": "--cap",
     "sequence_groups": "--group-degrees", "degrees": "--group-degrees", "exchange": "--group-exchange",
     "exchange='ring'": "--group-exchange ring", "num_slots=None": None, "layout": "--stages", "layouts": "--layout",
+    "early": "--defer-early", "late": "--defer-late", "tokens_within": "--step-tokens-within",
+    "counts": "--step-counts", "batch_size": "--batch-per-rank",
     "models": "--model", "share_multiple_of": "--sequence-parallel NAME=D,M",
     "over_long='own'": "--over-long own", "over_long='drop'": "--over-long drop", "encoders='step'": "--encoders step",
     "allow_empty=True": "--allow-empty-micro-batches", "mode='separate'": "--mode separate",

@@ -15,7 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from balancer.compat._partitions import fill_empty
 from balancer.cost import CostModel, parse_cost
+from balancer.deferral.across_steps import AcrossSteps
 from balancer.deferral.order import cut_from, deferred_order
+from balancer.errors import InputError
 from balancer.plan.balance_report import BalanceReport
 from balancer.planning.epoch_position import Position
 from balancer.planning.planned_ahead import planned_ahead
@@ -205,12 +207,18 @@ class BalancedBatchSampler(RankBatches):
         """
         file = read_step(step)
         ranks, each = file.need("ranks", "batch_per_rank")
-        file.check_known_to("a batch sampler", phase=("cost", "equal_counts"), cut=("tokens",), plan=("time_budget",))
+        delays = ("steps", "early", "late", "counts")
+        file.check_known_to("a batch sampler", phase=("cost", "equal_counts"), cut=("tokens",), plan=("time_budget",),
+                            deferral=delays)  # fmt: skip
         phase = dict(file.phases[-1]) if file.phases else {}
         given = {"batch_size": each, "num_replicas": ranks, "drop_last": file.top.get("drop_last", False)}
         given |= {name: phase[name] for name in ("cost", "equal_counts") if name in phase}
         if "tokens" in file.cut_keys:
             given["micro_batch_tokens"] = file.cut_keys["tokens"]
+        if (counts := file.deferral.get("counts", "exact")) != "exact":
+            raise InputError(f"{file.path}: [deferral] counts must be exact for a batch sampler, got {counts}")
+        if across := AcrossSteps.of(**file.across()):
+            given["defer"] = across.early, across.late
         if "time_budget" in file.plan:
             given["time_budget"] = float(file.plan["time_budget"])
         return cls(lengths, rank=rank, **given | beside)

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -189,6 +189,16 @@ def _keys(name: str, keys: ArrayLike, n: int) -> Ints:
     return np.unique(found, return_inverse=True)[1].astype(np.int64)
 
 
+class Given(NamedTuple):
+    """What the solver is given of all items; `limits` by keyword."""
+
+    costs: Ints
+    rows: Ints
+    spans: Ints
+    start: Ints
+    limits: dict[str, Any]
+
+
 class Drawn:
     """Samples in the order drawn, and the items that they are to the solver: those kept together are one."""
 
@@ -220,17 +230,22 @@ class Drawn:
         np.add.at(sums, self.item, amounts)
         return sums
 
-    def solve(self) -> solvers.DeferralResult:
-        """Choose a step for each item."""
-        request, start = self.request, self.nominal[self.first]
+    def given(self) -> Given:
+        """Return what the solver is given."""
+        start = self.nominal[self.first]
         longest = np.zeros(len(self.first), dtype=np.int64)
         np.maximum.at(longest, self.item, self.lengths)
         items = {"tokens": self._of_items(self.lengths), "counts": self._of_items(np.ones_like(self.lengths)),
                  "longest": longest}  # fmt: skip
         rows, spans = self._windows()
-        limits = request.limits(items, start, self.nominal_sums())
+        limits = self.request.limits(items, start, self.nominal_sums())
+        return Given(self._of_items(self.costs), rows[self.first], spans, start, limits)
+
+    def solve(self) -> solvers.DeferralResult:
+        """Choose a step for each item."""
+        given = self.given()
         return solvers.defer(
-            self._of_items(self.costs), rows[self.first], spans, request.num_ranks, start=start, **limits
+            given.costs, given.rows, given.spans, self.request.num_ranks, start=given.start, **given.limits
         )
 
     def _windows(self) -> tuple[Ints, Ints]:

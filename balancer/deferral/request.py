@@ -137,6 +137,8 @@ class Request:
             fewest = many = held["counts"]
         elif self.counts is None:  # no rank goes empty that has a sample now
             fewest = np.minimum(held["counts"], self.num_ranks)
+        else:
+            fewest = np.maximum(fewest, np.minimum(held["counts"], 1))  # no step goes empty
         found["count_limits"] = np.stack([fewest, many])
         found |= self._further(items, start, tokens)
         return found

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from balancer.cost import CostModel, OnlineCost
+from balancer.errors import InputError
 from balancer.executor.agreement import agreed_plan, check_groups, check_planning
 from balancer.executor.arguments import as_setup
 from balancer.executor.correction import Correction, CostCorrection, as_online
@@ -187,6 +188,9 @@ class Dispatcher:
             As the class takes them; keywords given here win.
         """
         file = read_step(step)
+        if file.across():
+            raise InputError(f"{file.path}: a dispatcher gets its samples as they were drawn: leave [deferral] and "
+                             "step_tokens to balancer plan")  # fmt: skip
         given: dict[str, Any] = {name: getattr(settings, name) for settings in (file.settings(),) for name in file.plan}
         given |= {"cut": file.as_cut()} if file.cut else {}
         size = torch.distributed.get_world_size(dp_group)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Self
 
 from solvers.arguments import as_count, as_integer
@@ -21,6 +22,7 @@ class PlanEpochs:
     first_epoch: int = 0
     first_sample: int = 0
     end: int | None = None  # samples of an epoch, where the description tells
+    step_samples: tuple[tuple[int, ...], ...] = ()  # of each epoch, where samples run early or late
 
     @classmethod
     def from_description(cls, description: Mapping[str, Any]) -> Self:
@@ -29,6 +31,8 @@ class PlanEpochs:
         if "batch_per_rank" not in description:  # a plan that was saved by itself
             return cls(1, steps, max(1, as_integer("samples", description["samples"])), None)
         begins = description.get("continues", {"epoch": 0, "sample": 0})
+        if "across_steps" in description:
+            return cls._across(description, steps, count)
         size = sum(description["topology"]["node_sizes"]) * as_count("batch_per_rank", description["batch_per_rank"])
         first = as_integer("sample", begins["sample"])
         cut = description["settings"]["micro_batches"] or {}
@@ -36,9 +40,22 @@ class PlanEpochs:
         end = (description["samples"] + first) // count if whole else None
         return cls(count, steps, size, description.get("shuffle"), as_integer("epoch", begins["epoch"]), first, end)
 
+    @classmethod
+    def _across(cls, description: Mapping[str, Any], steps: int, count: int) -> Self:
+        sizes = tuple(tuple(as_integer("step_samples", size) for size in each) for each in description["step_samples"])
+        if len(sizes) != count or sum(map(len, sizes)) != steps:
+            raise ValueError(f"step_samples must be of {count} epochs and {steps} steps in all")
+        per_rank = description["batch_per_rank"]
+        size = (
+            0 if per_rank is None else sum(description["topology"]["node_sizes"]) * as_count("batch_per_rank", per_rank)
+        )
+        return cls(count, steps, size, description.get("shuffle"), step_samples=sizes)
+
     @property
     def steps_in_first(self) -> int:
         """Steps of the first epoch, of which some may have been trained by another plan."""
+        if self.step_samples:
+            return len(self.step_samples[0])
         return self.steps - (self.count - 1) * self.steps_in_others
 
     @property
@@ -65,10 +82,14 @@ class PlanEpochs:
 
     def first_step(self, number: int) -> int:
         """Return the first step of an epoch of the plan."""
+        if self.step_samples:
+            return sum(map(len, self.step_samples[:number]))
         return 0 if number == 0 else self.steps_in_first + (number - 1) * self.steps_in_others
 
     def bounds(self, number: int) -> list[int]:
         """Return between which samples the steps of an epoch of the plan lie: one more than there are steps."""
+        if self.step_samples:
+            return [0, *accumulate(self.step_samples[number])]
         first, steps = (self.first_sample, self.steps_in_first) if number == 0 else (0, self.steps_in_others)
         bounds = [first + step * self.samples_per_step for step in range(steps + 1)]
         if steps and self.end is not None:

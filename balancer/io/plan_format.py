@@ -30,7 +30,7 @@ METADATA_KEY = b"balancer"
 MANIFEST = "manifest.json"
 FEATURES = (
     "epochs", "continues", "several sources", "sequence groups", "long and short", "pipeline stages", "gaps", "layouts",
-    "empty slots", "keep together", "knee",
+    "empty slots", "keep together", "across steps", "knee",
 )  # fmt: skip
 """What a plan file may hold beyond the columns below, besides cuts that are called by their names; a reader refuses one
 that names others. 0.2.0 wrote ``knee``."""
@@ -39,8 +39,10 @@ ARRAYS = {"sample": np.int64, "rank": np.int32, "slot": np.int32, "position": np
 ITEM = {"item": np.int32}
 PIECE = {"start": np.int64, "stop": np.int64, "group": np.int32}
 """Rows of what runs in the gaps of phase P's pipelines have the phase ``P:gaps``, and no other has a colon and this."""
+NOMINAL = {"nominal_step": np.int64}
+"""Of plans whose samples run early or late, beside ``step``: the step for which each was drawn."""
 EXTRA = {"length": np.int64, "home_rank": np.int32}
-OPTIONAL = ITEM | EXTRA | PIECE | GAP
+OPTIONAL = ITEM | EXTRA | PIECE | GAP | NOMINAL
 TYPES = {"step": pa.int64(), "phase": pa.dictionary(pa.int32(), pa.string())}
 TYPES |= {name: pa.from_numpy_dtype(dtype) for name, dtype in (ARRAYS | OPTIONAL).items()}
 PART_NAME = re.compile(r"part-([0-9a-f]{8})-\d{5,}\.parquet")
@@ -90,6 +92,7 @@ def _features_of(description: Mapping[str, Any]) -> list[str]:
         "long and short": isinstance(phases, list) and any("sequence_parallel" in phase for phase in phases),
         "layouts": "layout" in description,
         "empty slots": "slots" in description,
+        "across steps": "across_steps" in description,
         "keep together": isinstance(saved, dict) and any("keys" in phase for phase in saved.values()),
     }
     of_cut = cut_from_json(settings.get("micro_batches")).features if isinstance(settings, dict) else ()

@@ -34,3 +34,4 @@ class PlanStep(Record):
     group: NDArray[np.int32] | None = None
     device: NDArray[np.int32] | None = None
     backward: NDArray[np.int32] | None = None
+    nominal_step: NDArray[np.int64] | None = None

@@ -42,6 +42,7 @@ from balancer.io.plan_format import (
     EXTRA,
     ITEM,
     METADATA_KEY,
+    NOMINAL,
     PART_FORMAT,
     PIECE,
     TYPES,
@@ -143,6 +144,8 @@ class PlanWriter:
         Also store ``start``, ``stop`` and ``group``, for a plan whose samples are shared.
     gap_columns : bool
         Also store ``device`` and ``backward``, for a plan with encoders in the gaps of pipelines.
+    nominal_column : bool
+        Also store ``nominal_step``, for a plan whose samples run early or late.
     steps_per_group : int
         A row group ends before each step whose number this divides, and where it has a million rows; by default only
         there.
@@ -174,10 +177,11 @@ class PlanWriter:
         item_column: bool = False,
         piece_columns: bool = False,
         gap_columns: bool = False,
+        nominal_column: bool = False,
         steps_per_group: int = 2**62,
     ) -> None:
         arrays = ARRAYS | (EXTRA if extra_columns else {}) | (ITEM if item_column else {})
-        arrays |= (PIECE if piece_columns else {}) | (GAP if gap_columns else {})
+        arrays |= (PIECE if piece_columns else {}) | (GAP if gap_columns else {}) | (NOMINAL if nominal_column else {})
         fields = [pa.field(name, TYPES[name], nullable=False) for name in ("step", "phase", *arrays)]
         self._schema = pa.schema(fields)
         self._steps_per_group, self._capacity = steps_per_group, ROWS_PER_GROUP
@@ -216,6 +220,7 @@ class PlanWriter:
         item: NDArray[np.int32] | None = None,
         piece: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]] | None = None,
         gap: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None,
+        nominal: NDArray[np.int64] | None = None,
     ) -> None:
         """Add the rows of one phase of one step; no rows are legal and leave no trace.
 
@@ -223,7 +228,7 @@ class PlanWriter:
         writer was made for them: `item` says which item of its sample each row places; `piece` where in its sample each
         row's piece begins and ends, and the group of ranks that shares the sample, -1 where none does; `gap`, of each
         row that places encoder work in a gap, the device, and the place of its backward there (`position` is that of
-        its forward), -1 of others.
+        its forward), -1 of others; `nominal`, the step for which each sample was drawn.
 
         Raises
         ------
@@ -239,7 +244,7 @@ class PlanWriter:
             columns += [length, home_rank]
         if item is not None:
             columns.append(item)
-        columns += (*(piece or ()), *(gap or ()))
+        columns += (*(piece or ()), *(gap or ()), *(() if nominal is None else (nominal,)))
         count = len(sample)
         self._check_columns(columns, count)
         self._phases[phase] = code
@@ -270,7 +275,7 @@ class PlanWriter:
         if len(columns) != len(self._buffers):
             raise TypeError(
                 "length and home_rank must be given exactly when extra_columns=True, item when item_column=True, piece "
-                "when piece_columns=True, gap when gap_columns=True"
+                "when piece_columns=True, gap when gap_columns=True, nominal when nominal_column=True"
             )
         for (name, buffer), values in zip(self._buffers.items(), columns, strict=True):
             if isinstance(values, np.ndarray):

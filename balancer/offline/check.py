@@ -13,7 +13,7 @@ from balancer.io.plan_reader import PlanFile, open_plan
 from balancer.offline.claims import Claims
 from balancer.offline.description import PlanDigest
 from balancer.offline.engines import Engine, Serial, Tick
-from balancer.offline.load import load_steps, replayed, source_of
+from balancer.offline.load import checked_steps, replayed, source_of
 from balancer.offline.parts import Part, parts_of
 from balancer.offline.run import NOT_COUNTED, sorted_rows
 from balancer.offline.settings import LogSettings
@@ -37,16 +37,17 @@ def check_run(
     if engine is not None and not isinstance(engine, Serial):
         return _in_parts(path, totals, log, engine, tick)
     claims = Claims(open_plan(path))
-    per_part, begins, full = None, 0, 0
+    per_part, begins, is_short = None, 0, None
     if not claims.is_saved:
         settings = claims.settings
         per_part, begins = settings.steps_per_part, settings.first_sample  # what was trained lies before its rows
-        full = settings.samples_per_step
-    plans, summary = load_steps(path, log), totals()
+        is_short = settings.is_short
+    summary = totals()
+    plans = checked_steps(path, log, told=lambda found: summary.add_epoch(found.as_json()))
     for plan in plans:
         part = totals(first_row=begins + summary.rows)
         for step in chain([plan], islice(plans, None if per_part is None else per_part - 1)):
-            short = step.batch_size < full
+            short = is_short is not None and is_short(step.batch_size)
             part.add_step(step, short)
             each(step, short)
             tick(step.num_samples)
@@ -73,6 +74,8 @@ def _in_parts(
     if claims.is_saved or plan_file.parts == (plan_file.path,):
         raise InputError(f"{path}: has no parts for several processes; report on it by one")
     settings, source = claims.settings, source_of(claims, log)
+    if settings.across is not None:
+        raise InputError(f"{path}: its samples run early or late, which one process checks; report on it by one")
     counts = rows_of_files(source)
     if counts is None:
         raise InputError(f"{source.path}: {NOT_COUNTED}")
@@ -118,7 +121,7 @@ def _check_part(task: _Task, tick: Tick = lambda _: None) -> dict[str, Any]:
     digest, totals = PlanDigest(first_step=task.part.first_step), task.totals(first_row=first.first_row)
     for plan in replayed(Claims(task.plan_file), task.log, task.settings, chain([first], rows)):
         digest.add(plan)
-        totals.add_step(plan, plan.batch_size < task.settings.samples_per_step)
+        totals.add_step(plan, task.settings.is_short(plan.batch_size))
         tick(plan.num_samples)
     if (found := digest.hexdigest()) != task.digest:
         raise PlanError(f"{task.plan_file.parts[0]}: the digest of its steps is {found}, not {task.digest:.80}")

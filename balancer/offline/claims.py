@@ -122,6 +122,10 @@ class Claims:
             raise PlanError(
                 f"{self.plan_file.path}: has no column 'item', though its phases have several items a sample"
             )
+        if settings.across is not None and "nominal_step" not in self.plan_file.columns:
+            raise PlanError(
+                f"{self.plan_file.path}: has no column 'nominal_step', though its samples run early or late"
+            )
         return settings
 
     @property

@@ -25,6 +25,11 @@ def left_of(plan: str | os.PathLike[str], log: LogPath, at_step: int) -> dict[st
     claims = Claims(open_plan(plan))
     if claims.is_saved:
         raise InputError(f"{plan}: was saved by itself, and no log goes on behind it")
+    if claims.settings.across is not None:
+        raise InputError(
+            f"{plan}: its samples run early or late, so that behind a step no place of an epoch divides what ran from "
+            "what did not; BalancedBatchSampler(..., defer=D) goes on with other ranks"
+        )
     source_of(claims, log)  # the same to the byte
     epochs = claims.epochs
     if not 0 <= at_step < epochs.steps:

@@ -1,7 +1,7 @@
 """The description in a plan file: how it was planned, from which log, with which result."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -136,9 +136,12 @@ def contents_of(file: Path) -> dict[str, Any]:
 
 def describe(
     log: LengthLog, settings: LogSettings, steps: int, samples: int, digest: PlanDigest,
-    sources: list[dict[str, Any]] | None = None,
+    sources: list[dict[str, Any]] | None = None, step_samples: Sequence[Sequence[int]] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the description that goes into a plan file: enough to replay it from the log."""
+    """Return the description that goes into a plan file: enough to replay it from the log.
+
+    `step_samples` is how many samples each step has, epoch by epoch, where some run early or late.
+    """
     named = {} if log.files == (log.path,) else {"log": str(log.path)}
     return (
         settings.to_json()
@@ -152,4 +155,5 @@ def describe(
             "fell_back": digest.fell_back,
         }
         | ({"slots": slots} if (slots := digest.slots) else {})
+        | ({"step_samples": step_samples} if settings.across is not None else {})
     )

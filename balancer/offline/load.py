@@ -12,6 +12,7 @@ from balancer.io.logs import LengthLog, open_log, rows_of_files
 from balancer.io.plan_reader import open_plan
 from balancer.io.plan_rows import PlanStep
 from balancer.io.store import as_path, exists, is_remote
+from balancer.offline.across import SavedSteps, Told
 from balancer.offline.claims import Claims
 from balancer.offline.description import PlanDigest, contents_of
 from balancer.offline.engines import Serial
@@ -25,7 +26,7 @@ from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import StepPlan
 from balancer.problem.phases import SINGLE_PHASE
 
-__all__ = ["load_plan", "load_plans", "load_steps", "log_of", "replayed", "source_of"]
+__all__ = ["checked_steps", "load_plan", "load_plans", "load_steps", "log_of", "replayed", "source_of"]
 
 _DIFFERS = "the log's size or SHA-256 differs"
 
@@ -53,6 +54,13 @@ def load_steps(path: str | os.PathLike[str], log: str | os.PathLike[str] | None 
     PlanError
         A plan that is not complete, or whose digest is not the one it claims.
     """
+    return checked_steps(path, log)
+
+
+def checked_steps(
+    path: str | os.PathLike[str], log: str | os.PathLike[str] | None, told: Told = lambda _: None
+) -> Iterator[StepPlan]:
+    """Do the same; `told` is called with what was found for each epoch whose samples run early or late."""
     claims = Claims(open_plan(path))
     if claims.is_saved:
         yield load_saved(claims.plan_file)
@@ -60,7 +68,8 @@ def load_steps(path: str | os.PathLike[str], log: str | os.PathLike[str] | None 
     settings = claims.settings
     digest, steps = PlanDigest(settings.steps_per_part), 0
     source = source_of(claims, log)
-    with _steps_of(source, settings) as rows:
+    saved = None if settings.across is None else SavedSteps(claims.plan_file)
+    with _steps_of(source, settings, saved, told) as rows:
         for plan in replayed(claims, source, settings, rows):
             digest.add(plan)
             steps += 1
@@ -69,7 +78,7 @@ def load_steps(path: str | os.PathLike[str], log: str | os.PathLike[str] | None 
 
 
 @contextmanager
-def _steps_of(log: LengthLog, settings: LogSettings) -> Iterator[Iterator[Rows]]:
+def _steps_of(log: LengthLog, settings: LogSettings, saved: SavedSteps | None, told: Told) -> Iterator[Iterator[Rows]]:
     """Read the steps of a log; a shuffled one that is too long to be held is sorted into files first."""
     counts = None if settings.shuffle is None else rows_of_files(log)
     with sorted_rows(log, counts, settings, Serial(), None) as files:
@@ -77,7 +86,7 @@ def _steps_of(log: LengthLog, settings: LogSettings) -> Iterator[Iterator[Rows]]
         if files is not None and counts is not None:
             parts = parts_of(log, counts, settings, files)
             stretches = [stretch for part in parts for stretch in part.stretches or ()]
-        yield rows_of_steps(log, settings, stretches=stretches)
+        yield rows_of_steps(log, settings, stretches=stretches, saved=saved, told=told)
 
 
 def load_plans(path: str | os.PathLike[str], log: str | os.PathLike[str] | None = None) -> Iterator[DispatchPlan]:

@@ -1,8 +1,10 @@
 """From a step file and a log to how that log is planned."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
+from balancer.deferral.across_steps import AcrossSteps
 from balancer.errors import InputError, PlanError
 from balancer.io.logs import LengthLog, choose_length, default_columns
 from balancer.io.plan_reader import open_plan
@@ -15,8 +17,12 @@ from balancer.problem.step_file import StepFile
 __all__ = ["check_made_by", "settings_of_step"]
 
 
-def settings_of_step(step: StepFile, log: LengthLog, **beside: Any) -> LogSettings:
+def settings_of_step(
+    step: StepFile, log: LengthLog, deferral: Mapping[str, Any] | None = None, **beside: Any
+) -> LogSettings:
     """Return how a log is planned by a step file; `beside` are fields of :class:`LogSettings` that win.
+
+    So are those of `deferral`, keywords of :meth:`AcrossSteps.of`.
 
     InputError names what is missing, or what only the command line takes.
     """
@@ -33,9 +39,14 @@ def settings_of_step(step: StepFile, log: LengthLog, **beside: Any) -> LogSettin
         name: step.top[name] for name in ("batch_per_rank", "home", "drop_last") if name in step.top
     }
     given |= {name: value for name, value in beside.items() if value is not None}
-    if "batch_per_rank" not in given:
+    across = AcrossSteps.of(**step.across() | dict(deferral or {}))
+    if "batch_per_rank" not in given and (across is None or across.step_tokens is None):
         step.need("batch_per_rank")
-    return LogSettings(Setup(step.topology(), step.as_phases(length), step.settings()), **given)
+    return LogSettings(
+        Setup(step.topology(), step.as_phases(length), step.settings()),
+        **{"batch_per_rank": None} | given,
+        across=across,
+    )
 
 
 def check_made_by(plan: str | os.PathLike[str], step: StepFile, log: str | os.PathLike[str] | None = None) -> None:

@@ -31,7 +31,12 @@ def fitted(log: LengthLog, settings: LogSettings) -> LogSettings:
     Who plans a part decodes the row group in which it begins as a whole.
     """
     usual = replace(settings, steps_per_part=0)
-    if log.format != "parquet" or settings.shuffle is not None or settings.steps_per_part != usual.steps_per_part:
+    if (
+        log.format != "parquet"
+        or settings.shuffle is not None
+        or settings.across is not None
+        or settings.steps_per_part != usual.steps_per_part
+    ):
         return settings
     rows, size = rows_of_first_group(log.files[0]), settings.samples_per_step
     per_part = usual.steps_per_part * size

@@ -15,11 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from balancer._version import __version__
+from balancer.deferral.epoch import EpochSteps
 from balancer.errors import InputError
 from balancer.io.logs import LengthLog, rows_of_files
 from balancer.io.plan_folder import PlanFolder
 from balancer.io.plan_format import VERSION, to_json
 from balancer.io.plan_writer import PlanWriter
+from balancer.offline.across import Told
 from balancer.offline.description import PlanDigest, describe, sources_of
 from balancer.offline.engines import Cluster, Engine, Processes, Serial, Tick, cores
 from balancer.offline.parts import Part, fitted, num_parts, parts_of
@@ -29,6 +31,7 @@ from balancer.offline.steps import Rows, plan_rows, reader_of, rows_of_steps
 from balancer.offline.target import check_target, is_parts
 from balancer.offline.totals import SomeTotals, Totals
 from balancer.plan.rows import append_phase, open_writer
+from solvers.errors import UsageError
 
 __all__ = ["NOT_COUNTED", "plan_run", "sorted_rows"]
 
@@ -67,6 +70,11 @@ def plan_run(
     at `out`, and is not the plan of the same request, is replaced only to `overwrite` it.
     """
     settings = fitted(log, settings)
+    if settings.across is not None:
+        if not isinstance(engine, Serial | None):
+            raise UsageError("samples that run early or late are of a whole epoch, which one process looks at",
+                             "leave {jobs} and the engine out")  # fmt: skip
+        engine = Serial()
     if out is not None:
         check_target(out, log, settings, overwrite or resume)
     if out is None or is_parts(out):
@@ -77,17 +85,34 @@ def plan_run(
     if resume or not isinstance(engine, Serial):
         what = "to resume" if resume else "for several processes"
         raise InputError(f"{out}: one file has no parts {what}; write a folder: {out}{os.sep}")
-    digest, summary = PlanDigest(settings.steps_per_part), totals()
+    digest, summary, epochs = PlanDigest(settings.steps_per_part), totals(), _Epochs()
     counts = None if settings.shuffle is None else rows_of_files(log)
     with _writer(out, settings) as writer, sorted_rows(log, counts, settings, engine, None) as files:
-        for task, rows in _streamed(log, settings, totals, counts, files):
+        for task, rows in _streamed(log, settings, totals, counts, files, epochs.add):
             part = _planned(task, rows, writer, tick)
             digest.join(part)
             summary.join(totals.restored(part["totals"]))
         held = summary.stored()
         _check_steps(log, settings, held["steps"])
-        writer.close(describe(log, settings, held["steps"], held["samples"], digest))
+        epochs.tell(summary)
+        writer.close(describe(log, settings, held["steps"], held["samples"], digest, step_samples=epochs.sizes))
     return summary
+
+
+class _Epochs:
+    """What is told of epochs whose samples run early or late."""
+
+    def __init__(self) -> None:
+        self.sizes: list[list[int]] = []  # samples of each step, epoch by epoch
+        self._found: list[dict[str, Any]] = []
+
+    def add(self, found: EpochSteps) -> None:
+        self.sizes.append(found.sizes.tolist())
+        self._found.append(found.as_json())
+
+    def tell(self, summary: Totals) -> None:
+        for found in self._found:
+            summary.add_epoch(found)
 
 
 def _suited(counts: Sequence[int] | None, settings: LogSettings) -> Engine:
@@ -97,10 +122,13 @@ def _suited(counts: Sequence[int] | None, settings: LogSettings) -> Engine:
 
 
 def _writer(path: str, settings: LogSettings) -> PlanWriter:
-    return open_writer(path, settings.setup, steps_per_group=settings.steps_per_group)
+    nominal = settings.across is not None
+    return open_writer(path, settings.setup, steps_per_group=settings.steps_per_group, nominal_column=nominal)
 
 
 def _check_steps(log: LengthLog, settings: LogSettings, steps: int) -> None:
+    if not steps and not settings.samples_per_step:
+        raise InputError(f"{log.path}: holds no rows, or fewer than one step's tokens: no steps")
     if not steps:
         raise InputError(f"{log.path}: holds fewer rows than one global batch of {settings.samples_per_step}: no steps")
 
@@ -114,10 +142,11 @@ def _in_parts(
     key = _key(sources, settings)
     with nullcontext() if out is None else PlanFolder(out, key, resume=resume) as folder:
         done: dict[int, dict[str, Any]] = {}
+        epochs = _Epochs()
         found = functools.partial(_found, folder, done, tick, kept)
         with sorted_rows(log, counts, settings, engine, folder) as files:
             if isinstance(engine, Serial):
-                tasks = _here(log, settings, totals, folder, key, found, counts, files)
+                tasks = _here(log, settings, totals, folder, key, found, counts, files, epochs.add)
             else:
                 tasks = _elsewhere(log, settings, totals, folder, key, found, counts, files)
             done.update(engine.run(_plan_part, tasks, tick))
@@ -128,8 +157,10 @@ def _in_parts(
             summary.join(totals.restored(part["totals"]))
         held = summary.stored()
         _check_steps(log, settings, held["steps"])
+        epochs.tell(summary)
         if folder is not None:
-            folder.commit(describe(log, settings, held["steps"], held["samples"], digest, sources), parts)
+            described = describe(log, settings, held["steps"], held["samples"], digest, sources, epochs.sizes)
+            folder.commit(described, parts)
     return summary
 
 
@@ -141,6 +172,7 @@ def sorted_rows(
     num_columns = sum(len(phase.numbers) + 16 * len(phase.lists) for phase in settings.setup.phases)
     if (
         settings.shuffle is None
+        or settings.across is not None
         or counts is None
         or (isinstance(engine, Serial) and not is_large(sum(counts), num_columns))
     ):
@@ -182,10 +214,10 @@ def _file_of(folder: PlanFolder | None, number: int) -> str | None:
 
 def _here(
     log: LengthLog, settings: LogSettings, totals: type[Totals], folder: PlanFolder | None, key: str,
-    found: Callable[[int], bool], counts: Sequence[int] | None, files: Sequence[tuple[str, ...]] | None,
+    found: Callable[[int], bool], counts: Sequence[int] | None, files: Sequence[tuple[str, ...]] | None, told: Told,
 ) -> Iterator[tuple[int, Any]]:  # fmt: skip
     """Yield what is left to do, for this process, which reads the log once."""
-    for task, rows in _streamed(log, settings, totals, counts, files):
+    for task, rows in _streamed(log, settings, totals, counts, files, told):
         number = task.part.number
         if found(number):
             for _ in rows:
@@ -211,14 +243,14 @@ def _elsewhere(
 
 def _streamed(
     log: LengthLog, settings: LogSettings, totals: type[Totals], counts: Sequence[int] | None,
-    files: Sequence[tuple[str, ...]] | None,
+    files: Sequence[tuple[str, ...]] | None, told: Told,
 ) -> Iterator[tuple[_Task, Iterator[Rows]]]:  # fmt: skip
     """Read a log once, part after part; the steps of one must be read before the next part is asked for."""
     if files is not None and counts is not None:
         for part in parts_of(log, counts, settings, files):
             yield _Task(log, settings, part, totals), rows_of_steps(log, settings, stretches=part.stretches)
         return
-    steps = rows_of_steps(log, settings)
+    steps = rows_of_steps(log, settings, told=told)
     for number in itertools.count():
         if (first := next(steps, None)) is None:
             return
@@ -247,8 +279,9 @@ def _planned(task: _Task, steps: Iterator[Rows], writer: PlanWriter | None, tick
         if writer is not None:
             digest.add(plan)
             for phase in plan.phases.values():
-                append_phase(writer, rows.number, rows.first_row, plan.batch, phase.items, phase.plan, setup)
-        totals.add_step(plan, len(rows) < task.settings.samples_per_step)
+                append_phase(writer, rows.number, rows.first_row, plan.batch, phase.items, phase.plan, setup,
+                             nominal=rows.nominal)  # fmt: skip
+        totals.add_step(plan, task.settings.is_short(len(rows)))
         tick(plan.num_samples)
     held = (totals or task.totals()).stored()
     return {"key": task.key, "part": task.part.number, "totals": held} | digest.stored()

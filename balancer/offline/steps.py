@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from balancer.errors import InputError
 from balancer.io.logs import LengthLog, Span, choose_length, read_columns
+from balancer.offline.across import EpochRows, SavedSteps, Told, epochs_of
 from balancer.offline.scatter import Scattered, gathered
 from balancer.offline.settings import LogSettings
 from balancer.plan.step_plan import StepPlan
@@ -26,9 +27,19 @@ from balancer.problem.setup import Setup
 from balancer.problem.shuffle import shuffled
 from balancer.problem.smallest_cap import least_cap
 from solvers.arguments import as_count
-from solvers.errors import SolverError, WordedError, Wording
+from solvers.errors import SolverError, UsageError, WordedError, Wording
 
-__all__ = ["Rows", "Steps", "Stretch", "compare_log", "plan_log", "plan_rows", "reader_of", "rows_of_steps"]
+__all__ = [
+    "Rows",
+    "Steps",
+    "Stretch",
+    "compare_log",
+    "plan_log",
+    "plan_rows",
+    "reader_of",
+    "rows_of_steps",
+    "strategies_of",
+]
 
 _MOST_ROWS = 2**21  # of a log that are read on for the sake of a message
 _ROWS_AT_ONCE = 2**16  # of those in memory, of whose steps the items are found together
@@ -42,6 +53,7 @@ class _Together:
     columns: Columns
     keys: Columns
     numbers: NDArray[np.int64] | None = None
+    nominal: NDArray[np.int64] | None = None
 
     @functools.cached_property
     def items(self) -> tuple[PhaseItems, ...] | None:
@@ -77,6 +89,12 @@ class Rows:
         numbers = self._together.numbers
         return None if numbers is None else numbers[self.start : self.stop]
 
+    @property
+    def nominal(self) -> NDArray[np.int64] | None:
+        """The step for which each was drawn, where some run early or late: int64[n]."""
+        nominal = self._together.nominal
+        return None if nominal is None else nominal[self.start : self.stop]
+
     def _cut(self, columns: Columns) -> Columns:
         return {name: column[self.start : self.stop] for name, column in columns.items()}  # type: ignore[index]
 
@@ -99,14 +117,20 @@ class Stretch(NamedTuple):
 
 
 def rows_of_steps(
-    log: LengthLog, settings: LogSettings, endless: bool = False, stretches: Sequence[Stretch | Scattered] | None = None
-) -> Iterator[Rows]:
+    log: LengthLog, settings: LogSettings, endless: bool = False,
+    stretches: Sequence[Stretch | Scattered] | None = None, saved: SavedSteps | None = None,
+    told: Told = lambda _: None,
+) -> Iterator[Rows]:  # fmt: skip
     """Read the columns that the phases name, step by step, epoch by epoch; if `endless`, the log over and over.
 
     Memory is a block's or a step's, unless the epochs are shuffled: then it is that of the columns. Given `stretches`,
-    those steps alone; each holds all rows of its steps.
+    those steps alone; each holds all rows of its steps. Where samples run early or late, memory is that of the columns
+    too; `saved` are the steps of a plan, and `told` is called with what was found for each epoch.
     """
     read, size = reader_of(log, settings), settings.samples_per_step
+    if settings.across is not None:
+        yield from _across(settings, epochs_of(log, read, settings, endless, saved, told))
+        return
     allowed = tuple(dict.fromkeys(phase.allowed_ranks for phase in settings.setup.phases if phase.allowed_ranks))
     batches = _numbered(0, _batches(read, settings, endless), size) if stretches is None else ()
     for number, block, numbers in itertools.chain(batches, _of(stretches or (), read, settings)):
@@ -117,11 +141,31 @@ def rows_of_steps(
             yield Rows(number + start // size, first_row, start, min(start + size, len(block)), together)
 
 
+def _across(settings: LogSettings, epochs: Iterator[EpochRows]) -> Iterator[Rows]:
+    """Yield the steps of epochs whose samples run early or late."""
+    number = 0
+    for epoch in epochs:
+        first = 0
+        while first < len(epoch.ends) - 1:  # as many steps as have some 2**16 rows, but one at least
+            low = int(epoch.ends[first])
+            stop = max(first + 1, int(np.searchsorted(epoch.ends, low + _ROWS_AT_ONCE, side="right")) - 1)
+            high = int(epoch.ends[stop])
+            block = epoch.block[low:high]
+            together = _Together(settings.setup, {**block.sums, **block.lists}, block.keys, epoch.numbers[low:high],
+                                 epoch.nominal[low:high])  # fmt: skip
+            for begin, end in itertools.pairwise((epoch.ends[first : stop + 1] - low).tolist()):
+                yield Rows(number, 0, begin, end, together)
+                number += 1
+            first = stop
+
+
 def reader_of(log: LengthLog, settings: LogSettings) -> Callable[..., Iterator[Block]]:
     """Return what reads the columns that the phases name: all rows of a log, or those of a `span`."""
     phases = settings.setup.phases
     sums = {text: choose_length(log, text) for phase in phases for text in phase.numbers}
-    keys = tuple(dict.fromkeys(phase.keep_together for phase in phases if phase.keep_together))
+    stage = None if settings.across is None else settings.across.stage
+    asked = (*(phase.keep_together for phase in phases), stage)
+    keys = tuple(dict.fromkeys(name for name in asked if name))
     allowed = tuple(phase.allowed_ranks for phase in phases if phase.allowed_ranks)
     lists = tuple(dict.fromkeys((*(name for phase in phases for name in phase.lists), *allowed)))
     return functools.partial(read_columns, log, sums, keys, lists)
@@ -230,8 +274,15 @@ class Steps:
         count, settings = len(rows), self._settings
         if count not in self._homes:
             num_ranks = settings.setup.topology.num_ranks
-            self._homes[count] = HOMES[settings.home](count, num_ranks, settings.batch_per_rank)
+            self._homes[count] = HOMES[settings.home](count, num_ranks, self._per_rank(count))
         return step_of(settings.setup, rows.items(), self._homes[count], rows.numbers)
+
+    def _per_rank(self, count: int) -> int:
+        """Return how many samples each rank draws: where steps have any number, evenly many, within one."""
+        settings = self._settings
+        if settings.batch_per_rank is None or not (settings.across is None or settings.across.is_exact):
+            return -(-count // settings.setup.topology.num_ranks)
+        return settings.batch_per_rank
 
     def plan(self, rows: Rows, strategy: Callable[[Step], StepPlan]) -> StepPlan:
         """Plan the step of these rows by a strategy."""
@@ -328,12 +379,21 @@ def compare_log(
     full; they end with `num_steps` alone.
     """
     steps, read = Steps(log, settings), rows_of_steps(log, settings, endless)
-    by_name = {name: chosen(name) for name in strategies or strategies_for(settings.setup)}
+    by_name = {name: chosen(name) for name in strategies or strategies_of(settings)}
+    if settings.across is not None and "sorted_batches" in by_name:
+        raise UsageError("strategy 'sorted_batches' says itself which samples form a step: compare it without {defer} "
+                         "and {step_tokens}")  # fmt: skip
     window = as_count("window", window)
     for rows in _windows(read, window if "sorted_batches" in by_name else 1, num_steps):
         for name, strategy in by_name.items():
             for batch in _sorted(rows, settings) if name == "sorted_batches" else rows:
                 yield name, steps.plan(batch, strategy)
+
+
+def strategies_of(settings: LogSettings) -> tuple[str, ...]:
+    """Return the names of the strategies that plans of a log can be compared by."""
+    names = strategies_for(settings.setup)
+    return names if settings.across is None else tuple(name for name in names if name != "sorted_batches")
 
 
 def _windows(rows: Iterator[Rows], window: int, num_steps: int | None) -> Iterator[list[Rows]]:

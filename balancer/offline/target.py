@@ -17,7 +17,7 @@ from solvers.errors import UsageError
 __all__ = ["check_target", "is_parts"]
 
 _SUFFIXES = ("", ".parquet", ".pq")
-_OF_RESULT = ("digest", "steps", "samples", "producer", "fell_back", "sources")
+_OF_RESULT = ("digest", "steps", "samples", "producer", "fell_back", "sources", "step_samples")
 """What a description says besides the request; sources are compared by their contents."""
 
 

@@ -20,6 +20,9 @@ class Totals(Protocol):
     def add_step(self, plan: StepPlan, /, short: bool = False) -> None:
         """Take in the next step, which may be short of samples."""
 
+    def add_epoch(self, found: dict[str, Any], /) -> None:
+        """Take in what was found for an epoch whose samples run early or late, for its part in no sum of steps."""
+
     def join(self, later: Self, /) -> None:
         """Take in all steps of another one, which come after these."""
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from balancer._version import __version__
 from balancer.errors import PlanError
@@ -19,30 +20,31 @@ from balancer.problem.setup import Setup
 __all__ = ["append_phase", "open_writer", "save", "slots_beyond_rows"]
 
 
-def open_writer(path: str | os.PathLike[str], setup: Setup, whole: bool = False, **groups: int) -> PlanWriter:
+def open_writer(path: str | os.PathLike[str], setup: Setup, whole: bool = False, **more: Any) -> PlanWriter:
     """Return a writer with the columns that plans with this setup need; `whole` as in :func:`append_phase`.
 
-    `groups` is the writer's ``steps_per_group``.
+    `more` is the writer's ``steps_per_group`` and ``nominal_column``.
     """
     return PlanWriter(
         os.fspath(path), extra_columns=whole, item_column=setup.several_items or setup.in_gaps,
-        piece_columns=setup.shares, gap_columns=setup.in_gaps, **groups,
+        piece_columns=setup.shares, gap_columns=setup.in_gaps, **more,
     )  # fmt: skip
 
 
 def append_phase(
     writer: PlanWriter, number: int, first_row: int, batch: GlobalBatch, items: PhaseItems, plan: Any,
-    setup: Setup, whole: bool = False,
+    setup: Setup, whole: bool = False, nominal: NDArray[np.int64] | None = None,
 ) -> None:  # fmt: skip
     """Write the placements of one phase of step `number`.
 
     `first_row` is that of its first sample in the log, unless the batch says itself which rows it has. The setup, which
     is the writer's, says which columns there are; `whole`: with lengths and homes, for a file that has no log to go
-    back to.
+    back to. `nominal` is the step for which each sample of the batch was drawn, where some run early or late.
     """
     samples = batch.kept[items.sample_of_item] if len(batch.dropped) else items.sample_of_item
     rows, slots, lengths = batch.rows_of(samples, first_row), plan.slot_of_sample, items.lengths
     homes = batch.home.rank_of_sample[items.sample_of_item] if whole else None
+    drawn = None if nominal is None else nominal[samples]
     several = setup.several_items or setup.in_gaps
     item, place, piece = items.item_in_sample.astype(np.int32) if several else None, plan.target, None
     if setup.shares:
@@ -51,7 +53,7 @@ def append_phase(
         piece = held.start, held.stop, plan.placed.group_of_pieces(held)
         rows, slots, lengths = (of_sample[of] for of_sample in (rows, slots, lengths))
         homes = None if homes is None else homes[of]
-        item = None if item is None else item[of]
+        item, drawn = (None if each is None else each[of] for each in (item, drawn))
     writer.append(
         number,
         items.phase.name,
@@ -64,6 +66,7 @@ def append_phase(
         item=item,
         piece=piece,
         gap=(np.full(len(rows), -1, dtype=np.int32),) * 2 if setup.in_gaps else None,
+        nominal=drawn,
     )
     for name, each in plan.placed.rows_beside.items():
         of = each.sample

@@ -7,7 +7,7 @@ they need. Numbers with a point stay the decimals that were written.
 import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -42,6 +42,7 @@ KEYS: dict[str, dict[str, Key]] = {
         "ranks": Key("count", "ranks", "Data-parallel ranks."),
         "ranks_per_node": Key("count", "ranks_per_node", "Ranks on each node; by default all on one."),
         "batch_per_rank": Key("count", "batch_per_rank", "Samples that a rank draws for each step."),
+        "step_tokens": Key("count", "step_tokens", "Tokens of a step at most, in place of batch_per_rank."),
         "home": Key("text", "home", "How the loader deals rows to ranks: contiguous or strided.", tuple(HOMES)),
         "drop_last": Key("flag", "drop_last", "Leave out a last, short step."),
         "layout": Key("text", "layouts", "A layout, such as configure --out writes."),
@@ -82,6 +83,15 @@ KEYS: dict[str, dict[str, Key]] = {
         "time_budget": Key("number", "time_budget", "Solver work in seconds, per step and phase; counted, not timed."),
         "mode": Key("text", "mode", "How encoders are balanced: separate, joint or auto.", MODES),
         "group_size": Key("count", "group_size", "Plan and exchange only within groups of so many ranks."),
+    },
+    "deferral": {
+        "steps": Key("amount", "defer", "Steps that a sample may run early, and late."),
+        "early": Key("amount", "defer_early", "Steps that it may run early, in place of steps."),
+        "late": Key("amount", "defer_late", "Steps that it may run late, in place of steps."),
+        "tokens_within": Key("text or share", "step_tokens_within", "How far a step's tokens may be off: \"5%\", any."),
+        "counts": Key("text or share", "step_counts", "Samples of a step: exact, any, or a share they may be off."),
+        "most_long_share": Key("share", "most_long_share", "Most of a step's tokens that long samples may have."),
+        "stage": Key("text", "stage", "A column; no sample runs across a change of it."),
     },
     "micro_batches": {
         "tokens": Key("count", "micro_batch_tokens", "Elements of a micro-batch at most."),
@@ -146,6 +156,10 @@ _KINDS: dict[str, tuple[Any, str, dict[str, Any]]] = {
         _is_share, "a share of 0 or more and under 1, 0.001 or \"0.1%\"",
         {"type": ["number", "string"]},
     ),
+    "text or share": (
+        lambda value: (isinstance(value, str) and bool(value.strip())) or _is_share(value), "text or a share",
+        {"type": ["number", "string"]},
+    ),
     "count or text": (
         lambda value: isinstance(value, str) or _is_count(value), "a whole number or text",
         {"type": ["integer", "string"]},
@@ -185,6 +199,8 @@ class StepFile:
         The name of the table that says how a step is cut; empty for whole shares.
     cut_keys : mapping
         What stands in it.
+    deferral : mapping of str to value
+        Of the table of this name.
     """
 
     path: str
@@ -194,6 +210,7 @@ class StepFile:
     stages: Mapping[str, Any]
     cut: str
     cut_keys: Mapping[str, Any]
+    deferral: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -207,7 +224,10 @@ class StepFile:
 
     def values(self) -> Iterator[tuple[str, str, str, Any]]:
         """Yield every value with its table, the phase (or nothing) and the key that it stands under."""
-        for table, keys in (("", self.top), ("plan", self.plan), (self.cut, self.cut_keys), ("stages", self.stages)):
+        for table, keys in (
+            ("", self.top), ("plan", self.plan), (self.cut, self.cut_keys), ("stages", self.stages),
+            ("deferral", self.deferral),
+        ):  # fmt: skip
             yield from ((table, "", key, value) for key, value in keys.items())
         for phase in self.phases:
             yield from (("phase", phase["name"], key, value) for key, value in phase.items() if key != "name")
@@ -226,7 +246,8 @@ class StepFile:
     def check_known_to(self, who: str, **known: Iterable[str]) -> None:
         """Raise InputError, with its place, for a value that `who` would pass over: of phases, the cut, or the plan."""
         lengths = ("name", "length", "items", "model", "pieces")
-        taken = {"phase": (*lengths, *known["phase"]), self.cut: tuple(known["cut"]), "plan": tuple(known["plan"])}
+        taken = {"phase": (*lengths, *known["phase"]), self.cut: tuple(known["cut"]), "plan": tuple(known["plan"]),
+                 "deferral": tuple(known.get("deferral", ()))}  # fmt: skip
         last = self.names[-1] if self.names else ""
         for table, phase, key, _ in self.values():
             if table and key not in taken.get(table, ()) and phase in ("", last):
@@ -243,6 +264,12 @@ class StepFile:
         """Return ranks and nodes."""
         (ranks,) = self.need("ranks")
         return Topology.uniform(ranks, self.top.get("ranks_per_node"))
+
+    def across(self) -> dict[str, Any]:
+        """Return which samples form a step, by keywords of :meth:`balancer.deferral.across_steps.AcrossSteps.of`."""
+        found = {"defer" if key == "steps" else key: value for key, value in self.deferral.items()}
+        found = {key: str(value) if isinstance(value, Decimal) else value for key, value in found.items()}
+        return found | {key: self.top[key] for key in ("step_tokens",) if key in self.top}
 
     def as_phases(self, length: str | None = None) -> tuple[Phase, ...]:
         """Return the phases; `length` is that of the only phase where the file does not say it."""
@@ -341,12 +368,13 @@ def read_step(path: str | os.PathLike[str]) -> StepFile:
         raise InputError(f"{where}: [stages] needs [micro_batches], which run through them")
     top = _checked(where, "", "", {name: value for name, value in found.items() if name not in tables})
     phases = _phases(where, tables.get("phase", []))
-    rest = {name: _checked(where, name, "", tables.get(name, {})) for name in ("plan", "stages")}
+    rest = {name: _checked(where, name, "", tables.get(name, {})) for name in ("plan", "stages", "deferral")}
     if rest["stages"] and "counts" not in rest["stages"]:
         raise InputError(f"{where}: [stages] counts is missing: {KEYS['stages']['counts'].about}")
     return StepFile(
-        where, top, phases, rest["plan"], rest["stages"], cut, _checked(where, cut, "", tables.get(cut, {}))
-    )
+        where, top, phases, rest["plan"], rest["stages"], cut, _checked(where, cut, "", tables.get(cut, {})),
+        rest["deferral"],
+    )  # fmt: skip
 
 
 def _phases(where: str, tables: object) -> tuple[Mapping[str, Any], ...]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from balancer.deferral.across_steps import AcrossSteps
 from balancer.errors import InputError, did_you_mean
 from balancer.io.columns import LengthUnknownError
 from balancer.io.logs import LengthLog, choose_length, default_columns, open_log
@@ -32,6 +33,7 @@ __all__ = ["LogPlan", "about", "plan_log", "plan_opened"]
 
 _OF_RANKS = ("num_ranks", "ranks_per_node", "topology")
 _OF_LOG = ("batch_per_rank", "home", "drop_last", "epochs", "shuffle")
+_OF_DEFERRAL = ("defer", *(field.name for field in fields(AcrossSteps)))
 
 
 class _Folder:
@@ -105,7 +107,7 @@ class LogPlan:
     def _page_data(self) -> PageData:
         data = PageData()
         for plan in plans_of(self.log, self.settings):
-            data.add(plan, plan.batch_size < self.settings.samples_per_step)
+            data.add(plan, self.settings.is_short(plan.batch_size))
         return data
 
     def __repr__(self) -> str:
@@ -128,7 +130,7 @@ def about(log: LengthLog, settings: LogSettings) -> dict[str, Any]:
         "ranks": topology.num_ranks,
         "node_sizes": list(topology.node_sizes),
         "batch_per_rank": settings.batch_per_rank,
-    }
+    } | ({} if settings.across is None else {"deferral": settings.across.to_json()})
 
 
 def plan_log(
@@ -152,8 +154,10 @@ def plan_log(
         Replace what is at `out`, if it is not the plan of this request; go on from what a killed run left there.
     **beside
         ``num_ranks``, ``ranks_per_node``, ``topology``, ``batch_per_rank``, ``home``, ``drop_last``, ``epochs``,
-        ``shuffle``; ``phases`` as of :func:`balancer.orchestrate`, or ``length``, ``cost`` and constraints (names of
-        columns) of the only phase; ``cut``, ``method``, ``placement``, ``eps`` and all else that a step is planned by.
+        ``shuffle``; ``defer``, or ``early`` and ``late``, with ``step_tokens``, ``tokens_within``, ``counts``,
+        ``most_long_share`` as of :func:`balancer.defer`, and ``stage``, a column; ``phases`` as of
+        :func:`balancer.orchestrate`, or ``length``, ``cost`` and constraints (names of columns) of the only phase;
+        ``cut``, ``method``, ``placement``, ``eps`` and all else that a step is planned by.
 
     Returns
     -------
@@ -225,28 +229,43 @@ def _settings(log: LengthLog, step: str | os.PathLike[str] | None, beside: dict[
     known = {spec.name for spec in fields(PlanSettings)}
     ranks = {name: beside.pop(name, None) for name in _OF_RANKS}
     of_log = {name: beside.pop(name) for name in _OF_LOG if name in beside}
+    deferral = {name: beside.pop(name) for name in _OF_DEFERRAL if name in beside}
     planned = {name: beside.pop(name) for name in list(beside) if name in known}
     of_phase = {name: beside.pop(name) for name in list(beside) if name in (*CONSTRAINTS, "cost")}
     phases, length = beside.pop("phases", None), beside.pop("length", None)
     if beside:
-        names = (*_OF_RANKS, *_OF_LOG, *known, *CONSTRAINTS, "cost", "phases", "length", "step", "out", "jobs")
+        names = (
+            *_OF_RANKS,
+            *_OF_LOG,
+            *_OF_DEFERRAL,
+            *known,
+            *CONSTRAINTS,
+            "cost",
+            "phases",
+            "length",
+            "step",
+            "out",
+            "jobs",
+        )
         meant = did_you_mean(min(beside), names)
         raise TypeError(f"plan_log has no argument {min(beside)!r}{meant}; see help(balancer.plan_log)")
     if step is None:
-        if of_log.get("batch_per_rank") is None:
+        across = AcrossSteps.of(**deferral)
+        if of_log.get("batch_per_rank") is None and (across is None or across.step_tokens is None):
             raise InputError("batch_per_rank is missing: how many samples a rank draws for each step")
         setup = Setup(as_topology(**ranks), _phases(log, phases, length, of_phase), PlanSettings(**planned))
-        return LogSettings(setup, **of_log)
+        return LogSettings(setup, **{"batch_per_rank": None} | of_log, across=across)
     file = read_step(step)
-    made = settings_of_step(file, log, **of_log)
+    made = settings_of_step(file, log, deferral=deferral, **of_log)
     setup, given = made.setup, any(value is not None for value in ranks.values())
     topology = as_topology(**ranks) if given else setup.topology
     own = phases is not None or length is not None or of_phase
     shown = _phases(log, phases, length, of_phase) if own else setup.phases
     plan = PlanSettings(**{spec.name: getattr(setup.settings, spec.name) for spec in fields(PlanSettings)} | planned)
     return LogSettings(
-        Setup(topology, shown, plan), made.batch_per_rank, made.home, made.drop_last, made.epochs, made.shuffle
-    )
+        Setup(topology, shown, plan), made.batch_per_rank, made.home, made.drop_last, made.epochs, made.shuffle,
+        across=made.across,
+    )  # fmt: skip
 
 
 def _phases(

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from balancer.report import figures, numbers
+from balancer.report.across import across_lines
 from balancer.report.canvas import svg_of
 from balancer.report.page_data import PageData, PhaseData, StepPicture, WorstStep
 from balancer.report.pipeline_figure import pipeline_section
@@ -92,6 +93,7 @@ def _about(summary: RunSummary, data: PageData) -> str:
     shape = counted(data.num_ranks, "rank") + f" on {data.num_nodes:,} nodes" * (data.num_nodes > 1)
     dropped = "".join(f" {escaped(line)}" for line in warnings_of(summary))
     dropped += f" {left_out(summary)}" if summary.dropped else ""
+    dropped += "".join(f" {escaped(line)}" for line in across_lines(summary.across)) if summary.across else ""
     before = f" {before_slots(summary).capitalize()}" if summary.in_slots else ""
     return f"{how_many(summary)}, {shape}.{dropped}{before}"
 

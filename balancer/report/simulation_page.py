@@ -102,9 +102,16 @@ def _about(found: Simulation, assumed: Assumptions) -> str:
     return (
         f"{counted(found.steps, 'step')} by each strategy{again}. "
         f"{counted(num_ranks * size, 'GPU')} ({named(assumed.cluster_name)}), "
-        f"{counted(num_ranks, 'rank')}{each}, {counted(settings.batch_per_rank, 'sample')} a rank. "
+        f"{counted(num_ranks, 'rank')}{each}, {_drawn(settings)}. "
         "± is the standard deviation over steps."
     )
+
+
+def _drawn(settings: LogSettings) -> str:
+    """Say what a rank draws for each step."""
+    if settings.batch_per_rank is not None:
+        return f"{counted(settings.batch_per_rank, 'sample')} a rank"
+    return "steps cut by tokens"
 
 
 def _headline(name: str, run: StrategyTotals, first: str, base: StrategyTotals, data: SimulationData) -> str:
@@ -323,7 +330,8 @@ def _of_cluster(cluster: Cluster) -> Iterable[tuple[str, str]]:
 def _of_step(found: Simulation, assumed: Assumptions) -> Iterable[tuple[str, str]]:
     settings, plan = assumed.settings, assumed.settings.setup.settings
     cut = plan.cut
-    yield "samples", f"{settings.samples_per_step:,}, {escaped(settings.home)} on ranks before"
+    size = f"{settings.samples_per_step:,}" if settings.samples_per_step else "as many as its tokens hold"
+    yield "samples", f"{size}, {escaped(settings.home)} on ranks before"
     yield "steps", f"{found.steps:,}, all full; the log's {found.rows:,} rows {found.passes:.3g} times over"
     yield "planned with", escaped(f"method {plan.method}, placement {plan.placement}, eps {plan.eps}")
     yield "ranks wait", f"once a {assumed.waits}"

@@ -16,6 +16,7 @@ from balancer.plan.pieces import GroupTable
 from balancer.plan.reasons import Reasons
 from balancer.plan.step_plan import PhasePlan, StepPlan
 from balancer.plan.stream import Traffic
+from balancer.report.across import joined
 
 __all__ = ["JSON_VERSION", "PhaseSummary", "RunSummary", "StreamSummary", "as_range", "waiting"]
 
@@ -396,6 +397,7 @@ class RunSummary:
     full: dict[str, PhaseSummary] = field(default_factory=dict)
     short: dict[str, PhaseSummary] = field(default_factory=dict)
     streams: dict[str, StreamSummary] = field(default_factory=dict)
+    across: list[dict[str, Any]] = field(default_factory=list)  # of epochs whose samples run early or late; of no part
 
     @property
     def phases(self) -> dict[str, PhaseSummary]:
@@ -443,7 +445,11 @@ class RunSummary:
 
     def stored(self) -> dict[str, Any]:
         """Return all of it as JSON has it; the same for the same steps, whoever planned them."""
-        return dict(_stored(self))
+        return {name: value for name, value in _stored(self).items() if name != "across"}
+
+    def add_epoch(self, found: dict[str, Any]) -> None:
+        """Take in what was found for an epoch whose samples run early or late."""
+        self.across.append(found)
 
     @classmethod
     def restored(cls, stored: Mapping[str, Any]) -> "RunSummary":
@@ -533,4 +539,6 @@ class RunSummary:
             }
         if self.streams:
             document["streams"] = {name: stream.as_json() for name, stream in self.streams.items()}
+        if self.across:
+            document["across_steps"] = joined(self.across)
         return document

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from balancer.errors import on_a_line
+from balancer.report.across import across_lines
 from balancer.report.remarks import warnings_of
 from balancer.report.summary import PhaseSummary, RunSummary, StreamSummary, as_range, waiting
 from balancer.report.text import counted
@@ -79,6 +80,8 @@ def print_summary(
             console.print(f"{name}: {why_not_relocated(phase)}\n", highlight=False, markup=False)
     if summary.dropped:
         console.print(f"{left_out(summary)}\n", highlight=False, markup=False)
+    for line in across_lines(summary.across) if summary.across else ():
+        console.print(f"{line}\n", highlight=False, markup=False)
     planned = summary.samples - kept
     steps = summary.steps * planned / max(1, summary.samples)
     speed = f": {_rounded(1000 * runtime_s / steps)} ms a step" if steps else ""

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from balancer.errors import InputError
 from balancer.io.logs import LengthLog, choose_length, read_columns
 from balancer.offline.settings import LogSettings
-from balancer.offline.steps import compare_log
+from balancer.offline.steps import compare_log, strategies_of
 from balancer.plan.step_plan import StepPlan
-from balancer.planning.strategies import strategies_for
 from balancer.problem.cluster import Cluster
 from balancer.simulate.phase_model import PhaseModel
 from balancer.simulate.step import StepTime, step_time
@@ -210,16 +210,23 @@ def simulate_log(
     if missing:
         raise ValueError(f"phase {missing[0]!r} has no model; there are models for {', '.join(models) or 'none'}")
     rows = _count_rows(log, settings)
-    steps = max(1, rows // settings.samples_per_step) if num_steps is None else as_count("num_steps", num_steps)
-    strategies = strategies or strategies_for(settings.setup)
+    endless, steps = True, None if num_steps is None else as_count("num_steps", num_steps)
+    if settings.across is not None:  # as many steps as an epoch has
+        endless, settings = steps is not None, replace(settings, drop_last=True)
+    elif steps is None:
+        steps = max(1, rows // settings.samples_per_step)
+    strategies = strategies or strategies_of(settings)
     totals = {strategy: StrategyTotals() for strategy in strategies}
-    for strategy, plan in compare_log(log, settings, strategies, steps, window, endless=True):
+    for strategy, plan in compare_log(log, settings, strategies, steps, window, endless=endless):
         step = step_time(plan, models, cluster, overlap=overlap, waits=waits)
         totals[strategy].add(step)
         if watch is not None:
             watch(strategy, plan, step)
         tick(plan.num_samples)
-    return Simulation(totals, steps, rows, steps * settings.samples_per_step / rows)
+    first = totals[strategies[0]]
+    if not first.steps:
+        raise InputError(f"{log.path}: fills no step, and a short one is not simulated")
+    return Simulation(totals, first.steps, rows, first.samples / rows)
 
 
 def _count_rows(log: LengthLog, settings: LogSettings) -> int:

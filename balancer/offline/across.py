@@ -1,0 +1,146 @@
+"""The steps of a log whose samples run early or late, epoch by epoch: chosen, or as a plan file has them."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.deferral.epoch import EpochSteps, check_steps, choose_steps
+from balancer.deferral.request import Request
+from balancer.errors import InputError, PlanError
+from balancer.io.logs import LengthLog
+from balancer.io.plan_reader import PlanFile
+from balancer.offline.settings import LogSettings
+from balancer.problem.block import Block
+from balancer.problem.cuts import WHOLE_SHARES
+from balancer.problem.setup import Setup
+from balancer.problem.shuffle import shuffled
+from solvers.errors import SolverError, UsageError, WordedError, Wording
+
+__all__ = ["EpochRows", "SavedSteps", "Told", "epochs_of", "request_of"]
+
+Ints = NDArray[np.int64]
+Told = Callable[[EpochSteps], None]
+
+
+class EpochRows(NamedTuple):
+    """The rows of an epoch in the order in which they run."""
+
+    block: Block
+    numbers: Ints  # int64[n]: which rows of the log they are
+    nominal: Ints  # int64[n]: the step for which each was drawn, counted over all epochs
+    ends: Ints  # int64[T + 1]: where steps begin, and the last one ends
+
+
+def request_of(settings: LogSettings) -> Request:
+    """Return what is asked of the solver; UsageError says what is planned in a way that it cannot foresee."""
+    across, setup = settings.across, settings.setup
+    if across is None:
+        raise ValueError("nothing is deferred")  # pragma: no cover
+    phase, cut = setup.phases[-1], setup.settings.cut
+    _refuse(setup)
+    slot_cap = None if cut is WHOLE_SHARES or cut.over_long == "own" else cut.cap_on_tokens(setup.topology.num_ranks)
+    return across.request(
+        setup.topology.num_ranks, settings.samples_per_step or None, phase.cost, phase.max_tokens_per_rank,
+        None if slot_cap is None else slot_cap[1],
+    )  # fmt: skip
+
+
+def _refuse(setup: Setup) -> None:
+    """Refuse what makes a step's makespan more than a matter of its samples' costs."""
+    cut, phase = setup.settings.cut, setup.phases[-1]
+    if len(setup.phases) > 1:
+        raise UsageError("{defer} and {step_tokens} are for one phase", "leave them out")
+    if setup.several_items:
+        raise UsageError("{defer} and {step_tokens} are for samples of one item")
+    if cut is not WHOLE_SHARES and (cut.name != "micro_batches" or cut.meets not in ("step", "lockstep")):
+        raise UsageError(
+            "{defer} and {step_tokens} are for whole shares and micro-batches in lockstep or step, not for {cut}",
+            cut=cut.name.replace("_", " "),
+        )  # fmt: skip
+    if cut.over_long == "drop":
+        raise UsageError("{over_long='drop'} cannot be combined with {defer} and {step_tokens}, as what is left out "
+                         "has no step")  # fmt: skip
+    for name in ("rank_speeds", "initial_loads", "allowed_ranks"):
+        if getattr(phase, name):
+            raise UsageError(f"{{{name}}} cannot be combined with {{defer}} and {{step_tokens}}")
+
+
+def epochs_of(
+    log: LengthLog, read: Callable[[], Iterator[Block]], settings: LogSettings, endless: bool = False,
+    saved: "SavedSteps | None" = None, told: Told = lambda _: None,
+) -> Iterator[EpochRows]:  # fmt: skip
+    """Yield the epochs of a log, over and over if `endless`; their steps are chosen, or `saved`.
+
+    Memory is that of the columns and a few numbers a row.
+    """
+    whole, base = Block.concatenate(list(read())), 0
+    for epoch in itertools.count() if endless else range(settings.epochs):
+        numbers = np.arange(len(whole))
+        if settings.shuffle is not None:
+            numbers = shuffled(numbers, len(whole), settings.shuffle, settings.first_epoch + epoch)
+        found = _steps_of(log, settings, whole, numbers) if saved is None else saved.of(settings, whole, numbers, base)
+        told(found)
+        order = np.argsort(found.step, kind="stable")[np.count_nonzero(found.step < 0) :]
+        rows, ends = numbers[order], np.concatenate([[0], np.cumsum(found.sizes)])
+        yield EpochRows(whole.taken(rows), rows, base + found.nominal[order], ends)
+        base += len(found.sizes)
+        if not len(rows):
+            return
+
+
+def _given(settings: LogSettings, whole: Block, numbers: Ints) -> tuple[Any, ...]:
+    """Return lengths, stages and keys of an epoch, in its order, and whether a short last step is left out."""
+    stage, together = settings.across and settings.across.stage, settings.setup.phases[-1].keep_together
+    keys = (whole.keys[name][numbers] if name else None for name in (stage, together))
+    return (whole.sums[settings.setup.phases[-1].items][numbers], *keys, settings.drop_last)
+
+
+def _steps_of(log: LengthLog, settings: LogSettings, whole: Block, numbers: Ints) -> EpochSteps:
+    """Choose the steps of an epoch; errors call samples by their rows."""
+    try:
+        return choose_steps(request_of(settings), *_given(settings, whole, numbers))
+    except (ValueError, SolverError) as error:
+        if not isinstance(error, WordedError):
+            raise InputError(f"{log.path}: {error}") from None
+        words = Wording({"sample": "row", "item": "row", "index": "row"}, {"row": lambda i: int(numbers[i])})
+        told = error.in_words(words).within(str(log.path))
+        raise told if isinstance(told, SolverError) else InputError.of(told) from None
+
+
+class SavedSteps:
+    """The steps of a plan file, read at once: of all samples the step, and the one for which each was drawn."""
+
+    def __init__(self, plan_file: PlanFile) -> None:
+        self._path = plan_file.path
+        runs = list(plan_file.steps())
+        columns = ([np.full(len(run.sample), run.step) for run in runs], [run.sample for run in runs],
+                   [run.nominal_step for run in runs])  # fmt: skip
+        self._rows: Ints = np.stack([np.concatenate([np.empty(0, dtype=np.int64), *each]) for each in columns])
+        if (np.diff(self._rows[0]) < 0).any():
+            raise PlanError(f"{self._path}: its steps must stand in order")
+
+    def of(self, settings: LogSettings, whole: Block, numbers: Ints, base: int) -> EpochSteps:
+        """Return the steps of an epoch whose first one has the number `base`; PlanError where they cannot be."""
+        request, given = request_of(settings), _given(settings, whole, numbers)
+        nominal = request.nominal_steps(given[0], settings.drop_last)
+        count = int(nominal.max(initial=-1)) + 1
+        low, high = np.searchsorted(self._rows[0], [base, base + count])
+        steps, samples, drawn = self._rows[:, low:high]
+        if len(odd := samples[(samples < 0) | (samples >= len(numbers))]):
+            raise PlanError(f"{self._path}: sample must be within 0..{len(numbers) - 1}, the log's rows, got {odd[0]}")
+        position = np.empty(len(numbers), dtype=np.int64)
+        position[numbers] = np.arange(len(numbers))
+        place = position[samples]
+        if (odd := drawn - base != nominal[place]).any():
+            at = int(np.argmax(odd))
+            raise PlanError(f"{self._path}: step {steps[at]}: sample {samples[at]} was drawn for step "
+                            f"{base + nominal[place[at]]}, not for step {drawn[at]}")  # fmt: skip
+        step = np.full(len(numbers), -1, dtype=np.int64)
+        step[place] = steps - base
+        try:
+            return check_steps(request, *given, step=step)
+        except (ValueError, SolverError) as error:
+            raise PlanError(f"{self._path}: {error}") from None

@@ -1,0 +1,58 @@
+"""What it does that samples run early or late: to the time of steps, and to training."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+__all__ = ["across_lines", "joined"]
+
+_SUMS = ("steps", "even_share", "floor", "lower_bound")
+_LARGEST = ("largest_displacement", "long_from")
+
+
+def joined(epochs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the numbers of all epochs together: sums of costs, the largest displacement, else means of epochs."""
+    found: dict[str, Any] = {name: sum(epoch[name] for epoch in epochs) for name in _SUMS}
+    for name in epochs[0].keys() - set(_SUMS):
+        values = [epoch[name] for epoch in epochs]
+        if name in _LARGEST:
+            found[name] = max(values)
+        elif isinstance(values[0], float):
+            found[name] = sum(values) / len(values)
+        else:  # before and after
+            found[name] = [sum(of) / len(of) for of in zip(*values, strict=True)]
+    even = found["even_share"]
+    for name, part in (("floor", "imbalance_ratio_without"), ("lower_bound", "imbalance_ratio_best_possible")):
+        found[part] = found[name] / even if even else 1.0
+    return dict(sorted(found.items()))
+
+
+def across_lines(epochs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Say in sentences what was moved, what it can gain, and what it does to training."""
+    found = joined(epochs)
+    if not found["moved"]:
+        yield (
+            f"across steps: no sample moved; steps take at least {found['imbalance_ratio_without']:.3f} of the even "
+            f"share, and {found['imbalance_ratio_best_possible']:.3f} whatever is moved within the limits (proven)."
+        )
+        return
+    yield (
+        f"across steps: {_percent(found['moved'])} of the samples run in another step than the one they were drawn "
+        f"for, {found['mean_displacement']:.2f} steps away on average over all samples, "
+        f"{found['largest_displacement']} at most; rank correlation with length {found['drift']:.2f}."
+    )
+    yield (
+        f"without deferral steps take at least {found['imbalance_ratio_without']:.3f} of the even share, with it at "
+        f"least {found['imbalance_ratio_best_possible']:.3f} (proven)."
+    )
+    (before, after), (spread, spread_after) = found["long_share"], found["long_spread"]
+    yield (
+        f"to training: long samples, of {found['long_from']:,} and more, have {_percent(before)} +- {_percent(spread)} "
+        f"of a step's tokens before and {_percent(after)} +- {_percent(spread_after)} after, "
+        f"{_percent(found['largest_long_share'][1])} at most. Their tokens weigh {found['token_mean_weight']:.2f} of "
+        f"what they did where a step's loss is divided by its tokens, {found['sample_mean_weight']:.2f} where by its "
+        "samples, and exactly 1 where by a constant. Clipping and Adam's moments see the gathering in any case."
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

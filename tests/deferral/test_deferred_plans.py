@@ -1,0 +1,241 @@
+"""Logs planned with samples that run early or late: command line, step files, plan files, and who reads them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import balancer
+from balancer.cli.main import main
+from balancer.errors import PlanError
+from balancer.executor import PlannedBatchSampler
+from balancer.io import plan_format
+from balancer.io.plan_reader import open_plan
+
+RANKS, BATCH = 4, 5
+COST = "quadratic:a=300,b=1"
+GIVEN = ["--ranks", str(RANKS), "--length", "tokens", "--cost", COST]
+BY_COUNT = [*GIVEN, "--batch-per-rank", str(BATCH)]
+BY_TOKENS = [*GIVEN, "--step-tokens", "6K"]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(1)
+    lengths = np.minimum(rng.lognormal(5, 1.3, 407), 2500).astype(np.int64) + 1
+    path = tmp_path / "log.parquet"
+    pq.write_table(pa.table({"tokens": lengths, "stage": np.arange(407) // 150, "prompt": np.arange(407) // 2}), path)
+    return path
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command; what it prints, and where it fails what it says."""
+
+    def command(*words: object, ok: bool = True) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            main([str(word) for word in words])
+        printed = capsys.readouterr()
+        assert (not stopped.value.code) is ok, printed.out + printed.err
+        return printed.out if ok else " ".join(printed.err.split())
+
+    return command
+
+
+def rows_of(path: Path) -> dict[str, np.ndarray]:
+    table = pq.read_table(path)
+    return {name: table[name].to_numpy() for name in table.column_names if name != "phase"}
+
+
+@pytest.mark.parametrize("how", [[*BY_COUNT, "--defer", "2"], [*BY_TOKENS, "--defer", "2"], BY_TOKENS,
+                                 [*BY_COUNT, "--defer", "1", "--step-counts", "20%"],
+                                 [*BY_COUNT, "--defer-early", "0", "--defer-late", "2", "--step-counts", "any"],
+                                 [*BY_COUNT, "--defer", "2", "--stage", "stage", "--most-long-share", "60%"],
+                                 [*BY_COUNT, "--defer", "3", "--keep-together", "prompt", "--drop-last"]])  # fmt: skip
+def test_planned_and_checked(run: Callable[..., str], log: Path, tmp_path: Path, how: list[str]) -> None:
+    out = tmp_path / "plan.parquet"
+    told = json.loads(run("plan", log, *how, "--out", out, "--json"))
+    again = json.loads(run("report", out, "--json"))
+    assert told["phases"] == again["phases"]
+    assert told["across_steps"] == again["across_steps"]
+    rows, columns = rows_of(out), pq.read_table(log)
+    early = int(how[how.index("--defer-early") + 1]) if "--defer-early" in how else None
+    late = early if early is None else int(how[how.index("--defer-late") + 1])
+    delay = int(how[how.index("--defer") + 1]) if "--defer" in how else 0
+    moved = rows["step"] - rows["nominal_step"]
+    assert -(delay if early is None else early) <= moved.min() <= moved.max() <= (delay if late is None else late)
+    assert len(np.unique(rows["sample"])) == len(rows["sample"]) == (400 if "--drop-last" in how else 407)
+    order = np.argsort(rows["sample"])
+    nominal, step = rows["nominal_step"][order], rows["step"][order]
+    if "--step-tokens" in how:
+        tokens = np.bincount(nominal, columns["tokens"].to_numpy())
+        assert tokens.max() <= 6000
+        assert (np.bincount(step, columns["tokens"].to_numpy()) <= 6300).all()
+    else:
+        assert nominal.tolist() == (np.arange(len(nominal)) // (RANKS * BATCH)).tolist()
+    if not {"--step-tokens", "--step-counts"} & set(how):
+        assert np.bincount(step).tolist() == np.bincount(nominal).tolist()
+    if "--stage" in how:
+        stage = columns["stage"].to_numpy()
+        last = [nominal[stage == k].max() for k in range(3)]
+        first = [nominal[stage == k].min() for k in range(3)]
+        assert all(first[k] <= t <= last[k] for t, k in zip(step.tolist(), stage.tolist(), strict=True))
+    if "--keep-together" in how:
+        assert (step[0::2] == step[1::2]).all()
+
+
+def test_it_says_what_it_does(run: Callable[..., str], log: Path, tmp_path: Path) -> None:
+    out = tmp_path / "plan.parquet"
+    text = " ".join(run("plan", log, *BY_TOKENS, "--defer", "2", "--out", out).split())
+    assert "steps of 6,000 tokens, up to 2 early and 2 steps late" in text
+    for part in ("across steps: ", "without deferral", "(proven)", "to training: ", "exactly 1 where by a constant"):
+        assert part in text
+    found = json.loads(run("plan", log, *BY_TOKENS, "--defer", "2", "--json"))
+    across = found["across_steps"]
+    assert across["even_share"] <= across["lower_bound"] <= across["floor"]
+    assert found["deferral"]["early"] == found["deferral"]["late"] == 2
+    in_memory = balancer.defer(
+        pq.read_table(log)["tokens"].to_numpy(), RANKS, step_tokens=6000, early=2, late=2, cost=COST
+    )
+    assert (across["floor"], across["lower_bound"]) == (in_memory.floor, in_memory.lower_bound)
+    assert across["largest_long_share"] == list(in_memory.effects.largest_long_share)
+    assert across["token_mean_weight"] == in_memory.effects.token_mean_weight
+
+
+def test_nothing_deferred_is_todays_plan(run: Callable[..., str], log: Path, tmp_path: Path) -> None:
+    plain, zero = tmp_path / "plain.parquet", tmp_path / "zero.parquet"
+    run("plan", log, *BY_COUNT, "--out", plain)
+    run("plan", log, *BY_COUNT, "--defer", "0", "--out", zero)
+    assert plain.read_bytes() == zero.read_bytes()
+
+
+def test_step_file_and_python(run: Callable[..., str], log: Path, tmp_path: Path) -> None:
+    file = tmp_path / "step.toml"
+    file.write_text(
+        f'ranks = {RANKS}\nstep_tokens = 6000\n[[phase]]\nlength = "tokens"\ncost = "{COST}"\n'
+        "[deferral]\nsteps = 1\nlate = 2\ntokens_within = 0.1\n"
+    )
+    by_file, by_options, by_python = (tmp_path / f"{name}.parquet" for name in "abc")
+    run("plan", log, "--step", file, "--out", by_file)
+    run(
+        "plan", log, *BY_TOKENS, "--defer", "1", "--defer-late", "2", "--step-tokens-within", "10%", "--out", by_options
+    )
+    assert by_file.read_bytes() == by_options.read_bytes()
+    found = balancer.plan_log(log, step=file, out=by_python)
+    assert by_python.read_bytes() == by_file.read_bytes()
+    run("report", by_file, "--step", file)
+    assert found.summary()["across_steps"]["steps"] == found.summary()["steps"]
+    keywords = balancer.plan_log(log, num_ranks=RANKS, step_tokens=6000, defer=1, late=2, tokens_within="10%",
+                                 length="tokens", cost=COST)  # fmt: skip
+    assert keywords.summary() == found.summary()
+
+
+def test_parts_resumed_and_epochs(run: Callable[..., str], log: Path, tmp_path: Path) -> None:
+    folder, file = tmp_path / "plan", tmp_path / "plan.parquet"
+    how = [*BY_TOKENS, "--defer", "2", "--epochs", "2", "--shuffle", "7"]
+    run("plan", log, *how, "--out", f"{folder}/")
+    run("plan", log, *how, "--out", f"{folder}/", "--resume")
+    run("plan", log, *how, "--out", file)
+    assert open_plan(folder).description == open_plan(file).description
+    sizes = open_plan(file).description["step_samples"]
+    assert [sum(each) for each in sizes] == [407, 407]
+    assert json.loads(run("report", folder, "--json"))["steps"] == sum(map(len, sizes))
+
+
+def test_ranks_read_it(run: Callable[..., str], log: Path, tmp_path: Path) -> None:
+    out = tmp_path / "plan.parquet"
+    run("plan", log, *BY_TOKENS, "--defer", "2", "--epochs", "2", "--shuffle", "7", "--out", out)
+    rows = rows_of(out)
+    base = 0
+    for epoch in range(2):
+        samplers = [PlannedBatchSampler(out, rank) for rank in range(RANKS)]
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        steps = list(zip(*samplers, strict=True))
+        assert sorted(row for step in steps for batch in step for row in batch) == list(range(407))
+        for t, step in enumerate(steps):
+            assert sorted(row for batch in step for row in batch) == sorted(
+                rows["sample"][rows["step"] == base + t].tolist()
+            )
+        base += len(steps)
+    first = PlannedBatchSampler(out, 1)
+    batches = iter(first)
+    whole = [next(batches) for _ in range(3)]
+    state = first.state_dict()
+    second = PlannedBatchSampler(out, 1)
+    second.load_state_dict(state)
+    assert whole + list(second) == list(PlannedBatchSampler(out, 1))
+
+
+def test_others_know_it(run: Callable[..., str], log: Path) -> None:
+    found = json.loads(run("compare", log, *BY_COUNT, "--defer", "2", "--json"))
+    plain = json.loads(run("compare", log, *BY_COUNT, "--json"))
+    assert "sorted_batches" in plain["strategies"]
+    assert "sorted_batches" not in found["strategies"]
+    ratio, before = (
+        each["strategies"]["orchestrated"]["phases"]["all"]["imbalance_ratio_after"] for each in (found, plain)
+    )
+    assert ratio < before
+    simulated = ["--cluster", "h100", "--gpus-per-rank", "1", "--model", "qwen2-7b", "--json"]
+    assert json.loads(run("simulate", log, *BY_TOKENS, "--defer", "2", *simulated))["steps"] > 3
+    run("simulate", log, *BY_TOKENS, "--defer", "2", *simulated, "--steps", "40")
+
+
+REFUSED = {
+    "--batch-per-rank and --step-tokens": [*BY_COUNT, "--step-tokens", "6K"],
+    "'--batch-per-rank'": GIVEN,
+    "--step-counts limits what deferral may do": [*BY_COUNT, "--step-counts", "exact"],
+    "leaves every sample in its nominal step": [*BY_COUNT, "--defer-late", "2"],
+    "--defer-early": [*BY_COUNT, "--defer", "-1"],
+    "padded": [*BY_COUNT[:-4], "--cost", "padded", "--batch-per-rank", "5", "--defer", "2"],
+    "--rank-speeds cannot be combined with --defer": [*BY_COUNT, "--defer", "2", "--rank-speeds", "1,1,1,2"],
+    "not for sequence groups": [*BY_COUNT, "--defer", "2", "--group-degrees", "1,2", "--max-tokens-per-rank", "3000"],
+    "--max-tokens-per-rank": [*BY_TOKENS, "--defer", "2", "--max-tokens-per-rank", "2000"],
+    "leave --jobs": [*BY_TOKENS, "--defer", "2", "--jobs", "2"],
+    "no column 'x'": [*BY_TOKENS, "--defer", "2", "--stage", "x"],
+    "must be a whole number, such as": [*GIVEN, "--step-tokens", "4Q"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("told", REFUSED)
+def test_refused_in_a_line(run: Callable[..., str], log: Path, told: str) -> None:
+    text = run("plan", log, *REFUSED[told], ok=False)
+    assert told in text, text
+
+
+def test_older_readers_refuse_it(
+    run: Callable[..., str], log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "plan.parquet"
+    run("plan", log, *BY_TOKENS, "--defer", "2", "--out", out)
+    older = tuple(name for name in plan_format.FEATURES if name != "across steps")
+    monkeypatch.setattr(plan_format, "FEATURES", older)
+    assert "needs 'across steps', which this release does not know" in run("report", out, ok=False)
+
+
+@pytest.mark.parametrize("column", ["step", "nominal_step", "sample"])
+def test_changed_rows_are_found(run: Callable[..., str], log: Path, tmp_path: Path, column: str) -> None:
+    out, changed = tmp_path / "plan.parquet", tmp_path / "changed.parquet"
+    run("plan", log, *BY_TOKENS, "--defer", "1", "--out", out)
+    table = pq.read_table(out)
+    values = table[column].to_numpy().copy()
+    where = np.flatnonzero(table["step"].to_numpy() == 3)[-1]
+    values[where:] += 1 if column == "step" else 0
+    values[where] += {"step": 0, "nominal_step": 1, "sample": -5}[column]
+    at = table.column_names.index(column)
+    table = table.set_column(at, table.field(at), pa.array(values))
+    pq.write_table(table, changed)
+    with pytest.raises(PlanError):
+        list(balancer.load_steps(changed, log))
+
+
+def test_continue_is_refused(run: Callable[..., str], log: Path, tmp_path: Path) -> None:
+    out = tmp_path / "plan.parquet"
+    run("plan", log, *BY_COUNT, "--defer", "2", "--out", out)
+    text = run("plan", log, *BY_COUNT, "--continue", out, "--at-step", "3", ok=False)
+    assert "its samples run early or late" in text

@@ -4,6 +4,7 @@ Nothing here depends on tokens, files or GPUs. Start with :func:`partition`.
 """
 
 from solvers.constraints import Constraints
+from solvers.context import ContextShardsResult, check_context_shards, context_shards
 from solvers.deferral import DeferralResult, check_deferral, defer
 from solvers.errors import (
     CertificateError,
@@ -96,6 +97,7 @@ __all__ = [
     "USES_CLOCK",
     "CertificateError",
     "Constraints",
+    "ContextShardsResult",
     "ContradictionError",
     "DeferralResult",
     "InfeasibilityCertificate",
@@ -122,6 +124,7 @@ __all__ = [
     "Volumes",
     "auto",
     "bldm",
+    "check_context_shards",
     "check_deferral",
     "check_long_short",
     "check_long_short_groups",
@@ -135,6 +138,7 @@ __all__ = [
     "check_sequence_bound",
     "check_sequence_groups",
     "check_shares",
+    "context_shards",
     "cut_shares",
     "defer",
     "exact",

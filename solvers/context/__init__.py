@@ -1,0 +1,8 @@
+"""Documents of a pack to the ranks of a context-parallel group: even in work, little to send, and proven."""
+
+from solvers.context.layouts import LAYOUTS
+from solvers.context.solver import context_shards
+from solvers.context.types import ContextShardsResult
+from solvers.context.verify import check_context_shards
+
+__all__ = ["LAYOUTS", "ContextShardsResult", "check_context_shards", "context_shards"]

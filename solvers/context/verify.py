@@ -1,0 +1,269 @@
+"""The check of context shards, from scratch: masks query by query, with no code of the solver, its counts or bounds."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solvers._checking import require, require_status
+from solvers.context.types import ContextShardsResult
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Mask:
+    """What each query of each document sees; its work is the difference."""
+
+    low: list[Ints]
+    high: list[Ints]
+    kind: str
+    size: int
+
+    @property
+    def work(self) -> list[Ints]:
+        return [b - a for a, b in zip(self.low, self.high, strict=True)]
+
+
+def _mask(name: str | None, lengths: list[int], prefix: list[int], padded: bool) -> _Mask:
+    found = re.fullmatch("([a-z]+)([0-9]*)", name or "padding0")
+    kind, size = found[1], int(found[2] or 0)  # type: ignore[index]  # the solver took the name
+    low, high = [], []
+    for d, length in enumerate(lengths):
+        i = np.arange(length)
+        if padded and d == len(lengths) - 1:
+            low.append(i)
+            high.append(i)  # computed by nobody; that they see themselves changes nothing that travels
+            continue
+        first = {"window": np.maximum(0, i - size + 1), "chunk": i - i % max(1, size)}.get(kind, 0 * i)
+        shared = min(size, length) if size else prefix[d] if kind == "prefix" else 0
+        last = {"bidirectional": 0 * i + length, "prefix": np.maximum(i + 1, shared)}.get(kind, i + 1)
+        low.append(first)
+        high.append(last)
+    return _Mask(low, high, kind, size)
+
+
+def check_context_shards(
+    lengths: ArrayLike,
+    result: ContextShardsResult,
+    *,
+    num_ranks: int,
+    ranks_per_node: int | None = None,
+    eps: Fraction | float | str = "0.02",
+    block: int = 128,
+    masks: Mapping[str, int] | None = None,
+    prefix: ArrayLike | None = None,
+    token_slack: int = 0,
+    pad: bool = False,
+    max_rows_held: int | None = None,
+) -> None:
+    """Check rows, what they compute, receive and send, and the bounds; return nothing if all holds.
+
+    Parameters
+    ----------
+    lengths, num_ranks, ranks_per_node, eps, block, masks, prefix, token_slack, pad, max_rows_held
+        As given to :func:`solvers.context_shards`.
+    result : ContextShardsResult
+
+    Raises
+    ------
+    CertificateError
+        Naming the first violated rule.
+
+    Notes
+    -----
+    O(T g) for counts, and a bisection for each long document and number of ranks for bounds, in NumPy and Python.
+
+    Examples
+    --------
+    >>> from solvers.context.solver import context_shards
+    >>> check_context_shards([700, 324], context_shards([700, 324], 2), num_ranks=2)
+    """
+    given = [int(length) for length in np.asarray(lengths).tolist()]
+    padded = pad and sum(given) % num_ranks != 0
+    if padded:
+        given.append(-sum(given) % num_ranks)
+    total, named = sum(given), {"full": 1} if masks is None else masks
+    least, most = max(0, -(-total // num_ranks) - token_slack), total // num_ranks + token_slack
+    owners = _owners(given, result, num_ranks)
+    held = np.bincount(np.concatenate(owners), minlength=num_ranks)
+    for r, tokens in enumerate(held.tolist()):
+        require(least <= tokens <= most, f"rank {r} has {tokens} tokens, not within {least}..{most}")
+    off = sum(int(((np.flatnonzero(np.diff(owner)) + 1) % block > 0).sum()) for owner in owners)
+    require(off < num_ranks, f"{off} cuts are off the grid of {block}, more than {num_ranks - 1}")
+    require(list(result.weights) == list(named.values()), f"weights are {list(result.weights)}, not those of the masks")
+    prefixes = [0] * len(given) if prefix is None else [*np.asarray(prefix).tolist(), 0]
+    kinds = [_mask(name, given, prefixes, padded) for name in named]
+    node = num_ranks if ranks_per_node is None else ranks_per_node
+    crossing = 0
+    for k, mask in enumerate(kinds):
+        work, received, sent = _counted(mask, owners, num_ranks)
+        for name, found in (("work", work), ("received", received), ("sent", sent)):
+            same = np.array_equal(getattr(result, name)[k], found)
+            require(same, f"{name}[{k}] is {getattr(result, name)[k].tolist()}, not {found.tolist()}")
+        over = [owner // node for owner in owners]
+        crossing += int(result.weights[k]) * int(_counted(mask, over, num_ranks // node)[1].sum())
+    require(result.crossing == crossing, f"crossing is {result.crossing}, not {crossing}")
+    ranges = np.bincount(result.rank, minlength=num_ranks)
+    require(np.array_equal(result.ranges, ranges), f"ranges are {result.ranges.tolist()}, not {ranges.tolist()}")
+    total_received = int((result.weights @ result.received).sum())
+    require(result.total_received == total_received, f"total_received is {result.total_received}, not {total_received}")
+    rows = int(result.received.max(axis=0).max()) + total // num_ranks
+    require(result.max_rows_held == rows, f"max_rows_held is {result.max_rows_held}, not {rows}")
+    require(
+        max_rows_held is None or int((result.received + held).max()) <= max_rows_held, "max_rows_held is not kept to"
+    )
+    _require_bounds(given, result, kinds, (num_ranks, least, most, node), Fraction(str(eps)))
+
+
+def _owners(lengths: list[int], result: ContextShardsResult, num_ranks: int) -> list[Ints]:
+    """Return the rank of every position, once the rows are known to hold each once, in order."""
+    owners = [np.full(length, -1, dtype=np.int64) for length in lengths]
+    rows = list(zip(*(x.tolist() for x in (result.rank, result.document, result.start, result.stop)), strict=True))
+    for before, (r, d, start, stop) in zip([None, *rows], rows, strict=False):
+        require(0 <= r < num_ranks and 0 <= d < len(lengths), f"there is no rank {r} or no document {d}")
+        require(0 <= start < stop <= lengths[d], f"no positions {start} to {stop} are of document {d}")
+        if before is not None:
+            ordered = (before[0], before[1], before[3]) < (r, d, start)
+            require(ordered, f"row {before} must come before {(r, d, start, stop)} and not touch it")
+        require(bool((owners[d][start:stop] == -1).all()), f"positions of document {d} are held twice")
+        owners[d][start:stop] = r
+    for d, owner in enumerate(owners):
+        require(bool((owner >= 0).all()), f"positions of document {d} are held by no rank")
+    return owners
+
+
+def _counted(mask: _Mask, owners: list[Ints], ranks: int) -> tuple[Ints, Ints, Ints]:
+    """Return the work, the rows received and those sent of each rank, key by key."""
+    work, received, sent = (np.zeros(ranks, dtype=np.int64) for _ in range(3))
+    for low, high, owner in zip(mask.low, mask.high, owners, strict=True):
+        np.add.at(work, owner, high - low)
+        for r in np.unique(owner).tolist():
+            ends = np.zeros(len(owner) + 1, dtype=np.int64)
+            np.add.at(ends, low[owner == r], 1)
+            np.add.at(ends, high[owner == r], -1)
+            needed = (np.cumsum(ends)[:-1] > 0) & (owner != r)
+            received[r] += int(needed.sum())
+            np.add.at(sent, owner[needed], 1)
+    return work, received, sent
+
+
+def _require_bounds(
+    lengths: list[int], result: ContextShardsResult, masks: list[_Mask], ranks: tuple[int, int, int, int], eps: Fraction
+) -> None:
+    g, least, most, node = ranks
+    caps = [int(cap) for cap in result.caps]
+    for k, mask in enumerate(masks):
+        total = sum(int(each.sum()) for each in mask.work)
+        largest = max(int(each.max()) for each in mask.work)
+        proven, asked = max(-(-total // g), largest), max(-(-total // g), int((1 + eps) * total / g))
+        require(result.bound_work[k] == proven, f"bound_work[{k}] is {result.bound_work[k]}, not {proven}")
+        allowed = max(asked, int(result.work[k].max()))
+        require(caps[k] == allowed, f"caps[{k}] is {caps[k]}, not {allowed}")
+    bound = _Bound(lengths, masks)
+    least_received = bound.total(result.weights, g, least, most, caps)
+    require(result.lower_bound == least_received, f"lower_bound is {result.lower_bound}, not {least_received}")
+    require(result.bound_name in ("keys", "cuts", "keys + cuts"), f"there is no bound {result.bound_name!r:.40}")
+    require_status(result.status, result.lower_bound, result.total_received, "total_received")
+    if node < g and result.crossing:
+        each = bound.total(result.weights, g // node, least * node, most * node, [cap * node for cap in caps])
+        require(result.bound_crossing == each, f"bound_crossing is {result.bound_crossing}, not {each}")
+    else:
+        require(result.bound_crossing == 0, f"bound_crossing is {result.bound_crossing}, not 0")
+
+
+class _Bound:
+    """The least that must travel, by the positions' works, sorted."""
+
+    def __init__(self, lengths: list[int], masks: list[_Mask]) -> None:
+        self.lengths, self.masks = lengths, masks
+        self.works = [mask.work for mask in masks]
+        everything = [np.sort(np.concatenate(each)) for each in self.works]
+        self.sorted, self.sums = everything, [np.append(0, np.cumsum(each)) for each in everything]
+
+    def total(self, weights: Ints, g: int, least: int, most: int, caps: list[int]) -> int:
+        found, tokens = 0, sum(self.lengths)
+
+        def suffice(of: int, d: int, seen_by: Callable[[int], tuple[int, int]], j: int, key: int) -> bool:
+            p, q = seen_by(key)
+            if q - p > j * most:
+                return False
+            asked = max(0, max(j * least, tokens - (g - j) * most) - (q - p))
+            for k, mask in enumerate(self.masks):
+                if mask.kind == "chunk" and (p // mask.size != (q - 1) // mask.size or self.masks[of].kind == "window"):
+                    continue
+                own = self.works[k][d][p:q]
+                if int(own.sum()) + self._lightest(k, own, asked) > j * caps[k]:
+                    return False
+            return True
+
+        for k, mask in enumerate(self.masks):
+            for d, length in enumerate(self.lengths):
+                if not self.works[k][d].any():
+                    continue
+                seen_by = partial(_queries, mask, d)
+                keys = sum(
+                    _lacking(partial(suffice, k, d, seen_by, j), a, b, falls)
+                    for a, b, falls in _stretches(mask, length)
+                    for j in range(1, g)
+                )
+                cuts = 0
+                if mask.kind == "window":
+                    stretch = most + mask.size - 1
+                    cuts = length // stretch * (mask.size - 1) + max(0, length % stretch - most)
+                found += int(weights[k]) * max(keys, cuts)
+        return found
+
+    def _lightest(self, k: int, own: Ints, asked: int) -> int:
+        """Return the least work of so many positions, all but `own`, which is ascending."""
+        low, high = 0, len(self.sorted[k])
+        while low < high:  # how many of all positions, lightest first, hold enough that are not own
+            middle = (low + high) // 2
+            if middle - self._own_among(k, own, middle)[0] >= asked:
+                high = middle
+            else:
+                low = middle + 1
+        return int(self.sums[k][low]) - self._own_among(k, own, low)[1]
+
+    def _own_among(self, k: int, own: Ints, count: int) -> tuple[int, int]:
+        """Return how many of own, and of what work, are among the `count` lightest, of equals last."""
+        if count == 0 or not len(own):
+            return 0, 0
+        level = int(self.sorted[k][count - 1])
+        below, equal = (int(np.searchsorted(own, level, side)) for side in ("left", "right"))
+        others = int(np.searchsorted(self.sorted[k], level, "right")) - equal
+        taken = max(below, min(equal, count - others))
+        return taken, int(own[:below].sum()) + (taken - below) * level
+
+
+def _queries(mask: _Mask, d: int, q: int) -> tuple[int, int]:
+    """Return the first query that sees a key, and one behind the last: its sees it from where high passes it."""
+    low, high = mask.low[d], mask.high[d]
+    return int(np.searchsorted(high, q, "right")), int(np.searchsorted(low, q, "right"))
+
+
+def _stretches(mask: _Mask, length: int) -> Iterator[tuple[int, int, bool]]:
+    """Yield keys whose sets of queries hold one the next, or get heavier (False)."""
+    if mask.kind == "window":
+        rising = max(0, length - mask.size)
+        yield 0, rising, False
+        yield rising, length, True
+        return
+    step = mask.size if mask.kind == "chunk" else length
+    for begin in range(0, length, step):
+        yield begin, min(length, begin + step), True
+
+
+def _lacking(suffice: Callable[[int], bool], low: int, high: int, falls: bool) -> int:
+    first, last = low, high
+    while first < last:
+        middle = (first + last) // 2
+        if suffice(middle) == falls:
+            last = middle
+        else:
+            first = middle + 1
+    return first - low if falls else high - first

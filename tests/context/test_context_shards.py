@@ -1,0 +1,161 @@
+"""Context shards: counts that are exact, bounds below all layouts of tiny packs, caps kept, and bad input told."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from context_oracles import least_received, measured
+
+import solvers
+from solvers.context import LAYOUTS, check_context_shards, context_shards
+from solvers.context._measure import measure
+from solvers.context._problem import as_problem
+from solvers.context._search import Search
+
+MASKS = [
+    {"full": 1}, {"window2": 1}, {"window3": 2, "full": 1}, {"chunk3": 1}, {"prefix2": 1}, {"bidirectional": 1},
+    {"full": 1, "chunk2": 3}, {"window2": 1, "chunk3": 1},
+]  # fmt: skip
+
+
+def as_oracle(masks):
+    named = [(name.rstrip("0123456789"), name.lstrip("abcdefghijklmnopqrstuvwxyz"), n) for name, n in masks.items()]
+    return [(kind, int(size or 0), n) for kind, size, n in named]
+
+
+def pack(tokens, seed, longest=None):
+    """Documents with a long tail."""
+    rng, lengths = np.random.default_rng(seed), []
+    while sum(lengths) < tokens:
+        drawn = min(int(rng.lognormal(7, 1.7)) + 1, longest or tokens)
+        lengths.append(min(drawn, tokens - sum(lengths)))
+    return lengths
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_bound_optimum_and_layout_of_tiny_packs(seed):
+    rng = np.random.default_rng(seed)
+    ranks = int(rng.integers(2, 4))
+    tokens = {2: 8, 3: 9}[ranks]
+    lengths = []
+    while sum(lengths) < tokens:
+        lengths.append(int(min(rng.choice([1, 2, 4, 7, 9]), tokens - sum(lengths))))
+    masks, slack = MASKS[seed % len(MASKS)], int(seed % 5 == 4)
+    asked = {"masks": masks, "block": 1, "token_slack": slack, "eps": [0, 0.1, 0.5][seed % 3]}
+    found = context_shards(lengths, ranks, time_budget=1e-4, **asked)
+    check_context_shards(lengths, found, num_ranks=ranks, **asked)
+    within = tokens // ranks - slack, tokens // ranks + slack
+    optimum = least_received(lengths, as_oracle(masks), ranks, within, found.caps.tolist())
+    assert found.lower_bound <= optimum <= found.total_received
+
+
+@pytest.mark.parametrize("masks", MASKS)
+def test_counts_are_those_of_sets_of_keys(masks):
+    lengths = [5, 1, 17, 9]
+    found = context_shards(lengths, 4, masks=masks, block=1, time_budget=1e-4)
+    owner, offset = [0] * 32, np.cumsum(lengths) - lengths
+    for r, d, start, stop in zip(found.rank, found.document, found.start, found.stop, strict=True):
+        owner[offset[d] + start : offset[d] + stop] = [r] * (stop - start)
+    for k, (kind, size, _) in enumerate(as_oracle(masks)):
+        work, received = measured(lengths, kind, size, owner, 4)
+        assert (found.work[k].tolist(), found.received[k].tolist()) == (work, received)
+
+
+@pytest.mark.parametrize("masks", [None, {"full": 1, "window256": 5}, {"chunk1024": 1}])
+@pytest.mark.parametrize("node", [None, 4])
+def test_packs_are_even_checked_and_better_than_rules(masks, node):
+    lengths = pack(32_768, 3, longest=9_000)
+    asked = {"masks": masks, "ranks_per_node": node}
+    found = context_shards(lengths, 8, **asked)
+    check_context_shards(lengths, found, num_ranks=8, **asked)
+    assert found.imbalance_ratio <= 1.021
+    problem = as_problem(lengths, 8, node, 128, masks, None, 0, False)
+    even = measure(problem, LAYOUTS["per_document"](problem))
+    assert 3 * found.total_received < int((found.weights @ even.received).sum())
+    assert context_shards(lengths, 8, **asked) == found
+
+
+@pytest.mark.parametrize("rule", LAYOUTS)
+def test_rules_hold_every_position_once_and_become_exact(rule):
+    lengths = pack(4_096, 1)
+    problem = as_problem(lengths, 4, None, 128, None, None, 0, False)
+    rows = LAYOUTS[rule](problem)
+    made = Search(problem, np.array([1 << 40])).exact(rows)
+    for each in (rows, made):
+        assert (each.stop - each.start).sum() == 4_096
+        assert measure(problem, each).work.sum() == problem.work.sum()
+    assert np.bincount(made.rank, made.stop - made.start).tolist() == [1_024.0] * 4
+
+
+def test_no_work_above_the_cap_in_packs_of_many_kinds():
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        ranks = int(rng.choice([2, 4, 8, 16]))
+        lengths = pack(ranks * 2_048, seed, longest=int(rng.choice([300, 5_000, 1 << 20])))
+        found = context_shards(lengths, ranks, block=64, time_budget=0.02)
+        assert found.imbalance_ratio <= 1.0201, seed
+
+
+def test_padding_is_a_document_without_work():
+    asked = {"pad": True, "block": 1}
+    found = context_shards([5, 6], 4, **asked)
+    check_context_shards([5, 6], found, num_ranks=4, **asked)
+    assert found.document.max() == 2
+    assert found.work.sum() == 15 + 21
+
+
+def test_prefixes_of_documents():
+    asked = {"masks": {"prefix": 1}, "prefix": [3, 0, 10], "block": 1}
+    found = context_shards([8, 6, 10], 4, **asked)
+    check_context_shards([8, 6, 10], found, num_ranks=4, **asked)
+
+
+def test_a_checker_that_sees_what_is_wrong():
+    lengths = pack(4_096, 1)
+    found = context_shards(lengths, 4)
+    check_context_shards(lengths, found, num_ranks=4)
+    stop = found.stop.copy()
+    stop[0] -= 1
+    wrong = {
+        "lower_bound": found.lower_bound + 1, "crossing": 1, "work": found.work + 1, "received": found.received + 1,
+        "sent": found.sent + 1, "caps": found.caps + 1, "bound_work": found.bound_work + 1, "stop": stop,
+        "ranges": found.ranges + 1, "total_received": found.total_received + 1, "rank": found.rank[::-1].copy(),
+    }  # fmt: skip
+    for name, value in wrong.items():
+        with pytest.raises(solvers.CertificateError):
+            check_context_shards(lengths, dataclasses.replace(found, **{name: value}), num_ranks=4)
+
+
+def test_rows_held_are_capped_or_refused():
+    lengths = [4_096]
+    free = context_shards(lengths, 4)
+    with pytest.raises(solvers.InfeasibleError, match="some rank holds 1024 rows of its own"):
+        context_shards(lengths, 4, max_rows_held=1_023)
+    with pytest.raises(solvers.InfeasibleError, match="no layout was found"):
+        context_shards(lengths, 4, max_rows_held=1_024)
+    context_shards(lengths, 4, max_rows_held=free.max_rows_held)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"lengths": [5, 6]}, "lengths must sum up to a multiple of the 4 ranks, got 11; pad=True adds the 1 tokens"),
+        ({"lengths": [0, 4]}, r"lengths\[0\] must be >= 1, got 0"),
+        ({"lengths": []}, "lengths must hold a document at least"),
+        ({"ranks_per_node": 3}, "ranks_per_node must divide the 4 ranks, got 3"),
+        ({"masks": {"window0": 1}}, "masks must have a size of 1"),
+        ({"masks": {}}, "masks must name a mask at least"),
+        ({"masks": {"mamba": 1}}, "its state runs along the sequence"),
+        ({"masks": {"linear_attention": 3}}, "its state runs along the sequence"),
+        ({"masks": {"full": 0}}, "have a number of layers >= 1"),
+        ({"masks": {"band3": 1}}, "must be full, windowN"),
+        ({"masks": {"prefix": 1}}, "need each other"),
+        ({"masks": {"prefix": 1}, "prefix": [5, 9]}, r"prefix\[1\] must be within its document, 0..4, got 9"),
+        ({"eps": -1}, "eps must be >= 0"),
+        ({"block": 0}, "block must be >= 1"),
+    ],
+)
+def test_bad_input_is_told_in_a_line(asked, told):
+    with pytest.raises(ValueError, match=told) as caught:
+        context_shards(**({"lengths": [12, 4], "num_ranks": 4} | asked))
+    assert "\n" not in str(caught.value)

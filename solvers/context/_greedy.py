@@ -1,4 +1,8 @@
-"""The search from its start: whole documents by work, long ones cut from their end, then passes of finer units."""
+"""The search from its start: whole documents by work, long ones cut from their end, then passes of finer units.
+
+Where ranks stand on nodes, nodes are searched first, as if each were a rank, and then the ranks inside each: what
+crosses nodes falls several times, and what is exchanged inside a node crosses none.
+"""
 
 from collections.abc import Iterator
 
@@ -6,41 +10,74 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.context._measure import Rows, as_rows
-from solvers.context._problem import parts_of
+from solvers.context._problem import Problem, parts_of
 from solvers.context._search import PASSES, Search
 
 Ints = NDArray[np.int64]
 
+_OF_NODES = 2, 5
+"""The share of the slack in work that nodes may use; the rest is left to the ranks inside."""
 
-def begin(search: Search, work: int) -> Iterator[Rows]:
-    """Yield layouts of a search, exact in tokens."""
-    rows = place(search)
+
+def search(problem: Problem, caps: Ints, work: int) -> Iterator[Rows]:
+    """Yield layouts, exact in tokens, better and better in work."""
+    nodes, each = problem.num_ranks // problem.ranks_per_node, problem.ranks_per_node
+    rows = _whole(problem)
+    if nodes == 1 or each == 1:
+        yield from _passes(Search(problem, caps, problem.num_ranks), rows, work)
+        return
+    mean = -(-problem.work // problem.num_ranks)
+    fewest, most = problem.fewest * each, problem.most * each
+    of_nodes = problem._replace(num_ranks=nodes, ranks_per_node=nodes, fewest=fewest, most=most)
+    wide = mean * each + np.maximum(0, caps - mean) * each * _OF_NODES[0] // _OF_NODES[1]
+    *_, on_nodes = _passes(Search(of_nodes, wide, nodes), rows, work // 2)
+    inside = []
+    for node in range(nodes):
+        mine = on_nodes.rank == node
+        rows = Rows(*(part[mine] for part in on_nodes))
+        *_, found = _passes(Search(problem, caps, each), rows._replace(rank=0 * rows.rank), work // (2 * nodes))
+        inside.append(found._replace(rank=found.rank + node * each))
+    together = as_rows(*(np.concatenate(parts) for parts in zip(*inside, strict=True)))
+    yield together
+    over_all = Search(problem, caps, problem.num_ranks)
+    if not over_all.is_even(together):  # a node by itself may be uneven where all ranks together are not
+        yield from _passes(over_all, _whole(problem), work)
+
+
+def _whole(problem: Problem) -> Rows:
+    none = np.zeros_like(problem.lengths)
+    return Rows(none, np.arange(len(problem.lengths)), none, problem.lengths)
+
+
+def _passes(search: Search, rows: Rows, work: int) -> Iterator[Rows]:
+    """Yield layouts of the rows on the ranks of a search, until no rank has too much work."""
+    rows = place(search, rows)
+    weight = int(search.problem.weights.sum())
     for parts_tokens, parts_work, share in PASSES:
-        threshold = search.share * int(search.problem.weights.sum()) // share
+        threshold = search.share * weight // share
         slack = max(1, search.share // (4 * parts_tokens))
         rows = search.improve(rows, (parts_tokens, parts_work), threshold, slack, 1, work // (len(PASSES) + 1))
     rows = search.exact(rows)
     yield rows
     for over in (4, 32, 256):
-        rows = search.improve(rows, (64, 128), search.share // 256, 0, over, work // 4)
+        rows = search.improve(rows, (64, 128), search.share * weight // 256, 0, over, work // (len(PASSES) + 1))
         yield rows
         if search.is_even(rows):
             return
 
 
-def place(search: Search) -> Rows:
-    """Place documents by work, the fullest rank that they fit first; units of those that fit nowhere, from the end."""
+def place(search: Search, rows: Rows) -> Rows:
+    """Place rows by work, the fullest rank that they fit first; units of those that fit nowhere, from the end."""
     problem = search.problem
-    layout, n = search.layout(
-        Rows(np.zeros_like(problem.lengths), np.arange(len(problem.lengths)), 0 * problem.lengths, problem.lengths),
-        PASSES[0][:2],
-    )
-    document, start, stop = (each[:n].copy() for each in layout[:3])
+    of_rows = rows._replace(rank=np.arange(len(rows.rank)))
+    document, start, stop, row = search.units(of_rows, PASSES[0][:2])
     work = parts_of(problem, document, start, stop).work
     heavy = (work // np.maximum(1, search.caps >> 20)[:, None]).max(axis=0)  # of the mask whose cap it fills most
-    full, g, share, size = 1 << 20, problem.num_ranks, search.share, problem.lengths
-    sums = np.zeros(len(size), dtype=np.int64)
-    np.add.at(sums, document, heavy)
+    full, g, share, size = 1 << 20, search.ranks, search.share, rows.stop - rows.start
+    sums, first, last = (np.zeros(len(size), dtype=np.int64) for _ in range(3))
+    np.add.at(sums, row, heavy)
+    begins = np.flatnonzero(np.diff(row, prepend=-1))
+    first[row[begins]], last[row[begins]] = begins, np.append(begins[1:], len(row)) - 1
     short = size <= np.sort(size)[len(size) // 2]
     light, of = int(sums[short].sum()), int(size[short].sum())  # work of tokens that fill up
 
@@ -48,19 +85,18 @@ def place(search: Search) -> Rows:
         """Return what ranks compute once their room has been filled with light tokens."""
         return np.asarray(loads + np.maximum(room, 0) * light // of)
 
-    tokens, loads, rank = np.zeros(g, dtype=np.int64), np.zeros(g, dtype=np.int64), np.zeros(n, dtype=np.int64)
-    firsts = np.searchsorted(document, np.arange(len(size) + 1))
+    tokens, loads, rank = np.zeros(g, dtype=np.int64), np.zeros(g, dtype=np.int64), np.zeros(len(row), dtype=np.int64)
     for d in np.argsort(-sums, kind="stable").tolist():
         room = share - tokens - size[d]
         fits = (room >= 0) & (filled(loads + sums[d], room) <= full)
         if fits.any():
             r = int(np.argmax(np.where(fits, tokens, -1)))
-            rank[firsts[d] : firsts[d + 1]] = r
+            rank[first[d] : last[d] + 1] = r
             tokens[r] += size[d]
             loads[r] += sums[d]
             continue
-        u, r = int(firsts[d + 1]) - 1, -1
-        while u >= firsts[d]:
+        r = -1
+        for u in range(int(last[d]), int(first[d]) - 1, -1):
             room = share - tokens - (stop[u] - start[u])
             left = full - filled(loads + heavy[u], room)
             if r < 0 or room[r] < 0 or left[r] < 0:  # on with the emptiest rank, of tokens or of work
@@ -68,5 +104,4 @@ def place(search: Search) -> Rows:
             rank[u] = r
             tokens[r] += stop[u] - start[u]
             loads[r] += heavy[u]
-            u -= 1
     return as_rows(rank, document, start, stop)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from solvers._jit import kernel
 from solvers._loops import draw
-from solvers.context._measure import Rows, as_rows, measure
+from solvers.context._measure import Rows, as_rows
 from solvers.context._problem import Problem, parts_of
 from solvers.context._state import (
     Layout,
@@ -68,6 +68,8 @@ def anneal(problem, layout, n, prices, threshold, random, work):
             left -= looked // 2
             s = s if looked < n else -1
         if s < 0:
+            if prices.exact:
+                continue
             after = excess(prices, layout, a, tokens, mine, -1) + excess(prices, layout, b, tokens, mine, 1)
             if delta + after - before <= allowed:
                 give(problem, layout, i, j, b)
@@ -79,7 +81,7 @@ def anneal(problem, layout, n, prices, threshold, random, work):
         ):  # fmt: skip
             e += 1
         p, q = layout.start[s], layout.stop[e]
-        if q - p - tokens > prices.most:
+        if q - p - tokens > prices.most or (prices.exact and q - p != tokens):
             continue
         if other == d:  # the two meet in one document: the second is priced where the first is made
             give(problem, layout, i, j, b)
@@ -157,6 +159,8 @@ def make_exact(problem, layout, n, prices):
                     cost = cost * 64 // size
                     if cost < best:
                         best, chosen, to, begin, end = cost, i, target, p, q
+        if chosen < 0:  # not while the ranks hold as many tokens as they must together
+            return n
         if end < layout.stop[chosen]:
             split(layout, n, chosen, end)
             n += 1
@@ -202,48 +206,67 @@ PASSES = ((8, 8, 8), (16, 24, 32), (32, 48, 128))
 
 
 class Search:
-    """What all passes have in common: the problem, what a rank may hold, and who of ranks is in question."""
+    """What all passes have in common: the problem, the ranks in question and what each of them may hold.
 
-    def __init__(self, problem: Problem, caps: Ints, seed: int = 1) -> None:
-        self.problem, self.caps = problem, caps
-        self.random = np.array([seed], dtype=np.int64)
+    Parameters
+    ----------
+    problem : Problem
+        Of its rows those that these ranks share are handed to each pass.
+    caps : int64[m]
+        Work of a rank.
+    ranks : int
+        All of the problem's, or those of a node.
+    """
+
+    def __init__(self, problem: Problem, caps: Ints, ranks: int) -> None:
+        self.problem, self.caps, self.ranks = problem, caps, ranks
+        self.random = np.array([1], dtype=np.int64)
         self.share = max(1, problem.tokens // problem.num_ranks)
-        weight = int(problem.weights.sum())
-        scales = np.maximum(1, problem.work // problem.tokens)
+        weight, mean = int(problem.weights.sum()), problem.work // problem.num_ranks
         # Where a document is much longer than a shard, its last tokens are worth far more than the mean
         steep = weight * max(1, int(problem.lengths.max()) // self.share)
-        aim = caps - (caps - problem.work // problem.num_ranks) // 8
-        self.free = Prices(aim, scales, problem.fewest, problem.most, 4 * steep, 2 * weight,
-                           1 + weight * self.share // 256)  # fmt: skip
+        self.free = Prices(
+            caps - (caps - mean) // 8, np.maximum(1, problem.work // problem.tokens), problem.fewest, problem.most,
+            4 * steep, 2 * weight, 0, 1 + weight * self.share // 256,
+        )  # fmt: skip
 
     def prices(self, slack: int, over: int) -> Prices:
         """Return prices at which a rank may have some tokens more or less, and work above caps costs `over` times."""
         free = self.free
         return free._replace(
             fewest=free.fewest - slack, most=free.most + slack, over=over * free.over,
-            token=free.token if slack else 1 << 30,
+            exact=int(slack == 0),
         )  # fmt: skip
 
-    def layout(self, rows: Rows, parts: tuple[int, int]) -> tuple[Layout, int]:
-        """Cut rows into units."""
-        problem = self.problem
+    def units(self, rows: Rows, parts: tuple[int, int]) -> Ints:
+        """Cut rows into units (document, start, stop, rank), by document and start: int64[4, n]."""
         spans = np.stack((rows.document, rows.start, rows.stop, rows.rank))
         spans = np.ascontiguousarray(spans[:, np.lexsort((rows.start, rows.document))])
         per_rank = np.append(self.share, self.caps)
-        room = np.zeros((4, 4096), dtype=np.int64)
-        arguments = problem, spans, np.array(parts, dtype=np.int64), per_rank
-        n = cut(*arguments, room)
-        if n > room.shape[1]:
-            room = np.zeros((4, n), dtype=np.int64)
-            cut(*arguments, room)
-        units = np.zeros((4, n + 2 * problem.num_ranks + 2), dtype=np.int64)
-        units[:, :n] = room[:, :n]
-        tokens = np.zeros(problem.num_ranks, dtype=np.int64)
-        work = np.zeros((len(problem.weights), problem.num_ranks), dtype=np.int64)
-        np.add.at(tokens, units[3, :n], units[2, :n] - units[1, :n])
-        for k, each in enumerate(parts_of(problem, *units[:3, :n]).work):
-            np.add.at(work[k], units[3, :n], each)
-        return Layout(units[0], units[1], units[2], units[3], tokens, work), n
+        found = np.zeros((4, 4096), dtype=np.int64)
+        arguments = self.problem, spans, np.array(parts, dtype=np.int64), per_rank
+        n = cut(*arguments, found)
+        if n > found.shape[1]:
+            found = np.zeros((4, n), dtype=np.int64)
+            cut(*arguments, found)
+        return found[:, :n]
+
+    def layout(self, rows: Rows, parts: tuple[int, int]) -> tuple[Layout, int]:
+        """Cut rows into units, with room for the cuts that make tokens exact."""
+        units = self.units(rows, parts)
+        n = units.shape[1]
+        room = np.zeros((4, n + 2 * self.ranks + 2), dtype=np.int64)
+        room[:, :n] = units
+        tokens = np.zeros(self.ranks, dtype=np.int64)
+        np.add.at(tokens, units[3], units[2] - units[1])
+        return Layout(room[0], room[1], room[2], room[3], tokens, self.work(rows)), n
+
+    def work(self, rows: Rows) -> Ints:
+        """Return the work of each rank: int64[m, ranks]."""
+        work = np.zeros((len(self.caps), self.ranks), dtype=np.int64)
+        for k, each in enumerate(parts_of(self.problem, *rows[1:]).work):
+            np.add.at(work[k], rows.rank, each)
+        return work
 
     def improve(self, rows: Rows, parts: tuple[int, int], threshold: int, slack: int, over: int, work: int) -> Rows:
         """Exchange units, then make tokens exact, if no rank may have any too many or too few."""
@@ -254,12 +277,12 @@ class Search:
 
     def is_even(self, rows: Rows) -> bool:
         """Whether no rank has more work than it should."""
-        return bool((measure(self.problem, rows).work.max(axis=1) <= self.caps).all())
+        return bool((self.work(rows).max(axis=1) <= self.caps).all())
 
     def exact(self, rows: Rows) -> Rows:
-        """Give each rank as many tokens as it must have; cuts that are off the grid first go to it."""
-        layout, n = self.layout(snapped(self.problem, rows), (1, 1))
-        n = make_exact(self.problem, layout, n, self.prices(0, 1)._replace(token=0))
+        """Give each rank as many tokens as it must have."""
+        layout, n = self.layout(rows, (1, 1))
+        n = make_exact(self.problem, layout, n, self.prices(0, 1))
         return rows_of(layout, n)
 
 

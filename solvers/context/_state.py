@@ -31,6 +31,7 @@ class Prices(NamedTuple):
     most: int
     over: int
     token: int  # of each token below or above
+    exact: int  # 1 if no rank's tokens may change
     range: int  # of each range
 
 

@@ -9,10 +9,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from solvers._budget import work_units
 from solvers.arguments import as_budget
-from solvers.context._greedy import begin
+from solvers.context._greedy import search
 from solvers.context._measure import Measured, Rows, measure
 from solvers.context._problem import Problem, as_problem, caps_of, most_rows_held
-from solvers.context._search import Search
+from solvers.context._search import Search, snapped
 from solvers.context.bounds import levels_of, travel_bound, work_bound
 from solvers.context.layouts import LAYOUTS
 from solvers.context.types import ContextShardsResult
@@ -115,10 +115,10 @@ def context_shards(
 
 def _best(problem: Problem, caps: Ints, most_rows: int, work: int) -> tuple[Rows, Measured, str]:
     """Return the best layout of the search and of all rules whose tokens were made exact."""
-    search = Search(problem, caps)
+    exact = Search(problem, caps, problem.num_ranks).exact
     found: list[tuple[tuple[int, ...], str, Rows, Measured]] = []
 
-    def add(name: str, rows: Rows) -> None:
+    def judged(rows: Rows) -> tuple[tuple[int, ...], Measured]:
         measured = measure(problem, rows)
         tokens = np.zeros(problem.num_ranks, dtype=np.int64)
         np.add.at(tokens, rows.rank, rows.stop - rows.start)
@@ -127,12 +127,19 @@ def _best(problem: Problem, caps: Ints, most_rows: int, work: int) -> tuple[Rows
         both = problem.weights @ np.maximum(measured.received, measured.sent)
         key = (max(0, held - most_rows), max(0, over), measured.crossing,
                int((problem.weights @ measured.received).sum()), int(both.max()))  # fmt: skip
-        found.append((key, name, rows, measured))
+        return key, measured
 
+    for rows in search(problem, caps, work):
+        key, measured = judged(rows)
+        found.append((key, "search", rows, measured))
     for name, rule in LAYOUTS.items():
-        add(name, search.exact(rule(problem)))
-    for rows in begin(search, work):
-        add("search", rows)
+        rows = rule(problem)
+        if judged(rows)[0] < min(
+            each[0] for each in found
+        ):  # before its tokens are exact and its cuts on the grid it is better yet
+            rows = exact(snapped(problem, rows))
+            key, measured = judged(rows)
+            found.append((key, name, rows, measured))
     key, name, rows, measured = min(found, key=lambda each: each[0])
     if key[0]:
         raise InfeasibleError(

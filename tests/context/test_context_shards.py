@@ -8,9 +8,9 @@ from context_oracles import least_received, measured
 
 import solvers
 from solvers.context import LAYOUTS, check_context_shards, context_shards
-from solvers.context._measure import measure
+from solvers.context._measure import Rows, measure
 from solvers.context._problem import as_problem
-from solvers.context._search import Search
+from solvers.context._search import Search, snapped
 
 MASKS = [
     {"full": 1}, {"window2": 1}, {"window3": 2, "full": 1}, {"chunk3": 1}, {"prefix2": 1}, {"bidirectional": 1},
@@ -75,12 +75,29 @@ def test_packs_are_even_checked_and_better_than_rules(masks, node):
     assert context_shards(lengths, 8, **asked) == found
 
 
+def test_nodes_come_first():
+    lengths = pack(65_536, 5, longest=30_000)
+    flat, on_nodes = (context_shards(lengths, 16, ranks_per_node=node, block=64) for node in (None, 4))
+    check_context_shards(lengths, on_nodes, num_ranks=16, ranks_per_node=4, block=64)
+    problem = as_problem(lengths, 16, 4, 64, None, None, 0, False)
+    rows = Rows(flat.rank, flat.document, flat.start, flat.stop)
+    assert 4 * on_nodes.crossing < 3 * measure(problem, rows).crossing
+    assert on_nodes.bound_crossing <= on_nodes.crossing
+
+
+def test_tokens_stay_exact_however_much_work_is_over():
+    lengths = [*pack(3_000, 1), 5_192]  # one document is most of the work, and no layout is even
+    for slack in (0, 7):
+        found = context_shards(lengths, 16, block=128, eps=0, token_slack=slack)
+        check_context_shards(lengths, found, num_ranks=16, eps=0, token_slack=slack)
+
+
 @pytest.mark.parametrize("rule", LAYOUTS)
 def test_rules_hold_every_position_once_and_become_exact(rule):
     lengths = pack(4_096, 1)
     problem = as_problem(lengths, 4, None, 128, None, None, 0, False)
     rows = LAYOUTS[rule](problem)
-    made = Search(problem, np.array([1 << 40])).exact(rows)
+    made = Search(problem, np.array([1 << 40]), 4).exact(snapped(problem, rows))
     for each in (rows, made):
         assert (each.stop - each.start).sum() == 4_096
         assert measure(problem, each).work.sum() == problem.work.sum()

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import solvers
 from solvers._jit import compile_at_once
 from solvers.context import LAYOUTS
-from solvers.context._measure import measure
+from solvers.context._measure import Rows, measure
 from solvers.context._problem import as_problem
 
 DATA = Path(__file__).parent.parent / "data"
@@ -62,6 +62,14 @@ def of_search(pack: np.ndarray, ranks: int, node: int | None, budget: float) -> 
             1e3 * seconds)  # fmt: skip
 
 
+def crossing(pack: np.ndarray, ranks: int) -> float:
+    """What crosses nodes of 8 where the search knows of none."""
+    found = solvers.context_shards(pack, ranks)
+    rows = Rows(found.rank, found.document, found.start, found.stop)
+    problem = as_problem(pack, ranks, 8, 128, None, None, 0, False)
+    return measure(problem, rows).crossing / int(pack.sum())
+
+
 def table() -> None:
     """The rules of others and the search, by size of the pack and ranks."""
     for power, ranks in CASES:
@@ -88,8 +96,10 @@ def nodes() -> None:
         for name, node in (("without nodes", None), ("search", 8)):
             found = []
             for pack in packs(2**power):
-                figures = of_search(pack, ranks, node, 0.05)
-                found.append(figures)
+                figures = list(of_search(pack, ranks, node, 0.05))
+                if node is None:
+                    figures[4] = crossing(pack, ranks)
+                found.append(tuple(figures))
             row(name, found)
 
 

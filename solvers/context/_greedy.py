@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from solvers.context._measure import Rows, as_rows
 from solvers.context._problem import Problem, parts_of
-from solvers.context._search import PASSES, Search
+from solvers.context._search import PASSES, Search, snapped
 
 Ints = NDArray[np.int64]
 
@@ -59,11 +59,19 @@ def _passes(search: Search, rows: Rows, work: int) -> Iterator[Rows]:
         rows = search.improve(rows, (parts_tokens, parts_work), threshold, slack, 1, work // (len(PASSES) + 1))
     rows = search.exact(rows)
     yield rows
-    for over in (4, 32, 256):
-        rows = search.improve(rows, (64, 128), search.share * weight // 256, 0, over, work // (len(PASSES) + 1))
+    threshold, work = search.share * weight // 256, work // (len(PASSES) + 1)
+    for over in (4, 32, 256, 256, 256):
+        rows = search.improve(rows, (64, 128), threshold, 0, over, work)
         yield rows
         if search.is_even(rows):
             return
+        if search.ranks == search.problem.num_ranks:
+            # Documents of odd lengths have few others to be exchanged for: let ranks differ again, then make them exact
+            rows = search.improve(snapped(search.problem, rows), (64, 128), threshold, search.share // 32, over, work)
+            rows = search.exact(rows)
+            yield rows
+            if search.is_even(rows):
+                return
 
 
 def place(search: Search, rows: Rows) -> Rows:

@@ -1,7 +1,7 @@
 """Search of a layout: units of documents exchanged for units of about as many tokens, then tokens made exact.
 
 Threshold accepting: a change is taken if it costs less than a threshold that falls to nothing; most are refused, so
-that each is priced before it is made. The best layout by cost is kept at the end of each pass, as the last one is.
+that each is priced before it is made.
 """
 
 import numpy as np
@@ -201,8 +201,12 @@ def cut(problem, spans, parts, per_rank, units):
     return n
 
 
-PASSES = ((8, 8, 8), (16, 24, 32), (32, 48, 128))
+PASSES = ((8, 8, 8), (8, 8, 32), (16, 24, 64))
 """Passes: parts of a rank's tokens and of its work that units are, and the threshold, a share of a rank's tokens."""
+
+
+_MOST_OVER = 2**24
+"""Of the price of work: less than 2**27 tokens' worth of it stays far below int64, times 64 too."""
 
 
 class Search:
@@ -234,7 +238,7 @@ class Search:
         """Return prices at which a rank may have some tokens more or less, and work above caps costs `over` times."""
         free = self.free
         return free._replace(
-            fewest=free.fewest - slack, most=free.most + slack, over=over * free.over,
+            fewest=free.fewest - slack, most=free.most + slack, over=min(over * free.over, _MOST_OVER),
             exact=int(slack == 0),
         )  # fmt: skip
 

@@ -90,7 +90,10 @@ def keys_moved(problem, d, p, q, near_a, near_b):
 @helper
 def ranges_moved(p, q, near_a, near_b):
     """Ranges more, so too."""
-    return (near_a[0] == p) + (near_a[1] == q) - (near_b[0] == p) - (near_b[1] == q)
+    more = 1 if near_a[0] == p else 0
+    more += 1 if near_a[1] == q else 0
+    more -= 1 if near_b[0] == p else 0
+    return more - (1 if near_b[1] == q else 0)
 
 
 @helper
@@ -101,7 +104,9 @@ def excess(prices, layout, r, tokens, works, sign):
     for k in range(len(prices.caps)):
         over = layout.work[k, r] + sign * works[k] - prices.caps[k]
         if over > 0:
-            cost += 1 + prices.over * over // prices.scales[k]
+            # Whole scales and the rest apart, so that no product leaves int64
+            scale = prices.scales[k]
+            cost += 1 + over // scale * prices.over + over % scale * prices.over // scale
     return cost
 
 

@@ -37,8 +37,8 @@ class DeferBuffer:
     Parameters
     ----------
     early, late, num_ranks, batch_size, step_tokens, counts, tokens_within, cost, most_long_share, max_tokens_per_rank
-        As of :func:`balancer.defer`. Each step's search begins with samples in the order drawn, and limits are widened
-        to what it begins with: where single samples are a large part of a step, its tokens may be over their limit.
+        As of :func:`balancer.defer`. Each step's search begins with samples in the order drawn, moved where a step has
+        too many tokens. Where steps are cut by count and single samples are a large part of one, it may still be over.
     time_budget : float
         Seconds' worth of work for each step, counted and not timed.
 
@@ -191,6 +191,9 @@ class DeferBuffer:
         ahead = sums[:, begin - self._oldest :]
         turn = _in_turn(*((ones, nominal, ahead[1]) if request.counts == 0 else (lengths, nominal, ahead[0])))
         start = np.clip(turn, *spans[nominal - self._oldest].T)
+        if request.counts != 0:
+            most = request.most_tokens(sums[0])[begin - self._oldest :]
+            _keep_within(start, lengths, spans[nominal - self._oldest], most)
         items = {"tokens": lengths, "counts": ones, "longest": lengths}
         limits = request.limits(items, start, sums, begin - self._oldest)
         found = solvers.defer(
@@ -253,6 +256,32 @@ def _in_turn(amounts: Ints, nominal: Ints, shares: Ints) -> Ints:
     step = np.empty_like(nominal)
     step[order] = np.searchsorted(bounds, filled - (amounts[order] + 1) // 2, side="right")
     return step
+
+
+def _keep_within(step: Ints, lengths: Ints, windows: Ints, most: Ints) -> None:
+    """Move samples, in place, out of steps that hold more than they may, as far as windows let that be.
+
+    First from the last step to the first, to earlier steps with room: what waits longest has no later one. Then from
+    the first to the last, to the next step: what is over there may go further.
+    """
+    held = np.zeros(len(most), dtype=np.int64)
+    np.add.at(held, step, lengths)
+    for way in (-1, 1):
+        for t in range(len(most))[::way]:
+            if held[t] <= most[t]:
+                continue
+            here = np.flatnonzero((step == t) & (lengths > 0))
+            for i in here[np.argsort(lengths[here], kind="stable")].tolist():
+                first, last = windows[i].tolist()
+                others = range(t - 1, first - 1, -1) if way < 0 else range(t + 1, last + 1)
+                for other in others:
+                    if held[other] + lengths[i] <= most[other] or (way > 0 and other > t):
+                        step[i] = other
+                        held[t] -= lengths[i]
+                        held[other] += lengths[i]
+                        break
+                if held[t] <= most[t]:
+                    break
 
 
 def _digest(state: Mapping[str, Any]) -> str:

@@ -111,6 +111,11 @@ class Request:
         mean = self.step_tokens or (int(tokens.sum()) // max(1, len(tokens)))
         return mean // (_LONG * self.num_ranks) + 1
 
+    def most_tokens(self, nominal: Ints) -> Ints:
+        """Return the most tokens of each step by the share alone, given those of all nominal steps known."""
+        tokens = np.full(len(nominal), self.step_tokens) if self.step_tokens else self._mean(nominal)
+        return _around(tokens, self.tokens_within, nominal)[1]
+
     def limits(self, items: dict[str, Ints], start: Ints, nominal: Ints, first: int = 0) -> dict[str, Any]:
         """Return the limits of steps as the solver takes them, widened to what they hold at the start.
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import balancer
@@ -196,6 +196,23 @@ def test_whatever_is_drawn_runs_once_within_its_window(lengths, early, late, exa
     for t, step in enumerate(steps):
         assert all(-early <= t - i // 5 <= late for i in step)
         assert counts is None or len(step) == len(lengths[5 * t : 5 * t + 5])
+
+
+@given(
+    st.lists(st.integers(0, 60), min_size=5, max_size=60), st.integers(0, 3), st.integers(0, 3), st.integers(20, 120),
+    st.integers(1, 7),
+)  # fmt: skip
+@example(
+    [8, 8, 2, 17, 12, 5, 4, 2, 4, 17, 5, 5, 6, 3, 5, 3, 0, 6, 0, 2, 1, 3, 4, 7, 6, 20, 1, 0, 20, 1, 20, 1, 14, 6, 1, 5,
+     0, 13, 0, 7, 4, 3, 3, 5, 11, 20, 1, 8, 1, 1, 1, 2, 3, 3, 7, 2, 17], 3, 2, 22, 7,
+)  # fmt: skip
+def test_no_step_has_more_tokens_than_it_may(lengths, early, late, budget, at_once):
+    buffer = DeferBuffer(early, late, 2, step_tokens=budget, tokens_within="10%", time_budget=0.001)
+    length = np.array(lengths)
+    steps = steps_of(buffer, length, at_once)
+    nominal = defer(length, 2, step_tokens=budget).nominal_step
+    for t, step in enumerate(steps):
+        assert length[step].sum() <= max(budget * 11 // 10, length[nominal == t].sum())
 
 
 @pytest.mark.parametrize("kill_at", [1, 3, 7])

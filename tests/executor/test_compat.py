@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import solvers
-from balancer.compat import areal, openrlhf, slime, verl
+from balancer.compat import trainers, verl
 
 if find_spec("torch"):
     import agreement_cases
@@ -41,7 +41,7 @@ def test_partitions_are_complete_even_and_as_many_as_asked_for(values, k, equal_
         assert max(sums) <= -(-sum(values) // k) + max(values, default=0)
 
 
-@pytest.mark.parametrize("module", [verl, slime, openrlhf])
+@pytest.mark.parametrize("module", [verl, trainers])
 def test_signatures(module):
     assert list(inspect.signature(module.get_seqlen_balanced_partitions).parameters) == [
         "seqlen_list", "k_partitions", "equal_size",
@@ -130,25 +130,25 @@ def first_fit(values, cap):
 
 @given(st.lists(st.integers(1, 30), max_size=20), st.integers(30, 60))
 def test_first_fit_counts(values, cap):
-    found = openrlhf.get_minimum_num_micro_batch_size(values, cap, ring_attn_size=1, ds_tensor_parallel_size=1)
+    found = trainers.get_minimum_num_micro_batch_size(values, cap, ring_attn_size=1, ds_tensor_parallel_size=1)
     assert found == len(first_fit(values, cap))
 
 
 def test_what_no_sequence_of_gpus_holds_is_refused():
-    assert openrlhf.get_minimum_num_micro_batch_size([8, 8], 2, ring_attn_size=2, ds_tensor_parallel_size=2) == 2
+    assert trainers.get_minimum_num_micro_batch_size([8, 8], 2, ring_attn_size=2, ds_tensor_parallel_size=2) == 2
     with pytest.raises(ValueError, match=r"total_lengths\[1\] must be <= 8, what the GPUs of a sequence hold, got 9"):
-        openrlhf.get_minimum_num_micro_batch_size([8, 9], 2, 2, 2)
+        trainers.get_minimum_num_micro_batch_size([8, 9], 2, 2, 2)
 
 
 @given(st.lists(st.integers(0, 80), max_size=20), st.integers(30, 60), st.integers(1, 25))
 def test_bins_of_slime_are_no_more_than_first_fits_and_split_in_place(values, cap, target):
-    bins = slime.first_fit_pack(values, cap)
+    bins = trainers.first_fit_pack(values, cap)
     assert_partition(bins, len(values))
     assert len(bins) <= len(first_fit(values, cap))
     assert all(len(held) == 1 or sum(values[index] for index in held) <= cap for held in bins)
     most = max((sum(values[index] for index in held) for held in bins), default=0)
     before = len(bins)
-    assert slime.expand_bins_by_splitting(bins, target, values) is None
+    assert trainers.expand_bins_by_splitting(bins, target, values) is None
     assert sorted(index for held in bins for index in held) == list(range(len(values)))
     assert len(bins) == max(before, min(target, len(values))) or not values
     assert all(bins)
@@ -165,9 +165,9 @@ def test_groups_of_areal_keep_to_their_capacity(values, cap, least, divisor, equ
         possible = len(values) >= -(-count // divisor) * divisor
         if options.get("equal_size") or not possible:
             with contextlib.suppress(solvers.InfeasibleError):
-                assert_allocation(areal.get_allocate_fn(name)(values, cap, least, divisor, **options), values, cap)
+                assert_allocation(trainers.get_allocate_fn(name)(values, cap, least, divisor, **options), values, cap)
             continue
-        found = areal.get_allocate_fn(name)(values, cap, least, divisor, **options)
+        found = trainers.get_allocate_fn(name)(values, cap, least, divisor, **options)
         assert_allocation(found, values, cap)
         assert len(found) >= least
         assert len(found) % divisor == 0
@@ -180,16 +180,16 @@ def assert_allocation(found, values, cap):
 
 
 def test_areal_refuses_as_it_does_itself():
-    assert areal.flat2d([[1], [], [2, 3]]) == [1, 2, 3]
-    assert [len(group) for group in areal.ffd_allocate([1] * 8, int(1e12), 4)] == [2, 2, 2, 2]
+    assert trainers.flat2d([[1], [], [2, 3]]) == [1, 2, 3]
+    assert [len(group) for group in trainers.ffd_allocate([1] * 8, int(1e12), 4)] == [2, 2, 2, 2]
     with pytest.raises(RuntimeError, match="6"):
-        areal.ffd_allocate([6], 5, 1)
+        trainers.ffd_allocate([6], 5, 1)
     with pytest.raises(RuntimeError, match="2 values do not fill 3 groups"):
-        areal.ffd_allocate([1, 2], 5, 3)
+        trainers.ffd_allocate([1, 2], 5, 3)
     with pytest.raises(ValueError, match="K must divide the 5 numbers, got 2"):
-        areal.balanced_greedy_partition([1] * 5, 2)
+        trainers.balanced_greedy_partition([1] * 5, 2)
     with pytest.raises(ValueError, match="unknown algorithm 'x'; known algorithms are ffd, kk"):
-        areal.get_allocate_fn("x")
+        trainers.get_allocate_fn("x")
 
 
 def test_groups_of_one_uid_stay_together_adjacent_or_not():

@@ -13,6 +13,7 @@ from balancer.cli.settings import chosen_strategies, open_job, unconstrained
 from balancer.errors import InputError
 from balancer.io.log_files import LogPath
 from balancer.offline.steps import compare_log
+from balancer.report.plan_log import about
 from balancer.report.summary import JSON_VERSION, RunSummary
 
 __all__ = ["compare_command"]
@@ -50,7 +51,8 @@ def compare_command(
     if as_json:
         document = {
             "version": JSON_VERSION,
-            "log": [str(file) for file in job.log.files],
+            **about(job.log, settings),
+            "cost": first.costs_by_name,
             "steps": first.steps,
             "samples": first.samples,
             "runtime_s": runtime_s,

@@ -12,11 +12,12 @@ from balancer.cli.settings import by_phase, read_pieces
 from balancer.cli.wording import GIVEN_IN, of_layout
 from balancer.cost.throughput import ThroughputCurve
 from balancer.errors import InputError
-from balancer.io.log_files import LogPath
+from balancer.io.log_files import LogPath, files_of
 from balancer.io.logs import open_log
 from balancer.problem.cluster import Cluster
 from balancer.problem.layout import read_layout
 from balancer.problem.phases import Phase
+from balancer.report.summary import JSON_VERSION
 from balancer.simulate.configure import price_layouts
 from balancer.simulate.given import given_of
 from balancer.simulate.layout_price import Priced
@@ -96,7 +97,11 @@ def compare_layouts(log: LogPath, options: dict[str, Any], cluster: Cluster, num
     runtime_s = time.perf_counter() - started
     if as_json:
         document = {path: None if each is None else each.to_json() for path, each in found.items()}
-        click.echo(json.dumps({"layouts": document, "runtime_s": runtime_s}, indent=2))
+        asked_of = {
+            "version": JSON_VERSION, "log": [str(file) for file in files_of(log)], "ranks": options["ranks"],
+            "batch_per_rank": options["batch_per_rank"],
+        }  # fmt: skip
+        click.echo(json.dumps(asked_of | {"layouts": document, "runtime_s": runtime_s}, indent=2))
         return
     from balancer.report.layouts import assumptions, print_layouts
 

@@ -1,8 +1,11 @@
 """The command line, ``balancer plan | report | compare | simulate | configure | ...``: reads words and prints."""
 
+import contextlib
 import gc
 import io
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import NoReturn
@@ -27,7 +30,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show ends no run
     try:
-        code = cli.main(arguments, prog_name="balancer", standalone_mode=False)
+        with _terminated():
+            code = cli.main(arguments, prog_name="balancer", standalone_mode=False)
     except SystemExit as end:  # click and rich end with 1 where nobody reads our output on
         sys.exit(NOT_READ if end.code == FAILED else end.code)
     except click.ClickException as error:
@@ -47,8 +51,38 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except (ValueError, TypeError) as error:
         _fail(BAD_INPUT, str(error))
     except (KeyboardInterrupt, click.Abort) as error:
+        if isinstance(cause := error.__cause__ or error, _TerminatedError):
+            cause.end()
         _fail(130, "; ".join(("interrupted", *(error.__cause__ or error).args)))
     sys.exit(code if isinstance(code, int) else DONE)
+
+
+class _TerminatedError(KeyboardInterrupt):
+    """SIGTERM, as what unwinds: unfinished files are removed, workers end, and then the signal ends the process."""
+
+    def end(self) -> NoReturn:
+        """End this process as the signal would have, so that who sent it sees that."""
+        signal.raise_signal(signal.SIGTERM)  # which has its usual meaning again
+        sys.exit(128 + signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def _terminated() -> Iterator[None]:
+    """Let SIGTERM unwind the command, once; a second one ends it at once."""
+
+    def unwind(number: int, _: object) -> NoReturn:
+        signal.signal(number, signal.SIG_DFL)
+        raise _TerminatedError
+
+    usual = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # else who started us wants something else
+    if not usual or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGTERM, unwind)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _fail(code: int, message: str) -> NoReturn:

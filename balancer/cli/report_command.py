@@ -20,6 +20,7 @@ from balancer.offline.load import log_of
 from balancer.offline.of_step import check_made_by
 from balancer.plan.step_plan import StepPlan
 from balancer.report.measured import MeasuredSteps
+from balancer.report.plan_log import about_plan
 from balancer.report.priced import PricedSteps
 from balancer.report.summary import RunSummary
 from balancer.report.text import of_costs, printable
@@ -72,7 +73,8 @@ def report_command(
             summary = check_run(plan, RunSummary, log, engine=engine, tick=tick, each=each)
         pictures.write(summary, plan, log or log_of(plan))
     fit = None if measured is None else steps.fit()
-    more = {} if fit is None else {"measured": fit.as_json()}
+    more = about_plan(plan, log) if as_json else {}
+    more |= {} if fit is None else {"measured": fit.as_json()}
     more |= {"priced": priced.as_json()} if costs else {}
     title = f"{plan}: complete, checked\n{of_costs(summary.costs)}"
     print_run(summary, title, seconds[0], as_json, more=more or None, doing="checked")

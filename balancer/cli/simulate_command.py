@@ -24,6 +24,7 @@ from balancer.cli.parser import command
 from balancer.cli.pictures import PictureFiles, picture_options
 from balancer.cli.run import progress, table_console
 from balancer.cli.settings import (
+    Job,
     by_phase,
     chosen_strategies,
     open_job,
@@ -33,12 +34,13 @@ from balancer.cli.settings import (
     read_sharing,
     unconstrained,
 )
-from balancer.cost import EXCHANGES, flops, module
+from balancer.cost import EXCHANGES, flops, module, parse_cost
 from balancer.cost.throughput import SaturatingThroughput, Throughput, ThroughputCurve
 from balancer.errors import InputError
 from balancer.io.log_files import LogPath
 from balancer.plan.step_plan import StepPlan
 from balancer.problem.cuts.sequence_groups import LongShort
+from balancer.report.plan_log import about
 from balancer.report.simulation_data import SimulationData
 from balancer.report.summary import JSON_VERSION, as_range
 from balancer.report.text import counted, printable
@@ -134,7 +136,7 @@ def simulate_command(
         )  # fmt: skip
         _write(files, found, data, stated, str(job.log.path))
     if as_json:
-        click.echo(json.dumps(_document(found, assumed, _paired(taken), runtime_s), indent=2))
+        click.echo(json.dumps(_document(job, found, assumed, _paired(taken), runtime_s), indent=2))
         return
     _print(found, cluster, assumed, _paired(taken), job.title, runtime_s)
     for line in unconstrained(settings, chosen):
@@ -237,10 +239,14 @@ def _paired(taken: Mapping[str, list[float]]) -> _Saved:
     return saved
 
 
-def _document(found: Simulation, assumed: Mapping[str, Any], saved: _Saved, runtime_s: float) -> dict[str, Any]:
+def _document(
+    job: Job, found: Simulation, assumed: Mapping[str, Any], saved: _Saved, runtime_s: float
+) -> dict[str, Any]:
     pairs = {name: {"mean": mean, "standard_error": error} for name, (mean, error) in saved.items()}
     return {
         "version": JSON_VERSION,
+        **about(job.log, job.settings),
+        "cost": {phase.name: str(parse_cost(phase.cost)) for phase in job.settings.setup.phases},
         "steps": found.steps,
         "rows": found.rows,
         "passes": found.passes,

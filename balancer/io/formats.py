@@ -31,6 +31,7 @@ from balancer.io.columns import LengthLog, Place, from_numpy, from_text, no_rows
 from balancer.io.keys import keys_from_arrow, keys_from_numpy, keys_from_python, keys_from_text
 from balancer.io.lists import is_list, lengths_from_arrow, lengths_from_python, lists_from_arrow, lists_from_python
 from balancer.io.megatron import INDEX_MAGIC, sequence_lengths
+from balancer.io.plan_format import METADATA_KEY
 from balancer.io.store import exists, is_remote, opened, raw_reader, text_reader
 
 __all__ = ["FORMATS", "Format", "count_rows", "json_rows", "open_file", "raw_blocks", "rows_of_first_group"]
@@ -257,6 +258,10 @@ def _inspect_parquet(path: Path) -> _Columns:
     with opened(path) as source, pq.ParquetFile(source) as file:
         if file.metadata.num_rows == 0:
             raise no_rows(path)
+        if METADATA_KEY in (file.schema_arrow.metadata or {}):
+            raise InputError(
+                f"{path}: is a plan, and no log; name the log it was made from, or see it with balancer report"
+            )
         return _arrow_columns(file.schema_arrow)
 
 

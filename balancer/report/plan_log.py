@@ -12,8 +12,11 @@ from typing import Any
 from balancer.deferral.across_steps import AcrossSteps
 from balancer.errors import InputError, did_you_mean
 from balancer.io.columns import LengthUnknownError
+from balancer.io.log_files import LogPath, files_of
 from balancer.io.logs import LengthLog, choose_length, default_columns, open_log
+from balancer.io.plan_reader import open_plan
 from balancer.io.tables import is_table, write_table
+from balancer.offline.claims import Claims, SavedClaims
 from balancer.offline.engines import Engine, Processes, Serial, Tick
 from balancer.offline.of_step import settings_of_step
 from balancer.offline.run import plan_run
@@ -29,7 +32,7 @@ from balancer.report.summary import RunSummary
 from balancer.report.text import counted
 from solvers.errors import ArgumentTypeError
 
-__all__ = ["LogPlan", "about", "plan_log", "plan_opened"]
+__all__ = ["LogPlan", "about", "about_plan", "plan_log", "plan_opened"]
 
 _OF_RANKS = ("num_ranks", "ranks_per_node", "topology")
 _OF_LOG = ("batch_per_rank", "home", "drop_last", "epochs", "shuffle")
@@ -131,6 +134,21 @@ def about(log: LengthLog, settings: LogSettings) -> dict[str, Any]:
         "node_sizes": list(topology.node_sizes),
         "batch_per_rank": settings.batch_per_rank,
     } | ({} if settings.across is None else {"deferral": settings.across.to_json()})
+
+
+def about_plan(path: str, log: LogPath | None = None) -> dict[str, Any]:
+    """Return what a plan file was planned of, as documents have it; `log` is where its log is now."""
+    plan_file = open_plan(path)
+    claims = Claims(plan_file)
+    if claims.is_saved:  # of lengths that it holds itself
+        topology, files, batch = SavedClaims(plan_file).setup.topology, [], None
+    else:
+        settings = claims.settings
+        topology, batch = settings.setup.topology, settings.batch_per_rank
+        files = list(claims.sources[0]) if log is None else [str(file) for file in files_of(log)]
+    return {
+        "log": files, "ranks": topology.num_ranks, "node_sizes": list(topology.node_sizes), "batch_per_rank": batch
+    }  # fmt: skip
 
 
 def plan_log(

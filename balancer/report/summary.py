@@ -511,6 +511,11 @@ class RunSummary:
         alone = sum(phase.inter_node_volume for phase in self.phases.values())
         return sum(stream.inter_node for stream in self.streams.values()) + alone
 
+    @property
+    def costs_by_name(self) -> dict[str, str]:
+        """The cost of each phase."""
+        return {name: phase.cost for name, phase in self.phases.items()}
+
     def as_json(self, runtime_s: float) -> dict[str, Any]:
         """Return a JSON object, with the run's seconds as given; `phases` are of full steps, if there are any."""
         models = {name: phase.model for name, phase in self.phases.items() if phase.model}
@@ -519,7 +524,7 @@ class RunSummary:
             "steps": self.steps,
             "samples": self.samples,
             "runtime_s": runtime_s,
-            "cost": {name: phase.cost for name, phase in self.phases.items()},
+            "cost": self.costs_by_name,
             **({"models": models} if models else {}),
             "fell_back_steps": sum(len(phase.fell_back) for phase in self.phases.values()),
             "phases": {name: phase.as_json() for name, phase in self.phases.items()},

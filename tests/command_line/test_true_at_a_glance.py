@@ -159,3 +159,39 @@ def test_ranks_and_ranks_a_node_have_one_name_everywhere():
             call()
     with pytest.raises(ValueError, match="leave num_ranks and ranks_per_node out"):
         balancer.orchestrate(batch, phases, num_ranks=3, topology=nodes)
+
+
+SIZES = "log", "ranks", "node_sizes", "batch_per_rank", "cost", "version"
+
+
+def test_every_document_says_of_what_it_is(command, tmp_path):
+    write_csv(tmp_path / "log.csv", EVEN)
+    asked = ("log.csv", *SHAPE, "--json")
+    wanted = [["log.csv"], 2, [2], 2, {"all": "linear"}, 2]
+    run = (("plan", *asked, "--out", "plan.parquet"), ("report", "plan.parquet", "--json"), ("compare", *asked))
+    for words in run:
+        told = phase_of(command(*words))
+        assert [told[name] for name in SIZES] == wanted, words
+    told = phase_of(command("simulate", *asked, "--cluster", "h100", "--model", "qwen2-7b"))
+    assert [told[name] for name in SIZES[:4]] == wanted[:4]
+    assert (told["version"], list(told["cost"])) == (2, ["all"])
+    assert phase_of(command("report", "plan.parquet", "--log", tmp_path / "log.csv", "--json"))["log"] == [
+        str(tmp_path / "log.csv")
+    ]
+    balancer.balance([5, 3], 2).save("saved.parquet")
+    assert [phase_of(command("report", "saved.parquet", "--json"))[name] for name in SIZES[:4]] == [[], 2, [2], None]
+
+
+@pytest.mark.parametrize("name", ["plan", "compare", "step"])
+def test_a_plan_is_no_log(name, command, tmp_path):
+    write_csv(tmp_path / "log.csv", EVEN)
+    assert command("plan", "log.csv", *SHAPE, "--out", "plan.parquet").code == 0
+    outcome = command(name, "plan.parquet", *(SHAPE if name != "step" else ()))
+    told = "plan.parquet: is a plan, and no log; name the log it was made from, or see it with balancer report"
+    assert (outcome.code, outcome.err.splitlines()) == (2, [f"balancer: {told}"])
+
+
+@pytest.mark.parametrize(("table", "told"), [({}, "has no columns"), ({"a": []}, "holds no rows")])
+def test_an_empty_table_is_told_so(table, told):
+    with pytest.raises(ValueError, match=f"^the table: {told}"):
+        balancer.plan_log(table, num_ranks=2, batch_per_rank=2)

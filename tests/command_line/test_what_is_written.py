@@ -172,6 +172,29 @@ def test_what_a_killed_write_left_is_gone_after_the_next(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["other.html", "page.html"]
 
 
+ENDED = """
+import os, signal
+from balancer.cli.main import main
+from balancer.io.plan_writer import PlanWriter
+def end(*given, **named):
+    print(*os.listdir(), flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+PlanWriter.append = end
+main("plan log.txt --ranks 2 --batch-per-rank 2 --out plan.parquet".split())
+"""
+
+
+def test_a_plan_that_is_ended_leaves_nothing_and_the_signal_is_seen(tmp_path):
+    (tmp_path / "log.txt").write_text("5\n3\n9\n1\n")
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDED], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert ".plan.parquet." in ended.stdout  # it had begun
+    assert (ended.returncode, os.listdir(tmp_path)) == (-signal.SIGTERM, ["log.txt"])
+    assert "Traceback" not in ended.stderr
+
+
 def test_a_writer_that_lives_keeps_its_file_and_comes_last(tmp_path):
     page = tmp_path / "page.html"
     with subprocess.Popen(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import context_shards
 import multiplexing
 import numpy as np
 import pipeline
@@ -239,6 +240,25 @@ def long_short(draws: int) -> Iterator[Case]:
     every = itertools.product(range(8 * draws), (8, 32), (1, 4, 16), (False, True), (1, 10), (0.0002, 0.002))
     for draw, *shape in every:
         yield functools.partial(case, draw, *shape)
+
+
+def context(draws: int) -> Iterator[Case]:
+    """Packs on few and many ranks, some on nodes; an answer that is not even within 2 % is none."""
+
+    def case(k, power, ranks, node, block, budget):
+        def score(found):
+            if found.imbalance_ratio > 1.0201:  # caps are whole
+                return FAILED
+            gap = 1e6 * (found.total_received / max(1, found.lower_bound) - 1)
+            return Score(gap, crossing=100 * found.crossing / 2**power if node else np.nan)
+
+        asked = {"ranks_per_node": node, "block": block, "time_budget": budget}
+        return scored(lambda: solvers.context_shards(packs[power][k], ranks, **asked), score)
+
+    packs = {power: list(context_shards.packs(2**power, 12 * draws)) for power in (16, 17, 19)}
+    shapes = ((16, 4, None), (17, 8, None), (17, 16, 8), (17, 32, None), (19, 16, None), (19, 32, 8), (19, 64, None))
+    for k, shape, block, budget in itertools.product(range(12 * draws), shapes, (16, 128), (0.02, 0.05)):
+        yield functools.partial(case, k, *shape, block, budget)
 
 
 def pipelines(draws: int) -> Iterator[Case]:

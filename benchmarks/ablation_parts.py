@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import solvers
+from solvers.context import _search
+from solvers.context._greedy import search as search_context
+from solvers.context._measure import as_rows
 from solvers.packing import _schedule_search
 from solvers.partitioning.constrained.greedy import greedy
 from solvers.partitioning.lpt import assign_lpt
@@ -165,6 +168,27 @@ LONG_SHORT = (
     Part("none shared", {f"{LONG}:_unshared": lambda *_: (1 << 62, None, None)}),
     Part("searched partitions", {f"{LONG}:partition": lambda costs, groups, time_budget: (
         solvers.lpt(costs, groups))}),
+)  # fmt: skip
+
+
+def by_tokens(search: Any, rows: Any) -> Any:
+    """Place a pack's documents one behind the other, as many tokens on each rank."""
+    document, start, stop, _ = search.units(rows, (8, 8))
+    before = np.cumsum(stop - start) - (stop - start)
+    return as_rows(before * search.ranks // int((stop - start).sum()), document, start, stop)
+
+
+GREEDY, PASSES = "solvers.context._greedy", _search.PASSES
+CONTEXT = (
+    Part("documents by work", {f"{GREEDY}:place": by_tokens}),
+    *(Part(f"pass {k + 1}", {f"{GREEDY}:PASSES": PASSES[:k] + PASSES[k + 1 :]}) for k in range(3)),
+    Part("last passes: 4", {f"{GREEDY}:_OVER": Over(lambda over: tuple(each for each in over if each != 4))}),
+    Part("last passes: 32", {f"{GREEDY}:_OVER": Over(lambda over: tuple(each for each in over if each != 32))}),
+    Part("last passes: 256 again", {f"{GREEDY}:_OVER": Over(lambda over: tuple(dict.fromkeys(over)))}),
+    Part("tokens loose again", {f"{GREEDY}:loosened": argument(1)}),
+    Part("nodes first", {"solvers.context.solver:search": lambda problem, caps, work: search_context(
+        problem._replace(ranks_per_node=problem.num_ranks), caps, work)}),
+    Part("rules of others", {"solvers.context.solver:LAYOUTS": {}}),
 )  # fmt: skip
 
 PIPES, STARTS = "solvers.pipeline.methods", "solvers.pipeline.multiplex_slots"

@@ -1,6 +1,6 @@
 """Context shards beside the layouts of others: what travels, over tokens, how even work is, and the proven bound.
 
-    python benchmarks/context_shards.py [table] [budget] [nodes] [windows]
+    python benchmarks/context_shards.py [table] [budget] [goals] [kinds] [nodes] [windows]
 
 Packs are drawn from data/prolong_documents.parquet with replacement until full, the last document cut; 24 a row. All
 figures but times are the same on every machine; times are of this thread's processor.
@@ -87,6 +87,28 @@ def budget() -> None:
             row(f"{seconds} s", [of_search(pack, ranks, None, seconds) for pack in packs(2**power)])
 
 
+def goals() -> None:
+    """The first six packs of each row alone."""
+    for power, ranks in CASES:
+        row(f"{2 ** (power - 10)}K on {ranks}", [of_search(pack, ranks, None, 0.05) for pack in packs(2**power, 6)])
+
+
+def kinds() -> None:
+    """How many of 500 packs keep the cap of 1.02: few tokens a rank, all masks; all are checked."""
+    rng, even = np.random.default_rng(2), 0
+    for _ in range(500):
+        ranks, mask = int(2 ** rng.integers(1, 7)), ("full", "window512", "chunk1024", "prefix64", "bidirectional")
+        tokens, masks = ranks * int(2 ** rng.integers(10, 14)), {mask[rng.integers(5)]: 1, mask[rng.integers(5)]: 2}
+        drawn = np.minimum(rng.lognormal(6.5, 1.3, tokens).astype(np.int64) + 1, tokens)
+        ends = np.append(np.cumsum(drawn)[np.cumsum(drawn) < tokens], tokens)
+        pack = np.diff(ends, prepend=0)
+        found = solvers.context_shards(pack, ranks, masks=masks)
+        solvers.check_context_shards(pack, found, num_ranks=ranks, masks=masks)
+        mean = found.work.sum(axis=1) / ranks
+        even += bool((found.work.max(axis=1) <= np.maximum(1.02 * mean, found.bound_work)).all())
+    print(f"of 500 packs {even} keep the cap", flush=True)
+
+
 def nodes() -> None:
     """Ranks on nodes of 8."""
     for power, ranks in CASES[1:]:
@@ -120,6 +142,6 @@ def windows() -> None:
 if __name__ == "__main__":
     compile_at_once()
     solvers.context_shards(next(packs(2**14, 1)), 4, ranks_per_node=2, time_budget=0.001)
-    parts = {"table": table, "budget": budget, "nodes": nodes, "windows": windows}
+    parts = {"table": table, "budget": budget, "goals": goals, "kinds": kinds, "nodes": nodes, "windows": windows}
     for part in sys.argv[1:] or parts:
         parts[part]()

@@ -413,7 +413,7 @@ _OF_DEFERRAL = {
 
 def _across(options: dict[str, Any]) -> AcrossSteps | None:
     """Take which samples form a step out of all options."""
-    across = AcrossSteps.of(**{name: options.pop(option) for option, name in _OF_DEFERRAL.items()})
+    across = AcrossSteps.from_options(**{name: options.pop(option) for option, name in _OF_DEFERRAL.items()})
     if options["batch_per_rank"] is None and (across is None or across.step_tokens is None):
         context = click.get_current_context()
         wanted = next(option for option in context.command.params if option.name == "batch_per_rank")
@@ -454,12 +454,14 @@ def open_job(log: LogPath, options: dict[str, Any]) -> Job:
     opened = opened or open_log(log)
     hurried = replace(plan, time_budget=min(plan.time_budget, READY_BUDGET))
     short = replace(settings, setup=replace(settings.setup, settings=hurried))
-    if across is not None:
-        request_of(settings)
-        short = replace(short, across=None, batch_per_rank=settings.batch_per_rank or 1)
-    first = None
-    with contextlib.suppress(*(SolverError,) * (across is not None)):  # of samples that stay where they are
+    if across is None:
         first = make_ready(plan_log(opened, short), plan.method)
+    else:
+        request_of(settings)  # refuses what cannot be deferred before anything is planned
+        short, first = replace(short, across=None, batch_per_rank=settings.batch_per_rank or 1), None
+        # A step that nothing is deferred from may hold no plan where the deferred ones do
+        with contextlib.suppress(SolverError):
+            first = make_ready(plan_log(opened, short), plan.method)
     return Job(opened, settings, _title_of(opened, settings, first))
 
 

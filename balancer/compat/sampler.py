@@ -217,7 +217,7 @@ class BalancedBatchSampler(RankBatches):
             given["micro_batch_tokens"] = file.cut_keys["tokens"]
         if (counts := file.deferral.get("counts", "exact")) != "exact":
             raise InputError(f"{file.path}: [deferral] counts must be exact for a batch sampler, got {counts}")
-        if across := AcrossSteps.of(**file.across()):
+        if across := AcrossSteps.from_options(**file.across()):
             given["defer"] = across.early, across.late
         if "time_budget" in file.plan:
             given["time_budget"] = float(file.plan["time_budget"])

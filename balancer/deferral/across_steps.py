@@ -42,7 +42,7 @@ class AcrossSteps:
                 object.__setattr__(self, name, str(_share(name, value)))
 
     @classmethod
-    def of(cls, defer: int | None = None, **given: Any) -> Self | None:
+    def from_options(cls, defer: int | None = None, **given: Any) -> Self | None:
         """Return settings of what was given; None if nothing was. `defer` is `early` and `late` where these are not."""
         said = {name: value for name, value in given.items() if value is not None}
         if defer is not None:

@@ -19,10 +19,10 @@ from balancer.problem.setup import Setup
 from balancer.problem.shuffle import shuffled
 from solvers.errors import SolverError, UsageError, WordedError, Wording
 
-__all__ = ["EpochRows", "SavedSteps", "Told", "epochs_of", "request_of"]
+__all__ = ["EpochRows", "OnEpoch", "SavedSteps", "epochs_of", "request_of"]
 
 Ints = NDArray[np.int64]
-Told = Callable[[EpochSteps], None]
+OnEpoch = Callable[[EpochSteps], None]
 
 
 class EpochRows(NamedTuple):
@@ -70,7 +70,7 @@ def _refuse(setup: Setup) -> None:
 
 def epochs_of(
     log: LengthLog, read: Callable[[], Iterator[Block]], settings: LogSettings, endless: bool = False,
-    saved: "SavedSteps | None" = None, told: Told = lambda _: None,
+    saved: "SavedSteps | None" = None, on_epoch: OnEpoch = lambda _: None,
 ) -> Iterator[EpochRows]:  # fmt: skip
     """Yield the epochs of a log, over and over if `endless`; their steps are chosen, or `saved`.
 
@@ -82,7 +82,7 @@ def epochs_of(
         if settings.shuffle is not None:
             numbers = shuffled(numbers, len(whole), settings.shuffle, settings.first_epoch + epoch)
         found = _steps_of(log, settings, whole, numbers) if saved is None else saved.of(settings, whole, numbers, base)
-        told(found)
+        on_epoch(found)
         order = np.argsort(found.step, kind="stable")[np.count_nonzero(found.step < 0) :]
         rows, ends = numbers[order], np.concatenate([[0], np.cumsum(found.sizes)])
         yield EpochRows(whole.taken(rows), rows, base + found.nominal[order], ends)
@@ -106,8 +106,8 @@ def _steps_of(log: LengthLog, settings: LogSettings, whole: Block, numbers: Ints
         if not isinstance(error, WordedError):
             raise InputError(f"{log.path}: {error}") from None
         words = Wording({"sample": "row", "item": "row", "index": "row"}, {"row": lambda i: int(numbers[i])})
-        told = error.in_words(words).within(str(log.path))
-        raise told if isinstance(told, SolverError) else InputError.of(told) from None
+        worded = error.in_words(words).within(str(log.path))
+        raise worded if isinstance(worded, SolverError) else InputError.of(worded) from None
 
 
 class SavedSteps:

@@ -43,7 +43,7 @@ def check_run(
         per_part, begins = settings.steps_per_part, settings.first_sample  # what was trained lies before its rows
         is_short = settings.is_short
     summary = totals()
-    plans = checked_steps(path, log, told=lambda found: summary.add_epoch(found.as_json()))
+    plans = checked_steps(path, log, on_epoch=lambda found: summary.add_epoch(found.as_json()))
     for plan in plans:
         part = totals(first_row=begins + summary.rows)
         for step in chain([plan], islice(plans, None if per_part is None else per_part - 1)):

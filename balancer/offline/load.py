@@ -12,7 +12,7 @@ from balancer.io.logs import LengthLog, open_log, rows_of_files
 from balancer.io.plan_reader import open_plan
 from balancer.io.plan_rows import PlanStep
 from balancer.io.store import as_path, exists, is_remote
-from balancer.offline.across import SavedSteps, Told
+from balancer.offline.across import OnEpoch, SavedSteps
 from balancer.offline.claims import Claims
 from balancer.offline.description import PlanDigest, contents_of
 from balancer.offline.engines import Serial
@@ -58,9 +58,9 @@ def load_steps(path: str | os.PathLike[str], log: str | os.PathLike[str] | None 
 
 
 def checked_steps(
-    path: str | os.PathLike[str], log: str | os.PathLike[str] | None, told: Told = lambda _: None
+    path: str | os.PathLike[str], log: str | os.PathLike[str] | None, on_epoch: OnEpoch = lambda _: None
 ) -> Iterator[StepPlan]:
-    """Do the same; `told` is called with what was found for each epoch whose samples run early or late."""
+    """Do the same; `on_epoch` is called with what was found for each epoch whose samples run early or late."""
     claims = Claims(open_plan(path))
     if claims.is_saved:
         yield load_saved(claims.plan_file)
@@ -69,7 +69,7 @@ def checked_steps(
     digest, steps = PlanDigest(settings.steps_per_part), 0
     source = source_of(claims, log)
     saved = None if settings.across is None else SavedSteps(claims.plan_file)
-    with _steps_of(source, settings, saved, told) as rows:
+    with _steps_of(source, settings, saved, on_epoch) as rows:
         for plan in replayed(claims, source, settings, rows):
             digest.add(plan)
             steps += 1
@@ -78,7 +78,9 @@ def checked_steps(
 
 
 @contextmanager
-def _steps_of(log: LengthLog, settings: LogSettings, saved: SavedSteps | None, told: Told) -> Iterator[Iterator[Rows]]:
+def _steps_of(
+    log: LengthLog, settings: LogSettings, saved: SavedSteps | None, on_epoch: OnEpoch
+) -> Iterator[Iterator[Rows]]:
     """Read the steps of a log; a shuffled one that is too long to be held is sorted into files first."""
     counts = None if settings.shuffle is None else rows_of_files(log)
     with sorted_rows(log, counts, settings, Serial(), None) as files:
@@ -86,7 +88,7 @@ def _steps_of(log: LengthLog, settings: LogSettings, saved: SavedSteps | None, t
         if files is not None and counts is not None:
             parts = parts_of(log, counts, settings, files)
             stretches = [stretch for part in parts for stretch in part.stretches or ()]
-        yield rows_of_steps(log, settings, stretches=stretches, saved=saved, told=told)
+        yield rows_of_steps(log, settings, stretches=stretches, saved=saved, on_epoch=on_epoch)
 
 
 def load_plans(path: str | os.PathLike[str], log: str | os.PathLike[str] | None = None) -> Iterator[DispatchPlan]:

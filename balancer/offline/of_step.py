@@ -22,7 +22,7 @@ def settings_of_step(
 ) -> LogSettings:
     """Return how a log is planned by a step file; `beside` are fields of :class:`LogSettings` that win.
 
-    So are those of `deferral`, keywords of :meth:`AcrossSteps.of`.
+    So are those of `deferral`, keywords of :meth:`AcrossSteps.from_options`.
 
     InputError names what is missing, or what only the command line takes.
     """
@@ -39,7 +39,7 @@ def settings_of_step(
         name: step.top[name] for name in ("batch_per_rank", "home", "drop_last") if name in step.top
     }
     given |= {name: value for name, value in beside.items() if value is not None}
-    across = AcrossSteps.of(**step.across() | dict(deferral or {}))
+    across = AcrossSteps.from_options(**step.across() | dict(deferral or {}))
     if "batch_per_rank" not in given and (across is None or across.step_tokens is None):
         step.need("batch_per_rank")
     return LogSettings(

@@ -21,7 +21,7 @@ from balancer.io.logs import LengthLog, rows_of_files
 from balancer.io.plan_folder import PlanFolder
 from balancer.io.plan_format import VERSION, to_json
 from balancer.io.plan_writer import PlanWriter
-from balancer.offline.across import Told
+from balancer.offline.across import OnEpoch
 from balancer.offline.description import PlanDigest, describe, sources_of
 from balancer.offline.engines import Cluster, Engine, Processes, Serial, Tick, cores
 from balancer.offline.parts import Part, fitted, num_parts, parts_of
@@ -94,13 +94,13 @@ def plan_run(
             summary.join(totals.restored(part["totals"]))
         held = summary.stored()
         _check_steps(log, settings, held["steps"])
-        epochs.tell(summary)
+        epochs.add_to(summary)
         writer.close(describe(log, settings, held["steps"], held["samples"], digest, step_samples=epochs.sizes))
     return summary
 
 
 class _Epochs:
-    """What is told of epochs whose samples run early or late."""
+    """What was found of epochs whose samples run early or late."""
 
     def __init__(self) -> None:
         self.sizes: list[list[int]] = []  # samples of each step, epoch by epoch
@@ -110,7 +110,7 @@ class _Epochs:
         self.sizes.append(found.sizes.tolist())
         self._found.append(found.as_json())
 
-    def tell(self, summary: Totals) -> None:
+    def add_to(self, summary: Totals) -> None:
         for found in self._found:
             summary.add_epoch(found)
 
@@ -157,7 +157,7 @@ def _in_parts(
             summary.join(totals.restored(part["totals"]))
         held = summary.stored()
         _check_steps(log, settings, held["steps"])
-        epochs.tell(summary)
+        epochs.add_to(summary)
         if folder is not None:
             described = describe(log, settings, held["steps"], held["samples"], digest, sources, epochs.sizes)
             folder.commit(described, parts)
@@ -214,10 +214,11 @@ def _file_of(folder: PlanFolder | None, number: int) -> str | None:
 
 def _here(
     log: LengthLog, settings: LogSettings, totals: type[Totals], folder: PlanFolder | None, key: str,
-    found: Callable[[int], bool], counts: Sequence[int] | None, files: Sequence[tuple[str, ...]] | None, told: Told,
+    found: Callable[[int], bool], counts: Sequence[int] | None, files: Sequence[tuple[str, ...]] | None,
+    on_epoch: OnEpoch,
 ) -> Iterator[tuple[int, Any]]:  # fmt: skip
     """Yield what is left to do, for this process, which reads the log once."""
-    for task, rows in _streamed(log, settings, totals, counts, files, told):
+    for task, rows in _streamed(log, settings, totals, counts, files, on_epoch):
         number = task.part.number
         if found(number):
             for _ in rows:
@@ -243,14 +244,14 @@ def _elsewhere(
 
 def _streamed(
     log: LengthLog, settings: LogSettings, totals: type[Totals], counts: Sequence[int] | None,
-    files: Sequence[tuple[str, ...]] | None, told: Told,
+    files: Sequence[tuple[str, ...]] | None, on_epoch: OnEpoch,
 ) -> Iterator[tuple[_Task, Iterator[Rows]]]:  # fmt: skip
     """Read a log once, part after part; the steps of one must be read before the next part is asked for."""
     if files is not None and counts is not None:
         for part in parts_of(log, counts, settings, files):
             yield _Task(log, settings, part, totals), rows_of_steps(log, settings, stretches=part.stretches)
         return
-    steps = rows_of_steps(log, settings, told=told)
+    steps = rows_of_steps(log, settings, on_epoch=on_epoch)
     for number in itertools.count():
         if (first := next(steps, None)) is None:
             return

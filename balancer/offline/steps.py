@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from balancer.errors import InputError
 from balancer.io.logs import LengthLog, Span, choose_length, read_columns
-from balancer.offline.across import EpochRows, SavedSteps, Told, epochs_of
+from balancer.offline.across import EpochRows, OnEpoch, SavedSteps, epochs_of
 from balancer.offline.scatter import Scattered, gathered
 from balancer.offline.settings import LogSettings
 from balancer.plan.step_plan import StepPlan
@@ -119,17 +119,17 @@ class Stretch(NamedTuple):
 def rows_of_steps(
     log: LengthLog, settings: LogSettings, endless: bool = False,
     stretches: Sequence[Stretch | Scattered] | None = None, saved: SavedSteps | None = None,
-    told: Told = lambda _: None,
+    on_epoch: OnEpoch = lambda _: None,
 ) -> Iterator[Rows]:  # fmt: skip
     """Read the columns that the phases name, step by step, epoch by epoch; if `endless`, the log over and over.
 
     Memory is a block's or a step's, unless the epochs are shuffled: then it is that of the columns. Given `stretches`,
     those steps alone; each holds all rows of its steps. Where samples run early or late, memory is that of the columns
-    too; `saved` are the steps of a plan, and `told` is called with what was found for each epoch.
+    too; `saved` are the steps of a plan, and `on_epoch` is called with what was found for each epoch.
     """
     read, size = reader_of(log, settings), settings.samples_per_step
     if settings.across is not None:
-        yield from _across(settings, epochs_of(log, read, settings, endless, saved, told))
+        yield from _across(settings, epochs_of(log, read, settings, endless, saved, on_epoch))
         return
     allowed = tuple(dict.fromkeys(phase.allowed_ranks for phase in settings.setup.phases if phase.allowed_ranks))
     batches = _numbered(0, _batches(read, settings, endless), size) if stretches is None else ()

@@ -266,7 +266,7 @@ class StepFile:
         return Topology.uniform(ranks, self.top.get("ranks_per_node"))
 
     def across(self) -> dict[str, Any]:
-        """Return which samples form a step, by keywords of :meth:`balancer.deferral.across_steps.AcrossSteps.of`."""
+        """Return which samples form a step, by keywords of ``AcrossSteps.from_options``."""
         found = {"defer" if key == "steps" else key: value for key, value in self.deferral.items()}
         found = {key: str(value) if isinstance(value, Decimal) else value for key, value in found.items()}
         return found | {key: self.top[key] for key in ("step_tokens",) if key in self.top}

@@ -268,7 +268,7 @@ def _settings(log: LengthLog, step: str | os.PathLike[str] | None, beside: dict[
         meant = did_you_mean(min(beside), names)
         raise TypeError(f"plan_log has no argument {min(beside)!r}{meant}; see help(balancer.plan_log)")
     if step is None:
-        across = AcrossSteps.of(**deferral)
+        across = AcrossSteps.from_options(**deferral)
         if of_log.get("batch_per_rank") is None and (across is None or across.step_tokens is None):
             raise InputError("batch_per_rank is missing: how many samples a rank draws for each step")
         setup = Setup(as_topology(**ranks), _phases(log, phases, length, of_phase), PlanSettings(**planned))

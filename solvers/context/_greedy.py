@@ -18,6 +18,12 @@ Ints = NDArray[np.int64]
 _OF_NODES = 2, 5
 """The share of the slack in work that nodes may use; the rest is left to the ranks inside."""
 
+_FINE = 64, 128
+"""Parts of a rank's tokens and of its work that units of the last passes are."""
+
+_OVER = 4, 32, 256, 256, 256
+"""How dear work above caps is in the last passes, one after the other until no rank has any."""
+
 
 def search(problem: Problem, caps: Ints, work: int) -> Iterator[Rows]:
     """Yield layouts, exact in tokens, better and better in work."""
@@ -60,18 +66,22 @@ def _passes(search: Search, rows: Rows, work: int) -> Iterator[Rows]:
     rows = search.exact(rows)
     yield rows
     threshold, work = search.share * weight // 256, work // (len(PASSES) + 1)
-    for over in (4, 32, 256, 256, 256):
-        rows = search.improve(rows, (64, 128), threshold, 0, over, work)
+    for over in _OVER:
+        rows = search.improve(rows, _FINE, threshold, 0, over, work)
         yield rows
         if search.is_even(rows):
             return
         if search.ranks == search.problem.num_ranks:
-            # Documents of odd lengths have few others to be exchanged for: let ranks differ again, then make them exact
-            rows = search.improve(snapped(search.problem, rows), (64, 128), threshold, search.share // 32, over, work)
-            rows = search.exact(rows)
+            rows = loosened(search, rows, threshold, over, work)
             yield rows
             if search.is_even(rows):
                 return
+
+
+def loosened(search: Search, rows: Rows, threshold: int, over: int, work: int) -> Rows:
+    """Let ranks differ in tokens again, then make them exact: odd lengths have few others to be exchanged for."""
+    rows = search.improve(snapped(search.problem, rows), _FINE, threshold, search.share // 32, over, work)
+    return search.exact(rows)
 
 
 def place(search: Search, rows: Rows) -> Rows:

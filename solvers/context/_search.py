@@ -7,7 +7,7 @@ that each is priced before it is made.
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import kernel
+from solvers._jit import helper, kernel
 from solvers._loops import draw
 from solvers.context._measure import Rows, as_rows
 from solvers.context._problem import Problem, parts_of
@@ -27,6 +27,52 @@ from solvers.context.masks import PADDING, sees_from, sees_to
 Ints = NDArray[np.int64]
 
 
+@helper
+def _any_unit(random, n):
+    """Draw one of up to 2**30 units."""
+    return (draw(random, 1 << 15) * (1 << 15) + draw(random, 1 << 15)) % n
+
+
+@helper
+def _run_to_move(layout, n, random):
+    """Draw up to six units of one document and rank, first and last, and the rank to move them to."""
+    i = _any_unit(random, n)
+    own, d = layout.rank[i], layout.document[i]
+    j, longest = i, draw(random, 6)
+    while j - i < longest and j + 1 < n and layout.document[j + 1] == d and layout.rank[j + 1] == own:
+        j += 1
+    # Half of all go to a rank that has what stands beside them, where few keys more are needed
+    to, way = own, draw(random, 4)
+    if way == 0 and i > 0 and layout.document[i - 1] == d:
+        to = layout.rank[i - 1]
+    elif way == 1 and j + 1 < n and layout.document[j + 1] == d:
+        to = layout.rank[j + 1]
+    return i, j, to if to != own else draw(random, len(layout.tokens))
+
+
+@helper
+def _run_back(layout, n, random, rank, tokens):
+    """Draw units of a document that a rank has, as many tokens at least if they are there, and count units passed.
+
+    The first is -1 if there are none, and in one case of eight.
+    """
+    if draw(random, 8) == 0:
+        return -1, -1, 0
+    s, looked = _any_unit(random, n), 0
+    while layout.rank[s] != rank and looked < n:
+        s = s + 1 if s + 1 < n else 0
+        looked += 1
+    if looked == n:
+        return -1, -1, looked
+    e, d = s, layout.document[s]
+    while (
+        e + 1 < n and layout.document[e + 1] == d and layout.rank[e + 1] == rank
+        and layout.stop[e] - layout.start[s] < tokens
+    ):  # fmt: skip
+        e += 1
+    return s, e, looked
+
+
 @kernel
 def anneal(problem, layout, n, prices, threshold, random, work):
     """Exchange units until the work is spent: at first what costs up to `threshold` is taken, at last nothing."""
@@ -35,21 +81,11 @@ def anneal(problem, layout, n, prices, threshold, random, work):
     left = work
     while left > 0 and n > 1 and ranks > 1:
         left -= 100
-        i = (draw(random, 1 << 15) * (1 << 15) + draw(random, 1 << 15)) % n
+        i, j, b = _run_to_move(layout, n, random)
         a, d = layout.rank[i], layout.document[i]
-        j, longest = i, draw(random, 6)
-        while j - i < longest and j + 1 < n and layout.document[j + 1] == d and layout.rank[j + 1] == a:
-            j += 1
-        # Half of all go to a rank that has what stands beside them, where few keys more are needed
-        b, way = a, draw(random, 4)
-        if way == 0 and i > 0 and layout.document[i - 1] == d:
-            b = layout.rank[i - 1]
-        elif way == 1 and j + 1 < n and layout.document[j + 1] == d:
-            b = layout.rank[j + 1]
         if a == b:
-            b = draw(random, ranks)
-            if a == b:
-                continue
+            continue
+        # What it costs that the run leaves a for b: keys and ranges by themselves, work and tokens with what comes back
         p, q = layout.start[i], layout.stop[j]
         near_a, near_b = neighbours(layout, n, i, j, a), neighbours(layout, n, i, j, b)
         delta = keys_moved(problem, d, p, q, near_a, near_b) + prices.range * ranges_moved(p, q, near_a, near_b)
@@ -57,30 +93,16 @@ def anneal(problem, layout, n, prices, threshold, random, work):
             mine[k] = part_work(problem, k, d, p, q)
         allowed = threshold * left // work
         before = excess(prices, layout, a, 0, none, 1) + excess(prices, layout, b, 0, none, 1)
-        # What comes back is a run of the other rank; one move in eight is without
-        s, tokens = -1, q - p
-        if draw(random, 8) > 0:
-            s = (draw(random, 1 << 15) * (1 << 15) + draw(random, 1 << 15)) % n
-            looked = 0
-            while layout.rank[s] != b and looked < n:
-                s = s + 1 if s + 1 < n else 0
-                looked += 1
-            left -= looked // 2
-            s = s if looked < n else -1
+        tokens = q - p
+        s, e, looked = _run_back(layout, n, random, b, tokens)
+        left -= looked // 2
         if s < 0:
-            if prices.exact:
-                continue
-            after = excess(prices, layout, a, tokens, mine, -1) + excess(prices, layout, b, tokens, mine, 1)
-            if delta + after - before <= allowed:
-                give(problem, layout, i, j, b)
+            if not prices.exact:
+                after = excess(prices, layout, a, tokens, mine, -1) + excess(prices, layout, b, tokens, mine, 1)
+                if delta + after - before <= allowed:
+                    give(problem, layout, i, j, b)
             continue
-        e, other = s, layout.document[s]
-        while (
-            e + 1 < n and layout.document[e + 1] == other and layout.rank[e + 1] == b
-            and layout.stop[e] - layout.start[s] < tokens
-        ):  # fmt: skip
-            e += 1
-        p, q = layout.start[s], layout.stop[e]
+        other, p, q = layout.document[s], layout.start[s], layout.stop[e]
         if q - p - tokens > prices.most or (prices.exact and q - p != tokens):
             continue
         if other == d:  # the two meet in one document: the second is priced where the first is made
@@ -88,15 +110,10 @@ def anneal(problem, layout, n, prices, threshold, random, work):
         near_b, near_a = neighbours(layout, n, s, e, b), neighbours(layout, n, s, e, a)
         delta += keys_moved(problem, other, p, q, near_b, near_a)
         delta += prices.range * ranges_moved(p, q, near_b, near_a)
+        more = q - p - (0 if other == d else tokens)
         for k in range(masks):
-            others[k] = part_work(problem, k, other, p, q)
-        if other == d:
-            after = excess(prices, layout, a, q - p, others, 1) + excess(prices, layout, b, q - p, others, -1)
-        else:
-            for k in range(masks):
-                others[k] -= mine[k]
-            tokens = q - p - tokens
-            after = excess(prices, layout, a, tokens, others, 1) + excess(prices, layout, b, tokens, others, -1)
+            others[k] = part_work(problem, k, other, p, q) - (0 if other == d else mine[k])
+        after = excess(prices, layout, a, more, others, 1) + excess(prices, layout, b, more, others, -1)
         if delta + after - before <= allowed:
             if other != d:
                 give(problem, layout, i, j, b)
@@ -204,9 +221,8 @@ def cut(problem, spans, parts, per_rank, units):
 PASSES = ((8, 8, 8), (8, 8, 32), (16, 24, 64))
 """Passes: parts of a rank's tokens and of its work that units are, and the threshold, a share of a rank's tokens."""
 
-
 _MOST_OVER = 2**24
-"""Of the price of work: less than 2**27 tokens' worth of it stays far below int64, times 64 too."""
+"""The largest price of work: that of 2**27 tokens stays far below int64, times 64 too."""
 
 
 class Search:

@@ -132,11 +132,11 @@ def _best(problem: Problem, caps: Ints, most_rows: int, work: int) -> tuple[Rows
     for rows in search(problem, caps, work):
         key, measured = judged(rows)
         found.append((key, "search", rows, measured))
+    leads = min(key for key, *_ in found)
     for name, rule in LAYOUTS.items():
         rows = rule(problem)
-        if judged(rows)[0] < min(
-            each[0] for each in found
-        ):  # before its tokens are exact and its cuts on the grid it is better yet
+        # Exact tokens and cuts on the grid cost a rule something: one that does not lead before them is not tried
+        if judged(rows)[0] < leads:
             rows = exact(snapped(problem, rows))
             key, measured = judged(rows)
             found.append((key, name, rows, measured))

@@ -181,7 +181,7 @@ def by_tokens(search: Any, rows: Any) -> Any:
 GREEDY, PASSES = "solvers.context._greedy", _search.PASSES
 CONTEXT = (
     Part("documents by work", {f"{GREEDY}:place": by_tokens}),
-    *(Part(f"pass {k + 1}", {f"{GREEDY}:PASSES": PASSES[:k] + PASSES[k + 1 :]}) for k in range(3)),
+    *(Part(f"pass {k + 1}", {f"{GREEDY}:PASSES": PASSES[:k] + PASSES[k + 1 :]}) for k in range(len(PASSES))),
     Part("last passes: 4", {f"{GREEDY}:_OVER": Over(lambda over: tuple(each for each in over if each != 4))}),
     Part("last passes: 32", {f"{GREEDY}:_OVER": Over(lambda over: tuple(each for each in over if each != 32))}),
     Part("last passes: 256 again", {f"{GREEDY}:_OVER": Over(lambda over: tuple(dict.fromkeys(over)))}),

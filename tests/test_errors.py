@@ -304,19 +304,20 @@ def test_what_borders_know_errors_by(what: str, certificate: InfeasibilityCertif
 # --- the vocabulary ---------------------------------------------------------------------------------------------------
 
 WORDS = {
-    "affinity", "allowed", "alone", "cap", "caps", "chunks", "costs", "degrees", "eps", "equal_counts", "group",
-    "group_overhead", "group_size", "groups", "held_cap", "home_rank", "in_flight_cap", "initial_loads", "items",
-    "heights", "levels", "max_items", "method", "min_items", "min_slots", "node_of_rank", "num_bins", "num_devices",
-    "num_ranks", "num_slots", "num_stages", "objective", "order", "row_costs", "shared", "size", "size_limits",
-    "sizes", "slots", "slots_multiple_of", "speeds", "stages", "targets", "time_budget", "times", "token_limits",
-    "tokens", "volumes", "weights", "a finite number or Fraction", "allow_empty=True", "method='auto'",
-    "method='exact'", "num_slots=None", "over_long='drop'", "over_long='own'",
+    "affinity", "allowed", "alone", "cap", "caps", "chunks", "costs", "degrees", "documents", "eps", "equal_counts",
+    "group", "group_overhead", "group_size", "groups", "held_cap", "home_rank", "in_flight_cap", "initial_loads",
+    "items", "heights", "lengths", "levels", "masks", "max_items", "max_rows_held", "method", "min_items", "min_slots",
+    "node_of_rank", "num_bins", "num_devices", "num_ranks", "num_slots", "num_stages", "objective", "order", "pad=True",
+    "prefix", "row_costs", "shared", "size", "size_limits", "sizes", "slots", "slots_multiple_of", "speeds", "stages",
+    "targets", "time_budget", "times", "token_limits", "token_slack", "tokens", "volumes", "weights",
+    "a finite number or Fraction", "allow_empty=True", "method='auto'", "method='exact'", "num_slots=None",
+    "over_long='drop'", "over_long='own'",
 }  # fmt: skip
 """What borders may call otherwise, besides the names of arguments."""
 
 OPTIONAL = {"column", "sizes[i] =", "tokens[i] ="}  # fields in whose place a border may have a word
 THINGS = {"item", "one", "other", "rank", "these groups", "these items"}  # with an index
-VALUES = {"given!r", "known", "why"}
+VALUES = {"given!r", "held", "known", "own", "rows", "why"}
 
 
 def templates() -> list[str]:

@@ -218,7 +218,7 @@ def cut(problem, spans, parts, per_rank, units):
     return n
 
 
-PASSES = ((8, 8, 8), (8, 8, 32), (16, 24, 64))
+PASSES = ((8, 8, 32), (16, 24, 64))
 """Passes: parts of a rank's tokens and of its work that units are, and the threshold, a share of a rank's tokens."""
 
 _MOST_OVER = 2**24

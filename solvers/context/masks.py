@@ -85,9 +85,9 @@ def as_masks(masks: Mapping[str, int] | None, lengths: NDArray[np.int64], prefix
     if not isinstance(given, Mapping):
         raise ArgumentTypeError("masks", "be names of masks, each with a number of layers", repr(given))
     if not given:
-        raise ArgumentError("masks", "name a mask at least", "none", remedy="full causal attention is {{'full': 1}}")
+        raise ArgumentError("masks", "name a mask at least", "none", remedy="'full' with 1 layer is causal attention")
     if (prefix is None) == ("prefix" in given):
-        raise UsageError("{prefix} and the mask 'prefix' need each other: masks={{'prefix': 1}}, prefix=[...]")
+        raise UsageError("{prefix} and the mask 'prefix' of {masks} need each other")
     kinds, sizes, weights = [], [], []
     for name, layers in given.items():
         if not isinstance(layers, int | np.integer) or isinstance(layers, bool) or not 1 <= layers < 2**20:

@@ -46,7 +46,8 @@ class AcrossSteps:
         """Return settings of what was given; None if nothing was. `defer` is `early` and `late` where these are not."""
         said = {name: value for name, value in given.items() if value is not None}
         if defer is not None:
-            said = {"early": defer, "late": defer} | said
+            both = as_count("defer", defer, 0)  # before it is called early: nobody gave that
+            said = {"early": both, "late": both} | said
         if not said:
             return None
         across = cls(**said)

@@ -191,7 +191,7 @@ REFUSED = {
     "'--batch-per-rank'": GIVEN,
     "--step-counts limits what deferral may do": [*BY_COUNT, "--step-counts", "exact"],
     "leaves every sample in its nominal step": [*BY_COUNT, "--defer-late", "2"],
-    "--defer-early": [*BY_COUNT, "--defer", "-1"],
+    "--defer must be >= 0": [*BY_COUNT, "--defer", "-1"],
     "padded": [*BY_COUNT[:-4], "--cost", "padded", "--batch-per-rank", "5", "--defer", "2"],
     "--rank-speeds cannot be combined with --defer": [*BY_COUNT, "--defer", "2", "--rank-speeds", "1,1,1,2"],
     "not for sequence groups": [*BY_COUNT, "--defer", "2", "--group-degrees", "1,2", "--max-tokens-per-rank", "3000"],

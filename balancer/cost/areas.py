@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solvers.errors import ArgumentError
+from solvers.errors import ArgumentError, ArgumentTypeError
 
 __all__ = ["AREAS", "Terms", "area", "area_sums", "as_terms", "checked", "largest_rate", "pairs"]
 
@@ -107,7 +107,11 @@ def area(name: str, lengths: Any) -> Any:
 
 def as_terms(given: Mapping[str, int] | Iterable[tuple[str, int]]) -> Terms:
     """Return areas in one order, without those that cost nothing; ArgumentError names what is wrong."""
-    listed = list(given.items() if isinstance(given, Mapping) else given)
+    listed = list(given.items()) if isinstance(given, Mapping) else given
+    if not isinstance(listed, list | tuple) or not all(
+        isinstance(each, list | tuple) and len(each) == 2 for each in listed
+    ):
+        raise ArgumentTypeError("areas", "map names of masks to work units a pair", repr(given))
     names = [name for name, _ in listed]
     for i, (name, value) in enumerate(listed):
         checked(name)

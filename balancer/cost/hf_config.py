@@ -7,10 +7,12 @@ nested in a multimodal configuration are saved without the values that equal the
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import isqrt
 from typing import Any
 
 from balancer.cost.hf_decoders import DECODERS, qwen2
-from balancer.cost.hf_encoders import VISION_ENCODERS, whisper
+from balancer.cost.hf_encoders import QWEN3_VITS, VISION_ENCODERS, whisper
 from balancer.cost.hf_families import TEXT_KEYS
 from balancer.cost.hf_section import Section
 from balancer.cost.layers import Projector
@@ -41,6 +43,18 @@ _QWEN2_5_VIT = {
     "out_hidden_size": 3584,
     "fullatt_block_indexes": [7, 15, 23, 31],
 }
+_QWEN3_VIT = {
+    "depth": 27,
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "num_heads": 16,
+    "patch_size": 16,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+    "out_hidden_size": 3584,
+    "num_position_embeddings": 2304,
+}
+_QWEN3_DEEP = {**_QWEN3_VIT, "deepstack_visual_indexes": [8, 16, 24]}
 _LLAMA_7B = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000}
 _CLIP_B32 = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
 _NESTED_DEFAULTS: dict[str, dict[str, Any]] = {
@@ -49,6 +63,8 @@ _NESTED_DEFAULTS: dict[str, dict[str, Any]] = {
     "clip_vision_model": {**_CLIP_B32, "patch_size": 32, "image_size": 224},
     **dict.fromkeys(("qwen2_vl", "qwen2_vl_vision"), QWEN2_VIT),
     **dict.fromkeys(("qwen2_5_vl", "qwen2_5_vl_vision"), _QWEN2_5_VIT),
+    **{kind: _QWEN3_DEEP if kind.startswith("qwen3_vl") else _QWEN3_VIT for kind in QWEN3_VITS},
+    "siglip_vision_model": {**_CLIP_B32, "patch_size": 16, "image_size": 224},
 }
 
 
@@ -68,11 +84,6 @@ def _qwen_vl(section: Section) -> dict[str, Module]:
     return {"vision": _known(VISION_ENCODERS, vision)(vision), "llm": qwen2(text)}
 
 
-def _with_projector(encoder: VisionEncoder, projector: Projector) -> VisionEncoder:
-    fields = {name: getattr(encoder, name) for name in encoder.__slots__}
-    return VisionEncoder(**{**fields, "projector": projector})
-
-
 def _two_parts(section: Section, text_key: str) -> tuple[VisionEncoder, Decoder]:
     vision, text = (section.part(key, _NESTED_DEFAULTS) for key in ("vision_config", text_key))
     return _known(VISION_ENCODERS, vision)(vision), _known(DECODERS, text)(text)
@@ -87,13 +98,13 @@ def _internvl(section: Section) -> dict[str, Module]:
     wide = vision.block.hidden * merge
     widths = (wide, llm.block.hidden, llm.block.hidden)
     projector = Projector(merge=merge, widths=widths, norm_parameters=2 * wide)
-    return {"vision": _with_projector(vision, projector), "llm": llm}
+    return {"vision": replace(vision, projector=projector), "llm": llm}
 
 
 def _llava(section: Section) -> dict[str, Module]:
     vision, llm = _two_parts(section, "text_config")
     widths = (vision.block.hidden, llm.block.hidden, llm.block.hidden)
-    return {"vision": _with_projector(vision, Projector(merge=1, widths=widths)), "llm": llm}
+    return {"vision": replace(vision, projector=Projector(merge=1, widths=widths)), "llm": llm}
 
 
 def _qwen2_audio(section: Section) -> dict[str, Module]:
@@ -114,12 +125,45 @@ def _text_alone(path: str, kind: str) -> Callable[[Section], dict[str, Module]]:
     return read
 
 
+def _beside_vision(path: str, kind: str, vision_type: str) -> Callable[[Section], dict[str, Module]]:
+    """Read the vision encoder too, where the configuration has one."""
+    text_alone = _text_alone(path, kind)
+
+    def read(section: Section) -> dict[str, Module]:
+        text = text_alone(section)
+        if section.raw("vision_config", None) is None:
+            return text
+        vision = section.part("vision_config", _NESTED_DEFAULTS, vision_type)
+        encoder: VisionEncoder = _known(VISION_ENCODERS, vision)(vision)
+        if encoder.projector is None:
+            encoder = replace(encoder, projector=_pooled(section, vision, text["llm"].block.hidden))
+        return {"vision": encoder, **text}
+
+    return read
+
+
+def _pooled(section: Section, vision: Section, hidden: int) -> Projector:
+    """Return Gemma 3's: as many tokens of every image, each the mean of a square of patches, through one matrix."""
+    side, width = vision.count("image_size") // vision.count("patch_size"), vision.count("hidden_size")
+    tokens = section.count("mm_tokens_per_image", 256)
+    merge = (side // isqrt(tokens)) ** 2
+    if merge * tokens != side * side:
+        raise section.refuse("mm_tokens_per_image", tokens, f"must be {side} x {side} patches in squares")
+    return Projector(merge=merge, widths=(width, hidden), bias=False, norm_parameters=width)
+
+
+_VISION_BESIDE = {
+    **{kind: kind for kind in ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")},
+    "gemma3": "siglip_vision_model",
+}
+
 _SEVERAL: dict[str, Callable[[Section], dict[str, Module]]] = {
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), _qwen_vl),
     "internvl_chat": _internvl,
     "llava": _llava,
     "qwen2_audio": _qwen2_audio,
     **{name: _text_alone(*where) for name, where in TEXT_KEYS.items()},
+    **{name: _beside_vision(*TEXT_KEYS[name], vision) for name, vision in _VISION_BESIDE.items()},
 }
 
 
@@ -127,7 +171,10 @@ def _whole(part: str, read: Callable[[Section], Module]) -> Callable[[Section], 
     return lambda section: {part: read(section)}
 
 
-_VISION_ALONE = ("intern_vit_6b", "clip_vision_model", "qwen2_vl_vision", "qwen2_5_vl_vision")
+_VISION_ALONE = (
+    "intern_vit_6b", "clip_vision_model", "siglip_vision_model", "qwen2_vl_vision", "qwen2_5_vl_vision",
+    *(kind for kind in QWEN3_VITS if kind.endswith("_vision")),
+)  # fmt: skip
 _WHOLE: dict[str, Callable[[Section], dict[str, Module]]] = {
     **{kind: _whole("llm", read) for kind, read in DECODERS.items()},
     **{kind: _whole("vision", VISION_ENCODERS[kind]) for kind in _VISION_ALONE},

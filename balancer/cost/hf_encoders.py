@@ -6,7 +6,12 @@ from balancer.cost.hf_section import Section, all_biased, head_dim_of
 from balancer.cost.layers import Attention, Block, Convolution, Mlp, Projector
 from balancer.cost.shapes import AudioEncoder, VisionEncoder
 
-__all__ = ["VISION_ENCODERS", "whisper"]
+__all__ = ["QWEN3_VITS", "VISION_ENCODERS", "whisper"]
+
+QWEN3_VITS = tuple(
+    kind + part for kind in ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe") for part in ("", "_vision")
+)
+"""What configurations of Qwen3-VL and Qwen3.5 call their vision encoders."""
 
 
 def _intern_vit(section: Section) -> VisionEncoder:
@@ -97,6 +102,42 @@ def _qwen2_5_vit(section: Section) -> VisionEncoder:
     )
 
 
+def _qwen3_vit(section: Section) -> VisionEncoder:
+    """No windows; learned positions, and a merger more for each inner layer that feeds the LLM too (DeepStack)."""
+    hidden, merge = section.count("hidden_size"), section.count("spatial_merge_size") ** 2
+    patch, wide = section.count("patch_size"), hidden * merge
+    inner = section.raw("deepstack_visual_indexes", [])
+    if not isinstance(inner, list | tuple):
+        raise section.refuse("deepstack_visual_indexes", inner, "must be a list")
+    widths = (wide, wide, section.count("out_hidden_size"))
+    mlp = Mlp(hidden=hidden, intermediate=section.count("intermediate_size"), bias=True)
+    attention = all_biased(hidden, section.count("num_heads"), section, "num_heads")
+    return VisionEncoder(
+        block=Block(attention=attention, mlp=mlp, norm_parameters=4 * hidden),
+        layers=section.count("depth"),
+        patch_values=_channels(section) * section.count("temporal_patch_size") * patch * patch,
+        extra_parameters=hidden * (section.count("num_position_embeddings") + 1),
+        projector=Projector(merge=merge, widths=widths, norm_parameters=2 * hidden),
+        inner_projectors=(Projector(merge=merge, widths=widths, norm_parameters=2 * wide),) * len(inner),
+    )
+
+
+def _siglip(section: Section) -> VisionEncoder:
+    """No class token, learned positions, a norm after the last layer."""
+    if section.flag("vision_use_head", True):
+        raise section.refuse("vision_use_head", True, "must be false: no pooling head is counted")
+    hidden, patch, key = section.count("hidden_size"), section.count("patch_size"), "num_attention_heads"
+    attention = all_biased(hidden, section.count(key), section, key)
+    mlp = Mlp(hidden=hidden, intermediate=section.count("intermediate_size"), bias=True)
+    positions = (section.count("image_size") // patch) ** 2
+    return VisionEncoder(
+        block=Block(attention=attention, mlp=mlp, norm_parameters=4 * hidden),
+        layers=section.count("num_hidden_layers"),
+        patch_values=section.count("num_channels", 3) * patch * patch,
+        extra_parameters=hidden * (positions + 1 + 2),
+    )
+
+
 def whisper(section: Section, projector: Projector | None = None) -> AudioEncoder:
     """The encoder; keys have no bias, positions are a table that is not trained, yet counted."""
     hidden, key = section.count("d_model"), "encoder_attention_heads"
@@ -119,5 +160,7 @@ VISION_ENCODERS: dict[str, Callable[[Section], VisionEncoder]] = {
     "clip_vision_model": _clip_vision,
     **dict.fromkeys(("qwen2_vl", "qwen2_vl_vision"), _qwen2_vit),
     **dict.fromkeys(("qwen2_5_vl", "qwen2_5_vl_vision"), _qwen2_5_vit),
+    **dict.fromkeys(QWEN3_VITS, _qwen3_vit),
+    "siglip_vision_model": _siglip,
 }
 """Vision encoders by ``model_type``, of the whole or of the part that is nested."""

@@ -86,6 +86,8 @@ class CostModel:
         for name in ("constant", "a", "b", "c", "p"):
             object.__setattr__(self, name, int(getattr(self, name)))
         if self.a == self.b == self.c == 0 and not self.areas:
+            if self.constant:
+                raise ValueError(f"a cost needs a, b or an area above 0, got constant={self.constant} alone")
             raise ValueError("cost coefficients a and b must not both be 0")
         if self.c and (self.areas or self.constant):
             raise ValueError("costs with a convolution take no areas and no constant: plan them by a, b, c and p")

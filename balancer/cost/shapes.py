@@ -159,6 +159,8 @@ class VisionEncoder:
         Bias of the patch embedding, positions, class token, norms before and after.
     projector : Projector, optional
         The merger that follows, where it is part of the model.
+    inner_projectors : tuple of Projector
+        Those that follow layers before the last, as DeepStack has them.
     """
 
     block: Block
@@ -169,6 +171,7 @@ class VisionEncoder:
     full_layers: int = 0
     extra_parameters: int = 0
     projector: Projector | None = None
+    inner_projectors: tuple[Projector, ...] = ()
 
     def __post_init__(self) -> None:
         check_counts(self, 1, "layers", "patch_values")
@@ -182,10 +185,14 @@ class VisionEncoder:
             raise ValueError("VisionEncoder with a window has no class tokens, and full_layers <= layers")
 
     @property
+    def _projectors(self) -> tuple[Projector, ...]:
+        return self.inner_projectors + ((self.projector,) if self.projector is not None else ())
+
+    @property
     def parameters(self) -> int:
-        """All of them, the projector's too."""
+        """All of them, the projectors' too."""
         around = self.patch_values * self.block.hidden + self.extra_parameters
-        return self.layers * self.block.parameters + around + (self.projector.parameters if self.projector else 0)
+        return self.layers * self.block.parameters + around + sum(each.parameters for each in self._projectors)
 
     @property
     def active_parameters(self) -> int:
@@ -203,8 +210,7 @@ class VisionEncoder:
             per_square = self.full_layers * pair
         k = self.class_tokens  # l + k tokens go through the blocks
         a = per_token + 2 * k * per_square + 2 * self.patch_values * self.block.hidden
-        if self.projector is not None:
-            a += self.projector.flops_per_token
+        a += sum(each.flops_per_token for each in self._projectors)
         forward = LengthPolynomial(k * per_token + k * k * per_square, a, per_square, "patches of one image")
         return _passes(forward, backward, checkpointing)
 

@@ -107,14 +107,14 @@ def test_the_text_form_and_its_older_ones():
             "'window1024=5' must be one coefficient, but 'window1024' is there already",
         ),
         ("attention:diagonal=4", "names an unknown one; write attention:constant"),
-        ("attention:constant=4", "a and b must not both be 0"),
+        ("attention:constant=4", "a cost needs a, b or an area above 0, got constant=4 alone"),
         ("padded:diagonal=4", "names an unknown one; write padded"),
     ],
 )
 def test_bad_terms_are_named(text, words):
     with pytest.raises(ValueError, match=words) as caught:
         parse_cost(text)
-    assert text in str(caught.value) or "a and b" in words
+    assert text in str(caught.value) or "alone" in words
     assert "\n" not in str(caught.value)
 
 
@@ -123,10 +123,14 @@ def test_bad_terms_are_named(text, words):
     [
         ({"full": 1.5}, r"areas\['full'\] must be an integer >= 0, got 1.5"),
         ((("full", 1), ("full", 2)), "'full' twice"),
+        (5, "areas must map names of masks to work units a pair, got 5"),
+        ("full", "got 'full'"),
+        (["full"], "areas must map names of masks"),
+        ([("full", 1, 2)], "areas must map names of masks"),
     ],
 )
 def test_bad_areas_of_models(areas, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises((ValueError, TypeError), match=words):
         CostModel(areas=areas)
 
 

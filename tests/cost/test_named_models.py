@@ -8,6 +8,7 @@ from naive_flops import whisper_decoder_parameters
 import balancer
 from balancer.cost import MODELS, flops, module, read_config
 from balancer.cost.hf_config import MODEL_TYPES, modules_of
+from balancer.cost.hf_encoders import QWEN3_VITS
 from balancer.cost.hf_families import FAMILIES, TEXT_KEYS
 
 
@@ -224,5 +225,6 @@ def test_every_type_is_tested():
     covered = {config["model_type"] for config, _ in COUNTED} | set(SEVERAL)
     covered |= {model.config["model_type"] for model in MODELS.values()}
     spelled_otherwise = {"internlm2", "qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_vl_vision", "qwen2_audio_encoder"}
-    elsewhere = set(FAMILIES) | set(TEXT_KEYS)  # tests/cost/test_families.py
+    elsewhere = set(FAMILIES) | set(TEXT_KEYS) | set(QWEN3_VITS)  # test_families.py, test_vision.py
+    elsewhere |= {"siglip_vision_model"}
     assert set(MODEL_TYPES) == covered | spelled_otherwise | elsewhere

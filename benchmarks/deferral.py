@@ -1,12 +1,13 @@
 """Across steps: what it gains that samples run a few steps early or late, how close that is to the bound, its price.
 
-    python benchmarks/deferral.py [table] [counts] [online] [peers] [omni] [speed]
+    python benchmarks/deferral.py [table] [counts] [online] [peers] [omni] [phases] [speed]
 
 Documents of data/prolong_documents.parquet in the order of the file, cut at 131,072 tokens; a rank's share of a step is
 131,072 tokens, its cap 1.5 times that, a step's tokens within 5 %. All figures but times are the same on every machine;
 times are of this thread's processor.
 """
 
+import itertools
 import sys
 import time
 from pathlib import Path
@@ -15,7 +16,10 @@ import numpy as np
 import pyarrow.parquet as pq
 
 import balancer
-from balancer.cost import parse_cost
+from balancer.cost import flops, parse_cost
+from balancer.deferral.defer import Drawn
+from balancer.deferral.request import Request
+from balancer.deferral.work import PhaseWork, choose
 from solvers._jit import compile_at_once
 
 DATA = Path(__file__).parent.parent / "data"
@@ -184,6 +188,41 @@ def omni() -> None:
               f"{found.lower_bound / even:.4f}, planned {found.total / even:.4f}", flush=True)  # fmt: skip
 
 
+def phases() -> None:
+    """Pages with images, an encoder and a language model: what each phase in the lead reaches, and both in turn."""
+    table = pq.read_table(DATA / "docs_msdev_interleaved.parquet")
+    order = np.random.default_rng(0).permutation(len(table))
+    encoder, llm = (flops(name).integer_cost() for name in ("qwen2-vl-vit", "qwen2-7b"))
+    sides = zip(table["image_widths"].to_pylist(), table["image_heights"].to_pylist(), strict=True)
+    patches = [[patches_of(w, h) for w, h in zip(*of_page, strict=True)] for of_page in sides]
+    images = [encoder.model.sample_costs(np.array(each, dtype=np.int64)) * encoder.factor for each in patches]
+    tokens = (table["text_tokens"].to_numpy() + table["image_tokens"].to_numpy()).astype(np.int64)
+    unit = 10**9  # FLOPs
+    vision = (
+        np.array([each.sum() for each in images]) // unit,
+        np.array([each.max(initial=0) for each in images]) // unit,
+    )
+    text = llm.model.sample_costs(tokens) * llm.factor // unit
+    print("ranks   D   drawn   vision leads   llm leads   in turn   bound")
+    for ranks, batch, delay in itertools.product((16, 32), (2, 4), (1, 2, 4)):
+        drawn = order[: len(order) // (ranks * batch) * ranks * batch]
+        each = (PhaseWork(*vision, ranks).taken(drawn), PhaseWork(text, None, ranks).taken(drawn))
+        even = sum(int(phase.costs.sum()) / ranks for phase in each)
+        request = Request.of(ranks, ranks * batch, None, delay, delay, "exact", "5%", "linear", most_long_share=None,
+                             max_tokens_per_rank=None, micro_batch_tokens=None)  # fmt: skip
+        given = Drawn(request, tokens[drawn], request.nominal_steps(tokens[drawn]), phases=each).given()
+        alone = [choose((phase,), *given[1:]).step for phase in each]
+        both = choose(*given)
+        shown = [given.at_least(step) / even for step in (given.start, *alone, both.step)]
+        print(f"{ranks:2d} x {batch} {delay:2d}  {shown[0]:6.3f}  {shown[1]:13.3f}  {shown[2]:10.3f}  {shown[3]:8.3f}  "
+              f"{both.lower_bound / even:6.3f}")  # fmt: skip
+
+
+def patches_of(width: int, height: int) -> int:
+    """Patches of an image as Qwen2-VL cuts it, which has sides of whole 28 pixels."""
+    return (max(28, round(width / 28) * 28) // 14) * (max(28, round(height / 28) * 28) // 14)
+
+
 def speed() -> None:
     """Processor time of the whole call, bound and every step's plan included."""
     lengths = documents()
@@ -201,6 +240,7 @@ def speed() -> None:
 if __name__ == "__main__":
     compile_at_once()
     deferred(documents()[:3000], 2, 1)  # so that no time below has a compilation in it
-    parts = {"table": table, "counts": counts, "online": online, "peers": peers, "omni": omni, "speed": speed}
+    parts = {"table": table, "counts": counts, "online": online, "peers": peers, "omni": omni, "phases": phases,
+             "speed": speed}  # fmt: skip
     for part in sys.argv[1:] or parts:
         parts[part]()

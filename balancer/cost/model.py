@@ -1,7 +1,7 @@
 """Cost models: what a sample, or a padded mini-batch, costs in integer work units."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,8 @@ class CostModel:
         That of the model, where the cost is a named model's: ranks that exchange heads must divide them.
     model : str
         The model whose FLOPs it is, as reports name it; empty where nobody has said.
+    flops_of_unit : int
+        FLOPs of one work unit, where the cost is a named model's; 0 where nobody has said.
     constant : int
         Work units of a sample, or of a padded row, whatever its length, but for length 0.
     areas : mapping of str to int, or tuple of (str, int)
@@ -72,6 +74,7 @@ class CostModel:
     constant: int = 0
     areas: Terms = ()
     model: str = field(default="", repr=False, compare=False)
+    flops_of_unit: int = field(default=0, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         terms = dict(as_terms(self.areas))
@@ -124,6 +127,14 @@ class CostModel:
     def in_words(self) -> str:
         """Its text form, and the model that it is of, as reports say it."""
         return f"{self} of {self.model}" if self.model else str(self)
+
+    def times(self, factor: int) -> "CostModel":
+        """Return the same cost in a unit of which one of this cost's has `factor`; ValueError past int64."""
+        if not self.additive or self.sharing != Sharing():
+            raise UsageError(f"cost '{self}' is not one of plain terms, which can be told in another unit")
+        areas = tuple((name, value * factor) for name, value in self.areas)
+        terms = {name: getattr(self, name) * factor for name in ("a", "b", "constant")}
+        return replace(self, **terms, areas=areas, flops_of_unit=self.flops_of_unit // factor)
 
     def exact(self, length: int) -> int:
         """Cost of one sample, or of one padded row, whatever its size; with `c` without what a padded row costs."""

@@ -80,7 +80,9 @@ def parse_cost(text: str | CostModel) -> CostModel:
         raise TypeError(f"cost must be a string or a CostModel, got {text!r}")
     name, colon, rest = text.partition(":")
     if name == "flops":
-        return replace(flops(rest).cost_model(), attention=module(rest).block.attention, model=shown_name(rest))
+        cost = flops(rest).integer_cost()
+        return replace(cost.model, attention=module(rest).block.attention, model=shown_name(rest),
+                       flops_of_unit=cost.factor)  # fmt: skip
     if name not in COSTS:
         known = ", ".join([*(form for form, _ in COSTS.values()), "flops:qwen2-7b"])
         raise ValueError(f"unknown cost {text!r}; known costs are {known}")

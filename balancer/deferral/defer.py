@@ -1,17 +1,18 @@
 """Deferral of a whole epoch whose lengths are known."""
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-import solvers
 from balancer.cost import CostModel
 from balancer.deferral.effects import TrainingEffects, effects_of
-from balancer.deferral.request import Request
+from balancer.deferral.request import Request, held_in
+from balancer.deferral.work import Chosen, PhaseWork, choose
 from balancer.planning.planner import balance
 from solvers.deferral import windows
 from solvers.errors import ArgumentError, SolverError, UsageError
@@ -174,7 +175,7 @@ def defer(
     total = int(makespans.sum())
     sums = drawn.nominal_sums()
     return Deferral(
-        steps, every, displacement, makespans, -(-int(drawn.costs.sum()) // request.num_ranks), found.start_total,
+        steps, every, displacement, makespans, drawn.even_share, found.start_total,
         effects_of(drawn.lengths, drawn.nominal, step, request.long_from(sums[0])), why,
         lower_bound=found.lower_bound, bound_name=found.bound_name, status=status_of(total, found.lower_bound),
         runtime_s=time.perf_counter() - started,
@@ -192,21 +193,33 @@ def _keys(name: str, keys: ArrayLike, n: int) -> Ints:
 class Given(NamedTuple):
     """What the solver is given of all items; `limits` by keyword."""
 
-    costs: Ints
+    phases: tuple[PhaseWork, ...]
     rows: Ints
     spans: Ints
     start: Ints
     limits: dict[str, Any]
+
+    def at_least(self, step: Ints) -> int:
+        """Return what these steps of items take at least, over all phases."""
+        return sum(phase.at_least(step, int(self.spans[-1, 1]) + 1) for phase in self.phases)
+
+    def keeps_limits(self, step: Ints) -> bool:
+        """Return whether these steps of items hold what they must and may."""
+        return all(
+            bool(((held >= least) & (held <= most)).all()) for _, held, least, most in held_in(self.limits, step)
+        )
 
 
 class Drawn:
     """Samples in the order drawn, and the items that they are to the solver: those kept together are one."""
 
     def __init__(
-        self, request: Request, lengths: Ints, nominal: Ints, stage: Ints | None = None, keys: Ints | None = None
-    ) -> None:
+        self, request: Request, lengths: Ints, nominal: Ints, stage: Ints | None = None, keys: Ints | None = None,
+        phases: Sequence[PhaseWork] = (),
+    ) -> None:  # fmt: skip
+        """Take samples as drawn, and what each phase takes of them: by default one phase, of the request's cost."""
         self.request, self.lengths, self.nominal, self.stage, self.keys = request, lengths, nominal, stage, keys
-        self.costs = request.cost.sample_costs(lengths)
+        self.phases = tuple(phases) or (PhaseWork(request.cost.sample_costs(lengths), None, request.num_ranks),)
         self.num_steps = int(nominal[-1]) + 1
         self.item = np.arange(len(lengths)) if keys is None else np.unique(keys, return_inverse=True)[1]
         self.first = np.unique(self.item, return_index=True)[1]
@@ -238,15 +251,42 @@ class Drawn:
         items = {"tokens": self._of_items(self.lengths), "counts": self._of_items(np.ones_like(self.lengths)),
                  "longest": longest}  # fmt: skip
         rows, spans = self._windows()
-        limits = self.request.limits(items, start, self.nominal_sums())
-        return Given(self._of_items(self.costs), rows[self.first], spans, start, limits)
+        capped = [
+            (self._of_items(amounts), each.num_bins * most) for each in self.phases for amounts, most in each.capped
+        ]
+        limits = self.request.limits(items, start, self.nominal_sums(), capped=capped)
+        # What stays together does so on one rank of the last phase; of others the tallest sample is on one
+        phases = [each._replace(costs=self._of_items(each.costs), heights=self._tallest(each)) for each in self.phases]
+        if self.phases[-1].heights is None:
+            phases[-1] = phases[-1]._replace(heights=None)
+        return Given(tuple(phases), rows[self.first], spans, start, limits)
 
-    def solve(self) -> solvers.DeferralResult:
-        """Choose a step for each item."""
+    def _tallest(self, phase: PhaseWork) -> Ints | None:
+        if self.keys is None:
+            return phase.heights
+        tallest = np.zeros(len(self.first), dtype=np.int64)
+        np.maximum.at(tallest, self.item, phase.costs if phase.heights is None else phase.heights)
+        return tallest
+
+    @property
+    def even_share(self) -> int:
+        """What all steps take together if no rank ever waits, over all phases."""
+        return sum(-(-int(each.costs.sum()) // each.num_bins) for each in self.phases)
+
+    def solve(self) -> Chosen:
+        """Choose a step for each item; never worse than with half the delay, if its steps are within the limits too."""
         given = self.given()
-        return solvers.defer(
-            given.costs, given.rows, given.spans, self.request.num_ranks, start=given.start, **given.limits
-        )
+        found = choose(*given)
+        early, late = self.request.early // 2, self.request.late // 2
+        if early or late:
+            request = replace(self.request, early=early, late=late)
+            nearer = Drawn(request, self.lengths, self.nominal, self.stage, self.keys, self.phases)
+            # What is proven of nearer steps is little work, and as a rule it ends the comparison
+            if choose(*nearer.given(), search=False).lower_bound < found.total:
+                other = nearer.solve()
+                if other.total < found.total and given.keeps_limits(other.step):
+                    return found._replace(step=other.step, total=other.total)
+        return found
 
     def _windows(self) -> tuple[Ints, Ints]:
         """Return the row of each sample, and the window of each row: a nominal step, or its part within a stage."""
@@ -262,9 +302,9 @@ class Drawn:
         )
         return rows.ravel().astype(np.int64), spans
 
-    def planned(self, found: solvers.DeferralResult) -> tuple[Ints, Ints, str]:
+    def planned(self, found: Chosen) -> tuple[Ints, Ints, str]:
         """Return the step of each sample and the makespans, as the planner reaches them, and why they are nominal."""
-        step = found.step_of_item[self.item]
+        step = found.step[self.item]
         try:
             makespans, why = self._makespans(step), ""
         except SolverError as error:

@@ -1,22 +1,21 @@
 """One epoch in steps: chosen here, or by whoever wrote a plan, and then checked: judged by the same numbers."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-import solvers
 from balancer.deferral.defer import Drawn
 from balancer.deferral.effects import TrainingEffects, effects_of
-from balancer.deferral.request import Request
+from balancer.deferral.request import Request, held_in
+from balancer.deferral.work import Chosen, PhaseWork, choose
 from solvers.errors import UsageError
 
 __all__ = ["EpochSteps", "check_steps", "choose_steps"]
 
 Ints = NDArray[np.int64]
-
-_NO_SEARCH = 1e-9  # seconds' worth of work: the bound alone
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,8 +28,9 @@ class EpochSteps:
         Of each sample, in the order of the epoch; -1 of those left out with a short last step.
     sizes : int64[T]
         Samples of each step.
-    even_share, floor, lower_bound : int
-        What all steps take together if no rank ever waits; at least without deferral; at least with it.
+    even_share, floor, chosen_floor, lower_bound : int
+        What all steps take together if no rank ever waits; at least without deferral; these steps at least; any steps
+        within windows and limits at least.
     effects : TrainingEffects
     """
 
@@ -39,6 +39,7 @@ class EpochSteps:
     sizes: Ints
     even_share: int
     floor: int
+    chosen_floor: int
     lower_bound: int
     effects: TrainingEffects
 
@@ -46,13 +47,14 @@ class EpochSteps:
         """Return what there is to report of it."""
         return {
             "steps": len(self.sizes), "even_share": self.even_share, "floor": self.floor,
-            "lower_bound": self.lower_bound, **asdict(self.effects),
+            "chosen_floor": self.chosen_floor, "lower_bound": self.lower_bound, **asdict(self.effects),
         }  # fmt: skip
 
 
 def choose_steps(
-    request: Request, lengths: Ints, stage: NDArray[Any] | None, keys: NDArray[Any] | None, drop_last: bool
-) -> EpochSteps:
+    request: Request, lengths: Ints, stage: NDArray[Any] | None, keys: NDArray[Any] | None, drop_last: bool,
+    phases: Sequence[PhaseWork] = (),
+) -> EpochSteps:  # fmt: skip
     """Choose the step of each sample of an epoch.
 
     Parameters
@@ -64,15 +66,17 @@ def choose_steps(
         What no sample is moved across, and what stays together.
     drop_last : bool
         Leave out a short last step.
+    phases : sequence of PhaseWork, optional
+        What each phase takes of all samples; by default one phase, of the request's cost.
     """
     nominal = request.nominal_steps(request.checked(lengths), drop_last)
-    drawn, kept = _drawn(request, lengths, nominal, stage, keys)
+    drawn, kept = _drawn(request, lengths, nominal, stage, keys, phases)
     if drawn is None:
-        return _found(request, drawn, nominal, nominal, kept, 0, 0)
+        return _found(request, drawn, nominal, nominal, kept, None)
     found = drawn.solve()
     step = nominal.copy()
-    step[kept] = found.step_of_item[drawn.item]
-    return _found(request, drawn, nominal, step, kept, found.start_total, found.lower_bound)
+    step[kept] = found.step[drawn.item]
+    return _found(request, drawn, nominal, step, kept, found)
 
 
 def check_steps(
@@ -81,6 +85,7 @@ def check_steps(
     stage: NDArray[Any] | None,
     keys: NDArray[Any] | None,
     drop_last: bool,
+    phases: Sequence[PhaseWork] = (),
     *,
     step: Ints,
 ) -> EpochSteps:
@@ -96,9 +101,9 @@ def check_steps(
         i = int(np.argmax(odd))
         raise UsageError(f"sample {{sample}} of the epoch is {'not placed' if step[i] < 0 else 'placed'}, which it must"
                          f"{'' if step[i] < 0 else ' not'} be", sample=i)  # fmt: skip
-    drawn, kept = _drawn(request, lengths, nominal, stage, keys)
+    drawn, kept = _drawn(request, lengths, nominal, stage, keys, phases)
     if drawn is None:
-        return _found(request, drawn, nominal, step, kept, 0, 0)
+        return _found(request, drawn, nominal, step, kept, None)
     here = step[kept]
     given = drawn.given()
     spans = np.asarray(given.spans)[given.rows[drawn.item]]
@@ -108,44 +113,40 @@ def check_steps(
                          f"{spans[i].tolist()}")  # fmt: skip
     if (apart := here != here[drawn.first[drawn.item]]).any():
         raise UsageError(f"sample {int(kept[np.argmax(apart)])} of the epoch is not with those it stays together with")
-    _check_limits(given.limits, here[drawn.first], drawn.num_steps)
-    found = solvers.defer(given.costs, given.rows, spans=given.spans, num_bins=request.num_ranks, start=given.start,
-                          time_budget=_NO_SEARCH, **given.limits)  # fmt: skip
-    return _found(request, drawn, nominal, step, kept, found.start_total, found.lower_bound)
+    _check_limits(given.limits, here[drawn.first])
+    found = choose(*given, search=False)._replace(total=given.at_least(here[drawn.first]))
+    return _found(request, drawn, nominal, step, kept, found)
 
 
 def _drawn(
-    request: Request, lengths: Ints, nominal: Ints, stage: NDArray[Any] | None, keys: NDArray[Any] | None
-) -> tuple[Drawn | None, Ints]:
+    request: Request, lengths: Ints, nominal: Ints, stage: NDArray[Any] | None, keys: NDArray[Any] | None,
+    phases: Sequence[PhaseWork],
+) -> tuple[Drawn | None, Ints]:  # fmt: skip
     """Return the samples that are not left out as the solver sees them, None if all are, and which they are."""
     kept = np.flatnonzero(nominal >= 0)
-    codes = (None if of is None else np.unique(of[kept], return_inverse=True)[1].astype(np.int64)
-             for of in (stage, keys))  # fmt: skip
-    return (Drawn(request, lengths[kept], nominal[kept], *codes) if len(kept) else None), kept
+    stages, together = (None if of is None else np.unique(of[kept], return_inverse=True)[1].astype(np.int64)
+                        for of in (stage, keys))  # fmt: skip
+    works = [each.taken(kept) for each in phases]
+    drawn = Drawn(request, lengths[kept], nominal[kept], stages, together, works) if len(kept) else None
+    return drawn, kept
 
 
 def _found(
-    request: Request, drawn: Drawn | None, nominal: Ints, step: Ints, kept: Ints, floor: int, bound: int
+    request: Request, drawn: Drawn | None, nominal: Ints, step: Ints, kept: Ints, found: Chosen | None
 ) -> EpochSteps:
     steps = 0 if drawn is None else drawn.num_steps
     sizes = np.bincount(step[kept], minlength=steps).astype(np.int64)
     lengths = np.empty(0, dtype=np.int64) if drawn is None else drawn.lengths
     long_from = 0 if drawn is None else request.long_from(drawn.nominal_sums()[0])
-    even = 0 if drawn is None else -(-int(drawn.costs.sum()) // request.num_ranks)
+    even = 0 if drawn is None else drawn.even_share
     effects = effects_of(lengths, nominal[kept], step[kept], long_from)
-    return EpochSteps(step, nominal, sizes, even, floor, bound, effects)
+    proven = (0, 0, 0) if found is None else (found.start_total, found.total, found.lower_bound)
+    return EpochSteps(step, nominal, sizes, even, *proven, effects)
 
 
-def _check_limits(limits: dict[str, Any], step: Ints, num_steps: int) -> None:
+def _check_limits(limits: dict[str, Any], step: Ints) -> None:
     """Raise unless every step holds what it must and may."""
-    asked = [("tokens", limits["tokens"], *limits["token_limits"]), ("samples", limits["counts"],
-             *limits["count_limits"])]  # fmt: skip
-    none = np.zeros(num_steps, dtype=np.int64)
-    asked += [("long samples' tokens or samples", size, none, most)
-              for size, most in zip(limits.get("sizes", ()), limits.get("size_limits", ()), strict=True)]  # fmt: skip
-    for name, amounts, least, most in asked:
-        held = np.zeros(num_steps, dtype=np.int64)
-        np.add.at(held, step, amounts)
+    for name, held, least, most in held_in(limits, step):
         if (odd := (held < least) | (held > most)).any():
             t = int(np.argmax(odd))
             raise UsageError(

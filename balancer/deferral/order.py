@@ -46,7 +46,7 @@ def deferred_order(lengths: Ints, cuts: list[dict[str, Any]], drop_last: bool = 
         here = lengths[left]
         step = request.nominal_steps(here, drop_last)
         if len(kept := np.flatnonzero(step >= 0)):
-            step[kept] = Drawn(request, here[kept], step[kept]).solve().step_of_item
+            step[kept] = Drawn(request, here[kept], step[kept]).solve().step
         step[step < 0] = len(here)
         order = left[np.argsort(step, kind="stable")]
         count = len(order) if later is None else later["from"] - cut["from"]

@@ -1,5 +1,6 @@
 """What a caller asks of deferral: how steps are cut, how far samples may move, and what a step may then hold."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Self
@@ -12,7 +13,7 @@ from solvers.arguments import as_costs, as_count, as_share
 from solvers.deferral import UNLIMITED
 from solvers.errors import ArgumentError, UsageError
 
-__all__ = ["Request"]
+__all__ = ["Request", "held_in"]
 
 Ints = NDArray[np.int64]
 
@@ -116,7 +117,10 @@ class Request:
         tokens = np.full(len(nominal), self.step_tokens) if self.step_tokens else self._mean(nominal)
         return _around(tokens, self.tokens_within, nominal)[1]
 
-    def limits(self, items: dict[str, Ints], start: Ints, nominal: Ints, first: int = 0) -> dict[str, Any]:
+    def limits(
+        self, items: dict[str, Ints], start: Ints, nominal: Ints, first: int = 0,
+        capped: Sequence[tuple[Ints, int]] = (),
+    ) -> dict[str, Any]:  # fmt: skip
         """Return the limits of steps as the solver takes them, widened to what they hold at the start.
 
         Parameters
@@ -127,6 +131,8 @@ class Request:
             Steps to begin with, counted from `first`.
         nominal : int64[2, T']
             Tokens and samples of all nominal steps known, those before `first` too.
+        capped : sequence of (int64[n], int)
+            Further amounts of items, and the most that a step may have of each.
         """
         steps = nominal.shape[1] - first
         held = {name: _sums(amounts, start, steps) for name, amounts in items.items()}
@@ -145,12 +151,14 @@ class Request:
         else:
             fewest = np.maximum(fewest, np.minimum(held["counts"], 1))  # no step goes empty
         found["count_limits"] = np.stack([fewest, many])
-        found |= self._further(items, start, tokens)
+        found |= self._further(items, start, tokens, capped)
         return found
 
-    def _further(self, items: dict[str, Ints], start: Ints, tokens: Ints) -> dict[str, Any]:
+    def _further(
+        self, items: dict[str, Ints], start: Ints, tokens: Ints, capped: Sequence[tuple[Ints, int]]
+    ) -> dict[str, Any]:
         """Return what else is limited: samples that share a rank with none like them, and tokens of long ones."""
-        sizes, most = [], []
+        sizes, most = [amounts for amounts, _ in capped], [np.full(len(tokens), cap) for _, cap in capped]
         if (cap := self.max_tokens_per_rank) is not None:
             sizes.append((2 * items["tokens"] > cap).astype(np.int64))
             most.append(np.full(len(tokens), self.num_ranks))
@@ -171,6 +179,16 @@ class Request:
         low, high = np.maximum(steps - self.late, 0), np.minimum(steps + self.early, len(amounts) - 1) + 1
         mean: Ints = (before[high] - before[low]) // (high - low)
         return mean
+
+
+def held_in(limits: dict[str, Any], step: Ints) -> Iterator[tuple[str, Ints, Ints, Ints]]:
+    """Yield each quantity that is limited: its name; what steps hold of it, at least and at most: int64[T] each."""
+    tokens, counts = limits["token_limits"], limits["count_limits"]
+    steps = tokens.shape[1]
+    yield "tokens", _sums(limits["tokens"], step, steps), tokens[0], tokens[1]
+    yield "samples", _sums(limits["counts"], step, steps), counts[0], counts[1]
+    for size, most in zip(limits.get("sizes", ()), limits.get("size_limits", ()), strict=True):
+        yield "of a capped quantity", _sums(size, step, steps), np.zeros_like(most), most
 
 
 def _sums(amounts: Ints, step: Ints, steps: int) -> Ints:

@@ -7,14 +7,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.cost import parse_cost
 from balancer.deferral.epoch import EpochSteps, check_steps, choose_steps
 from balancer.deferral.request import Request
+from balancer.deferral.work import PhaseWork
 from balancer.errors import InputError, PlanError
 from balancer.io.logs import LengthLog
 from balancer.io.plan_reader import PlanFile
 from balancer.offline.settings import LogSettings
 from balancer.problem.block import Block
 from balancer.problem.cuts import WHOLE_SHARES
+from balancer.problem.phases import Columns, Phase, PhaseItems, of_phase, resolve_phases
 from balancer.problem.setup import Setup
 from balancer.problem.shuffle import shuffled
 from solvers.errors import SolverError, UsageError, WordedError, Wording
@@ -50,11 +53,10 @@ def request_of(settings: LogSettings) -> Request:
 
 def _refuse(setup: Setup) -> None:
     """Refuse what makes a step's makespan more than a matter of its samples' costs."""
-    cut, phase = setup.settings.cut, setup.phases[-1]
-    if len(setup.phases) > 1:
-        raise UsageError("{defer} and {step_tokens} are for one phase", "leave them out")
-    if setup.several_items:
-        raise UsageError("{defer} and {step_tokens} are for samples of one item")
+    cut = setup.settings.cut
+    if setup.settings.mode != "separate":
+        raise UsageError("{defer} and {step_tokens} are for phases that are balanced each for itself",
+                         "use {mode='separate'}")  # fmt: skip
     if cut is not WHOLE_SHARES and (cut.name != "micro_batches" or cut.meets not in ("step", "lockstep")):
         raise UsageError(
             "{defer} and {step_tokens} are for whole shares and micro-batches in lockstep or step, not for {cut}",
@@ -63,9 +65,19 @@ def _refuse(setup: Setup) -> None:
     if cut.over_long == "drop":
         raise UsageError("{over_long='drop'} cannot be combined with {defer} and {step_tokens}, as what is left out "
                          "has no step")  # fmt: skip
-    for name in ("rank_speeds", "initial_loads", "allowed_ranks"):
+    for phase in setup.phases:
+        with of_phase(phase.name):
+            _refuse_phase(phase, phase is setup.phases[-1])
+
+
+def _refuse_phase(phase: Phase, is_last: bool) -> None:
+    named = ["rank_speeds", "initial_loads", "allowed_ranks", "sequence_parallel"]
+    for name in named if is_last else [*named, "keep_together"]:
         if getattr(phase, name):
             raise UsageError(f"{{{name}}} cannot be combined with {{defer}} and {{step_tokens}}")
+    if not (cost := parse_cost(phase.cost)).additive:
+        raise UsageError("samples cannot be deferred under {cost} = {given}: what a step costs then depends on its "
+                         "plan", "{cost} must be a sum over samples", given=str(cost))  # fmt: skip
 
 
 def epochs_of(
@@ -92,10 +104,38 @@ def epochs_of(
 
 
 def _given(settings: LogSettings, whole: Block, numbers: Ints) -> tuple[Any, ...]:
-    """Return lengths, stages and keys of an epoch, in its order, and whether a short last step is left out."""
+    """Return lengths, stages and keys of an epoch, in its order, whether a short last step is left out, and work."""
     stage, together = settings.across and settings.across.stage, settings.setup.phases[-1].keep_together
     keys = (whole.keys[name][numbers] if name else None for name in (stage, together))
-    return (whole.sums[settings.setup.phases[-1].items][numbers], *keys, settings.drop_last)
+    length = whole.sums[settings.setup.phases[-1].items][numbers]
+    return (length, *keys, settings.drop_last, _work(settings.setup, whole, numbers))
+
+
+def _work(setup: Setup, whole: Block, numbers: Ints) -> list[PhaseWork]:
+    """Return what each phase takes of an epoch's samples; nothing where its only phase is all that is asked for."""
+    if len(setup.phases) == 1 and not setup.phases[0].caps:
+        return []
+    columns: Columns = {**whole.sums, **whole.lists}
+    found = resolve_phases(columns, setup.phases, setup.topology.num_ranks, whole.keys)
+    return [_work_of(items, setup, len(whole)).taken(numbers) for items in found]
+
+
+def _work_of(items: PhaseItems, setup: Setup, num_samples: int) -> PhaseWork:
+    """Return what a phase takes of samples, whose items may run on several ranks."""
+
+    def sums(amounts: Ints) -> Ints:
+        total = np.zeros(num_samples, dtype=np.int64)
+        np.add.at(total, items.sample_of_item, amounts)
+        return total
+
+    phase, each = items.phase, items.cost.sample_costs(items.lengths)
+    costs, tallest = sums(each), np.zeros(num_samples, dtype=np.int64)
+    np.maximum.at(tallest, items.sample_of_item, each)
+    capped = [(sums(amounts), most) for amounts, most in zip(items.cap_amounts, phase.caps.values(), strict=True)]
+    if phase.max_tokens_per_rank is not None and phase is not setup.phases[-1]:  # of the last one the request says it
+        capped.append((sums(items.lengths), phase.max_tokens_per_rank))
+    alone = np.array_equal(costs, tallest)  # one item a sample, all of it on one rank
+    return PhaseWork(costs, None if alone else tallest, setup.topology_of(phase.name).num_ranks, tuple(capped))
 
 
 def _steps_of(log: LengthLog, settings: LogSettings, whole: Block, numbers: Ints) -> EpochSteps:

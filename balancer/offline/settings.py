@@ -41,6 +41,8 @@ class LogSettings:
         if self.batch_per_rank is not None or self.across is None or self.across.step_tokens is None:
             as_count("batch_per_rank", self.batch_per_rank)
             as_count("global batch (ranks * batch_per_rank)", self.samples_per_step)
+        if self.across is not None and len(self.setup.phases) > 1:  # whose makespans are added up
+            object.__setattr__(self, "setup", self.setup.in_one_unit())
         as_count("epochs", self.epochs)
         as_integer("first_epoch", self.first_epoch)
         as_integer("first_sample", self.first_sample)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,24 @@ class Setup:
         object.__setattr__(self, "_meshes", meshes)
         of_gpus = self.topology
         object.__setattr__(self, "_topologies", {name: mesh.topology(of_gpus) for name, mesh in meshes.items()})
+
+    def in_one_unit(self) -> "Setup":
+        """Return the setup with costs that can be added up over phases: of named models in one unit of FLOPs.
+
+        Of other costs nobody can tell, so their units are taken for one; UsageError where both kinds are there.
+        """
+        costs = {phase.name: parse_cost(phase.cost) for phase in self.phases}
+        units = {name: cost.flops_of_unit for name, cost in costs.items()}
+        if not any(units.values()):
+            return self
+        if odd := [name for name, unit in units.items() if not unit]:
+            raise UsageError(
+                "costs of phases must be in one unit to be added up, flops:MODEL of all or of none, got {cost} of "
+                "{name}", cost=str(costs[odd[0]]), name=odd[0],
+            )  # fmt: skip
+        common = gcd(*units.values())
+        phases = (replace(phase, cost=costs[phase.name].times(units[phase.name] // common)) for phase in self.phases)
+        return replace(self, phases=tuple(phases))
 
     def topology_of(self, phase: str) -> Topology:
         """Return what a phase is planned over: the ranks, or with layouts its replicas."""

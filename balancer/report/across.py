@@ -5,7 +5,7 @@ from typing import Any
 
 __all__ = ["across_lines", "joined"]
 
-_SUMS = ("steps", "even_share", "floor", "lower_bound")
+_SUMS = ("steps", "even_share", "floor", "chosen_floor", "lower_bound")
 _LARGEST = ("largest_displacement", "long_from")
 
 
@@ -21,7 +21,8 @@ def joined(epochs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         else:  # before and after
             found[name] = [sum(of) / len(of) for of in zip(*values, strict=True)]
     even = found["even_share"]
-    for name, part in (("floor", "imbalance_ratio_without"), ("lower_bound", "imbalance_ratio_best_possible")):
+    parts = "imbalance_ratio_without", "imbalance_ratio_of_steps", "imbalance_ratio_best_possible"
+    for name, part in zip(("floor", "chosen_floor", "lower_bound"), parts, strict=True):
         found[part] = found[name] / even if even else 1.0
     return dict(sorted(found.items()))
 
@@ -41,8 +42,9 @@ def across_lines(epochs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         f"{found['largest_displacement']} at most; rank correlation with length {found['drift']:.2f}."
     )
     yield (
-        f"without deferral steps take at least {found['imbalance_ratio_without']:.3f} of the even share, with it at "
-        f"least {found['imbalance_ratio_best_possible']:.3f} (proven)."
+        f"without deferral steps take at least {found['imbalance_ratio_without']:.3f} of the even share, these steps "
+        f"{found['imbalance_ratio_of_steps']:.3f}, any within the limits {found['imbalance_ratio_best_possible']:.3f} "
+        "(proven)."
     )
     (before, after), (spread, spread_after) = found["long_share"], found["long_spread"]
     yield (

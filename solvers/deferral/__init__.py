@@ -1,8 +1,8 @@
 """Items to steps, each within a window: tall items share steps, so that fewer steps wait for one of them."""
 
 from solvers.deferral._problem import UNLIMITED, windows
-from solvers.deferral.solver import defer
+from solvers.deferral.solver import defer, least_makespans
 from solvers.deferral.types import DeferralResult
 from solvers.deferral.verify import check_deferral
 
-__all__ = ["UNLIMITED", "DeferralResult", "check_deferral", "defer", "windows"]
+__all__ = ["UNLIMITED", "DeferralResult", "check_deferral", "defer", "least_makespans", "windows"]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from solvers._jit import helper, kernel
 from solvers._loops import copy, copy_table
-from solvers.deferral._problem import ITEMS, TOKENS, UNLIMITED, VOLUME, Problem, sums_of
+from solvers.deferral._problem import ITEMS, TOKENS, UNLIMITED, VOLUME, Problem, bin_times, sums_of
 from solvers.deferral.bounds import Prices
 from solvers.groups import read_only
 
@@ -349,7 +349,8 @@ def _stretches(problem: Problem, prices: Prices) -> Iterator[tuple[slice, slice,
     reach = int((problem.last - problem.first).max())
     size, margin = max(_STRETCH, 8 * reach), 2 * reach
     steps = problem.num_steps
-    if steps <= size or len(problem.first) != steps:
+    # Rows that do not start in the step of their number cannot be cut where steps are
+    if steps <= size or len(problem.first) != steps or not np.array_equal(problem.rows, problem.start):
         yield slice(0, steps), slice(0, steps), _Stretch(problem, prices)
         return
     for begin in range(0, steps, size - 2 * margin):
@@ -402,14 +403,4 @@ def search(problem: Problem, prices: Prices, cover: Ints, work: int) -> Ints:
 
 def floors_of(problem: Problem, step: Ints) -> Ints:
     """Return what all bins of each step take together at least, idle time included: int64[T]. O(n log n)."""
-    steps, bins = problem.num_steps, problem.num_bins
-    volumes = sums_of(problem, step)[:, VOLUME].copy()
-    order = np.lexsort((-problem.heights, step))
-    heights, begins = problem.heights[order], np.searchsorted(step[order], np.arange(steps + 1))
-    for t in range(steps):
-        tops = heights[begins[t] : begins[t + 1]]
-        if len(tops):
-            volumes[t] = max(int(volumes[t]), bins * int(tops[0]))
-        if problem.whole and len(tops) > bins:
-            volumes[t] = max(int(volumes[t]), bins * int(tops[bins - 1] + tops[bins]))
-    return volumes
+    return bin_times(problem.volumes, problem.heights, step, problem.num_steps, problem.num_bins, problem.whole)

@@ -2,11 +2,12 @@
 
 import time
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from solvers._budget import work_units
 from solvers.arguments import as_budget
-from solvers.deferral._problem import as_given
+from solvers.deferral._problem import as_given, bin_times
 from solvers.deferral._search import floors_of, search
 from solvers.deferral.bounds import cover_bound, price_steps
 from solvers.deferral.types import DeferralResult
@@ -104,3 +105,25 @@ def defer(
         prices.values, prices.bits, lower_bound=bound, bound_name="cover" if cover.wasted else "mean",
         status=status_of(total, bound), runtime_s=time.perf_counter() - started,
     )  # fmt: skip
+
+
+def least_makespans(
+    costs: NDArray[np.int64], step: NDArray[np.int64], num_steps: int, num_bins: int,
+    heights: NDArray[np.int64] | None = None,
+) -> NDArray[np.int64]:  # fmt: skip
+    """Return what each step takes at least with these items, however they are packed into bins: int64[T].
+
+    Parameters
+    ----------
+    costs, heights : int64[n]
+        As given to :func:`defer`, whose checks they have passed.
+    step : int64[n]
+        The step of each item, of 0..T-1.
+
+    Examples
+    --------
+    >>> least_makespans(np.array([9, 1, 9, 1]), np.array([0, 1, 0, 1]), 2, 2).tolist()
+    [9, 1]
+    """
+    times = bin_times(costs, costs if heights is None else heights, step, num_steps, num_bins, heights is None)
+    return -(-times // num_bins)

@@ -7,7 +7,7 @@ import pytest
 from deferral_oracles import least_total, makespans, sums
 
 import solvers
-from solvers.deferral import UNLIMITED, check_deferral, defer, windows
+from solvers.deferral import UNLIMITED, check_deferral, defer, least_makespans, windows
 
 
 def tiny(seed: int):
@@ -232,3 +232,13 @@ def test_a_result_of_other_shapes_or_kinds_is_refused_in_words(name, damage):
     found = solvers.defer(*given, 2)
     with pytest.raises(solvers.CertificateError):
         check_deferral(*given, dataclasses.replace(found, **{name: damage(getattr(found, name))}), num_bins=2)
+
+
+def test_steps_to_begin_with_may_be_any_of_the_windows():
+    rng = np.random.default_rng(3)
+    costs, rows = rng.integers(1, 1000, 1500), np.arange(1500) // 10
+    spans = windows(150, 1, 1)
+    start = np.clip(rows + rng.integers(-1, 2, 1500), 0, 149)
+    found = defer(costs, rows, spans, 2, start=start)
+    check_deferral(costs, rows, spans, found, num_bins=2)
+    assert found.total <= found.start_total == least_makespans(costs, start, 150, 2).sum()

@@ -239,3 +239,64 @@ def test_continue_is_refused(run: Callable[..., str], log: Path, tmp_path: Path)
     run("plan", log, *BY_COUNT, "--defer", "2", "--out", out)
     text = run("plan", log, *BY_COUNT, "--continue", out, "--at-step", "3", ok=False)
     assert "its samples run early or late" in text
+
+
+PHASE_NAMES = "vision", "llm"
+PHASES = ["--phase", "vision=lengths(images)", "--phase", "llm=tokens", "--ranks", str(RANKS)]
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(2)
+    images = [np.minimum(rng.lognormal(5, 1.2, rng.integers(0, 5)), 4000).astype(int).tolist() for _ in range(240)]
+    tokens = np.minimum(rng.lognormal(5, 1.3, 240), 2500).astype(np.int64) + 1
+    path = tmp_path / "pages.parquet"
+    pq.write_table(pa.table({"tokens": tokens, "images": images, "prompt": np.arange(240) // 2}), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        [],
+        ["--cost", "vision=flops:qwen2-vl-vit", "--cost", "llm=flops:qwen2-7b"],
+        ["--keep-together", "llm=prompt", "--max-tokens-per-rank", "vision=9000"],
+    ],
+)
+def test_several_phases(run: Callable[..., str], pages: Path, tmp_path: Path, how: list[str]) -> None:
+    out = tmp_path / "plan.parquet"
+    asked = [*PHASES, *how, "--batch-per-rank", "6"]
+    told = json.loads(run("plan", pages, *asked, "--defer", "2", "--out", out, "--json"))
+    assert told["across_steps"] == json.loads(run("report", out, "--json"))["across_steps"]
+    plain = json.loads(run("plan", pages, *asked, "--defer-early", "0", "--defer-late", "0", "--json"))
+    across = told["across_steps"]
+    assert across["even_share"] <= across["lower_bound"] <= across["chosen_floor"] < across["floor"]
+    before, after = (
+        sum(each["phases"][name]["imbalance_ratio_after"] for name in PHASE_NAMES) for each in (plain, told)
+    )
+    assert after < before
+    if "--cost" in how:  # in one unit
+        assert told["cost"]["vision"] == "quadratic:a=313375,b=40"
+        assert told["models"] == {"llm": "qwen2-7b", "vision": "qwen2-vl-vit"}
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        (["--cost", "vision=padded"], "phase 'vision': samples cannot be deferred under"),
+        (["--keep-together", "vision=prompt"], "phase 'vision': --keep-together cannot be combined with --defer"),
+        (["--mode", "joint"], "are for phases that are balanced each for itself"),
+        (["--cost", "vision=flops:qwen2-vl-vit"], "must be in one unit to be added up, flops:MODEL of all or of none"),
+    ],
+)
+def test_several_phases_refused(run: Callable[..., str], pages: Path, how: list[str], told: str) -> None:
+    text = run("plan", pages, *PHASES, *how, "--batch-per-rank", "6", "--defer", "2", ok=False)
+    assert told in text, text
+
+
+def test_caps_on_columns_hold_before_the_plan_does(run: Callable[..., str], log: Path, tmp_path: Path) -> None:
+    out = tmp_path / "plan.parquet"
+    run("plan", log, *BY_TOKENS, "--defer", "3", "--cap", "stage=150", "--out", out)
+    rows, stage = rows_of(out), pq.read_table(log)["stage"].to_numpy()
+    held = np.bincount(rows["step"] * RANKS + rows["rank"], stage[rows["sample"]])
+    assert held.max() <= 150

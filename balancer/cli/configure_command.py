@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from balancer.cli.layouts import layout_arguments
+from balancer.cli.layouts import about_layouts, layout_arguments
 from balancer.cli.options import add_options, cluster_option, json_option, log_argument, module_options, rate_options
 from balancer.cli.parser import command
 from balancer.cli.pictures import PictureFiles
@@ -18,10 +18,9 @@ from balancer.cli.settings import by_phase
 from balancer.cli.step_options import step_option
 from balancer.errors import InputError
 from balancer.io._atomic import target_of, write_whole
-from balancer.io.log_files import LogPath, files_of
+from balancer.io.log_files import LogPath
 from balancer.io.logs import open_log
 from balancer.problem.layout import LAYOUT_MODES, StepLayout
-from balancer.report.summary import JSON_VERSION
 from balancer.report.text import printable
 from balancer.simulate.configure import LAST_S, Configuration, configure
 
@@ -106,11 +105,8 @@ def configure_command(log: LogPath, as_json: bool, out: str | None, page: str | 
 
         write_layout_page(page, found, paths[0])
     if as_json:
-        asked_of = {
-            "version": JSON_VERSION, "log": [str(file) for file in files_of(log)], "gpus": options["num_gpus"],
-            "batch": options["batch"],
-        }  # fmt: skip
-        click.echo(json.dumps(asked_of | found.to_json() | {"runtime_s": runtime_s}, indent=2))
+        told = about_layouts(log, asked, gpus=options["num_gpus"], batch=options["batch"])
+        click.echo(json.dumps(told | found.to_json() | {"runtime_s": runtime_s}, indent=2))
         return
     from balancer.report.layouts import print_configuration
 

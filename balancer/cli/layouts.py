@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ from click.core import ParameterSource
 from balancer.cli.run import table_console
 from balancer.cli.settings import by_phase, read_pieces
 from balancer.cli.wording import GIVEN_IN, of_layout
+from balancer.cost import CostModel, module
 from balancer.cost.throughput import ThroughputCurve
 from balancer.errors import InputError
 from balancer.io.log_files import LogPath, files_of
@@ -22,7 +24,7 @@ from balancer.simulate.configure import price_layouts
 from balancer.simulate.given import given_of
 from balancer.simulate.layout_price import Priced
 
-__all__ = ["compare_layouts", "layout_arguments"]
+__all__ = ["about_layouts", "compare_layouts", "layout_arguments"]
 
 
 def layout_arguments(options: dict[str, Any]) -> dict[str, Any]:
@@ -45,6 +47,18 @@ def layout_arguments(options: dict[str, Any]) -> dict[str, Any]:
         "efficiency": options["efficiency"],
         "overlap": options["overlap"],
     }
+
+
+def about_layouts(log: LogPath, asked: Mapping[str, Any], **sizes: int) -> dict[str, Any]:
+    """Return what layouts were priced of, as documents have it; costs are FLOPs, or elements where items are cut."""
+    models, pieces = asked["models"], asked["pieces"]
+    costs = {
+        name: CostModel() if name in pieces else module(model).flops().cost_model() for name, model in models.items()
+    }
+    return {
+        "version": JSON_VERSION, "log": [str(file) for file in files_of(log)], **sizes,
+        "cost": {name: str(cost) for name, cost in costs.items()}, "models": models,
+    }  # fmt: skip
 
 
 _PRICED_BY = {
@@ -97,11 +111,8 @@ def compare_layouts(log: LogPath, options: dict[str, Any], cluster: Cluster, num
     runtime_s = time.perf_counter() - started
     if as_json:
         document = {path: None if each is None else each.to_json() for path, each in found.items()}
-        asked_of = {
-            "version": JSON_VERSION, "log": [str(file) for file in files_of(log)], "ranks": options["ranks"],
-            "batch_per_rank": options["batch_per_rank"],
-        }  # fmt: skip
-        click.echo(json.dumps(asked_of | {"layouts": document, "runtime_s": runtime_s}, indent=2))
+        about = about_layouts(log, asked, ranks=options["ranks"], batch_per_rank=options["batch_per_rank"])
+        click.echo(json.dumps(about | {"layouts": document, "runtime_s": runtime_s}, indent=2))
         return
     from balancer.report.layouts import assumptions, print_layouts
 

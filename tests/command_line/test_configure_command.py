@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from balancer import ModuleLayout, Phase, orchestrate
+from balancer.cost import flops
 from balancer.simulate import CLUSTERS, PhaseModel, step_time
 from balancer.simulate import configure as room
 
@@ -53,7 +54,14 @@ def test_a_layout_is_chosen_written_and_taken(command, log, tmp_path):
     replicas = json.loads(files[1].read_text())["modules"]["llm"]["dp"]
     steps = ("--ranks", replicas, "--batch-per-rank", 16 // replicas)
     compared = command("simulate", log, *PHASES, *MODELS, *steps, "--layout", files[0], "--layout", files[1], "--json")
-    told = json.loads(compared.out)["layouts"]
+    document = json.loads(compared.out)
+    asked = ("--gpus", 2, "--batch", 16, "--mode", "before", "--time-budget", 0.1, "--pieces", "vision=256", "--json")
+    chosen = json.loads(command("configure", log, *PHASES, *MODELS, *asked).out)
+    models = {"vision": "internvit-300m", "llm": "qwen2-7b"}
+    cost = {name: str(flops(model).cost_model()) for name, model in models.items()}
+    for told, costs in ((document, cost), (chosen, cost | {"vision": "linear"})):
+        assert [told[key] for key in ("version", "log", "cost", "models")] == [2, [str(log)], costs, models]
+    told = document["layouts"]
     assert [each["layout"]["mode"] for each in told.values()] == ["stages", "before"]
     planned = json.loads(command("plan", log, *PHASES, *COSTS, *steps, "--layout", files[1], "--json").out)
     assert planned["steps"] == 2

@@ -53,7 +53,7 @@ def _told_of(command, folder):
     else:
         told["out"] = _lines(out, folder)
     if code == 0 and "--out" in words:
-        told["file"] = _of_file(words[words.index("--out") + 1], "--phase" in words)
+        told["file"] = _of_file(words[words.index("--out") + 1])
     return told
 
 
@@ -92,7 +92,7 @@ def _without_clock(document):
     return [_without_clock(value) for value in document] if isinstance(document, list) else document
 
 
-def _of_file(name, several_phases):
+def _of_file(name):
     """Tell of a plan file: as anyone with pyarrow reads it, and as the library does."""
     path = Path(name)
     parts = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
@@ -102,7 +102,8 @@ def _of_file(name, several_phases):
     if not path.is_dir():
         description = json.loads(pq.read_schema(path).metadata[b"balancer"])["description"]
         told |= {key: description[key] for key in ("digest", "steps", "samples")}
-    load = balancer.load_steps if several_phases else balancer.load_plans
+    one_phase = table["phase"].unique().to_pylist() == ["all"]
+    load = balancer.load_plans if one_phase else balancer.load_steps
     told["loaded"] = sha([_as_loaded(plan) for plan in load(name)])
     return told
 

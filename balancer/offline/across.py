@@ -16,7 +16,6 @@ from balancer.io.logs import LengthLog
 from balancer.io.plan_reader import PlanFile
 from balancer.offline.settings import LogSettings
 from balancer.problem.block import Block
-from balancer.problem.cuts import WHOLE_SHARES
 from balancer.problem.phases import Columns, Phase, PhaseItems, of_phase, resolve_phases
 from balancer.problem.setup import Setup
 from balancer.problem.shuffle import shuffled
@@ -44,7 +43,7 @@ def request_of(settings: LogSettings) -> Request:
         raise ValueError("nothing is deferred")  # pragma: no cover
     phase, cut = setup.phases[-1], setup.settings.cut
     _refuse(setup)
-    slot_cap = None if cut is WHOLE_SHARES or cut.over_long == "own" else cut.cap_on_tokens(setup.topology.num_ranks)
+    slot_cap = cut.cap_on_tokens(setup.topology.num_ranks)
     return across.request(
         setup.topology.num_ranks, settings.samples_per_step or None, phase.cost, phase.max_tokens_per_rank,
         None if slot_cap is None else slot_cap[1],
@@ -57,21 +56,14 @@ def _refuse(setup: Setup) -> None:
     if setup.settings.mode != "separate":
         raise UsageError("{defer} and {step_tokens} are for phases that are balanced each for itself",
                          "use {mode='separate'}")  # fmt: skip
-    if cut is not WHOLE_SHARES and (cut.name != "micro_batches" or cut.meets not in ("step", "lockstep")):
-        raise UsageError(
-            "{defer} and {step_tokens} are for whole shares and micro-batches in lockstep or step, not for {cut}",
-            cut=cut.name.replace("_", " "),
-        )  # fmt: skip
-    if cut.over_long == "drop":
-        raise UsageError("{over_long='drop'} cannot be combined with {defer} and {step_tokens}, as what is left out "
-                         "has no step")  # fmt: skip
+    cut.check_deferral()
     for phase in setup.phases:
         with of_phase(phase.name):
             _refuse_phase(phase, phase is setup.phases[-1])
 
 
 def _refuse_phase(phase: Phase, is_last: bool) -> None:
-    named = ["rank_speeds", "initial_loads", "allowed_ranks", "sequence_parallel"]
+    named = ["rank_speeds", "initial_loads", "allowed_ranks"]
     for name in named if is_last else [*named, "keep_together"]:
         if getattr(phase, name):
             raise UsageError(f"{{{name}}} cannot be combined with {{defer}} and {{step_tokens}}")
@@ -112,9 +104,7 @@ def _given(settings: LogSettings, whole: Block, numbers: Ints) -> tuple[Any, ...
 
 
 def _work(setup: Setup, whole: Block, numbers: Ints) -> list[PhaseWork]:
-    """Return what each phase takes of an epoch's samples; nothing where its only phase is all that is asked for."""
-    if len(setup.phases) == 1 and not setup.phases[0].caps:
-        return []
+    """Return what each phase takes of an epoch's samples."""
     columns: Columns = {**whole.sums, **whole.lists}
     found = resolve_phases(columns, setup.phases, setup.topology.num_ranks, whole.keys)
     return [_work_of(items, setup, len(whole)).taken(numbers) for items in found]
@@ -128,14 +118,15 @@ def _work_of(items: PhaseItems, setup: Setup, num_samples: int) -> PhaseWork:
         np.add.at(total, items.sample_of_item, amounts)
         return total
 
-    phase, each = items.phase, items.cost.sample_costs(items.lengths)
+    phase, num_ranks = items.phase, setup.topology_of(items.phase.name).num_ranks
+    each, times = setup.cut_of(phase.name).least_work(items.cost, items.lengths, num_ranks)
     costs, tallest = sums(each), np.zeros(num_samples, dtype=np.int64)
-    np.maximum.at(tallest, items.sample_of_item, each)
+    np.maximum.at(tallest, items.sample_of_item, each if times is None else times)
     capped = [(sums(amounts), most) for amounts, most in zip(items.cap_amounts, phase.caps.values(), strict=True)]
     if phase.max_tokens_per_rank is not None and phase is not setup.phases[-1]:  # of the last one the request says it
         capped.append((sums(items.lengths), phase.max_tokens_per_rank))
     alone = np.array_equal(costs, tallest)  # one item a sample, all of it on one rank
-    return PhaseWork(costs, None if alone else tallest, setup.topology_of(phase.name).num_ranks, tuple(capped))
+    return PhaseWork(costs, None if alone else tallest, num_ranks, tuple(capped))
 
 
 def _steps_of(log: LengthLog, settings: LogSettings, whole: Block, numbers: Ints) -> EpochSteps:

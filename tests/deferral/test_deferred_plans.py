@@ -194,7 +194,8 @@ REFUSED = {
     "--defer must be >= 0": [*BY_COUNT, "--defer", "-1"],
     "padded": [*BY_COUNT[:-4], "--cost", "padded", "--batch-per-rank", "5", "--defer", "2"],
     "--rank-speeds cannot be combined with --defer": [*BY_COUNT, "--defer", "2", "--rank-speeds", "1,1,1,2"],
-    "not for sequence groups": [*BY_COUNT, "--defer", "2", "--group-degrees", "1,2", "--max-tokens-per-rank", "3000"],
+    "cannot be combined with --defer and --step-tokens": [*BY_COUNT, "--defer", "2", "--over-long", "drop",
+                                                        "--micro-batch-tokens", "3000"],
     "--max-tokens-per-rank": [*BY_TOKENS, "--defer", "2", "--max-tokens-per-rank", "2000"],
     "leave --jobs": [*BY_TOKENS, "--defer", "2", "--jobs", "2"],
     "no column 'x'": [*BY_TOKENS, "--defer", "2", "--stage", "x"],
@@ -285,6 +286,7 @@ def test_several_phases(run: Callable[..., str], pages: Path, tmp_path: Path, ho
     [
         (["--cost", "vision=padded"], "phase 'vision': samples cannot be deferred under"),
         (["--keep-together", "vision=prompt"], "phase 'vision': --keep-together cannot be combined with --defer"),
+        (["--stages", "vision=1,llm=2", "--micro-batch-tokens", "9000"], "with pipelines of several phases"),
         (["--mode", "joint"], "are for phases that are balanced each for itself"),
         (["--cost", "vision=flops:qwen2-vl-vit"], "must be in one unit to be added up, flops:MODEL of all or of none"),
     ],
@@ -300,3 +302,28 @@ def test_caps_on_columns_hold_before_the_plan_does(run: Callable[..., str], log:
     rows, stage = rows_of(out), pq.read_table(log)["stage"].to_numpy()
     held = np.bincount(rows["step"] * RANKS + rows["rank"], stage[rows["sample"]])
     assert held.max() <= 150
+
+
+CUTS = {
+    "groups": ["--group-degrees", "1,2"],
+    "groups under a cap": ["--group-degrees", "1,2", "--max-tokens-per-rank", "1500"],
+    "lockstep": ["--micro-batch-tokens", "3000", "--schedule", "lockstep"],
+    "micro-batches under way": ["--micro-batch-tokens", "3000", "--schedule", "pipeline", "--pipeline-stages", "4"],
+    "stages": ["--micro-batch-tokens", "3000", "--stages", "3"],
+    "chunks": ["--micro-batch-tokens", "3000", "--stages", "4", "--chunks", "2", "--allow-empty-micro-batches"],
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_what_steps_take_at_least_holds_for_every_cut(
+    run: Callable[..., str], log: Path, tmp_path: Path, cut: str
+) -> None:
+    out, plain = tmp_path / "plan.parquet", tmp_path / "plain.parquet"
+    asked = [*BY_COUNT, *CUTS[cut]]
+    told = json.loads(run("plan", log, *asked, "--defer", "2", "--out", out, "--json"))
+    assert told["across_steps"] == json.loads(run("report", out, "--json"))["across_steps"]
+    run("plan", log, *asked, "--out", plain)
+    spans = [sum(step["all"].makespan for step in balancer.load_steps(path, log)) for path in (plain, out)]
+    across = told["across_steps"]
+    assert across["even_share"] <= across["lower_bound"] <= across["chosen_floor"] < across["floor"] <= spans[0]
+    assert across["chosen_floor"] <= spans[1] < spans[0]

@@ -13,6 +13,7 @@ from balancer.problem.constraints import Constraints
 from balancer.problem.smallest_cap import check_cap
 from balancer.problem.step_times import TimedStep
 from balancer.problem.topology import Topology
+from solvers.errors import UsageError
 
 __all__ = ["WHOLE_SHARES", "Cut", "ItemsOfPhase", "WholeShares"]
 
@@ -129,6 +130,10 @@ class Cut:
     def check_keeps_all(self, whom: str) -> None:
         """Raise ValueError if samples may be left out, where `whom` cannot do so."""
 
+    def check_deferral(self) -> None:
+        """Raise ValueError unless what a step takes at least follows from :meth:`least_work` of its samples alone."""
+        raise UsageError("{defer} and {step_tokens} are not for {cut}", cut=self.name.replace("_", " "))
+
     def check_dropped(self, lengths: Sequence[int]) -> None:
         """Raise ValueError unless samples of these lengths are left out."""
 
@@ -141,6 +146,13 @@ class Cut:
     def work(self, items: Mapping[str, ItemsOfPhase], num_samples: int) -> Ints | TimedStep | None:
         """Return what plans take of samples in place of costs: work in each module, and what is in gaps."""
         return None
+
+    def least_work(self, cost: CostModel, lengths: Ints, num_ranks: int) -> tuple[Ints, Ints | None]:
+        """Return the work that each sample is at least, of all ranks, and the least time of a step with it: int64[n].
+
+        None in place of times where one rank does all of a sample.
+        """
+        return cost.sample_costs(lengths), None
 
     def cap_on_tokens(self, num_ranks: int) -> tuple[str, int, int | None] | None:
         """Return a cap that no sample may exceed: its name, its value, how many bins have it (None: any number)."""
@@ -207,6 +219,9 @@ class WholeShares(Cut):
 
     name: ClassVar[str] = "whole_shares"
     features: ClassVar[tuple[str, ...]] = ()
+
+    def check_deferral(self) -> None:
+        """Raise nothing: any samples can make a step."""
 
     def to_json(self) -> None:
         """Return None, which is what plan files say."""

@@ -295,6 +295,24 @@ class MicroBatches(Cut):
                 whom=whom, cap=self.max_tokens,
             )  # fmt: skip
 
+    def check_deferral(self) -> None:
+        """Raise ValueError for pipelines of several phases, and where samples may be left out."""
+        if self.stages is not None and len(self.stages.phases) > 1:
+            raise UsageError("{defer} and {step_tokens} cannot be combined with pipelines of several phases")
+        if self.over_long == "drop":
+            raise UsageError(
+                "{over_long='drop'} cannot be combined with {defer} and {step_tokens}, as what is left out has no step"
+            )
+
+    def least_work(
+        self, cost: CostModel, lengths: NDArray[np.int64], num_ranks: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+        """Return each sample's work, and its time; in a pipeline it passes all stages."""
+        if self.stages is not None:
+            return self.stages.least_work(cost, lengths)
+        costs = cost.sample_costs(lengths)
+        return costs, None if self.schedule != "pipeline" else self.pipeline_stages * costs
+
     def check_dropped(self, lengths: Sequence[int]) -> None:
         """Raise ValueError unless samples of these lengths are left out."""
         if lengths and self.over_long != "drop":

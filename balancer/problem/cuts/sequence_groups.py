@@ -203,6 +203,21 @@ class SequenceGroups(Cut):
             over_long="own", encoders=self.encoders,
         )  # fmt: skip
 
+    def check_deferral(self) -> None:
+        """Raise nothing: any samples can make a step."""
+
+    def least_work(
+        self, cost: CostModel, lengths: NDArray[np.int64], num_ranks: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+        """Return least degree times time, and least time, over the degrees that each sample may have: int64[n] each."""
+        found = cost.degree_times(lengths, self.degrees, num_ranks)
+        degree = np.array(self.degrees)[:, None]
+        times = found.times * found.unit
+        if self.max_tokens_per_rank is not None:
+            over = self.padded(lengths[None, :], degree) > self.max_tokens_per_rank * degree
+            times = np.where(over & ~over.all(axis=0), times.max(initial=0), times)
+        return (degree * times).min(axis=0), times.min(axis=0)
+
     def check_heads(self, cost: CostModel) -> None:
         """Raise ValueError if the cost is of a model whose heads the degrees do not divide, where they must."""
         if self.exchange == "ulysses" and cost.attention is not None:

@@ -128,7 +128,7 @@ class Constraints:
             most_items=most,
             mask_of_item=mask_of_item,
             masks=masks,
-            key_of_item=_check_keys(self.keep_together, n),
+            key_of_item=None if self.keep_together is None else keys_as_numbers("keep_together", self.keep_together, n),
             initial=initial,
             speeds=speeds,
             objective=self.objective,
@@ -334,14 +334,13 @@ def _distinct_rows(table: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray
     return mask_of_item.reshape(n).astype(np.int32), np.ascontiguousarray(table[first])
 
 
-def _check_keys(keys: Any, n: int) -> Ints | None:
-    if keys is None:
-        return None
+def keys_as_numbers(name: str, keys: Any, n: int) -> Ints:
+    """Return keys, integers or strings, as 0, 1, ..., numbered by their first item: int64[n]."""
     if isinstance(keys, str) or not (hasattr(keys, "__len__") and hasattr(keys, "__iter__")):
-        raise ArgumentTypeError("keep_together", "be one key an item", type(keys).__name__)
+        raise ArgumentTypeError(name, "be one key an item", type(keys).__name__)
     if np.ndim(keys) != 1 if isinstance(keys, np.ndarray) else False:
-        raise ArgumentError("keep_together", "be one-dimensional", f"shape {keys.shape}")
-    _check_length("keep_together", len(keys), n, "item")
+        raise ArgumentError(name, "be one-dimensional", f"shape {keys.shape}")
+    _check_length(name, len(keys), n, "item")
     if isinstance(keys, np.ndarray) and keys.dtype.kind in "iuUS":
         _, first, key_of_item = np.unique(keys, return_index=True, return_inverse=True)
         rank = np.empty(len(first), dtype=np.int64)
@@ -351,7 +350,7 @@ def _check_keys(keys: Any, n: int) -> Ints | None:
     key_of_item = np.empty(n, dtype=np.int64)
     for item, key in enumerate(keys.tolist() if isinstance(keys, np.ndarray) else keys):
         if not isinstance(key, int | np.integer | str | None) or isinstance(key, bool):
-            raise ArgumentTypeError("keep_together", "be an integer, a string or None", repr(key), item)
+            raise ArgumentTypeError(name, "be an integer, a string or None", repr(key), item)
         key_of_item[item] = number.setdefault(key, len(number))
     return key_of_item
 

@@ -15,6 +15,7 @@ from solvers.arguments import INT64_MAX, as_costs, as_count
 from solvers.constraints import ConstrainedProblem, Constraints, is_vector
 from solvers.errors import CertificateError
 from solvers.groups import check_padded_overflow
+from solvers.prefixes.verify import check_with_prefixes
 from solvers.types import PartitionResult
 
 
@@ -35,6 +36,8 @@ def check_partition(
     speeds: ArrayLike | None = None,
     objective: str = "sum",
     row_costs: ArrayLike | None = None,
+    prefix: ArrayLike | Sequence[int | str | None] | None = None,
+    prefix_costs: ArrayLike | None = None,
 ) -> None:
     """Check a partition result against the costs it was made from; return nothing if all holds.
 
@@ -54,6 +57,8 @@ def check_partition(
         The constraints it was made under, as given to :func:`solvers.partition`.
     row_costs : int64[n], optional
         Given if the result was made for mixed costs, as :func:`solvers.mixed` has them.
+    prefix, prefix_costs : array[n], optional
+        Given if items share prefixes, as given to :func:`solvers.partition`.
 
     Raises
     ------
@@ -70,6 +75,10 @@ def check_partition(
     constraints = Constraints(
         equal_counts, sizes, caps, min_items, max_items, allowed, keep_together, initial_loads, speeds, objective
     )
+    if prefix is not None and prefix_costs is not None:
+        m = result.num_groups if num_groups is None else as_count("num_groups", num_groups)
+        check_with_prefixes(costs, result, m, prefix, prefix_costs, equal_counts)
+        return
     if not padded and row_costs is None and (is_vector(costs) or constraints.beyond_counts):
         problem = constraints.check(costs, result.num_groups if num_groups is None else num_groups)
         even = _even_counts(problem)

@@ -308,8 +308,8 @@ WORDS = {
     "group", "group_overhead", "group_size", "groups", "held_cap", "home_rank", "in_flight_cap", "initial_loads",
     "items", "heights", "lengths", "levels", "masks", "max_items", "max_rows_held", "method", "min_items", "min_slots",
     "node_of_rank", "num_bins", "num_devices", "num_ranks", "num_slots", "num_stages", "objective", "order", "pad=True",
-    "prefix", "row_costs", "shared", "size", "size_limits", "sizes", "slots", "slots_multiple_of", "speeds", "stages",
-    "targets", "time_budget", "times", "token_limits", "token_slack", "tokens", "volumes", "weights",
+    "prefix", "prefix_costs", "row_costs", "shared", "size", "size_limits", "sizes", "slots", "slots_multiple_of",
+    "speeds", "stages", "targets", "time_budget", "times", "token_limits", "token_slack", "tokens", "volumes", "weights",
     "a finite number or Fraction", "allow_empty=True", "method='auto'", "method='exact'", "num_slots=None",
     "over_long='drop'", "over_long='own'",
 }  # fmt: skip

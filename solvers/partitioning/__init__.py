@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 
 from solvers.arguments import as_budget, as_share, unknown
 from solvers.constraints import Constraints, is_vector
+from solvers.errors import UsageError
 from solvers.partitioning.auto import auto
 from solvers.partitioning.bldm import bldm
 from solvers.partitioning.constrained import CONSTRAINTS, SUPPORTED, solve_constrained
@@ -19,6 +20,7 @@ from solvers.partitioning.multifit import multifit
 from solvers.partitioning.padded import padded
 from solvers.partitioning.round_robin import round_robin
 from solvers.partitioning.slack import slack
+from solvers.prefixes import partition_with_prefixes
 from solvers.types import PartitionResult
 
 __all__ = ["CONSTRAINTS", "PARTITIONERS", "SUPPORTED", "USES_CLOCK", "auto", "bldm", "exact",
@@ -66,6 +68,8 @@ def partition(
     speeds: ArrayLike | None = None,
     objective: str = "sum",
     stop_at: float | str | Fraction = 0,
+    prefix: ArrayLike | Sequence[int | str | None] | None = None,
+    prefix_costs: ArrayLike | None = None,
 ) -> PartitionResult:
     """Put items into groups so that the largest load is as small as possible (P||Cmax, multiway number partitioning).
 
@@ -114,6 +118,8 @@ def partition(
     ([0, 0, 1, 1, 1], [9, 9], 0.0)
     >>> partition([9, 4, 4, 1], 2, sizes=[3, 2, 2, 1], caps=5, speeds=[2, 1]).loads.tolist()
     [13, 5]
+    >>> partition([3, 3, 3, 1], 2, prefix=["a", "a", "a", "b"], prefix_costs=[4, 4, 4, 4]).loads.tolist()
+    [10, 12]
     """
     solver = PARTITIONERS.get(method)
     if solver is None:
@@ -123,8 +129,23 @@ def partition(
     constraints = Constraints(
         equal_counts, sizes, caps, min_items, max_items, allowed, keep_together, initial_loads, speeds, objective
     )
+    if prefix is not None or prefix_costs is not None:
+        _refuse_beside_prefixes(is_vector(costs), constraints, method)
+        return partition_with_prefixes(
+            costs, num_groups, prefix, prefix_costs, equal_counts=equal_counts, time_budget=time_budget
+        )
     if is_vector(costs) or constraints.beyond_counts:
         return solve_constrained(costs, num_groups, method, time_budget, constraints, solver, share)
     if solver is auto:
         return auto(costs, num_groups, equal_counts=equal_counts, time_budget=time_budget, stop_at=share)
     return solver(costs, num_groups, equal_counts=equal_counts, time_budget=time_budget)
+
+
+def _refuse_beside_prefixes(vector: bool, constraints: Constraints, method: str) -> None:
+    """Raise UsageError for what groups with shared prefixes cannot keep to."""
+    if vector:
+        raise UsageError("{prefix} is for {costs} of one number an {item}")
+    if others := [name for name in constraints.names() if name != "equal_counts"]:
+        raise UsageError(f"{{prefix}} cannot be combined with {{{others[0]}}}", "leave one of them out")
+    if method != "auto":
+        raise UsageError("{prefix} is for {method} 'auto', not for {given!r}", given=method)

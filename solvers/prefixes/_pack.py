@@ -1,0 +1,188 @@
+"""Starts: prefixes into groups of a given room, each whole where it fits, else split over the widest gaps.
+
+Groups are kept in ascending order of load, so the fullest that has room is found by halving, and the emptiest is first.
+A split costs one more copy, so the items of cheap prefixes come last, and fill what the others leave open.
+"""
+
+import numpy as np
+
+from solvers._jit import helper, kernel
+from solvers._loops import first_largest, numbers
+from solvers.groups import read_only
+from solvers.prefixes._problem import Ints, PrefixProblem
+
+_MOST_GREEDY_STARTS = 24  # greedy sums tried for one gap, each without so many of the largest
+_SHARES_LAST = (0, 10, 20, 50)  # per cent of all cost whose prefixes, the cheapest, come last
+_FINE = 4000  # bisection ends at 1/4000 of the bound
+
+
+@helper
+def rise(sorted_groups, place_of, loads, g):
+    """Restore the ascending order after the load of `g` has grown."""
+    k = place_of[g]
+    while k + 1 < len(sorted_groups) and loads[sorted_groups[k + 1]] < loads[g]:
+        sorted_groups[k] = sorted_groups[k + 1]
+        place_of[sorted_groups[k]] = k
+        k += 1
+    sorted_groups[k] = g
+    place_of[g] = k
+
+
+@helper
+def _fullest_with_room(sorted_groups, loads, most):
+    """Return where the last group of at most this load stands, or -1."""
+    low, high = 0, len(sorted_groups)
+    while low < high:
+        middle = (low + high) // 2
+        if loads[sorted_groups[middle]] <= most:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
+@helper
+def _fill_gap(costs, rest, size, room, chosen):
+    """Mark in `chosen` which of ``rest[:size]``, descending, fill most of the room; return their cost, -1 if none fits.
+
+    Greedy from each of the first items on, the best of these. O(24 size).
+    """
+    best, begin = np.int64(-1), 0
+    for start in range(min(size, _MOST_GREEDY_STARTS)):
+        left, taken = room, 0
+        for k in range(start, size):
+            if costs[rest[k]] <= left:
+                left -= costs[rest[k]]
+                taken += 1
+        if taken > 0 and room - left > best:
+            best, begin = room - left, start
+        if left == 0:
+            break
+    left = room
+    for k in range(size):
+        chosen[k] = 0
+        if best >= 0 and k >= begin and costs[rest[k]] <= left:
+            left -= costs[rest[k]]
+            chosen[k] = 1
+    return best
+
+
+@helper
+def _try_pack(given, makespan, order, group_of, loads):
+    """Pack all prefixes in this order so that no load is above `makespan`; False if that did not work out."""
+    sorted_groups, place_of = numbers(len(loads)), numbers(len(loads))
+    rest, chosen = np.empty(len(group_of), dtype=np.int64), np.empty(len(group_of), dtype=np.int64)
+    for g in range(len(loads)):
+        loads[g] = 0
+    for p in order:
+        size, cost = given.starts[p + 1] - given.starts[p], given.sums[p]
+        for k in range(size):
+            rest[k] = given.starts[p] + k
+        while size > 0:
+            at = _fullest_with_room(sorted_groups, loads, makespan - cost - given.once[p])
+            if at >= 0:  # all that is left, whole
+                g, taken = sorted_groups[at], cost
+                for k in range(size):
+                    chosen[k] = 1
+            else:
+                g = sorted_groups[0]
+                taken = _fill_gap(given.costs, rest, size, makespan - loads[g] - given.once[p], chosen)
+                if taken < 0:
+                    return False
+            kept = 0
+            for k in range(size):
+                if chosen[k] == 1:
+                    group_of[rest[k]] = g
+                else:
+                    rest[kept] = rest[k]
+                    kept += 1
+            size, cost = kept, cost - taken
+            loads[g] += taken + given.once[p]
+            rise(sorted_groups, place_of, loads, g)
+    return True
+
+
+@kernel
+def _least_packed(given, order, low, fine, group_of, loads):
+    """Return the least makespan that packing reaches, by doubling and bisection, and leave the groups so."""
+    proven, reached, step = low, low, max(1, low // 256)
+    while not _try_pack(given, reached, order, group_of, loads):  # at the sum of all costs everything fits
+        proven = reached + 1
+        reached += step
+        step *= 2
+    while proven < reached and reached - proven > fine:
+        middle = proven + (reached - proven) // 2
+        if _try_pack(given, middle, order, group_of, loads):
+            reached = middle
+        else:
+            proven = middle + 1
+    _try_pack(given, reached, order, group_of, loads)
+    return reached
+
+
+def best_pack(problem: PrefixProblem, low: int) -> tuple[Ints, Ints]:
+    """Return the group of each item, and loads, of the best of a few orders of prefixes. O(k m log) each, or less."""
+    given = problem.given
+    size = given.sums + given.once
+    cheapest = np.argsort(given.once, kind="stable")
+    done = np.cumsum(given.sums[cheapest].astype(object))
+    best: tuple[Ints, Ints] | None = None
+    for share in _SHARES_LAST:
+        last = np.zeros(len(size), dtype=np.bool_)
+        last[cheapest[(done * 100 <= int(done[-1]) * share).astype(np.bool_)]] = True
+        if share and not last.any():
+            continue
+        order = np.lexsort((-size, last))
+        group_of = np.zeros(len(given.costs), dtype=np.int64)
+        loads = np.zeros(problem.num_groups, dtype=np.int64)
+        _least_packed(given, read_only(order), low, low // _FINE, group_of, loads)
+        if best is None or loads.max() < best[1].max():
+            best = group_of, loads
+        if best[1].max() == low:
+            break
+    assert best is not None
+    return best
+
+
+@kernel
+def _deal_counts(given, parts, order, places, group_of, loads):
+    """Deal parts, `parts` in this order, each to the least loaded group with places for all of it, else for most of it.
+
+    A part has ``prefix, first item, items``; `places` are of groups. O(parts m).
+    """
+    for k in order:
+        p, at, end = parts[k, 0], parts[k, 1], parts[k, 1] + parts[k, 2]
+        while at < end:
+            best = -1
+            for g in range(len(loads)):
+                if places[g] >= end - at and (best < 0 or loads[g] < loads[best]):
+                    best = g
+            if best < 0:
+                best = first_largest(places)
+            fresh = True
+            for i in range(given.starts[p], given.starts[p + 1]):
+                fresh = fresh and group_of[i] != best
+            if fresh:
+                loads[best] += given.once[p]
+            for _ in range(min(places[best], end - at)):
+                group_of[at] = best
+                loads[best] += given.costs[at]
+                places[best] -= 1
+                at += 1
+
+
+def deal_counts(problem: PrefixProblem, parts_of: Ints) -> tuple[Ints, Ints]:
+    """Return groups of equal counts, and loads, where each prefix is in so many parts of as many items each."""
+    given, m, n = problem.given, problem.num_groups, len(problem.given.costs)
+    prefix = np.repeat(np.arange(len(parts_of)), parts_of)
+    index = np.arange(len(prefix)) - np.repeat(np.cumsum(parts_of) - parts_of, parts_of)
+    size = np.diff(given.starts)[prefix]
+    ends = [given.starts[prefix] + size * (index + k) // parts_of[prefix] for k in (0, 1)]
+    parts = np.stack([prefix, ends[0], ends[1] - ends[0]], axis=1)
+    sums = np.concatenate([[0], np.cumsum(given.costs)])
+    order = np.argsort(-(sums[ends[1]] - sums[ends[0]] + given.once[prefix]), kind="stable")
+    places = np.full(m, n // m, dtype=np.int64)
+    places[: n % m] += 1
+    group_of, loads = np.full(n, -1, dtype=np.int64), np.zeros(m, dtype=np.int64)
+    _deal_counts(given, read_only(parts), read_only(order), places, group_of, loads)
+    return group_of, loads

@@ -309,7 +309,8 @@ WORDS = {
     "items", "heights", "lengths", "levels", "masks", "max_items", "max_rows_held", "method", "min_items", "min_slots",
     "node_of_rank", "num_bins", "num_devices", "num_ranks", "num_slots", "num_stages", "objective", "order", "pad=True",
     "prefix", "prefix_costs", "row_costs", "shared", "size", "size_limits", "sizes", "slots", "slots_multiple_of",
-    "speeds", "stages", "targets", "time_budget", "times", "token_limits", "token_slack", "tokens", "volumes", "weights",
+    "speeds", "stages", "targets", "time_budget", "times", "token_limits", "token_slack", "tokens", "volumes",
+    "weights",
     "a finite number or Fraction", "allow_empty=True", "method='auto'", "method='exact'", "num_slots=None",
     "over_long='drop'", "over_long='own'",
 }  # fmt: skip

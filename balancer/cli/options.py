@@ -312,6 +312,14 @@ def _constraint_options(command: Any) -> Any:
             "--keep-together", metavar="[NAME=]COL", **_SEVERAL, help="Rows with equal values in COL run on one rank."
         ),
         click.option(
+            "--prefix", metavar="[NAME=]COL", **_SEVERAL,
+            help="Rows with equal values in COL begin with one prompt, which a rank computes once.",
+        ),
+        click.option(
+            "--prefix-length", metavar="[NAME=]COL", **_SEVERAL,
+            help="COL is the length of each row's prompt, part of its own.",
+        ),
+        click.option(
             "--allowed-ranks", metavar="[NAME=]COL", **_SEVERAL, help="COL lists the ranks on which a row may run."
         ),
         click.option(

@@ -154,6 +154,7 @@ _READ: dict[str, Callable[[str, str], Any]] = {
     "number": _whole, "sample": lambda _, column: column, "rank": _one_a_rank
 }  # fmt: skip
 _OF_RANKS = {name: _READ[given.value] for name, given in CONSTRAINTS.items() if given.value in _READ}
+_OF_RANKS["prefix_length"] = _READ["sample"]
 """Constraints of one value a phase, and how that is read."""
 
 

@@ -24,6 +24,7 @@ from balancer.planning.planned_ahead import planned_ahead
 from balancer.planning.planner import balance
 from balancer.planning.rank_batches import RankBatches
 from balancer.problem.batch import GlobalBatch
+from balancer.problem.constraints import Constraints
 from balancer.problem.settings import STOP_AT
 from balancer.problem.shuffle import shuffled
 from balancer.problem.step_file import read_step
@@ -78,6 +79,8 @@ class BalancedBatchSampler(RankBatches):
         small batches, which suits losses that are normalised over the global batch alone.
     micro_batch_tokens : int, optional
         A cap, never exceeded, on the sum of lengths of a micro-batch; with padded costs, padding counts.
+    prefix, prefix_lengths : array[n], int64[n], optional
+        Of each sample the key and the length of the prompt that it begins with: see :func:`balancer.balance`.
     caps : mapping of str to (int64[n], int), optional
         Further quantities by name: what each sample has of it, and the cap on a micro-batch's sum.
     time_budget : float
@@ -126,6 +129,8 @@ class BalancedBatchSampler(RankBatches):
         drop_last: bool = False,
         equal_counts: bool = True,
         micro_batch_tokens: int | None = None,
+        prefix: ArrayLike | None = None,
+        prefix_lengths: ArrayLike | None = None,
         caps: Mapping[str, tuple[ArrayLike, int]] | None = None,
         time_budget: float = 0.01,
         dataset: Sized | None = None,
@@ -147,6 +152,12 @@ class BalancedBatchSampler(RankBatches):
             "cost": self.cost, "equal_counts": self.equal_counts, "max_tokens_per_rank": micro_batch_tokens,
             "time_budget": time_budget, "stop_at": as_share("stop_at", stop_at),
         }  # fmt: skip
+        self._prompts = (
+            None if prefix is None and prefix_lengths is None
+            else Constraints.from_given(len(self.lengths), 1, prefix=(prefix, prefix_lengths)).prefix
+        )  # fmt: skip
+        if self._prompts is not None:
+            self._prompts.check(self.lengths, np.arange(len(self.lengths)))
         self._caps = {name: (as_int64(name, values), cap) for name, (values, cap) in (caps or {}).items()}
         for name, (values, _) in self._caps.items():
             if len(values) != len(self.lengths):
@@ -170,6 +181,8 @@ class BalancedBatchSampler(RankBatches):
         early, late = (as_count("defer", delay, 0) for delay in pair)
         if (early or late) and self._caps:
             raise UsageError("{defer} knows no {caps}: a step of deferred samples could be over them")
+        if (early or late) and self._prompts is not None:
+            raise UsageError("{defer} cannot be combined with {prefix}", "leave one of them out")
         if (early or late) and len(self.lengths):
             deferred_order(self.lengths[:0], [self._cut_with(early, late, 0)])  # refuses costs, and one of them at 0
         return early, late
@@ -250,7 +263,7 @@ class BalancedBatchSampler(RankBatches):
         caps = {name: (values[rows], cap) for name, (values, cap) in self._caps.items()} or None
         words = Wording(_NAMES, {"row": lambda sample: int(rows[sample])})
         try:
-            plan = balance(self.lengths[rows], self._groups, caps=caps, **self._options)
+            plan = balance(self.lengths[rows], self._groups, caps=caps, **self._shared(rows), **self._options)
         except WordedError as error:
             step, into = divmod(first, self.samples_per_step)
             where = f"the step from sample {first} on" if into else f"step {step}"
@@ -261,8 +274,17 @@ class BalancedBatchSampler(RankBatches):
         grid = []
         for slot in range(self.gradient_accumulation_steps):  # ranks that wait in every slot have like loads in each
             slots = heaviest_first[slot * self.num_ranks : (slot + 1) * self.num_ranks]
-            grid.append([rows[sorted(groups[group])].tolist() for group in slots[:: -1 if slot % 2 else 1]])
+            # A rank's samples stand in the order of the log, but those of one prompt side by side, as they are planned
+            turn = slots[:: -1 if slot % 2 else 1]
+            ordered = (groups[g] if self._prompts is not None else sorted(groups[g]) for g in turn)
+            grid.append([rows[samples].tolist() for samples in ordered])
         return grid
+
+    def _shared(self, rows: NDArray[np.int64]) -> dict[str, Any]:
+        """Return the prompts of some rows as :func:`balancer.balance` takes them; nothing where none are shared."""
+        if self._prompts is None:
+            return {}
+        return {"prefix": self._prompts.keys[rows], "prefix_lengths": self._prompts.lengths[rows]}
 
     def report(self) -> BalanceReport:
         """Return what balancing did over the steps that this iterated over so far, those fetched ahead included.
@@ -276,15 +298,24 @@ class BalancedBatchSampler(RankBatches):
         began = time.perf_counter()
         grid = self._plan(first, epoch)
         plan_s = time.perf_counter() - began
-        drawn = GlobalBatch.from_lengths(self.lengths[self._rows(first, epoch)], self._groups)
+        drawn = self._rows(first, epoch)
+        home = GlobalBatch.from_lengths(self.lengths[drawn], self._groups).home.rank_of_sample
         batches = [batch for slot in grid for batch in slot]
-        given = self.lengths[list(chain.from_iterable(batches))]
+        given = np.array(list(chain.from_iterable(batches)), dtype=np.int64)
         placed = np.repeat(np.arange(self._groups, dtype=np.int32), [len(batch) for batch in batches])
         before, after = (
-            self.cost.loads(self.cost.sample_costs(lengths), group, self._groups).reshape(-1, self.num_ranks)
-            for lengths, group in ((drawn.lengths, drawn.home.rank_of_sample), (given, placed))
+            self._loads(rows, group).reshape(-1, self.num_ranks) for rows, group in ((drawn, home), (given, placed))
         )
         return grid, BalanceReport.of_loads(before, after, plan_s)
+
+    def _loads(self, rows: NDArray[np.int64], group: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return the load of each group of rows, prompts once a group."""
+        costs = self.cost.sample_costs(self.lengths[rows])
+        if self._prompts is None:
+            return self.cost.loads(costs, group, self._groups)
+        shared = self._prompts.of_samples(rows)
+        once = self.cost.sample_costs(shared.lengths)
+        return self.cost.loads(costs - once, group, self._groups) + shared.per_rank(once, group, self._groups)
 
     def _rows(self, first: int, epoch: int) -> NDArray[np.int64]:
         """Return the rows of a global batch, with those that the last one takes again from the beginning."""

@@ -168,6 +168,7 @@ class Beside(NamedTuple):
     outputs: Ints | None  # int64[k]: what each item puts out
     own: Ragged | None  # what each sample brings in
     keys: Ints | None  # int64[k]: equal where items stay together
+    prompts: tuple[Ints, Ints] | None  # int64[k] each: key and length of each item's prompt, where prompts are shared
 
 
 class SavedClaims(Claims):
@@ -202,7 +203,8 @@ class SavedClaims(Claims):
             raise ValueError(f"phase {name!r}: bound_name and fell_back must be text")
         if not isinstance(left_out, list) or not set(left_out) <= set(PER_SAMPLE):
             raise ValueError(f"phase {name!r}: left_out must be of {', '.join(PER_SAMPLE)}, got {left_out!r:.60}")
-        held = [*left_out, *(("keep_together",) if said.get("keys") is not None else ())]
+        in_file = (("keys", "keep_together"), ("prompts", "prefix"))
+        held = [*left_out, *(constraint for key, constraint in in_file if said.get(key) is not None)]
         if unchecked := [key for key in PER_SAMPLE if getattr(phase, key) and key not in held]:
             raise ValueError(f"phase {name!r}: {unchecked[0]} cannot be checked without the log, and is said to be")
         return SavedClaim(
@@ -224,10 +226,13 @@ class SavedClaims(Claims):
             raise ValueError(f"phase {phase.name!r} has keys in the file, and keeps nothing together")
         put_out = None if outputs is None else _of_items(outputs, num_items, phase, "put out a length")
         codes = None if keys is None else _of_items(keys, num_items, phase, "have a key")
+        if ((prompts := said.get("prompts")) is None) != (phase.prefix is None):
+            raise ValueError(f"phase {phase.name!r} must have prompts in the file if it shares any, and else none")
+        shared = None if prompts is None else _prompts(prompts, num_items, phase)
         pieces = None if own is None else Ragged.checked(*map(_whole_numbers, own))
         if pieces is not None and len(pieces) != num_samples:
             raise ValueError(f"phase {phase.name!r} must have own lengths of each of its {num_samples} samples")
-        return Beside(put_out, pieces, codes)
+        return Beside(put_out, pieces, codes, shared)
 
     def dropped(self, num_kept: int) -> tuple[Ints, Ints]:
         """Return the samples that are left out, beside so many that are kept, and their lengths; checked."""
@@ -262,6 +267,14 @@ def _of_items(values: Any, num_items: int, phase: Phase, what: str) -> Ints:
     if len(numbers) != num_items:
         raise ValueError(f"phase {phase.name!r} must {what} for each of its {num_items} items")
     return numbers
+
+
+def _prompts(values: Any, num_items: int, phase: Phase) -> tuple[Ints, Ints]:
+    """Return keys and lengths of prompts."""
+    if not isinstance(values, list) or len(values) != 2:
+        raise ValueError(f"phase {phase.name!r}: prompts must be keys and lengths, got {values!r:.60}")
+    keys, lengths = (_of_items(each, num_items, phase, "have a prompt") for each in values)
+    return keys, lengths
 
 
 def _whole_numbers(values: Any) -> list[int]:

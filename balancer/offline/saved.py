@@ -76,7 +76,7 @@ def _items(claims: SavedClaims, found: Mapping[str, PlanStep]) -> tuple[PhaseIte
             raise ValueError(f"phase {name!r}: lengths[{i}] must be >= 0, got {lengths[i]}")
         if sample.max(initial=-1) >= len(samples):
             raise ValueError(f"phase {name!r} has items of samples that are in no phase after it")
-        outputs, pieces, keys = claims.beside(phase, len(lengths), len(samples))
+        outputs, pieces, keys, prompts = claims.beside(phase, len(lengths), len(samples))
         if whole := bool(fed_by[name]) or feeds[name] is None:
             sample = np.arange(len(samples))  # each once, whatever the rows say
         if pieces is None and whole:
@@ -87,7 +87,8 @@ def _items(claims: SavedClaims, found: Mapping[str, PlanStep]) -> tuple[PhaseIte
         check_volumes(phase, "bytes_out", phase.bytes_out, outputs)
         together = phase.keep_together if keys is not None else None
         bare, cost = replace(phase, keep_together=together, caps={}, allowed_ranks=None), parse_cost(phase.cost)
-        read[name] = PhaseItems(bare, cost, feeds[name], fed_by[name], sample, lengths, outputs, pieces, keys)
+        read[name] = PhaseItems(bare, cost, feeds[name], fed_by[name], sample, lengths, outputs, pieces, keys,
+                                prefix=prompts)  # fmt: skip
     return tuple(read.values())
 
 

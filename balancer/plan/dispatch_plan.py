@@ -25,6 +25,8 @@ from balancer.problem.settings import PlanSettings
 from balancer.problem.topology import Topology
 from solvers.arguments import as_index
 from solvers.bounds import Bound
+from solvers.groups import group_loads
+from solvers.partitioning import lpt
 from solvers.pipeline import MultiplexResult, PipelineRun
 from solvers.types import Record, SolveStatus, relative_gap
 
@@ -96,7 +98,7 @@ class DispatchPlan(Record):
         what the settings ask for; `started` when planning began, by ``time.perf_counter``.
         """
         problem = placed.problem
-        home = problem.cost.loads(problem.costs, problem.batch.home.rank_of_sample, problem.topology.num_ranks)
+        home = problem.loads(problem.batch.home.rank_of_sample)
         loads, makespan = placed.measured()
         bound = prove(makespan)
         if makespan == bound.value:
@@ -105,7 +107,7 @@ class DispatchPlan(Record):
             status = SolveStatus.FEASIBLE
         return cls(
             placed,
-            problem.constraints.with_initial(home),
+            home,
             loads,
             makespan,
             bound.value,
@@ -302,6 +304,36 @@ class DispatchPlan(Record):
     def slot_loads(self) -> NDArray[np.int64]:
         """Cost of each micro-batch, int64[num_ranks, num_slots]; computed when asked for."""
         return self.placed.slot_loads
+
+    @property
+    def shares_prompts(self) -> bool:
+        """Whether samples begin with prompts that a rank computes once."""
+        return self.constraints.prefix is not None
+
+    @property
+    def prompt_copies(self) -> NDArray[np.int64]:
+        """On how many ranks each shared prompt is computed, by its keys in ascending order: int64[k]. O(n log n)."""
+        shared = self.constraints.prefix
+        return np.empty(0, dtype=np.int64) if shared is None else shared.copies(self.rank_of_sample)
+
+    def unique_tokens(self) -> NDArray[np.int64]:
+        """Tokens that each rank computes, those of a shared prompt once: int64[num_ranks]. O(n log n)."""
+        shared, ranks = self.constraints.prefix, self.rank_of_sample
+        if shared is None:
+            return group_loads(self.lengths, ranks, self.num_ranks)
+        own = group_loads(self.lengths - shared.lengths, ranks, self.num_ranks)
+        return own + shared.per_rank(shared.lengths, ranks, self.num_ranks)
+
+    def makespan_of_whole_prompts(self) -> int:
+        """Return what a step takes if all samples of a prompt run on one rank, by LPT; O(n log n)."""
+        shared, problem = self.constraints.prefix, self.problem
+        if shared is None or problem.prompts is None:
+            return self.makespan
+        sums = np.zeros(int(shared.keys.max(initial=-1)) + 1, dtype=np.int64)
+        np.add.at(sums, shared.keys, problem.costs)
+        once = np.zeros_like(sums)
+        once[shared.keys] = problem.prompts
+        return lpt(sums + once, self.num_ranks).makespan
 
     @property
     def gap(self) -> float:

@@ -122,8 +122,12 @@ def _described(asked: Phase, mine: PhaseItems, plan: Any) -> dict[str, Any]:
             "status": plan.status.value,
         },
         "fell_back": plan.fell_back,
-        "left_out": [name for name in left_out if not (held and name == "keep_together")],
+        "left_out": [name for name in left_out if name != "prefix" and not (held and name == "keep_together")],
         "outputs": None if asked.outputs is None else mine.outputs.tolist(),
         "own": None if asked.own is None else [mine.own.values.tolist(), mine.own.offsets.tolist()],
     }
-    return found | {"keys": plan.constraints.keep_together.tolist()} if held else found
+    if held:
+        found["keys"] = plan.constraints.keep_together.tolist()
+    if (shared := plan.constraints.prefix) is not None:
+        found["prompts"] = [shared.keys.tolist(), shared.lengths.tolist()]
+    return found

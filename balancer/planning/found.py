@@ -8,6 +8,7 @@ from balancer.plan.placed import WholeShares
 from balancer.problem.problem import Problem
 from solvers.bounds import Bound
 from solvers.makespan_bounds import makespan_bound
+from solvers.prefixes import prefix_bound
 from solvers.types import SolveStatus
 
 __all__ = ["Claim", "Found", "closed_form_bound"]
@@ -40,6 +41,9 @@ def closed_form_bound(problem: Problem) -> Bound:
     num_ranks, constraints = problem.topology.num_ranks, problem.constraints
     if not constraints.names():
         return problem.cost.lower_bound(problem.costs, num_ranks)
+    if constraints.prefix is not None and problem.prompts is not None:
+        keys, equal = constraints.prefix.keys, constraints.equal_counts
+        return Bound(prefix_bound(problem.costs, num_ranks, keys, problem.prompts, equal_counts=equal), "parts")
     if not problem.cost.additive:
         return problem.cost.lower_bound(
             problem.costs, num_ranks, constraints.equal_counts, constraints.min_samples_per_rank

@@ -54,6 +54,8 @@ def balance(
     min_samples_per_rank: int = 0,
     max_samples_per_rank: int | None = None,
     keep_together: ArrayLike | None = None,
+    prefix: ArrayLike | None = None,
+    prefix_lengths: ArrayLike | None = None,
     caps: Mapping[str, tuple[ArrayLike, int]] | None = None,
     allowed_ranks: ArrayLike | None = None,
     initial_loads: ArrayLike | None = None,
@@ -100,6 +102,11 @@ def balance(
         How many samples a rank gets at least and at most.
     keep_together : int[n] or str[n], optional
         Samples with equal keys run on one rank, adjacent or not: the responses to one prompt, say.
+    prefix : int[n] or str[n], optional
+        Samples of equal keys begin with one prompt, which a rank computes once for all of them that it has: a rank then
+        costs what its prompts do, and what each response adds. Samples of one key stand side by side on their rank.
+    prefix_lengths : int64[n], optional
+        The length of each sample's prompt, which is part of its length.
     caps : mapping of str to (int64[n], int), optional
         Further quantities by name: what each sample has of it, and the cap on a rank's sum, never exceeded.
     allowed_ranks : sequence of n lists of int, or bool[n, num_ranks], optional
@@ -176,6 +183,7 @@ def balance(
         min_samples_per_rank=min_samples_per_rank,
         max_samples_per_rank=max_samples_per_rank,
         keep_together=keep_together,
+        prefix=None if prefix is None and prefix_lengths is None else (prefix, prefix_lengths),
         caps=caps,
         allowed_ranks=allowed_ranks,
         initial_loads=initial_loads,

@@ -26,12 +26,24 @@ def plan_whole_shares(problem: Problem, cut: Cut, settings: PlanSettings) -> Fou
     found = place(
         problem, result.group_of_item, settings.placement, settings.eps, settings.time_budget, settings.objective
     )
-    target = Placement.by_sample_order(found.rank_of_sample, problem.topology.num_ranks)
+    target = _placed(problem, found.rank_of_sample)
     bound = Bound(result.lower_bound, result.bound_name)
     return Found(
         WholeShares(problem, target), lambda makespan: _bound_beside(problem, bound, makespan, settings), result.status,
         found.fell_back,
     )  # fmt: skip
+
+
+def _placed(problem: Problem, rank_of_sample: NDArray[np.int32]) -> Placement:
+    """Return each rank's samples in order, those of one prompt side by side."""
+    num_ranks, shared = problem.topology.num_ranks, problem.constraints.prefix
+    if shared is None:
+        return Placement.by_sample_order(rank_of_sample, num_ranks)
+    order = shared.side_by_side()
+    turn = order[np.argsort(rank_of_sample[order], kind="stable")]
+    position = np.empty(len(order), dtype=np.int64)
+    position[turn] = np.arange(len(order)) - np.searchsorted(rank_of_sample[turn], rank_of_sample[turn])
+    return Placement.checked(rank_of_sample, num_ranks, position)
 
 
 def whole_shares_bound(placed: WholeShares, makespan: int, settings: PlanSettings, search: bool) -> Bound:
@@ -53,6 +65,8 @@ def _solve(problem: Problem, settings: PlanSettings) -> solvers.PartitionResult:
         return _solve_padded(problem, method, time_budget)
     keywords, constant = constraints.solver_keywords(problem.batch.lengths), _equal_constant(problem)
     costs = problem.costs - constant if constant else problem.costs
+    if problem.prompts is not None:
+        keywords["prefix_costs"] = problem.prompts
     try:
         result = solvers.partition(costs, num_ranks, method, time_budget, stop_at=settings.stop_at, **keywords)
     except solvers.SolverError as error:
@@ -65,7 +79,9 @@ def _solve(problem: Problem, settings: PlanSettings) -> solvers.PartitionResult:
 def _equal_constant(problem: Problem) -> int:
     """Return what every sample costs alike, where all ranks get equally many: methods do better without it."""
     kept, constant, num_ranks = problem.constraints, problem.cost.constant, problem.topology.num_ranks
-    even = kept.equal_counts and len(problem.costs) % num_ranks == 0 and kept.rank_speeds is None
+    even = (
+        kept.equal_counts and kept.prefix is None and len(problem.costs) % num_ranks == 0 and kept.rank_speeds is None
+    )
     return constant if even and constant and problem.batch.lengths.all() else 0
 
 
@@ -101,7 +117,7 @@ def _padded(problem: Problem, costs: NDArray[np.int64]) -> solvers.PartitionResu
 def _is_plain(problem: Problem) -> bool:
     """Whether a rank's time is the sum of its samples' costs, and nothing else."""
     kept = problem.constraints
-    busy = kept.rank_speeds is not None or kept.initial_loads is not None
+    busy = kept.rank_speeds is not None or kept.initial_loads is not None or kept.prefix is not None
     return problem.cost.additive and not busy
 
 

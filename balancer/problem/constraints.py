@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers.arguments import as_count, as_int64, as_integer
-from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, Wording, braced
+from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, UsageError, Wording, braced
 from solvers.groups import group_loads
 
-__all__ = ["COLUMNS", "CONSTRAINTS", "PER_SAMPLE", "TAKERS", "Cap", "Constraints", "Declared", "not_taken"]
+__all__ = ["COLUMNS", "CONSTRAINTS", "PER_SAMPLE", "TAKERS", "Cap", "Constraints", "Declared", "Prompts", "not_taken"]
 
 MAX_TOKENS = "max_tokens_per_rank"
 """The name of the cap on the sum of lengths."""
@@ -26,6 +26,50 @@ class Cap(NamedTuple):
     name: str
     amounts: NDArray[np.int64]  # of each sample
     limit: int
+
+
+class Prompts(NamedTuple):
+    """What samples begin with, which a rank computes once for all of one key that it has."""
+
+    keys: NDArray[np.int64]  # int64[n]: 0, 1, ...: the prompt of each sample
+    lengths: NDArray[np.int64]  # int64[n]: its length, part of the sample's, alike for all of a key
+
+    def of_samples(self, members: NDArray[np.int64]) -> "Prompts":
+        """Return those of some samples."""
+        return Prompts(np.unique(self.keys[members], return_inverse=True)[1].astype(np.int64), self.lengths[members])
+
+    def check(self, lengths: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
+        """Raise ValueError for a prompt that is longer than a sample, or of two lengths; samples have `numbers`."""
+        if (longer := self.lengths > lengths).any():
+            i = int(np.argmax(longer))
+            raise ArgumentError("prefix_lengths", f"be <= the length of its sample, {lengths[i]}", self.lengths[i],
+                                int(numbers[i]))  # fmt: skip
+        first = np.unique(self.keys, return_index=True)[1][self.keys]
+        if (unlike := self.lengths != self.lengths[first]).any():
+            j = int(np.argmax(unlike))
+            i = int(first[j])
+            raise UsageError(
+                "samples {one} and {other} have one {prefix} key, and {prefix_lengths} of {a} and {b}: it must be one",
+                one=int(numbers[i]), other=int(numbers[j]), a=int(self.lengths[i]), b=int(self.lengths[j]),
+            )  # fmt: skip
+
+    def per_rank(
+        self, amounts: NDArray[np.int64], rank_of_sample: NDArray[np.int32], num_ranks: int
+    ) -> NDArray[np.int64]:
+        """Add up what prompts have, each once a rank that has any of its samples: int64[num_ranks]. O(n log n)."""
+        pair = rank_of_sample.astype(np.int64) * (int(self.keys.max(initial=0)) + 1) + self.keys
+        first = np.unique(pair, return_index=True)[1]
+        return group_loads(amounts[first], rank_of_sample[first], num_ranks)
+
+    def copies(self, rank_of_sample: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return on how many ranks each prompt is computed: int64[k]."""
+        held = np.unique(np.stack([self.keys, rank_of_sample]), axis=1)[0]
+        return np.bincount(held).astype(np.int64)
+
+    def side_by_side(self) -> NDArray[np.int64]:
+        """Return samples in the order in which ranks have them: by the first of their prompt, then by number."""
+        first = np.unique(self.keys, return_index=True)[1][self.keys]
+        return np.lexsort((np.arange(len(first)), first))
 
 
 class Declared(NamedTuple):
@@ -48,6 +92,20 @@ def _as_keys(name: str, keys: ArrayLike, num_samples: int, _: int) -> NDArray[An
     except TypeError:
         raise ArgumentTypeError(name, "hold keys of one kind", "integers and strings") from None
     return codes.astype(np.int64)
+
+
+def _as_prompts(name: str, given: Any, num_samples: int, num_ranks: int) -> Prompts:
+    keys, lengths = given
+    if keys is None or lengths is None:
+        missing = "prefix" if keys is None else "prefix_lengths"
+        raise UsageError(f"{{prefix}} and {{prefix_lengths}} need each other: give {{{missing}}} as well")
+    array = as_int64("prefix_lengths", lengths)
+    if len(array) != num_samples:
+        raise ArgumentError("prefix_lengths", f"have a length for each of {num_samples} samples", len(array))
+    if (array < 0).any():
+        index = int(np.argmax(array < 0))
+        raise ArgumentError("prefix_lengths", "be >= 0", array[index], index)
+    return Prompts(_as_keys(name, keys, num_samples, num_ranks), array)
 
 
 def _as_caps(name: str, caps: Any, num_samples: int, _: int) -> tuple[Cap, ...]:
@@ -149,6 +207,10 @@ CONSTRAINTS = {
         "samples with equal keys on one rank", "sample", _as_keys, None, "keep_together",
         frozenset({"micro_batches", "sequence_groups", "sequence_parallel", "relocation"}),
     ),
+    "prefix": Declared(
+        "samples of one key share a prompt, which a rank computes once", "sample", _as_prompts, None, "prefix",
+        frozenset(),
+    ),
     "caps": Declared(
         "caps on other quantities of a rank", "caps", _as_caps, None, "caps",
         frozenset({"micro_batches", "sequence_parallel"}),
@@ -193,6 +255,8 @@ class Constraints:
         No rank gets more samples.
     keep_together : array[n] or None
         Samples with equal keys run on one rank, wherever in the batch they stand.
+    prefix : Prompts or None
+        Samples of one key share a prompt, which counts once on each rank that has any of them.
     caps : tuple of Cap
         Further quantities, each with its cap.
     allowed_ranks : bool[n, ranks] or None
@@ -208,6 +272,7 @@ class Constraints:
     min_samples_per_rank: int = 0
     max_samples_per_rank: int | None = None
     keep_together: NDArray[Any] | None = None
+    prefix: Prompts | None = None
     caps: tuple[Cap, ...] = ()
     allowed_ranks: NDArray[np.bool_] | None = None
     initial_loads: NDArray[np.int64] | None = None
@@ -244,6 +309,7 @@ class Constraints:
         return replace(
             self,
             keep_together=None if together is None else np.unique(together[members], return_inverse=True)[1],
+            prefix=None if self.prefix is None else self.prefix.of_samples(members),
             caps=tuple(cap._replace(amounts=cap.amounts[members]) for cap in self.caps),
             allowed_ranks=None if allowed is None else allowed[members, ranks],
             initial_loads=None if loads is None else loads[ranks],
@@ -277,6 +343,8 @@ class Constraints:
             return {}
         caps = self.all_caps(lengths)
         given = {CONSTRAINTS[name].of_solver: getattr(self, name) for name in self.names()}
+        if self.prefix is not None:
+            given["prefix"] = self.prefix.keys
         if caps:
             given["sizes"] = np.stack([cap.amounts for cap in caps], axis=1)
             given["caps"] = np.array([cap.limit for cap in caps], dtype=np.int64)

@@ -66,6 +66,9 @@ class Phase:
         How many items a rank gets at least and at most.
     keep_together : str, optional
         A column of integers or text: items of samples with equal keys run on one rank.
+    prefix, prefix_length : str, optional
+        Of the last phase: a column of keys, and one of lengths. Samples of equal keys begin with one prompt of that
+        length, which a rank computes once.
     caps : mapping of str to int
         Further quantities, in the form of `outputs`, each with its cap on a rank's sum.
     allowed_ranks : str, optional
@@ -106,6 +109,8 @@ class Phase:
     sequence_parallel: int | None = None
     share_multiple_of: int = 1
     generates: bool = False
+    prefix: str | None = None
+    prefix_length: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or set(self.name) & set(":="):
@@ -113,7 +118,7 @@ class Phase:
         object.__setattr__(self, "cost", parse_cost(self.cost))
         if not isinstance(self.items, str) or not self.items.strip():
             raise ValueError(f"phase {self.name!r}: items must name columns, got {self.items!r}")
-        for name in ("outputs", "own", "feeds", "totals", *COLUMNS):
+        for name in ("outputs", "own", "feeds", "totals", "prefix_length", *COLUMNS):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise TypeError(f"phase {self.name!r}: {name} must be text or None, got {value!r}")
@@ -131,6 +136,9 @@ class Phase:
             ):
                 object.__setattr__(self, name, as_count(name, getattr(self, name), least))
             self._check_sharing()
+            if (self.prefix is None) != (self.prefix_length is None):
+                missing = "prefix" if self.prefix is None else "prefix_length"
+                raise UsageError(f"{{prefix}} and {{prefix_length}} need each other: give {{{missing}}} as well")
             for name in (name for name, declared in OF_PLANS.items() if declared.value == "rank"):
                 if (given := getattr(self, name)) is not None:
                     object.__setattr__(self, name, tuple(as_int64(name, given).tolist()))
@@ -167,7 +175,7 @@ class Phase:
         return tuple(name for text in self._expressions() if "(" in text for name in parse_items(text).columns)
 
     def _expressions(self) -> list[str]:
-        given = self.items, self.outputs, self.own, self.totals, *self.caps
+        given = self.items, self.outputs, self.own, self.totals, self.prefix_length, *self.caps
         return [text for text in given if text is not None]
 
     def to_json(self) -> dict[str, Any]:
@@ -177,10 +185,12 @@ class Phase:
             del found["sequence_parallel"], found["share_multiple_of"]
         if not self.generates:
             del found["generates"]
+        if self.prefix is None:
+            del found["prefix"], found["prefix_length"]
         return found
 
 
-CONSTRAINTS = ("equal_counts", MAX_TOKENS, "every_rank_nonempty", *tuple(OF_PLANS)[2:])
+CONSTRAINTS = ("equal_counts", MAX_TOKENS, "every_rank_nonempty", *tuple(OF_PLANS)[2:], "prefix_length")
 """The fields of a phase that say what its plan must keep to; one of them says so where there are items enough."""
 
 
@@ -223,6 +233,8 @@ class PhaseItems(Record):
     keep_together: NDArray[Any] | None = None  # array[k]: each item's key
     cap_amounts: tuple[NDArray[np.int64], ...] = ()  # int64[k]: what each item has of the phase's capped quantities
     allowed_ranks: Ragged | None = None  # the ranks on which each item may run
+    # array[k], int64[k]: the key of each item's prompt, and its length, where prompts are shared
+    prefix: tuple[NDArray[Any], NDArray[np.int64]] | None = None
 
     def constraints(self, num_ranks: int, least: int = 0) -> Constraints:
         """Return what the plan of these items must keep to; every rank gets at least `least` of them."""
@@ -236,10 +248,11 @@ class PhaseItems(Record):
         of_items = {
             "min_samples_per_rank": max(least, phase.min_samples_per_rank),
             "keep_together": self.keep_together,
+            "prefix": self.prefix,
             "caps": {text: (amount, limit) for (text, limit), amount in amounts},
             "allowed_ranks": mask,
         }
-        asked = {name: getattr(phase, name) for name in OF_PLANS} | of_items
+        asked = {name: getattr(phase, name) for name in OF_PLANS if name not in of_items} | of_items
         return Constraints.from_given(len(self.lengths), num_ranks, **asked)
 
     def without(self, samples: NDArray[np.int64], num_samples: int) -> "PhaseItems":
@@ -256,6 +269,7 @@ class PhaseItems(Record):
             keep_together=None if self.keep_together is None else self.keep_together[items],
             cap_amounts=tuple(amounts[items] for amounts in self.cap_amounts),
             allowed_ranks=None if self.allowed_ranks is None else self.allowed_ranks.take(items),
+            prefix=None if self.prefix is None else (self.prefix[0][items], self.prefix[1][items]),
         )
 
     def between(self, start: int, stop: int) -> "PhaseItems":
@@ -275,6 +289,7 @@ class PhaseItems(Record):
             None if self.keep_together is None else self.keep_together[first:last],
             tuple(amounts[first:last] for amounts in self.cap_amounts),
             None if allowed is None else allowed[first:last],
+            None if self.prefix is None else (self.prefix[0][first:last], self.prefix[1][first:last]),
         )  # fmt: skip
 
     @property
@@ -316,9 +331,9 @@ def resolve_phases(
             check_volumes(phase, "bytes_out", phase.bytes_out, outputs.values)
         found[phase.name] = PhaseItems(
             phase, parse_cost(phase.cost), feeds[phase.name], fed_by[phase.name], sample_of_item, items.values,
-            outputs.values, own, asked.keys(phase, sample_of_item),
+            outputs.values, own, asked.keys(phase, "keep_together", sample_of_item),
             tuple(batch.items(text, phase, whole, like=items, of="caps").values for text in phase.caps),
-            asked.allowed(phase, sample_of_item, num_ranks),
+            asked.allowed(phase, sample_of_item, num_ranks), batch.prompts(phase, asked, sample_of_item),
         )  # fmt: skip
     return tuple(found.values())
 
@@ -448,16 +463,23 @@ class _Batch:
                 sample=Named("sample", sample), found=found[sample], totals=totals, expected=expected[sample],
             ).within(f"phase {phase.name!r}")  # fmt: skip
 
-    def keys(self, phase: Phase, sample_of_item: NDArray[np.int64]) -> NDArray[Any] | None:
-        """Return the key of each item of samples that are kept together."""
-        if phase.keep_together is None:
+    def keys(self, phase: Phase, name: str, sample_of_item: NDArray[np.int64]) -> NDArray[Any] | None:
+        """Return the key of each item by a constraint that names a column of keys."""
+        if (text := getattr(phase, name)) is None:
             return None
-        column = self._column(phase.keep_together)
+        column = self._column(text)
         if isinstance(column, Ragged) or np.ndim(column) != 1:
-            raise ArgumentError(
-                "keep_together", "name a column of one key a sample", f"{phase.keep_together!r}, of lists"
-            )
+            raise ArgumentError(name, "name a column of one key a sample", f"{text!r}, of lists")
         return np.asarray(column)[sample_of_item]
+
+    def prompts(
+        self, phase: Phase, asked: "_Batch", sample_of_item: NDArray[np.int64]
+    ) -> tuple[NDArray[Any], NDArray[np.int64]] | None:
+        """Return the key and the length of the prompt of each item, where prompts are shared."""
+        keys = asked.keys(phase, "prefix", sample_of_item)
+        if keys is None or phase.prefix_length is None:
+            return None
+        return keys, self._numbers(phase.prefix_length)[sample_of_item]
 
     def allowed(self, phase: Phase, sample_of_item: NDArray[np.int64], num_ranks: int) -> Ragged | None:
         """Return the ranks on which each item may run: those that are listed for its sample, or the one named."""

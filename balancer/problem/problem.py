@@ -68,6 +68,7 @@ class Problem:
     volumes: NDArray[np.int64] | None = None  # int64[n]: what moving each sample takes; None: its length
     affinity: Affinity | None = None  # where the parts of each sample lie, if not all on its home rank
     work: NDArray[np.int64] | None = None  # int64[n, M]: with pipeline stages, each sample's work in each module
+    prompts: NDArray[np.int64] | None = None  # int64[n]: of shared prompts, what each costs; `costs` are then without
     timed: TimedStep | None = None  # where encoders run in the gaps of the pipeline, all that there is to do
 
     @property
@@ -108,11 +109,19 @@ class Problem:
         constraints = constraints or Constraints()
         cut.check(cost, constraints.names(), topology)
         check_padded(cost, constraints.names())
+        if constraints.prefix is not None:
+            for name in constraints.names():
+                if name not in ("prefix", "equal_counts"):
+                    raise UsageError(f"{{prefix}} cannot be combined with {{{name}}}", "leave one of them out")
         if len(over := cut.over_long_samples(batch.lengths)):
             kept = np.delete(np.arange(len(batch.lengths)), over)
             batch, constraints = batch.without(over), constraints.of_samples(kept)
         try:
-            costs = cost.sample_costs(batch.lengths)
+            costs, prompts = cost.sample_costs(batch.lengths), None
+            if (shared := constraints.prefix) is not None:
+                shared.check(batch.lengths, batch.numbers)
+                prompts = cost.sample_costs(shared.lengths)
+                costs = costs - prompts
         except UsageError as error:
             raise error.in_words(Wording(numbers={"sample": lambda item: int(batch.numbers[item])})) from None
         cut.check_batch(batch, topology.num_ranks, constraints, cost)
@@ -121,7 +130,20 @@ class Problem:
             work = cut.work({SINGLE_PHASE: (cost, batch.lengths, np.arange(len(costs)))}, len(costs))
         timed = work if isinstance(work, TimedStep) else None
         table = work.work if isinstance(work, TimedStep) else work
-        return cls(batch, topology, cost, costs, constraints, cut, work=table, timed=timed)
+        return cls(batch, topology, cost, costs, constraints, cut, work=table, prompts=prompts, timed=timed)
+
+    @property
+    def whole_costs(self) -> NDArray[np.int64]:
+        """What each sample costs by itself, a prompt that it shares included: as `costs` without shared prompts."""
+        return self.costs if self.prompts is None else self.costs + self.prompts
+
+    def loads(self, rank_of_sample: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return the load of each rank, int64[num_ranks]: samples, prompts once a rank, and what it has already."""
+        num_ranks, kept = self.topology.num_ranks, self.constraints
+        loads = self.cost.loads(self.costs, rank_of_sample, num_ranks)
+        if kept.prefix is not None and self.prompts is not None:
+            loads = loads + kept.prefix.per_rank(self.prompts, rank_of_sample, num_ranks)
+        return kept.with_initial(loads)
 
     def slot_loads(self, rank: NDArray[np.int32], slot: NDArray[np.int32], num_slots: int) -> NDArray[np.int64]:
         """Return what :meth:`MicroBatches.makespan` takes: each micro-batch's cost, or work in each module."""
@@ -148,6 +170,7 @@ class Problem:
             replace(kept.of_samples(members, slice(first_rank, first_rank + num_ranks)), min_samples_per_rank=least),
             volumes=None if self.volumes is None else self.volumes[members],
             affinity=None if self.affinity is None else self.affinity.of_samples(members, first_rank),
+            prompts=None if self.prompts is None else self.prompts[members],
         )
 
     @classmethod

@@ -96,6 +96,8 @@ class Setup:
             with of_phase(items.phase.name):
                 check_method(self.settings.method, items.cost)
                 items.constraints(self.topology_of(items.phase.name).num_ranks)
+                if items.phase.prefix is not None and items is not resolved[-1]:
+                    raise UsageError("{prefix} is for the last phase", "leave it out of the others")
                 self._check_phase(items.phase, items is resolved[-1])
                 self._check_sharing(items)
         self._check_groups()
@@ -259,8 +261,9 @@ class Setup:
         for phase in self.phases:
             if phase.equal_counts:
                 raise self._not_in_groups(phase, "equal_counts", "groups hold unequal numbers")
-            if phase.keep_together:
-                raise self._not_in_groups(phase, "keep_together", "samples with one key may lie in different groups")
+            for name in ("keep_together", "prefix"):
+                if getattr(phase, name):
+                    raise self._not_in_groups(phase, name, "samples with one key may lie in different groups")
 
     def _check_layout(self) -> None:
         """Refuse what does not go with layouts."""

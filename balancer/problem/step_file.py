@@ -65,6 +65,8 @@ KEYS: dict[str, dict[str, Key]] = {
         "max_samples_per_rank": Key("count", "max_samples_per_rank", "Samples a rank gets at most."),
         "caps": Key("counts by name", "caps", "Caps on a rank's sums of other columns."),
         "keep_together": Key("text", "keep_together", "Rows with equal values in this column run on one rank."),
+        "prefix": Key("text", "prefix", "Rows with equal values in this column share a prompt, computed once a rank."),
+        "prefix_length": Key("text", "prefix_length", "The column with the length of a row's prompt."),
         "allowed_ranks": Key("text", "allowed_ranks", "The column that lists the ranks of a row."),
         "rank_speeds": Key("counts", "rank_speeds", "Work units that each rank does in a unit of time."),
         "initial_loads": Key("amounts", "initial_loads", "Work units that each rank has already."),

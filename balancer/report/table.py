@@ -72,6 +72,8 @@ def print_summary(
     for name, phase in summary.phases.items():
         if phase.capped_steps:
             console.print(_what_caps(name, phase), highlight=False, markup=False)
+        if phase.prompts:
+            console.print(_what_prompts_do(name, phase), highlight=False, markup=False)
         if phase.groups:
             console.print(f"{name}: {groups_of(phase)}\n", highlight=False)
         if phase.loss_assumed:
@@ -305,6 +307,13 @@ def as_percent(value: float | None) -> str:
 def _rounded(value: float) -> str:
     digits = float(f"{value:.2g}")
     return f"{digits:,.0f}" if digits >= 10 else f"{digits:g}"  # 2,900,000: 'g' alone would write 2.9e+06
+
+
+def _what_prompts_do(name: str, phase: PhaseSummary) -> str:
+    whole = phase.spent_with_whole_prompts / phase.spent_after if phase.spent_after else 1.0
+    kept = f"would take {whole:.2f} times as long" if whole > 1.0005 else "would take no longer: keep them together"
+    copies = phase.prompt_copies / phase.prompts
+    return f"{name}: a prompt is computed on {copies:.2f} ranks on average; samples of a prompt on one rank {kept}.\n"
 
 
 def _what_caps(name: str, phase: PhaseSummary) -> str:

@@ -14,7 +14,7 @@ from solvers.prefixes._problem import Ints, PrefixProblem, prepare
 from solvers.prefixes.bounds import parts_at, parts_bound
 from solvers.types import PartitionResult, status_of
 
-__all__ = ["partition_with_prefixes"]
+__all__ = ["partition_with_prefixes", "prefix_bound"]
 
 
 def partition_with_prefixes(
@@ -49,3 +49,11 @@ def _groups_of(problem: PrefixProblem, low: int, work: int) -> tuple[Ints, Ints]
     # Each prefix in as many parts as it has at least at the bound: benchmarks/shared_prompts.py, starts, has then a gap
     # of 3.1 % on average; with prefixes whole 3.8
     return exchanged(problem, deal_counts(problem, parts_at(problem, low))[0], low, work)
+
+
+def prefix_bound(
+    costs: ArrayLike, num_groups: int, prefix: ArrayLike | Sequence[int | str | None], prefix_costs: ArrayLike,
+    *, equal_counts: bool = False,
+) -> int:  # fmt: skip
+    """Return the lower bound on the makespan by itself; arguments as of :func:`solvers.partition`."""
+    return parts_bound(prepare(costs, num_groups, equal_counts, prefix, prefix_costs))

@@ -115,8 +115,7 @@ class WholeShares(Record):
 
     def _loads(self) -> Ints:
         """Add up the samples of each rank, and what it has already."""
-        problem, ranks = self.problem, self.target.rank_of_sample
-        return problem.constraints.with_initial(problem.cost.loads(problem.costs, ranks, problem.topology.num_ranks))
+        return self.problem.loads(self.target.rank_of_sample)
 
     @property
     def slot_loads(self) -> Ints:
@@ -140,7 +139,7 @@ class WholeShares(Record):
 
     def binding_sample(self, loads: Ints) -> int | None:
         """Return the largest sample if it costs more than a fair share of the total load."""
-        costs = self.problem.costs
+        costs = self.problem.whole_costs
         if len(costs) == 0:
             return None
         costs = costs if costs.ndim == 1 else costs.sum(axis=1)

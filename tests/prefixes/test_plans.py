@@ -1,0 +1,178 @@
+"""Plans of samples that share prompts: loads, order, files, command line, samplers, and what is refused."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import balancer
+from balancer import Phase
+from balancer.compat.sampler import BalancedBatchSampler
+from balancer.cost import parse_cost
+from balancer.io import plan_format
+
+RANKS = 8
+COST = "quadratic:a=24576,b=1"
+
+
+def drawn(prompts=24, responses=8, seed=0):
+    """Lengths with the prompt, keys and lengths of prompts, shuffled: int64[n] each."""
+    rng = np.random.default_rng(seed)
+    prompt = rng.integers(500, 4000, prompts)
+    key = np.repeat(np.arange(prompts), responses)
+    lengths = prompt[key] + rng.lognormal(7, 1, len(key)).astype(np.int64)
+    order = rng.permutation(len(key))
+    return lengths[order], key[order], prompt[key][order]
+
+
+LENGTHS, KEYS, PROMPTS = drawn()
+SHARED = {"prefix": KEYS, "prefix_lengths": PROMPTS}
+
+
+def loads_of(lengths, keys, prompts, ranks, num_ranks, cost=COST):
+    """Add up loads sample by sample, in plain Python."""
+    model, loads, seen = parse_cost(cost), [0] * num_ranks, set()
+    for length, key, prompt, rank in zip(*(each.tolist() for each in (lengths, keys, prompts, ranks)), strict=True):
+        once, whole = model.exact(prompt), model.exact(length)
+        loads[rank] += whole - (once if (rank, key) in seen else 0)
+        seen.add((rank, key))
+    return loads
+
+
+@pytest.mark.parametrize("equal", [False, True])
+@pytest.mark.parametrize("cost", [COST, "attention:constant=300000,a=24576,full=3,window512=2"])
+def test_loads_bound_and_order(equal, cost):
+    plan = balancer.balance(LENGTHS, RANKS, cost=cost, equal_counts=equal, **SHARED)
+    assert plan.loads.tolist() == loads_of(LENGTHS, KEYS, PROMPTS, plan.rank_of_sample, RANKS, cost)
+    assert plan.home_loads.tolist() == loads_of(LENGTHS, KEYS, PROMPTS, plan.home.rank_of_sample, RANKS, cost)
+    assert plan.lower_bound <= plan.makespan <= 1.03 * plan.lower_bound
+    for rank in range(RANKS):
+        keys = KEYS[plan.samples_on_rank(rank)]
+        assert np.count_nonzero(np.diff(keys)) == len(np.unique(keys)) - 1  # side by side
+        unique = int((LENGTHS - PROMPTS)[plan.samples_on_rank(rank)].sum())
+        unique += sum(int(PROMPTS[KEYS == key][0]) for key in np.unique(keys))
+        assert plan.unique_tokens()[rank] == unique
+    assert plan.prompt_copies.tolist() == [len(np.unique(plan.rank_of_sample[KEYS == key])) for key in range(24)]
+    if equal:
+        assert np.bincount(plan.rank_of_sample).tolist() == [24] * RANKS
+
+
+def test_whole_prompts_take_longer():
+    lengths, keys, prompts = drawn(prompts=8)
+    plan = balancer.balance(lengths, RANKS, cost=COST, prefix=keys, prefix_lengths=prompts)
+    whole = balancer.balance(lengths, RANKS, cost=COST, keep_together=keys)
+    ranks = whole.rank_of_sample
+    assert plan.makespan_of_whole_prompts() == max(loads_of(lengths, keys, prompts, ranks, RANKS))
+    assert plan.makespan < plan.makespan_of_whole_prompts()
+
+
+def test_no_prompt_is_as_without():
+    plain = balancer.balance(LENGTHS, RANKS, cost="linear")
+    none = balancer.balance(LENGTHS, RANKS, cost="linear", prefix=KEYS, prefix_lengths=np.zeros_like(KEYS))
+    assert none.loads.sum() == plain.loads.sum()
+    assert none.lower_bound <= plain.makespan
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "log.parquet"
+    columns = {"tokens": LENGTHS, "prompt": [f"p{key}" for key in KEYS], "prompt_tokens": PROMPTS}
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def test_a_log_planned_read_and_reported(log, tmp_path, monkeypatch):
+    out = tmp_path / "plan.parquet"
+    asked = {"num_ranks": RANKS, "batch_per_rank": 12, "length": "tokens", "cost": COST, "prefix": "prompt",
+             "prefix_length": "prompt_tokens"}  # fmt: skip
+    told = balancer.plan_log(log, out=out, **asked).summary()["phases"]["all"]
+    assert 1 <= told["copies_of_a_prompt"] < 3
+    assert told["imbalance_ratio_after"] <= told["imbalance_ratio_of_whole_prompts"]
+    assert plan_format.FEATURES.index("shared prompts")
+    assert json.loads(pq.read_schema(out).metadata[b"balancer"])["features"] == ["shared prompts"]
+    (tmp_path / "step.toml").write_text(
+        f'ranks = {RANKS}\nbatch_per_rank = 12\n[[phase]]\nlength = "tokens"\ncost = "{COST}"\nprefix = "prompt"\n'
+        'prefix_length = "prompt_tokens"\n'
+    )
+    balancer.plan_log(log, step=tmp_path / "step.toml", out=tmp_path / "same.parquet")
+    assert (tmp_path / "same.parquet").read_bytes() == out.read_bytes()
+    for t, step in enumerate(balancer.load_steps(out, log)):
+        rows = slice(96 * t, 96 * (t + 1))
+        alone = balancer.balance(LENGTHS[rows], RANKS, cost=COST, prefix=KEYS[rows], prefix_lengths=PROMPTS[rows])
+        assert step["all"] == alone
+        assert step["all"].makespan == alone.makespan
+    monkeypatch.setattr(plan_format, "FEATURES", tuple(n for n in plan_format.FEATURES if n != "shared prompts"))
+    with pytest.raises(balancer.InputError, match="needs 'shared prompts', which this release does not know"):
+        list(balancer.load_steps(out, log))
+
+
+def test_one_step_saved_and_loaded(tmp_path):
+    plan = balancer.balance(LENGTHS, RANKS, cost=COST, **SHARED)
+    plan.save(tmp_path / "plan.parquet")
+    again = balancer.load_plan(tmp_path / "plan.parquet")
+    assert again == plan
+    assert (again.makespan, again.lower_bound, again.loads.tolist()) == (
+        plan.makespan, plan.lower_bound, plan.loads.tolist())  # fmt: skip
+
+
+def test_the_last_of_several_phases():
+    phases = [Phase("vision", "patches"), Phase("llm", "tokens", prefix="uid", prefix_length="prompt", cost=COST)]
+    columns = {"patches": LENGTHS // 3, "tokens": LENGTHS, "uid": KEYS, "prompt": PROMPTS}
+    plan = balancer.orchestrate(columns, phases, num_ranks=RANKS)
+    ranks = plan["llm"].rank_of_sample
+    assert plan["llm"].loads.tolist() == loads_of(LENGTHS, KEYS, PROMPTS, ranks, RANKS)
+
+
+def test_a_sampler_keeps_prompts_side_by_side():
+    made = [BalancedBatchSampler(LENGTHS, 4, RANKS, rank, cost=COST, shuffle=False, **SHARED) for rank in range(RANKS)]
+    ran = []
+    for batches in zip(*made, strict=True):
+        for batch in batches:
+            keys = KEYS[batch]
+            assert np.count_nonzero(np.diff(keys)) == len(np.unique(keys)) - 1
+            ran += batch
+    assert sorted(ran) == list(range(len(LENGTHS)))
+    first = [made[rank].plan_step(0)[0][rank] for rank in range(RANKS)]
+    placed = np.repeat(np.arange(RANKS), [len(batch) for batch in first])
+    rows = np.concatenate(first)
+    expected = loads_of(LENGTHS[rows], KEYS[rows], PROMPTS[rows], placed, RANKS)
+    assert made[0]._loads(rows, placed.astype(np.int32)).tolist() == expected
+
+
+WRONG = {
+    "prefix and prefix_lengths need each other: give prefix_lengths as well": {"prefix": KEYS},
+    "prefix and prefix_lengths need each other: give prefix as well": {"prefix_lengths": PROMPTS},
+    "prefix_lengths must have a length for each of 192 samples, got 9": {"prefix": KEYS, "prefix_lengths": PROMPTS[:9]},
+    "prefix must have a key for each of 192 samples": {"prefix": KEYS[:3], "prefix_lengths": PROMPTS},
+    "prefix_lengths[0] must be >= 0": {"prefix": KEYS, "prefix_lengths": -PROMPTS},
+    "prefix_lengths[0] must be <= the length of its sample": {"prefix": KEYS, "prefix_lengths": LENGTHS + 1},
+    "have one prefix key, and prefix_lengths of": {"prefix": 0 * KEYS, "prefix_lengths": PROMPTS},
+    "prefix cannot be combined with rank_speeds": {**SHARED, "rank_speeds": [1] * RANKS},
+    "prefix cannot be combined with initial_loads": {**SHARED, "initial_loads": [1] * RANKS},
+    "prefix cannot be combined with keep_together": {**SHARED, "keep_together": KEYS},
+    "prefix cannot be combined with max_tokens_per_rank": {**SHARED, "max_tokens_per_rank": 10**6},
+    "micro_batch_tokens cannot be combined with prefix": {**SHARED, "micro_batch_tokens": 10**6},
+    "sequence_groups cannot be combined with prefix": {**SHARED, "sequence_groups": balancer.SequenceGroups((1, 2))},
+    "cost 'padded' does not take prefix": {**SHARED, "cost": "padded"},
+    "prefix is for method 'auto', not for 'lpt'": {**SHARED, "method": "lpt"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("told", WRONG)
+def test_wrong_arguments_in_a_line(told):
+    with pytest.raises((ValueError, TypeError)) as caught:
+        balancer.balance(LENGTHS, RANKS, **WRONG[told])
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_phases_that_cannot_share_prompts():
+    with pytest.raises(ValueError, match="prefix and prefix_length need each other: give prefix_length as well"):
+        Phase("llm", "tokens", prefix="uid")
+    phases = [Phase("vision", "patches", prefix="uid", prefix_length="prompt"), Phase("llm", "tokens")]
+    with pytest.raises(ValueError, match="phase 'vision': prefix is for the last phase"):
+        balancer.orchestrate({"patches": [1], "tokens": [2], "uid": [0], "prompt": [1]}, phases, num_ranks=1)
+    with pytest.raises(ValueError, match="defer cannot be combined with prefix"):
+        BalancedBatchSampler(LENGTHS, 4, RANKS, 0, defer=2, **SHARED)

@@ -14,8 +14,11 @@ SAMPLES = 9
 def columns_of(rank):
     rng = np.random.default_rng([rank, 5])
     tokens = rng.integers(1, 60, SAMPLES)
+    uid = np.random.default_rng([rank, 7]).integers(0, 6, SAMPLES)
     return {
         "tokens": tokens,
+        "uid": uid,
+        "prompt_tokens": uid % 2,
         "patches": rng.integers(0, 30, SAMPLES) * rng.integers(0, 2, SAMPLES),
         "audio": rng.integers(0, 9, SAMPLES),
         "prompt": rng.integers(0, 12, SAMPLES),
@@ -62,6 +65,7 @@ def settings_of(case):
         "equal_counts": {"equal_counts": True, "max_tokens_per_rank": int(whole("tokens").sum() / size * 1.2) + 60},
         "counts": {"min_samples_per_rank": 5, "max_samples_per_rank": 14},
         "speeds": {"rank_speeds": speeds(), "initial_loads": [10] * size},
+        "prefix": {"prefix": "uid", "prefix_length": "prompt_tokens"},
         "together": {"caps": {"patches": limits["patches"]}, "equal_counts": True, "rank_speeds": None},
     }[case]
     given = dict(named)
@@ -70,6 +74,8 @@ def settings_of(case):
         given["caps"] = {name: (amounts[name], limit) for name, limit in named["caps"].items()}
     if "keep_together" in named:
         given["keep_together"] = whole("prompt")
+    if "prefix" in named:
+        given = {"prefix": whole("uid"), "prefix_lengths": whole("prompt_tokens")}
     if "allowed_ranks" in named:
         given["allowed_ranks"] = mask() if case == "allowed_ranks" else np.eye(size, dtype=bool)[whole("pinned")]
     return named, given

@@ -10,7 +10,7 @@ from ranks_of import ranks_of
 from balancer import MicroBatches, Phase, Topology
 from balancer.executor.arguments import as_setup
 
-CASES = ["caps", "keep_together", "allowed_ranks", "pinned", "equal_counts", "counts", "speeds", "together"]
+CASES = ["caps", "keep_together", "allowed_ranks", "pinned", "equal_counts", "counts", "speeds", "prefix", "together"]
 
 
 ranks = ranks_of(1, 4)

@@ -52,9 +52,9 @@ def test_loads_bound_and_order(equal, cost):
         keys = KEYS[plan.samples_on_rank(rank)]
         assert np.count_nonzero(np.diff(keys)) == len(np.unique(keys)) - 1  # side by side
         unique = int((LENGTHS - PROMPTS)[plan.samples_on_rank(rank)].sum())
-        unique += sum(int(PROMPTS[KEYS == key][0]) for key in np.unique(keys))
+        unique += sum(int(PROMPTS[key == KEYS][0]) for key in np.unique(keys))
         assert plan.unique_tokens()[rank] == unique
-    assert plan.prompt_copies.tolist() == [len(np.unique(plan.rank_of_sample[KEYS == key])) for key in range(24)]
+    assert plan.prompt_copies.tolist() == [len(np.unique(plan.rank_of_sample[key == KEYS])) for key in range(24)]
     if equal:
         assert np.bincount(plan.rank_of_sample).tolist() == [24] * RANKS
 

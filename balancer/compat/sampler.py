@@ -23,7 +23,7 @@ from balancer.planning.epoch_position import Position
 from balancer.planning.planned_ahead import planned_ahead
 from balancer.planning.planner import balance
 from balancer.planning.rank_batches import RankBatches
-from balancer.problem.batch import GlobalBatch
+from balancer.problem.batch import GlobalBatch, checked_prefixes
 from balancer.problem.constraints import Constraints
 from balancer.problem.settings import STOP_AT
 from balancer.problem.shuffle import shuffled
@@ -152,10 +152,12 @@ class BalancedBatchSampler(RankBatches):
             "cost": self.cost, "equal_counts": self.equal_counts, "max_tokens_per_rank": micro_batch_tokens,
             "time_budget": time_budget, "stop_at": as_share("stop_at", stop_at),
         }  # fmt: skip
-        self._prompts = (
-            None if prefix is None and prefix_lengths is None
-            else Constraints.from_given(len(self.lengths), 1, prefix=(prefix, prefix_lengths)).prefix
-        )  # fmt: skip
+        self._prefixes = None  # of a cost whose mask has each sample's own
+        if self.cost.needs_prefixes and prefix_lengths is not None:
+            self._prefixes = checked_prefixes(prefix_lengths, len(self.lengths))
+        no_prompts = prefix is None and (prefix_lengths is None or self._prefixes is not None)
+        given = None if no_prompts else (prefix, prefix_lengths)
+        self._prompts = Constraints.from_given(len(self.lengths), 1, prefix=given).prefix
         if self._prompts is not None:
             self._prompts.check(self.lengths, np.arange(len(self.lengths)))
         self._caps = {name: (as_int64(name, values), cap) for name, (values, cap) in (caps or {}).items()}
@@ -181,8 +183,8 @@ class BalancedBatchSampler(RankBatches):
         early, late = (as_count("defer", delay, 0) for delay in pair)
         if (early or late) and self._caps:
             raise UsageError("{defer} knows no {caps}: a step of deferred samples could be over them")
-        if (early or late) and self._prompts is not None:
-            raise UsageError("{defer} cannot be combined with {prefix}", "leave one of them out")
+        if (early or late) and (self._prompts is not None or self._prefixes is not None):
+            raise UsageError("{defer} cannot be combined with {prefix_lengths}", "leave one of them out")
         if (early or late) and len(self.lengths):
             deferred_order(self.lengths[:0], [self._cut_with(early, late, 0)])  # refuses costs, and one of them at 0
         return early, late
@@ -281,10 +283,10 @@ class BalancedBatchSampler(RankBatches):
         return grid
 
     def _shared(self, rows: NDArray[np.int64]) -> dict[str, Any]:
-        """Return the prompts of some rows as :func:`balancer.balance` takes them; nothing where none are shared."""
-        if self._prompts is None:
-            return {}
-        return {"prefix": self._prompts.keys[rows], "prefix_lengths": self._prompts.lengths[rows]}
+        """Return the prompts of some rows as :func:`balancer.balance` takes them; nothing where there are none."""
+        if self._prompts is not None:
+            return {"prefix": self._prompts.keys[rows], "prefix_lengths": self._prompts.lengths[rows]}
+        return {} if self._prefixes is None else {"prefix_lengths": self._prefixes[rows]}
 
     def report(self) -> BalanceReport:
         """Return what balancing did over the steps that this iterated over so far, those fetched ahead included.
@@ -310,11 +312,11 @@ class BalancedBatchSampler(RankBatches):
 
     def _loads(self, rows: NDArray[np.int64], group: NDArray[np.int32]) -> NDArray[np.int64]:
         """Return the load of each group of rows, prompts once a group."""
-        costs = self.cost.sample_costs(self.lengths[rows])
+        costs = self.cost.sample_costs(self.lengths[rows], None if self._prefixes is None else self._prefixes[rows])
         if self._prompts is None:
             return self.cost.loads(costs, group, self._groups)
         shared = self._prompts.of_samples(rows)
-        once = self.cost.sample_costs(shared.lengths)
+        once = self.cost.sample_costs(shared.lengths, None if self._prefixes is None else shared.lengths)
         return self.cost.loads(costs - once, group, self._groups) + shared.per_rank(once, group, self._groups)
 
     def _rows(self, first: int, epoch: int) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from solvers.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["AREAS", "Terms", "area", "area_sums", "as_terms", "checked", "largest_rate", "pairs"]
+__all__ = ["AREAS", "OWN_PREFIX", "Terms", "area", "area_sums", "as_terms", "checked", "largest_rate", "pairs"]
 
 Terms = tuple[tuple[str, int], ...]
 """Names of areas and what a pair of each takes, in the order of :data:`AREAS`, then by size; no name twice, no 0."""
@@ -67,14 +67,16 @@ AREAS: dict[str, tuple[str, Callable[[Any, int], Any]]] = {
     "chunk": ("the keys 0 to i in chunks of w, each by itself", _chunk),
     "blocks": ("blocks of w, each bidirectional by itself", _blocks),
     "band": ("keys at most w away, before and behind", _band),
-    "prefix": ("the keys 0 to i, and all of the first P", _prefix),
+    "prefix": ("the keys 0 to i, and all of the first P; without a number P is each sample's own", _prefix),
     "topk": ("K chosen ones of the keys 0 to i, all while there are fewer", _window),
     "compressed": ("one key for every R of the keys 0 to i", _compressed),
 }
 """Masks by name: what a query sees, and the area by length and size. Those but the first two have a size of tokens."""
 
 _UNSIZED = ("full", "bidirectional")
-_FORMS = ", ".join(name if name in _UNSIZED else f"{name}N" for name in AREAS)
+OWN_PREFIX = "prefix"
+"""The one mask whose size is each sample's own: how many of its tokens, from the first, see each other."""
+_FORMS = ", ".join([*(name if name in _UNSIZED else f"{name}N" for name in AREAS), OWN_PREFIX])
 
 
 def checked(name: str) -> tuple[str, int]:
@@ -91,6 +93,8 @@ def checked(name: str) -> tuple[str, int]:
     (('window', 1024), ('full', 0))
     """
     found = re.fullmatch("([a-z]+)([0-9]*)", name) if isinstance(name, str) else None
+    if name == OWN_PREFIX:
+        return OWN_PREFIX, 0
     if found is None or found[1] not in AREAS or (found[1] in _UNSIZED) != (not found[2]):
         raise ArgumentError("areas", f"be named {_FORMS}, where N is a whole number", repr(name))
     size = int(found[2] or 0)
@@ -99,10 +103,13 @@ def checked(name: str) -> tuple[str, int]:
     return found[1], size
 
 
-def area(name: str, lengths: Any) -> Any:
-    """Pairs that the mask of this name keeps of a sample of each length: an int, or int64[n]."""
+def area(name: str, lengths: Any, prefixes: Any = 0) -> Any:
+    """Pairs that the mask of this name keeps of a sample of each length: an int, or int64[n].
+
+    `prefixes` are the samples' own, of :data:`OWN_PREFIX`; 0 is a causal mask, the least there is.
+    """
     kind, size = checked(name)
-    return AREAS[kind][1](lengths, size)
+    return AREAS[kind][1](lengths, prefixes if name == OWN_PREFIX else size)
 
 
 def as_terms(given: Mapping[str, int] | Iterable[tuple[str, int]]) -> Terms:
@@ -124,9 +131,9 @@ def as_terms(given: Mapping[str, int] | Iterable[tuple[str, int]]) -> Terms:
     return tuple(sorted(kept, key=lambda term: (order[checked(term[0])[0]], checked(term[0])[1])))
 
 
-def pairs(terms: Iterable[tuple[str, int]], lengths: Any) -> Any:
+def pairs(terms: Iterable[tuple[str, int]], lengths: Any, prefixes: Any = 0) -> Any:
     """Sum of all terms of a sample of each length: an int, or int64[n], which the caller knows to hold it."""
-    return sum((value * area(name, lengths) for name, value in terms), start=0 * lengths)
+    return sum((value * area(name, lengths, prefixes) for name, value in terms), start=0 * lengths)
 
 
 def area_sums(names: Iterable[str], lengths: ArrayLike) -> NDArray[np.float64]:
@@ -138,4 +145,5 @@ def area_sums(names: Iterable[str], lengths: ArrayLike) -> NDArray[np.float64]:
 def largest_rate(name: str, longest: int) -> Fraction:
     """Most pairs a token that any sample up to `longest` has: of the longest, or of one that fills a chunk."""
     size = checked(name)[1]
-    return max(Fraction(area(name, each), each) for each in (longest, min(size, longest) or longest))
+    own = longest if name == OWN_PREFIX else 0
+    return max(Fraction(area(name, each, own), each) for each in (longest, min(size, longest) or longest))

@@ -12,7 +12,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from balancer.cost.areas import area, as_terms, checked
+from balancer.cost.areas import OWN_PREFIX, area, as_terms, checked
 from balancer.cost.fit import FOLDS, Fit, as_steps, check_fit, fold_of, held_out, judged, solve, spreads, weight_of
 from balancer.cost.integer import IntegerCost, integer_seconds
 from balancer.errors import InputError
@@ -104,6 +104,10 @@ def fit_terms(
     if not 1 <= len(areas) <= _MOST_AREAS:
         raise ArgumentError("areas", f"be 1 to {_MOST_AREAS} names", len(areas))
     as_terms([(name, 1) for name in areas])  # which are refused by name
+    if OWN_PREFIX in areas:
+        raise ArgumentError(
+            "areas", "have sizes, as in prefix256: steps do not say the prefix of each sample", OWN_PREFIX
+        )
     steps, measured = as_steps(lengths, seconds)
     names, design = _candidates(steps, areas)
     group, fold = fold_of(design)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from balancer.cost.areas import Terms, as_terms, pairs
+from balancer.cost.areas import OWN_PREFIX, Terms, as_terms, pairs
 from balancer.cost.layers import Attention
 from balancer.cost.sequence_parallel import DegreeTimes, Sharing
 from solvers.arguments import INT64_MAX, first_overflow
@@ -104,6 +104,11 @@ class CostModel:
             raise ValueError(f"cost '{self}' is of rows padded together, which no ranks share: it takes no sharing")
 
     @property
+    def needs_prefixes(self) -> bool:
+        """Whether a mask is over the prefix of each sample, which :meth:`sample_costs` must then be given."""
+        return any(name == OWN_PREFIX for name, _ in self.areas)
+
+    @property
     def additive(self) -> bool:
         """Whether a mini-batch costs the sum of what its samples cost: neither padded nor with a convolution."""
         return not self.padded and not self.c
@@ -136,18 +141,19 @@ class CostModel:
         terms = {name: getattr(self, name) * factor for name in ("a", "b", "constant")}
         return replace(self, **terms, areas=areas, flops_of_unit=self.flops_of_unit // factor)
 
-    def exact(self, length: int) -> int:
+    def exact(self, length: int, prefix: int = 0) -> int:
         """Cost of one sample, or of one padded row, whatever its size; with `c` without what a padded row costs."""
-        return self.constant * (length > 0) + self.a * length + int(self.attention_work(length))
+        return self.constant * (length > 0) + self.a * length + int(self.attention_work(length, prefix))
 
-    def attention_work(self, lengths: Any) -> Any:
+    def attention_work(self, lengths: Any, prefixes: Any = 0) -> Any:
         """What of a cost is pairs of tokens: an int, or int64[n], which the caller knows to hold it."""
-        return self.b * lengths * lengths + pairs(self.areas, lengths)
+        return self.b * lengths * lengths + pairs(self.areas, lengths, prefixes)
 
-    def sample_costs(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    def sample_costs(self, lengths: NDArray[np.int64], prefixes: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Cost of each sample: int64[n].
 
-        With `c`, int64[n, 2]: the additive cost of the sample, and the cost of each row that is padded to it.
+        `prefixes`, int64[n], are asked for by :attr:`needs_prefixes`, and of no other cost. With `c`, int64[n, 2]: the
+        additive cost of the sample, and the cost of each row that is padded to it.
 
         Raises
         ------
@@ -155,15 +161,19 @@ class CostModel:
             Where a cost, or the sum (padded: n times the largest; with `c`, both), does not fit int64; it names the
             sample.
         """
+        if (prefixes is None) == self.needs_prefixes:
+            if prefixes is None:
+                raise UsageError(f"cost '{self}' needs {{prefix_lengths}}: its mask 'prefix' is of each sample's own")
+            raise UsageError(f"cost '{self}' has no mask 'prefix' without a number: leave {{prefix_lengths}} out")
         longest = int(lengths[lengths.argmax()]) if len(lengths) else 0  # a fourth of the time of max()
-        largest = self.exact(longest)
+        largest = self.exact(longest, longest)
         row = self.c * longest**self.p if self.c else largest if self.padded else 0
         sample: int | None = None
         rule = "the cost"
         if max(largest, row) <= INT64_MAX:
             rule = f"{len(lengths)} padded rows of the cost"
             if row * len(lengths) <= INT64_MAX:
-                costs = self._each(lengths)
+                costs = self._each(lengths, prefixes)
                 if self.padded or (not self.c and largest * len(lengths) <= INT64_MAX):
                     return costs  # of which no sum can be too large
                 where = first_overflow(costs)
@@ -179,9 +189,9 @@ class CostModel:
             "use smaller coefficients", sample=Named("sample", sample),
         )  # fmt: skip
 
-    def _each(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _each(self, lengths: NDArray[np.int64], prefixes: NDArray[np.int64] | None) -> NDArray[np.int64]:
         if self.areas or self.constant:
-            work = self.a * lengths + self.attention_work(lengths)
+            work = self.a * lengths + self.attention_work(lengths, 0 if prefixes is None else prefixes)
             return np.asarray(work + self.constant * (lengths > 0), dtype=np.int64)
         return lengths if (self.a, self.b) == (1, 0) else self.a * lengths + self.b * lengths * lengths
 
@@ -212,6 +222,8 @@ class CostModel:
                 f"cost '{self}' is of rows padded together: {{sequence_groups}} need one that adds up over samples",
                 "use linear, quadratic or flops",
             )
+        if self.needs_prefixes:
+            raise UsageError(f"cost '{self}' is of a prefix of each sample, which {{sequence_groups}} do not know")
         longest = int(np.argmax(lengths)) if len(lengths) else -1
         if longest >= 0 and not self.sharing.fits(self.exact(int(lengths[longest])), int(lengths[longest])):
             raise UsageError(

@@ -30,7 +30,8 @@ METADATA_KEY = b"balancer"
 MANIFEST = "manifest.json"
 FEATURES = (
     "epochs", "continues", "several sources", "sequence groups", "long and short", "pipeline stages", "gaps", "layouts",
-    "empty slots", "keep together", "across steps", "shared prompts", "knee",
+    "empty slots", "keep together", "across steps", "shared prompts", "prefixes",
+    "knee",
 )  # fmt: skip
 """What a plan file may hold beyond the columns below, besides cuts that are called by their names; a reader refuses one
 that names others. 0.2.0 wrote ``knee``."""
@@ -94,6 +95,8 @@ def _features_of(description: Mapping[str, Any]) -> list[str]:
         "empty slots": "slots" in description,
         "across steps": "across_steps" in description,
         "shared prompts": isinstance(phases, list) and any("prefix" in phase for phase in phases),
+        "prefixes": isinstance(phases, list)
+        and any("prefix_length" in phase and "prefix" not in phase for phase in phases),
         "keep together": isinstance(saved, dict) and any("keys" in phase for phase in saved.values()),
     }
     of_cut = cut_from_json(settings.get("micro_batches")).features if isinstance(settings, dict) else ()

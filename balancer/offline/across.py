@@ -63,7 +63,7 @@ def _refuse(setup: Setup) -> None:
 
 
 def _refuse_phase(phase: Phase, is_last: bool) -> None:
-    named = ["rank_speeds", "initial_loads", "allowed_ranks", "prefix"]
+    named = ["rank_speeds", "initial_loads", "allowed_ranks", "prefix", "prefix_length"]
     for name in named if is_last else [*named, "keep_together"]:
         if getattr(phase, name):
             raise UsageError(f"{{{name}}} cannot be combined with {{defer}} and {{step_tokens}}")

@@ -168,7 +168,7 @@ class Beside(NamedTuple):
     outputs: Ints | None  # int64[k]: what each item puts out
     own: Ragged | None  # what each sample brings in
     keys: Ints | None  # int64[k]: equal where items stay together
-    prompts: tuple[Ints, Ints] | None  # int64[k] each: key and length of each item's prompt, where prompts are shared
+    prompts: tuple[Ints | None, Ints] | None  # int64[k] each: key, where prompts are shared, and length of each prefix
 
 
 class SavedClaims(Claims):
@@ -226,8 +226,8 @@ class SavedClaims(Claims):
             raise ValueError(f"phase {phase.name!r} has keys in the file, and keeps nothing together")
         put_out = None if outputs is None else _of_items(outputs, num_items, phase, "put out a length")
         codes = None if keys is None else _of_items(keys, num_items, phase, "have a key")
-        if ((prompts := said.get("prompts")) is None) != (phase.prefix is None):
-            raise ValueError(f"phase {phase.name!r} must have prompts in the file if it shares any, and else none")
+        if ((prompts := said.get("prompts")) is None) != (phase.prefix_length is None):
+            raise ValueError(f"phase {phase.name!r} must have prompts in the file if it asks for any, and else none")
         shared = None if prompts is None else _prompts(prompts, num_items, phase)
         pieces = None if own is None else Ragged.checked(*map(_whole_numbers, own))
         if pieces is not None and len(pieces) != num_samples:
@@ -269,12 +269,12 @@ def _of_items(values: Any, num_items: int, phase: Phase, what: str) -> Ints:
     return numbers
 
 
-def _prompts(values: Any, num_items: int, phase: Phase) -> tuple[Ints, Ints]:
-    """Return keys and lengths of prompts."""
-    if not isinstance(values, list) or len(values) != 2:
-        raise ValueError(f"phase {phase.name!r}: prompts must be keys and lengths, got {values!r:.60}")
-    keys, lengths = (_of_items(each, num_items, phase, "have a prompt") for each in values)
-    return keys, lengths
+def _prompts(values: Any, num_items: int, phase: Phase) -> tuple[Ints | None, Ints]:
+    """Return keys, where prompts are shared, and lengths of prefixes."""
+    if not isinstance(values, list) or len(values) != 2 or (values[0] is None) != (phase.prefix is None):
+        raise ValueError(f"phase {phase.name!r}: prompts must be keys, if any are shared, and lengths")
+    keys = None if values[0] is None else _of_items(values[0], num_items, phase, "have a prompt")
+    return keys, _of_items(values[1], num_items, phase, "have a prefix")
 
 
 def _whole_numbers(values: Any) -> list[int]:

@@ -17,14 +17,17 @@ def as_only_phase(plan: Any, bytes_per_element: int = 1) -> tuple[Setup, GlobalB
     kept, lengths = plan.constraints, plan.lengths
     together = None if kept.keep_together is None else "keep_together"
     asked = kept.to_json() | {"keep_together": together}
+    prefixes = plan.problem.batch.prefixes
     if kept.prefix is not None:
-        asked |= {"prefix": "prefix", "prefix_length": "prefix_length"}
+        asked |= {"prefix": "prefix"}
+    if kept.prefix is not None or prefixes is not None:
+        asked |= {"prefix_length": "prefix_length"}
     phase = Phase(SINGLE_PHASE, "length", plan.cost, bytes_in=bytes_per_element, **asked)
     settings = PlanSettings(plan.method, plan.placement, eps=plan.eps, cut=plan.cut)
     own = default_own(lengths, ())
     items = PhaseItems(
         phase, plan.cost, None, (), np.arange(len(lengths)), lengths, lengths, own, kept.keep_together,
-        prefix=kept.prefix,
+        prefix=kept.prefix or (None if prefixes is None else (None, prefixes)),
     )  # fmt: skip
-    batch = GlobalBatch(lengths, plan.home, dropped=plan.dropped, dropped_lengths=plan.dropped_lengths)
+    batch = GlobalBatch(lengths, plan.home, plan.dropped, plan.dropped_lengths, prefixes=prefixes)
     return Setup(plan.topology, (phase,), settings), batch, items

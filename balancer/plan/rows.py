@@ -128,6 +128,9 @@ def _described(asked: Phase, mine: PhaseItems, plan: Any) -> dict[str, Any]:
     }
     if held:
         found["keys"] = plan.constraints.keep_together.tolist()
-    if (shared := plan.constraints.prefix) is not None:
+    shared, own = plan.constraints.prefix, plan.problem.batch.prefixes
+    if shared is not None:
         found["prompts"] = [shared.keys.tolist(), shared.lengths.tolist()]
+    elif own is not None:
+        found["prompts"] = [None, own.tolist()]
     return found

@@ -106,7 +106,8 @@ def balance(
         Samples of equal keys begin with one prompt, which a rank computes once for all of them that it has: a rank then
         costs what its prompts do, and what each response adds. Samples of one key stand side by side on their rank.
     prefix_lengths : int64[n], optional
-        The length of each sample's prompt, which is part of its length.
+        The length of each sample's prompt, which is part of its length; or, of a cost with a mask ``prefix`` without a
+        number, how many of its tokens see each other.
     caps : mapping of str to (int64[n], int), optional
         Further quantities by name: what each sample has of it, and the cap on a rank's sum, never exceeded.
     allowed_ranks : sequence of n lists of int, or bool[n, num_ranks], optional
@@ -174,7 +175,10 @@ def balance(
         if ranks_per_node is not None or topology.num_ranks != num_ranks:
             ranks = f"{topology.num_ranks} ranks: give the same num_ranks (got {num_ranks})"
             raise ValueError(f"topology has {ranks} and no ranks_per_node")
-    batch = GlobalBatch.from_lengths(lengths, topology.num_ranks, home_rank)
+    model = parse_cost(cost)
+    own = prefix_lengths if model.needs_prefixes else None
+    batch = GlobalBatch.from_lengths(lengths, topology.num_ranks, home_rank, own)
+    no_prompts = prefix is None and (prefix_lengths is None or own is not None)
     constraints = Constraints.from_given(
         len(batch.lengths),
         topology.num_ranks,
@@ -183,13 +187,13 @@ def balance(
         min_samples_per_rank=min_samples_per_rank,
         max_samples_per_rank=max_samples_per_rank,
         keep_together=keep_together,
-        prefix=None if prefix is None and prefix_lengths is None else (prefix, prefix_lengths),
+        prefix=None if no_prompts else (prefix, prefix_lengths),
         caps=caps,
         allowed_ranks=allowed_ranks,
         initial_loads=initial_loads,
         rank_speeds=rank_speeds,
     )
-    problem = Problem.from_batch(batch, topology, parse_cost(cost), constraints, settings.cut)
+    problem = Problem.from_batch(batch, topology, model, constraints, settings.cut)
     return plan_problem(problem, settings)
 
 

@@ -247,7 +247,7 @@ def step_of(
 ) -> Step:
     """Make a step of every phase's items, without the samples that are too long; `row_numbers` as the batch has it."""
     lengths = items[-1].lengths
-    batch = GlobalBatch(lengths, home, row_numbers=row_numbers)
+    batch = GlobalBatch(lengths, home, row_numbers=row_numbers, prefixes=items[-1].own_prefixes)
     if len(over := setup.settings.cut.over_long_samples(lengths)):
         batch, items = batch.without(over), tuple(phase.without(over, len(lengths)) for phase in items)
     return Step(setup, batch, items)

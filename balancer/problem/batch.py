@@ -12,7 +12,15 @@ from solvers.arguments import as_count, as_int64
 from solvers.errors import ArgumentError, ArgumentTypeError
 from solvers.types import Record
 
-__all__ = ["HOMES", "GlobalBatch", "contiguous_homes", "kept_samples", "strided_homes", "whole_batches"]
+__all__ = [
+    "HOMES",
+    "GlobalBatch",
+    "checked_prefixes",
+    "contiguous_homes",
+    "kept_samples",
+    "strided_homes",
+    "whole_batches",
+]
 
 
 def contiguous_homes(num_samples: int, num_ranks: int, batch_per_rank: int) -> Placement:
@@ -50,6 +58,8 @@ class GlobalBatch(Record):
     dropped_lengths: NDArray[np.int64] = field(default_factory=lambda: _NONE)  # int64[d], read-only
     # int64[n + d]: which row of its log each sample of the step is, those left out too; None: consecutive rows
     row_numbers: NDArray[np.int64] | None = field(default=None, compare=False)
+    # int64[n]: tokens at the beginning of each sample that see each other, where the cost's mask has them; None: none
+    prefixes: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         if len(self.lengths) != len(self.home.rank_of_sample):
@@ -80,11 +90,14 @@ class GlobalBatch(Record):
         dropped = np.concatenate((self.dropped, self.kept[samples]))
         order = np.argsort(dropped)
         dropped_lengths = np.concatenate((self.dropped_lengths, self.lengths[samples]))
-        return GlobalBatch(lengths, home, dropped[order], dropped_lengths[order], self.row_numbers)
+        prefixes = None if self.prefixes is None else np.delete(self.prefixes, samples)
+        return GlobalBatch(lengths, home, dropped[order], dropped_lengths[order], self.row_numbers, prefixes)
 
     @classmethod
-    def from_lengths(cls, lengths: ArrayLike, num_ranks: int, home_rank: ArrayLike | None = None) -> "GlobalBatch":
-        """Check lengths and homes that come from a caller; without homes, equal contiguous shares."""
+    def from_lengths(
+        cls, lengths: ArrayLike, num_ranks: int, home_rank: ArrayLike | None = None, prefixes: ArrayLike | None = None
+    ) -> "GlobalBatch":
+        """Check what comes from a caller; without homes, equal contiguous shares."""
         num_ranks = as_count("num_ranks", num_ranks)
         if isinstance(lengths, Mapping | Iterator | set | frozenset):
             rule = "be a list, an array or a CPU tensor of one number a sample"
@@ -94,9 +107,23 @@ class GlobalBatch(Record):
             index = int(np.argmax(array < 0))
             raise ArgumentError("lengths", "be >= 0", array[index], index)
         array = array.copy()  # the caller may go on to change theirs
+        own = None if prefixes is None else checked_prefixes(prefixes, len(array)).copy()
         if home_rank is None:
-            return cls(array, contiguous_homes(len(array), num_ranks, max(1, -(-len(array) // num_ranks))))
-        return cls(array, Placement.checked(home_rank, num_ranks, name="home_rank"))
+            home = contiguous_homes(len(array), num_ranks, max(1, -(-len(array) // num_ranks)))
+        else:
+            home = Placement.checked(home_rank, num_ranks, name="home_rank")
+        return cls(array, home, prefixes=own)
+
+
+def checked_prefixes(given: ArrayLike, num_samples: int) -> NDArray[np.int64]:
+    """Return lengths of prefixes that come from a caller: int64[n], >= 0."""
+    array = as_int64("prefix_lengths", given)
+    if len(array) != num_samples:
+        raise ArgumentError("prefix_lengths", f"have a length for each of {num_samples} samples", len(array))
+    if (array < 0).any():
+        index = int(np.argmax(array < 0))
+        raise ArgumentError("prefix_lengths", "be >= 0", array[index], index)
+    return array
 
 
 def kept_samples(count: int, dropped: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from balancer.problem.batch import checked_prefixes
 from solvers.arguments import as_count, as_int64, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, UsageError, Wording, braced
 from solvers.groups import group_loads
@@ -99,13 +100,7 @@ def _as_prompts(name: str, given: Any, num_samples: int, num_ranks: int) -> Prom
     if keys is None or lengths is None:
         missing = "prefix" if keys is None else "prefix_lengths"
         raise UsageError(f"{{prefix}} and {{prefix_lengths}} need each other: give {{{missing}}} as well")
-    array = as_int64("prefix_lengths", lengths)
-    if len(array) != num_samples:
-        raise ArgumentError("prefix_lengths", f"have a length for each of {num_samples} samples", len(array))
-    if (array < 0).any():
-        index = int(np.argmax(array < 0))
-        raise ArgumentError("prefix_lengths", "be >= 0", array[index], index)
-    return Prompts(_as_keys(name, keys, num_samples, num_ranks), array)
+    return Prompts(_as_keys(name, keys, num_samples, num_ranks), checked_prefixes(lengths, num_samples))
 
 
 def _as_caps(name: str, caps: Any, num_samples: int, _: int) -> tuple[Cap, ...]:

@@ -136,9 +136,12 @@ class Phase:
             ):
                 object.__setattr__(self, name, as_count(name, getattr(self, name), least))
             self._check_sharing()
-            if (self.prefix is None) != (self.prefix_length is None):
-                missing = "prefix" if self.prefix is None else "prefix_length"
-                raise UsageError(f"{{prefix}} and {{prefix_length}} need each other: give {{{missing}}} as well")
+            own = parse_cost(self.cost).needs_prefixes
+            if (self.prefix is None and not own) != (self.prefix_length is None):
+                if self.prefix_length is not None:
+                    raise UsageError("{prefix} and {prefix_length} need each other: give {prefix} as well")
+                whose = "cost 'prefix', without a number," if own else "{prefix}"
+                raise UsageError(f"{whose} needs {{prefix_length}}, a column with the length of each sample's")
             for name in (name for name, declared in OF_PLANS.items() if declared.value == "rank"):
                 if (given := getattr(self, name)) is not None:
                     object.__setattr__(self, name, tuple(as_int64(name, given).tolist()))
@@ -185,8 +188,9 @@ class Phase:
             del found["sequence_parallel"], found["share_multiple_of"]
         if not self.generates:
             del found["generates"]
-        if self.prefix is None:
-            del found["prefix"], found["prefix_length"]
+        for name in ("prefix", "prefix_length"):
+            if found[name] is None:
+                del found[name]
         return found
 
 
@@ -233,8 +237,8 @@ class PhaseItems(Record):
     keep_together: NDArray[Any] | None = None  # array[k]: each item's key
     cap_amounts: tuple[NDArray[np.int64], ...] = ()  # int64[k]: what each item has of the phase's capped quantities
     allowed_ranks: Ragged | None = None  # the ranks on which each item may run
-    # array[k], int64[k]: the key of each item's prompt, and its length, where prompts are shared
-    prefix: tuple[NDArray[Any], NDArray[np.int64]] | None = None
+    # array[k], int64[k]: the key of each item's prompt, None where none are shared, and the length of each prefix
+    prefix: tuple[NDArray[Any] | None, NDArray[np.int64]] | None = None
 
     def constraints(self, num_ranks: int, least: int = 0) -> Constraints:
         """Return what the plan of these items must keep to; every rank gets at least `least` of them."""
@@ -248,7 +252,7 @@ class PhaseItems(Record):
         of_items = {
             "min_samples_per_rank": max(least, phase.min_samples_per_rank),
             "keep_together": self.keep_together,
-            "prefix": self.prefix,
+            "prefix": None if self.prefix is None or self.prefix[0] is None else self.prefix,
             "caps": {text: (amount, limit) for (text, limit), amount in amounts},
             "allowed_ranks": mask,
         }
@@ -269,7 +273,7 @@ class PhaseItems(Record):
             keep_together=None if self.keep_together is None else self.keep_together[items],
             cap_amounts=tuple(amounts[items] for amounts in self.cap_amounts),
             allowed_ranks=None if self.allowed_ranks is None else self.allowed_ranks.take(items),
-            prefix=None if self.prefix is None else (self.prefix[0][items], self.prefix[1][items]),
+            prefix=_taken(self.prefix, items),
         )
 
     def between(self, start: int, stop: int) -> "PhaseItems":
@@ -289,8 +293,13 @@ class PhaseItems(Record):
             None if self.keep_together is None else self.keep_together[first:last],
             tuple(amounts[first:last] for amounts in self.cap_amounts),
             None if allowed is None else allowed[first:last],
-            None if self.prefix is None else (self.prefix[0][first:last], self.prefix[1][first:last]),
+            _taken(self.prefix, slice(first, last)),
         )  # fmt: skip
+
+    @property
+    def own_prefixes(self) -> NDArray[np.int64] | None:
+        """The prefix of each item where the cost's mask has one: int64[k]."""
+        return self.prefix[1] if self.prefix is not None and self.cost.needs_prefixes else None
 
     @property
     def item_in_sample(self) -> NDArray[np.int64]:
@@ -299,6 +308,13 @@ class PhaseItems(Record):
         first = np.ones(len(index), dtype=bool)
         first[1:] = self.sample_of_item[1:] != self.sample_of_item[:-1]
         return index - np.maximum.accumulate(np.where(first, index, 0))
+
+
+def _taken(
+    prefix: tuple[NDArray[Any] | None, NDArray[np.int64]] | None, items: NDArray[np.int64] | slice
+) -> tuple[NDArray[Any] | None, NDArray[np.int64]] | None:
+    """Return the prefixes of some items."""
+    return None if prefix is None else (None if prefix[0] is None else prefix[0][items], prefix[1][items])
 
 
 def resolve_phases(
@@ -474,12 +490,11 @@ class _Batch:
 
     def prompts(
         self, phase: Phase, asked: "_Batch", sample_of_item: NDArray[np.int64]
-    ) -> tuple[NDArray[Any], NDArray[np.int64]] | None:
-        """Return the key and the length of the prompt of each item, where prompts are shared."""
-        keys = asked.keys(phase, "prefix", sample_of_item)
-        if keys is None or phase.prefix_length is None:
+    ) -> tuple[NDArray[Any] | None, NDArray[np.int64]] | None:
+        """Return the key of each item's prompt, where prompts are shared, and the length of its prefix."""
+        if phase.prefix_length is None:
             return None
-        return keys, self._numbers(phase.prefix_length)[sample_of_item]
+        return asked.keys(phase, "prefix", sample_of_item), self._numbers(phase.prefix_length)[sample_of_item]
 
     def allowed(self, phase: Phase, sample_of_item: NDArray[np.int64], num_ranks: int) -> Ragged | None:
         """Return the ranks on which each item may run: those that are listed for its sample, or the one named."""

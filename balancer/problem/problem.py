@@ -117,10 +117,10 @@ class Problem:
             kept = np.delete(np.arange(len(batch.lengths)), over)
             batch, constraints = batch.without(over), constraints.of_samples(kept)
         try:
-            costs, prompts = cost.sample_costs(batch.lengths), None
+            costs, prompts = cost.sample_costs(batch.lengths, batch.prefixes), None
             if (shared := constraints.prefix) is not None:
                 shared.check(batch.lengths, batch.numbers)
-                prompts = cost.sample_costs(shared.lengths)
+                prompts = cost.sample_costs(shared.lengths, shared.lengths if cost.needs_prefixes else None)
                 costs = costs - prompts
         except UsageError as error:
             raise error.in_words(Wording(numbers={"sample": lambda item: int(batch.numbers[item])})) from None

@@ -96,8 +96,8 @@ class Setup:
             with of_phase(items.phase.name):
                 check_method(self.settings.method, items.cost)
                 items.constraints(self.topology_of(items.phase.name).num_ranks)
-                if items.phase.prefix is not None and items is not resolved[-1]:
-                    raise UsageError("{prefix} is for the last phase", "leave it out of the others")
+                if items.phase.prefix_length is not None and items is not resolved[-1]:
+                    raise UsageError("{prefix} and {prefix_length} are for the last phase", "leave them out of others")
                 self._check_phase(items.phase, items is resolved[-1])
                 self._check_sharing(items)
         self._check_groups()

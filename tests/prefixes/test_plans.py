@@ -169,10 +169,70 @@ def test_wrong_arguments_in_a_line(told):
 
 
 def test_phases_that_cannot_share_prompts():
-    with pytest.raises(ValueError, match="prefix and prefix_length need each other: give prefix_length as well"):
+    with pytest.raises(ValueError, match="prefix needs prefix_length, a column with the length"):
         Phase("llm", "tokens", prefix="uid")
     phases = [Phase("vision", "patches", prefix="uid", prefix_length="prompt"), Phase("llm", "tokens")]
-    with pytest.raises(ValueError, match="phase 'vision': prefix is for the last phase"):
+    with pytest.raises(ValueError, match="phase 'vision': prefix and prefix_length are for the last phase"):
         balancer.orchestrate({"patches": [1], "tokens": [2], "uid": [0], "prompt": [1]}, phases, num_ranks=1)
-    with pytest.raises(ValueError, match="defer cannot be combined with prefix"):
+    with pytest.raises(ValueError, match="defer cannot be combined with prefix_lengths"):
         BalancedBatchSampler(LENGTHS, 4, RANKS, 0, defer=2, **SHARED)
+
+
+OWN = "attention:constant=300,a=50,window64=2,prefix=3"  # a mask over the first tokens of each sample
+
+
+def exact(lengths, prefixes):
+    """Count pairs in the masks, in plain Python: causal, and all of the prefix for each other."""
+    model = parse_cost("attention:constant=300,a=50,window64=2")
+    pairs = [length * (length + 1) // 2 + min(p, length) * (min(p, length) - 1) // 2
+             for length, p in zip(lengths.tolist(), prefixes.tolist(), strict=True)]  # fmt: skip
+    return [model.exact(length) + 3 * count for length, count in zip(lengths.tolist(), pairs, strict=True)]
+
+
+def test_a_mask_over_the_prefix_of_each_sample(log, tmp_path):
+    costs = parse_cost(OWN).sample_costs(LENGTHS, PROMPTS)
+    assert costs.tolist() == exact(LENGTHS, PROMPTS)
+    plan = balancer.balance(LENGTHS, RANKS, cost=OWN, prefix_lengths=PROMPTS)
+    expected = np.bincount(plan.rank_of_sample, costs).astype(np.int64)
+    assert plan.loads.tolist() == expected.tolist()
+    assert plan.gap < 0.001
+    plan.save(tmp_path / "one.parquet")
+    assert balancer.load_plan(tmp_path / "one.parquet") == plan
+    asked = {
+        "num_ranks": RANKS,
+        "batch_per_rank": 24,
+        "length": "tokens",
+        "cost": OWN,
+        "prefix_length": "prompt_tokens",
+    }
+    balancer.plan_log(log, out=tmp_path / "plan.parquet", **asked)
+    assert json.loads(pq.read_schema(tmp_path / "plan.parquet").metadata[b"balancer"])["features"] == ["prefixes"]
+    (step,) = balancer.load_steps(tmp_path / "plan.parquet", log)
+    assert step["all"].makespan == int(np.bincount(step["all"].rank_of_sample, costs).max())
+    batch = next(iter(BalancedBatchSampler(LENGTHS, 24, RANKS, 2, cost=OWN, shuffle=False, prefix_lengths=PROMPTS)))
+    assert set(batch) <= set(range(len(LENGTHS)))
+
+
+def test_shared_prompts_whose_tokens_see_each_other():
+    plan = balancer.balance(LENGTHS, RANKS, cost=OWN, **SHARED)
+    once, whole = exact(PROMPTS, PROMPTS), exact(LENGTHS, PROMPTS)
+    loads, seen = [0] * RANKS, set()
+    for i, rank in enumerate(plan.rank_of_sample.tolist()):
+        loads[rank] += whole[i] - (once[i] if (rank, KEYS[i]) in seen else 0)
+        seen.add((rank, KEYS[i]))
+    assert plan.loads.tolist() == loads
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"cost": OWN}, "needs prefix_lengths: its mask 'prefix' is of each sample's own"),
+        ({"cost": OWN, "prefix_lengths": PROMPTS[:4]}, "prefix_lengths must have a length for each of 192 samples"),
+        ({"cost": OWN, "prefix_lengths": PROMPTS - 10_000}, r"prefix_lengths\[0\] must be >= 0"),
+        ({"cost": OWN, "prefix_lengths": PROMPTS, "sequence_groups": balancer.SequenceGroups((1, 2))},
+         "is of a prefix of each sample, which sequence_groups do not know"),
+    ],
+)  # fmt: skip
+def test_masks_over_prefixes_in_a_line(given, told):
+    with pytest.raises(ValueError, match=told):
+        balancer.balance(LENGTHS, RANKS, **given)

@@ -32,6 +32,8 @@ class EpochSteps:
         What all steps take together if no rank ever waits; at least without deferral; these steps at least; any steps
         within windows and limits at least.
     effects : TrainingEffects
+    part : int
+        Which part of its epoch these are, where steps are chosen part by part.
     """
 
     step: Ints
@@ -42,6 +44,7 @@ class EpochSteps:
     chosen_floor: int
     lower_bound: int
     effects: TrainingEffects
+    part: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """Return what there is to report of it."""

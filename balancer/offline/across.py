@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,12 +20,16 @@ from balancer.problem.block import Block
 from balancer.problem.phases import Columns, Phase, PhaseItems, of_phase, resolve_phases
 from balancer.problem.setup import Setup
 from balancer.problem.shuffle import shuffled
+from solvers.deferral import MOST_STEPS
 from solvers.errors import SolverError, UsageError, WordedError, Wording
 
 __all__ = ["EpochRows", "OnEpoch", "SavedSteps", "epochs_of", "request_of"]
 
 Ints = NDArray[np.int64]
 OnEpoch = Callable[[EpochSteps], None]
+
+_STEPS_AT_ONCE = MOST_STEPS
+"""Nominal steps of a part of an epoch: what the bound covers together."""
 
 
 class EpochRows(NamedTuple):
@@ -78,29 +83,63 @@ def epochs_of(
 ) -> Iterator[EpochRows]:  # fmt: skip
     """Yield the epochs of a log, over and over if `endless`; their steps are chosen, or `saved`.
 
-    Memory is that of the columns and a few numbers a row.
+    An epoch in the order of the log comes in parts of so many nominal steps, which no sample leaves, and `on_epoch` is
+    called for each: memory is that of a part's columns. A shuffled epoch is one part.
     """
-    whole, base = Block.concatenate(list(read())), 0
+    whole, base = None if settings.shuffle is None else Block.concatenate(list(read())), 0
     for epoch in itertools.count() if endless else range(settings.epochs):
-        numbers = np.arange(len(whole))
-        if settings.shuffle is not None:
-            numbers = shuffled(numbers, len(whole), settings.shuffle, settings.first_epoch + epoch)
-        found = _steps_of(log, settings, whole, numbers) if saved is None else saved.of(settings, whole, numbers, base)
-        on_epoch(found)
-        order = np.argsort(found.step, kind="stable")[np.count_nonzero(found.step < 0) :]
-        rows, ends = numbers[order], np.concatenate([[0], np.cumsum(found.sizes)])
-        yield EpochRows(whole.taken(rows), rows, base + found.nominal[order], ends)
-        base += len(found.sizes)
-        if not len(rows):
+        before = base
+        for number, part in enumerate(_parts_of(settings, read, whole, epoch)):
+            found = _steps_of(log, settings, part) if saved is None else saved.of(settings, part, base)
+            on_epoch(replace(found, part=number))
+            order = np.argsort(found.step, kind="stable")[np.count_nonzero(found.step < 0) :]
+            ends = np.concatenate([[0], np.cumsum(found.sizes)])
+            rows = part.place[order]
+            yield EpochRows(part.block.taken(rows), part.numbers[order], base + found.nominal[order], ends)
+            base += len(found.sizes)
+        if base == before:
             return
 
 
-def _given(settings: LogSettings, whole: Block, numbers: Ints) -> tuple[Any, ...]:
-    """Return lengths, stages and keys of an epoch, in its order, whether a short last step is left out, and work."""
+class _Part(NamedTuple):
+    """Rows of an epoch whose steps are chosen together."""
+
+    block: Block
+    place: Ints  # int64[n]: where in the block each sample of the epoch's order stands
+    numbers: Ints  # int64[n]: which row of the log it is
+    is_last: bool  # of its epoch
+
+
+def _parts_of(
+    settings: LogSettings, read: Callable[[], Iterator[Block]], whole: Block | None, epoch: int
+) -> Iterator[_Part]:
+    """Yield the parts of an epoch."""
+    if whole is not None:
+        rows = shuffled(np.arange(len(whole)), len(whole), settings.shuffle or 0, settings.first_epoch + epoch)
+        yield _Part(whole, rows, rows, True)
+        return
+    request, held, rest = request_of(settings), settings.setup.phases[-1].items, None
+    for block in read():
+        rest = block if rest is None else Block.concatenate([rest, block])
+        # A step is cut once the next one has begun, whatever comes behind
+        while len(step := request.nominal_steps(rest.sums[held])) and step[-1] >= _STEPS_AT_ONCE:
+            cut = int(np.searchsorted(step, _STEPS_AT_ONCE))
+            yield _in_order(rest[:cut], False)
+            rest = rest[cut:]
+    yield _in_order(Block.concatenate([] if rest is None else [rest]), True)
+
+
+def _in_order(block: Block, is_last: bool) -> _Part:
+    place = np.arange(len(block))
+    return _Part(block, place, block.first_row + place, is_last)
+
+
+def _given(settings: LogSettings, part: _Part) -> tuple[Any, ...]:
+    """Return lengths, stages and keys of a part, in its order, whether a short last step is left out, and work."""
     stage, together = settings.across and settings.across.stage, settings.setup.phases[-1].keep_together
-    keys = (whole.keys[name][numbers] if name else None for name in (stage, together))
-    length = whole.sums[settings.setup.phases[-1].items][numbers]
-    return (length, *keys, settings.drop_last, _work(settings.setup, whole, numbers))
+    keys = (part.block.keys[name][part.place] if name else None for name in (stage, together))
+    length = part.block.sums[settings.setup.phases[-1].items][part.place]
+    return (length, *keys, settings.drop_last and part.is_last, _work(settings.setup, part.block, part.place))
 
 
 def _work(setup: Setup, whole: Block, numbers: Ints) -> list[PhaseWork]:
@@ -129,14 +168,14 @@ def _work_of(items: PhaseItems, setup: Setup, num_samples: int) -> PhaseWork:
     return PhaseWork(costs, None if alone else tallest, num_ranks, tuple(capped))
 
 
-def _steps_of(log: LengthLog, settings: LogSettings, whole: Block, numbers: Ints) -> EpochSteps:
-    """Choose the steps of an epoch; errors call samples by their rows."""
+def _steps_of(log: LengthLog, settings: LogSettings, part: _Part) -> EpochSteps:
+    """Choose the steps of a part; errors call samples by their rows."""
     try:
-        return choose_steps(request_of(settings), *_given(settings, whole, numbers))
+        return choose_steps(request_of(settings), *_given(settings, part))
     except (ValueError, SolverError) as error:
         if not isinstance(error, WordedError):
             raise InputError(f"{log.path}: {error}") from None
-        words = Wording({"sample": "row", "item": "row", "index": "row"}, {"row": lambda i: int(numbers[i])})
+        words = Wording({"sample": "row", "item": "row", "index": "row"}, {"row": lambda i: int(part.numbers[i])})
         worded = error.in_words(words).within(str(log.path))
         raise worded if isinstance(worded, SolverError) else InputError.of(worded) from None
 
@@ -153,23 +192,27 @@ class SavedSteps:
         if (np.diff(self._rows[0]) < 0).any():
             raise PlanError(f"{self._path}: its steps must stand in order")
 
-    def of(self, settings: LogSettings, whole: Block, numbers: Ints, base: int) -> EpochSteps:
-        """Return the steps of an epoch whose first one has the number `base`; PlanError where they cannot be."""
-        request, given = request_of(settings), _given(settings, whole, numbers)
-        nominal = request.nominal_steps(given[0], settings.drop_last)
+    def of(self, settings: LogSettings, part: _Part, base: int) -> EpochSteps:
+        """Return the steps of a part whose first one has the number `base`; PlanError where they cannot be."""
+        request, given = request_of(settings), _given(settings, part)
+        nominal = request.nominal_steps(given[0], given[3])
         count = int(nominal.max(initial=-1)) + 1
         low, high = np.searchsorted(self._rows[0], [base, base + count])
         steps, samples, drawn = self._rows[:, low:high]
-        if len(odd := samples[(samples < 0) | (samples >= len(numbers))]):
-            raise PlanError(f"{self._path}: sample must be within 0..{len(numbers) - 1}, the log's rows, got {odd[0]}")
-        position = np.empty(len(numbers), dtype=np.int64)
-        position[numbers] = np.arange(len(numbers))
-        place = position[samples]
+        ascending = np.argsort(part.numbers, kind="stable")
+        at = np.searchsorted(part.numbers, samples, sorter=ascending)
+        known = at < len(ascending)
+        known[known] = part.numbers[ascending[at[known]]] == samples[known]
+        if not known.all():
+            first, last = (int(part.numbers[ascending[i]]) for i in (0, -1))
+            odd = int(samples[~known][0])
+            raise PlanError(f"{self._path}: sample must be within {first}..{last}, the log's rows, got {odd}")
+        place = ascending[at]
         if (odd := drawn - base != nominal[place]).any():
-            at = int(np.argmax(odd))
-            raise PlanError(f"{self._path}: step {steps[at]}: sample {samples[at]} was drawn for step "
-                            f"{base + nominal[place[at]]}, not for step {drawn[at]}")  # fmt: skip
-        step = np.full(len(numbers), -1, dtype=np.int64)
+            i = int(np.argmax(odd))
+            raise PlanError(f"{self._path}: step {steps[i]}: sample {samples[i]} was drawn for step "
+                            f"{base + nominal[place[i]]}, not for step {drawn[i]}")  # fmt: skip
+        step = np.full(len(part.numbers), -1, dtype=np.int64)
         step[place] = steps - base
         try:
             return check_steps(request, *given, step=step)

@@ -107,7 +107,9 @@ class _Epochs:
         self._found: list[dict[str, Any]] = []
 
     def add(self, found: EpochSteps) -> None:
-        self.sizes.append(found.sizes.tolist())
+        if not found.part:
+            self.sizes.append([])
+        self.sizes[-1] += found.sizes.tolist()
         self._found.append(found.as_json())
 
     def add_to(self, summary: Totals) -> None:

@@ -10,21 +10,32 @@ _LARGEST = ("largest_displacement", "long_from")
 
 
 def joined(epochs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the numbers of all epochs together: sums of costs, the largest displacement, else means of epochs."""
+    """Return the numbers of all epochs, or their parts, together: sums of costs, the largest displacement, else means.
+
+    Means are of steps.
+    """
+    steps = max(1, sum(epoch["steps"] for epoch in epochs))
     found: dict[str, Any] = {name: sum(epoch[name] for epoch in epochs) for name in _SUMS}
     for name in epochs[0].keys() - set(_SUMS):
         values = [epoch[name] for epoch in epochs]
         if name in _LARGEST:
             found[name] = max(values)
         elif isinstance(values[0], float):
-            found[name] = sum(values) / len(values)
+            found[name] = _of_steps(values, epochs, steps)
         else:  # before and after
-            found[name] = [sum(of) / len(of) for of in zip(*values, strict=True)]
+            found[name] = [_of_steps(of, epochs, steps) for of in zip(*values, strict=True)]
     even = found["even_share"]
     parts = "imbalance_ratio_without", "imbalance_ratio_of_steps", "imbalance_ratio_best_possible"
     for name, part in zip(("floor", "chosen_floor", "lower_bound"), parts, strict=True):
         found[part] = found[name] / even if even else 1.0
     return dict(sorted(found.items()))
+
+
+def _of_steps(values: Sequence[float], epochs: Sequence[Mapping[str, Any]], steps: int) -> float:
+    if len(values) == 1:
+        return float(values[0])
+    total: float = sum(value * epoch["steps"] for value, epoch in zip(values, epochs, strict=True))
+    return total / steps
 
 
 def across_lines(epochs: Sequence[Mapping[str, Any]]) -> Iterator[str]:

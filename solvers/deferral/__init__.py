@@ -2,7 +2,7 @@
 
 from solvers.deferral._problem import UNLIMITED, windows
 from solvers.deferral.solver import defer, least_makespans
-from solvers.deferral.types import DeferralResult
+from solvers.deferral.types import MOST_STEPS, DeferralResult
 from solvers.deferral.verify import check_deferral
 
-__all__ = ["UNLIMITED", "DeferralResult", "check_deferral", "defer", "least_makespans", "windows"]
+__all__ = ["MOST_STEPS", "UNLIMITED", "DeferralResult", "check_deferral", "defer", "least_makespans", "windows"]

@@ -15,6 +15,7 @@ from balancer.errors import PlanError
 from balancer.executor import PlannedBatchSampler
 from balancer.io import plan_format
 from balancer.io.plan_reader import open_plan
+from balancer.offline import across
 
 RANKS, BATCH = 4, 5
 COST = "quadratic:a=300,b=1"
@@ -327,3 +328,26 @@ def test_what_steps_take_at_least_holds_for_every_cut(
     across = told["across_steps"]
     assert across["even_share"] <= across["lower_bound"] <= across["chosen_floor"] < across["floor"] <= spans[0]
     assert across["chosen_floor"] <= spans[1] < spans[0]
+
+
+@pytest.mark.parametrize("how", [[*BY_COUNT, "--drop-last"], BY_TOKENS, [*BY_COUNT, "--keep-together", "prompt"]])
+def test_long_logs_come_in_parts(
+    run: Callable[..., str], log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: list[str]
+) -> None:
+    """No sample leaves its part, and nothing else changes: each part is the plan of its rows alone."""
+    whole, out = tmp_path / "whole.parquet", tmp_path / "plan.parquet"
+    told = json.loads(run("plan", log, *how, "--defer", "1", "--epochs", "2", "--out", whole, "--json"))
+    monkeypatch.setattr(across, "_STEPS_AT_ONCE", 6)
+    found = json.loads(run("plan", log, *how, "--defer", "1", "--epochs", "2", "--out", out, "--json"))
+    assert found["across_steps"] == json.loads(run("report", out, "--json"))["across_steps"]
+    assert (found["steps"], found["samples"]) == (told["steps"], told["samples"])
+    for name in ("even_share", "floor"):
+        assert found["across_steps"][name] == pytest.approx(told["across_steps"][name], rel=1e-3)
+    assert found["across_steps"]["lower_bound"] >= told["across_steps"]["lower_bound"]
+    step, nominal = (rows_of(out)[name] for name in ("step", "nominal_step"))
+    of_epoch = found["steps"] // 2
+    assert ((step % of_epoch) // 6 == (nominal % of_epoch) // 6).all()
+    assert len(open_plan(out).description["step_samples"]) == 2
+    samplers = [PlannedBatchSampler(out, rank) for rank in range(RANKS)]
+    ran = sorted(row for step in zip(*samplers, strict=True) for batch in step for row in batch)
+    assert ran == sorted(rows_of(out)["sample"][step < of_epoch].tolist())

@@ -146,7 +146,13 @@ def _work(setup: Setup, whole: Block, numbers: Ints) -> list[PhaseWork]:
     """Return what each phase takes of an epoch's samples."""
     columns: Columns = {**whole.sums, **whole.lists}
     found = resolve_phases(columns, setup.phases, setup.topology.num_ranks, whole.keys)
-    return [_work_of(items, setup, len(whole)).taken(numbers) for items in found]
+    works = {items.phase.name: _work_of(items, setup, len(whole)) for items in found}
+    of_phases = {items.phase.name: (items.cost, items.lengths, items.sample_of_item) for items in found}
+    if (together := setup.settings.cut.least_work_together(of_phases, len(whole))) is not None:
+        names, costs, heights = together
+        capped = tuple(cap for name in names for cap in works.pop(name).capped)
+        works[setup.phases[-1].name] = PhaseWork(costs, heights, setup.topology.num_ranks, capped)
+    return [work.taken(numbers) for work in works.values()]
 
 
 def _work_of(items: PhaseItems, setup: Setup, num_samples: int) -> PhaseWork:

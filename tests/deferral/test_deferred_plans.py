@@ -287,7 +287,6 @@ def test_several_phases(run: Callable[..., str], pages: Path, tmp_path: Path, ho
     [
         (["--cost", "vision=padded"], "phase 'vision': samples cannot be deferred under"),
         (["--keep-together", "vision=prompt"], "phase 'vision': --keep-together cannot be combined with --defer"),
-        (["--stages", "vision=1,llm=2", "--micro-batch-tokens", "9000"], "with pipelines of several phases"),
         (["--mode", "joint"], "are for phases that are balanced each for itself"),
         (["--cost", "vision=flops:qwen2-vl-vit"], "must be in one unit to be added up, flops:MODEL of all or of none"),
     ],
@@ -351,3 +350,15 @@ def test_long_logs_come_in_parts(
     samplers = [PlannedBatchSampler(out, rank) for rank in range(RANKS)]
     ran = sorted(row for step in zip(*samplers, strict=True) for batch in step for row in batch)
     assert ran == sorted(rows_of(out)["sample"][step < of_epoch].tolist())
+
+
+def test_pipelines_whose_first_stages_are_encoders(run: Callable[..., str], pages: Path, tmp_path: Path) -> None:
+    out, plain = tmp_path / "plan.parquet", tmp_path / "plain.parquet"
+    asked = [*PHASES, "--batch-per-rank", "6", "--stages", "vision=1,llm=2", "--micro-batch-tokens", "9000"]
+    told = json.loads(run("plan", pages, *asked, "--defer", "2", "--out", out, "--json"))
+    assert told["across_steps"] == json.loads(run("report", out, "--json"))["across_steps"]
+    run("plan", pages, *asked, "--out", plain)
+    spans = [sum(step["llm"].makespan for step in balancer.load_steps(path, pages)) for path in (plain, out)]
+    across = told["across_steps"]
+    assert across["even_share"] <= across["lower_bound"] <= across["chosen_floor"] < across["floor"] <= spans[0]
+    assert across["chosen_floor"] <= spans[1] < spans[0]

@@ -154,6 +154,15 @@ class Cut:
         """
         return cost.sample_costs(lengths), None
 
+    def least_work_together(
+        self, items: Mapping[str, ItemsOfPhase], num_samples: int
+    ) -> tuple[tuple[str, ...], Ints, Ints] | None:
+        """Return the same of phases that a sample passes one after the other, and which these are; None if each waits.
+
+        Work is then that of the part of a rank that is busiest, time the way through all phases: int64[n] each.
+        """
+        return None
+
     def cap_on_tokens(self, num_ranks: int) -> tuple[str, int, int | None] | None:
         """Return a cap that no sample may exceed: its name, its value, how many bins have it (None: any number)."""
         return None

@@ -296,9 +296,9 @@ class MicroBatches(Cut):
             )  # fmt: skip
 
     def check_deferral(self) -> None:
-        """Raise ValueError for pipelines of several phases, and where samples may be left out."""
-        if self.stages is not None and len(self.stages.phases) > 1:
-            raise UsageError("{defer} and {step_tokens} cannot be combined with pipelines of several phases")
+        """Raise ValueError for encoders in gaps, and where samples may be left out."""
+        if self.fills_gaps:
+            raise UsageError("{defer} and {step_tokens} cannot be combined with encoders in gaps")
         if self.over_long == "drop":
             raise UsageError(
                 "{over_long='drop'} cannot be combined with {defer} and {step_tokens}, as what is left out has no step"
@@ -308,10 +308,19 @@ class MicroBatches(Cut):
         self, cost: CostModel, lengths: NDArray[np.int64], num_ranks: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
         """Return each sample's work, and its time; in a pipeline it passes all stages."""
-        if self.stages is not None:
-            return self.stages.least_work(cost, lengths)
+        if self.stages is not None and len(self.stages.forward) == 1:
+            (name,) = self.stages.forward
+            return self.stages.least_work({name: (cost, lengths, np.arange(len(lengths)))}, len(lengths))
         costs = cost.sample_costs(lengths)
         return costs, None if self.schedule != "pipeline" else self.pipeline_stages * costs
+
+    def least_work_together(
+        self, items: Mapping[str, ItemsOfPhase], num_samples: int
+    ) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64]] | None:
+        """Return those of pipelines that encoders are first stages of."""
+        if self.stages is None or len(self.stages.forward) == 1:
+            return None
+        return tuple(self.stages.forward), *self.stages.least_work(items, num_samples)
 
     def check_dropped(self, lengths: Sequence[int]) -> None:
         """Raise ValueError unless samples of these lengths are left out."""

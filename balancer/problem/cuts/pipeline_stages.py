@@ -268,16 +268,18 @@ class PipelineStages:
             np.add.at(table[:, m], sample, cost.sample_costs(lengths))
         return table
 
-    def least_work(self, cost: CostModel, lengths: Ints) -> tuple[Ints, Ints]:
-        """Return of each sample the time on the busiest device, and the way there and back: int64[n]; of one module.
+    def least_work(
+        self, of_phase: Mapping[str, tuple[CostModel, Ints, Ints]], num_samples: int
+    ) -> tuple[Ints, Ints]:  # fmt: skip
+        """Return of each sample the time on the busiest device, and the way there and back: int64[n].
 
         No replica ends before that device has done all of its samples, nor before any sample has been through it.
         """
-        ((name, _),) = self.forward.items()
-        work = (parse_cost(self.costs[name]) if name in self.costs else cost).sample_costs(lengths)
-        of_stages = self.both_ways[0].reshape(2, self.num_stages).sum(axis=0)
-        of_devices = of_stages.reshape(self.chunks, -1).sum(axis=0)
-        return work * int(of_devices.max()), work * int(of_stages.sum())
+        work = self.work(of_phase, num_samples)
+        of_stages = self.both_ways.reshape(-1, 2, self.num_stages).sum(axis=1)  # [M, S]
+        of_devices = of_stages.reshape(len(of_stages), self.chunks, -1).sum(axis=1)
+        busiest = int((work.sum(axis=0) @ of_devices).argmax()) if num_samples else 0
+        return work @ of_devices[:, busiest], work @ of_stages.sum(axis=1)
 
     def order(self, num_slots: int) -> OpOrder:
         """Return what the devices run in turn."""

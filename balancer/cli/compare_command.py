@@ -10,6 +10,7 @@ from balancer.cli.options import comparison_options, json_option, log_argument, 
 from balancer.cli.parser import command
 from balancer.cli.run import progress, table_console
 from balancer.cli.settings import chosen_strategies, open_job, unconstrained
+from balancer.cli.typed import said_step
 from balancer.errors import InputError
 from balancer.io.log_files import LogPath
 from balancer.offline.steps import compare_log
@@ -33,7 +34,7 @@ def compare_command(
     balancer compare log.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 --phase vision=image_patches \\
         --outputs vision=image_tokens --phase llm=text_tokens+image_tokens
     """  # noqa: D301 (click's mark, not an escape)
-    job = open_job(log, options)
+    job = open_job(log, said_step(options))
     settings = job.settings
     chosen = chosen_strategies(strategies, settings)
     started = time.perf_counter()

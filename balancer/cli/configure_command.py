@@ -14,13 +14,14 @@ from balancer.cli.options import add_options, cluster_option, json_option, log_a
 from balancer.cli.parser import command
 from balancer.cli.pictures import PictureFiles
 from balancer.cli.run import bar_of, table_console
-from balancer.cli.settings import by_phase
 from balancer.cli.step_options import step_option
+from balancer.cli.typed import said_step
 from balancer.errors import InputError
 from balancer.io._atomic import target_of, write_whole
 from balancer.io.log_files import LogPath
 from balancer.io.logs import open_log
 from balancer.problem.layout import LAYOUT_MODES, StepLayout
+from balancer.problem.step_tables import StepTables
 from balancer.report.text import printable
 from balancer.simulate.configure import LAST_S, Configuration, configure
 
@@ -29,8 +30,8 @@ __all__ = ["configure_command"]
 _DOING = "write the layout"
 
 
-_OF_STEP = ("num_gpus", "batch", "phases", "items", "cluster", "models", "pieces", "frozen")
-"""What is taken of a step file: all else is to be chosen, or of plans."""
+_OF_STEP = ("num_gpus", "batch", "cluster")
+"""What is taken of the top of a step file: all else there is to be chosen, or of plans."""
 
 
 def _own_options(command: Any) -> Any:
@@ -40,7 +41,7 @@ def _own_options(command: Any) -> Any:
         click.option("--gpus", "num_gpus", type=int, required=True, metavar="N", help="GPUs of the cluster."),
         click.option("--batch", type=int, required=True, metavar="B", help="Samples of a global batch."),
         click.option(
-            "--phase", "phases", metavar="NAME=COL[+COL...]", multiple=True, required=True,
+            "--phase", "phases", metavar="NAME=COL[+COL...]", multiple=True,
             help="A module and the columns whose sum is its length; generators aside, the last is the language model.",
         ),
         click.option(
@@ -92,7 +93,8 @@ def configure_command(log: LogPath, as_json: bool, out: str | None, page: str | 
             if path is not None and os.path.realpath(path) == os.path.realpath(out):
                 raise InputError(f"{out}: the layout would overwrite the {what}; choose another --out")
     own = {name: options[name] for name in ("num_gpus", "batch", "cluster", "mode", "num_steps", "time_budget")}
-    asked = own | layout_arguments(options) | {"generators": options["generators"]}
+    step = said_step(options)
+    asked = own | layout_arguments(step, options) | {"generators": options["generators"]}
     started = time.perf_counter()
     with bar_of("layouts scheduled", None, as_json) as tick:
         found = configure(paths[0] if len(paths) == 1 else open_log(paths), tick=tick, **asked)
@@ -113,7 +115,7 @@ def configure_command(log: LogPath, as_json: bool, out: str | None, page: str | 
     print_configuration(table_console(), found, runtime_s)
     if out is not None:
         click.echo(printable(f"layout written to {out}"))
-        for what, words in _next_commands(paths, found, out, options):
+        for what, words in _next_commands(paths, found, out, step, options):
             click.echo(printable(f"{what}:\n  {shlex.join(map(str, words))}"))
     files.say(as_json)
 
@@ -125,15 +127,17 @@ def _told(found: Configuration) -> dict[str, Any]:
 
 
 def _next_commands(
-    logs: list[str], found: Configuration, out: str, options: dict[str, Any]
+    logs: list[str], found: Configuration, out: str, step: StepTables, options: dict[str, Any]
 ) -> Iterator[tuple[str, list[Any]]]:  # fmt: skip
     """Yield commands to go on with, and what for: to price the winner at the same samples, and to plan by it."""
     layout = found.winner.layout
     ranks = layout.llm.dp if options["batch"] % layout.llm.dp == 0 else 1
-    words = _begun("simulate", logs, out, ranks, options["batch"], options)
+    words = _begun("simulate", logs, out, ranks, options["batch"], step)
     words += ["--cluster", options["cluster"]]
-    for name, values in (("model", options["models"]), ("pieces", options["pieces"]),
-                         ("throughput", options["curves"]), ("frozen", options["frozen"])):  # fmt: skip
+    for key in ("model", "pieces"):
+        words += _of_phases(step, key)
+    frozen = [name for name, still in step.of_phases("frozen").items() if still]
+    for name, values in (("throughput", options["curves"]), ("frozen", frozen)):
         words += [word for value in values for word in (f"--{name}", value)]
     for name, usual in (("num_steps", 1), ("efficiency", 0.5), ("overlap", 0.0)):
         words += [f"--{name.removeprefix('num_')}", options[name]] * (options[name] != usual)
@@ -147,29 +151,34 @@ def _next_commands(
         what += " (with --outputs of every encoder it says what moves, too)"
     elif layout.mode == "before" and layout.num_gpus != ranks:
         what += f" (with --outputs of every encoder also --ranks {layout.num_gpus}, its GPUs: all modules are planned)"
-    words = _begun("plan", logs, out, ranks, ranks * each, options)
-    words += ["--time-budget", LAST_S] if layout.times is not None else _costs(layout, options)  # as was searched here
+    words = _begun("plan", logs, out, ranks, ranks * each, step)
+    words += ["--time-budget", LAST_S] if layout.times is not None else _costs(layout, step)  # as was searched here
     yield what, [*words, "--out", f"{os.path.splitext(out)[0]}-plan.parquet"]
 
 
-def _costs(layout: StepLayout, options: dict[str, Any]) -> list[Any]:
+def _costs(layout: StepLayout, step: StepTables) -> list[Any]:
     """Return what a plan is told that has models and memory from options, and not from the layout's file."""
-    models, words = by_phase("--model", options["models"]), []
+    models, words = step.of_phases("model"), []
     piped = layout.modules if layout.mode == "stages" else (layout.llm_name,)
-    for name in by_phase("--pieces", options["pieces"]):
+    for name in step.of_phases("pieces"):
         if name not in piped:  # else all costs must be in one unit
             del models[name]  # of pieces, cost is linear
     for name, model in models.items():
         words += ["--cost", f"{name}=flops:{model}"]
-    for name in options["frozen"]:
-        words += ["--frozen", name] * (name in piped)
+    for name, still in step.of_phases("frozen").items():
+        words += ["--frozen", name] * (still and name in piped)
     words += ["--allow-empty-micro-batches"]  # in a log's last step
     return words + ["--over-long", "own"] * (layout.micro_batch_tokens is not None)
 
 
-def _begun(name: str, logs: list[str], out: str, ranks: int, samples: int, options: dict[str, Any]) -> list[Any]:
+def _begun(name: str, logs: list[str], out: str, ranks: int, samples: int, step: StepTables) -> list[Any]:
     """Return what all commands have that take the layout."""
     words = ["balancer", name, *logs, "--ranks", ranks, "--batch-per-rank", samples // ranks, "--layout", out]
-    for option, values in (("phase", options["phases"]), ("items", options["items"])):
-        words += [word for value in values for word in (f"--{option}", value)]
+    for key, option in (("length", "phase"), ("items", "items")):
+        words += _of_phases(step, key, option)
     return words
+
+
+def _of_phases(step: StepTables, key: str, option: str | None = None) -> list[str]:
+    """Return the words that say a key of every phase."""
+    return [word for name, value in step.of_phases(key).items() for word in (f"--{option or key}", f"{name}={value}")]

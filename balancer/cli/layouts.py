@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from balancer.cli.run import table_console
-from balancer.cli.settings import by_phase, read_pieces
+from balancer.cli.typed import by_phase
 from balancer.cli.wording import GIVEN_IN, of_layout
 from balancer.cost import CostModel, module
 from balancer.cost.throughput import ThroughputCurve
@@ -19,6 +19,7 @@ from balancer.io.logs import open_log
 from balancer.problem.cluster import Cluster
 from balancer.problem.layout import read_layout
 from balancer.problem.phases import Phase
+from balancer.problem.step_tables import StepTables
 from balancer.report.summary import JSON_VERSION
 from balancer.simulate.configure import price_layouts
 from balancer.simulate.given import given_of
@@ -27,23 +28,21 @@ from balancer.simulate.layout_price import Priced
 __all__ = ["about_layouts", "compare_layouts", "layout_arguments"]
 
 
-def layout_arguments(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that say what a step is as :func:`balancer.configure` takes them."""
-    columns = by_phase("--phase", options["phases"])
-    if not columns:
+def layout_arguments(step: StepTables, options: dict[str, Any]) -> dict[str, Any]:
+    """Return what is said of a step as :func:`balancer.configure` takes it."""
+    if step.is_single:
         raise InputError("layouts are of phases: name them with --phase NAME=COL[+COL...], the language model last")
-    items = by_phase("--items", options["items"], columns)
-    pieces = read_pieces(options, columns)
-    curves = by_phase("--throughput", options["curves"], columns)
+    columns, items = step.of_phases("length"), step.of_phases("items")
+    curves = by_phase("--throughput", options["curves"], step.names)
     return {
         "phases": tuple(
-            Phase(name, items.get(name, column), totals=column if name in items else None)
-            for name, column in columns.items()
+            Phase(name, items[name], totals=columns.get(name)) if name in items else Phase(name, columns[name])
+            for name in step.names
         ),
-        "models": by_phase("--model", options["models"], columns),
-        "pieces": pieces,
+        "models": step.of_phases("model"),
+        "pieces": step.of_phases("pieces"),
         "throughput": {name: ThroughputCurve.by_shards(path) for name, path in curves.items()},
-        "frozen": options["frozen"] or (),
+        "frozen": tuple(name for name, still in step.of_phases("frozen").items() if still),
         "efficiency": options["efficiency"],
         "overlap": options["overlap"],
     }
@@ -83,14 +82,16 @@ def _refuse_others() -> None:
         )
 
 
-def compare_layouts(log: LogPath, options: dict[str, Any], cluster: Cluster, num_steps: int, as_json: bool) -> None:
+def compare_layouts(
+    log: LogPath, step: StepTables, options: dict[str, Any], cluster: Cluster, num_steps: int, as_json: bool
+) -> None:
     """Print what steps of the same samples take by each of some layouts."""
     _refuse_others()
     started = time.perf_counter()
     layouts = {path: read_layout(path) for path in options["layouts"]}
     if options["batch_per_rank"] is None:
         raise InputError("--batch-per-rank is missing: samples that a rank draws for each step")
-    asked = layout_arguments(options)
+    asked = layout_arguments(step, options)
     meta = click.get_current_context().meta
     for path, layout in layouts.items():
         meta[GIVEN_IN] = of_layout(path)

@@ -2,17 +2,18 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import click
 
 from balancer.cli.run import COMPILED, Compiled
-from balancer.cli.step_options import BARE, merge_step
+from balancer.cli.step_options import BARE
 from balancer.cli.wording import GIVEN_IN
 from balancer.errors import InputError
 from balancer.io.columns import LengthUnknownError
+from balancer.problem.step_file import read_step
 from solvers.errors import WordedError, Wording
 
 __all__ = ["Command", "NamedFlag", "command"]
@@ -24,8 +25,8 @@ _WORDS = "balancer.words"
 class NamedFlag(click.Option):
     """A flag that may name a phase: ``--flag``, ``--flag NAME`` or ``--flag=NAME``; may be given several times.
 
-    The next word is the name only if it is that of a ``--phase``: else ``--flag log.parquet`` would take the log for
-    one.
+    The next word is the name only if it is that of a phase, of ``--phase`` or of a step file: else
+    ``--flag log.parquet`` would take the log for one.
     """
 
     def __init__(self, *declarations: Any, **attributes: Any) -> None:
@@ -56,9 +57,7 @@ class Command(click.Command):
             if isinstance(option, click.Option) and times > 1 and not (option.multiple or option.is_flag):
                 name = option.opts[-1]
                 raise click.UsageError(f"{name} {option.make_metavar(ctx)} is given {times} times; give it once", ctx)
-        rest = super().parse_args(ctx, args)
-        merge_step(ctx)
-        return rest
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, count what it compiles, and let errors name a file that stands for options."""
@@ -112,9 +111,8 @@ def command(name: str, **attributes: Any) -> Callable[[Any], click.Command]:
 
 def _with_names(args: list[str], flags: Iterable[str]) -> list[str]:
     """Give each of these flags that no phase's name follows an empty value."""
-    given = [after for word, after in pairwise(args) if word == "--phase"]
-    given += [word.removeprefix("--phase=") for word in args if word.startswith("--phase=")]
-    phases = {text.partition("=")[0].strip() for text in given}
+    phases = {text.partition("=")[0].strip() for text in _given("--phase", args)}
+    phases.update(name for path in _given("--step", args) if not path.isdigit() for name in read_step(path).names)
     named: list[str] = []
     for i, word in enumerate(args):
         if word == "--":
@@ -122,3 +120,9 @@ def _with_names(args: list[str], flags: Iterable[str]) -> list[str]:
         bare = word in flags and not (i + 1 < len(args) and args[i + 1].strip() in phases)
         named.append(f"{word}={BARE}" if bare else word)
     return named
+
+
+def _given(option: str, args: Sequence[str]) -> list[str]:
+    """Return the values of an option."""
+    apart = [after for word, after in pairwise(args) if word == option]
+    return apart + [word.partition("=")[2] for word in args if word.startswith(f"{option}=")]

@@ -11,7 +11,8 @@ import click
 from balancer.cli.options import engine_options, json_option, log_argument, planning_options
 from balancer.cli.parser import command
 from balancer.cli.run import print_run, progress, timed
-from balancer.cli.settings import Job, engine_of, open_job, refuse
+from balancer.cli.settings import Job, engine_of, open_job
+from balancer.cli.typed import refuse, said_step
 from balancer.errors import InputError
 from balancer.io.log_files import LogPath
 from balancer.io.logs import rows_of_files
@@ -51,7 +52,7 @@ _FEW_FILES = 100
 @json_option
 def plan_command(
     log: LogPath, out: str | None, overwrite: bool, resume: bool, as_json: bool, compare_placements: bool,
-    continued: str | None, at_step: int | None, **options: Any,
+    continued: str | None, at_step: int | None, epochs: int | None, shuffle: int | None, **options: Any,
 ) -> None:  # fmt: skip
     """Plan every global batch of LOG: which sample goes to which rank.
 
@@ -63,17 +64,21 @@ def plan_command(
     balancer plan log.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 --phase vision=image_patches \\
         --outputs vision=image_tokens --phase llm=text_tokens+image_tokens
     """  # noqa: D301 (click's mark, not an escape)
-    if compare_placements:
-        refuse(options, ("phases",), "--compare-placements; balancer compare has strategies to compare")
+    step = said_step(options)
+    if compare_placements and not step.is_single:
+        refuse(("phases",), "--compare-placements; balancer compare has strategies to compare")
     engine = engine_of(options)
     if resume and (out is None or not is_parts(out)):
         raise InputError(f"--resume needs the folder that the killed run wrote: --out DIR{os.sep}")
     if (continued is None) != (at_step is None):
         raise InputError("--continue PLAN and --at-step S, the steps of PLAN that were trained, need each other")
+    order: dict[str, Any] = {
+        name: value for name, value in (("epochs", epochs), ("shuffle", shuffle)) if value is not None
+    }
     if continued is not None and at_step is not None:
-        refuse(options, ("epochs", "shuffle"), "--continue, which goes on in the order of PLAN")
-        options |= left_of(continued, log, at_step)
-    job = open_job(log, options)
+        refuse(order, "--continue, which goes on in the order of PLAN")
+        order = left_of(continued, log, at_step)
+    job = open_job(log, step, **order)
     with timed() as seconds:
         summary, kept = _planned(job, out, engine, resume, overwrite, as_json)
     others = _other_placements(job) if compare_placements else {}

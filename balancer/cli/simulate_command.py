@@ -23,23 +23,16 @@ from balancer.cli.options import (
 from balancer.cli.parser import command
 from balancer.cli.pictures import PictureFiles, picture_options
 from balancer.cli.run import progress, table_console
-from balancer.cli.settings import (
-    Job,
-    by_phase,
-    chosen_strategies,
-    open_job,
-    phase_names,
-    read_degrees,
-    read_pieces,
-    read_sharing,
-    unconstrained,
-)
-from balancer.cost import EXCHANGES, flops, module, parse_cost
+from balancer.cli.settings import Job, chosen_strategies, open_job, unconstrained
+from balancer.cli.typed import by_phase, said_step
+from balancer.cost import EXCHANGES, CostModel, flops, module, parse_cost
 from balancer.cost.throughput import SaturatingThroughput, Throughput, ThroughputCurve
 from balancer.errors import InputError
 from balancer.io.log_files import LogPath
+from balancer.offline.of_step import OfModels
 from balancer.plan.step_plan import StepPlan
 from balancer.problem.cuts.sequence_groups import LongShort
+from balancer.problem.step_tables import DEGREES, StepTables
 from balancer.report.plan_log import about
 from balancer.report.simulation_data import SimulationData
 from balancer.report.summary import JSON_VERSION, as_range
@@ -91,24 +84,29 @@ def simulate_command(
     files = PictureFiles(page, plot, step)
     if step is not None and steps is not None and step >= steps:
         raise files.missing_step("the simulation", steps)
-    cluster_name = options.pop("cluster")
+    cluster_name = options["cluster"]
     cluster = read_cluster(cluster_name)
-    gpus_per_rank = options.pop("gpus_per_rank")
-    if gpus_per_rank is not None:
-        cluster = cluster.with_ranks_of(gpus_per_rank)
+    if options["gpus_per_rank"] is not None:
+        cluster = cluster.with_ranks_of(options["gpus_per_rank"])
     if options["layouts"] and strategies is None:
         for name, given in (("--html", page), ("--plot", plot)):
             if given is not None:
                 raise InputError(f"{name} needs --strategies beside --layout: layouts are compared in a table")
-        compare_layouts(log, options, cluster, 1 if steps is None else steps, as_json)
+        step_said = said_step(options | {"layouts": None})
+        compare_layouts(log, step_said, options, cluster, 1 if steps is None else steps, as_json)
         return
-    options["ranks_per_node"] = _ranks_per_node(cluster, options["ranks"], options["ranks_per_node"])
-    overlap, waits = options.pop("overlap"), options.pop("waits")
+    step_said = said_step(options)
+    inside = _ranks_per_node(cluster, options["ranks"], options["ranks_per_node"])
+    step_said = step_said.with_keys("", ranks_per_node=inside)
+    overlap, waits = options["overlap"], options["waits"]
     assumed = {"efficiency": options["efficiency"], "checkpointing": options["checkpointing"], "overlap": overlap,
-               "waits": waits, "bytes_given": bool(options["byte_sizes"])}  # fmt: skip
-    model_names = by_phase("--model", options.pop("models"), phase_names(options))
-    models, parameters = _models(options, model_names, cluster)
-    job = open_job(log, options)
+               "waits": waits, "bytes_given": bool(step_said.of_phases("bytes"))}  # fmt: skip
+    if options["checkpointing"] and step_said.of("stages"):
+        step_said = step_said.with_keys("stages", recompute=True)
+    model_names = step_said.of_phases("model")
+    models, parameters = _models(step_said, options, cluster)
+    costs = _costs(step_said, options, models, cluster)
+    job = open_job(log, step_said, OfModels(costs, model_names, step_said.of_phases("pieces")))
     settings = job.settings
     if settings.setup.in_gaps:
         raise InputError("--strategies: a layout with encoders in gaps is priced without: leave --strategies out")
@@ -177,51 +175,47 @@ def _ranks_per_node(cluster: Cluster, ranks: int, given: int | None) -> int:
 
 
 def _models(
-    options: dict[str, Any], names: Mapping[str, str], cluster: Cluster
+    step: StepTables, options: Mapping[str, Any], cluster: Cluster
 ) -> tuple[dict[str, PhaseModel], dict[str, int]]:
-    """Take what runs out of all options; phases without a cost of their own are planned by their model's FLOPs.
-
-    Returns models and their numbers of parameters, by phase.
-    """
-    phases = phase_names(options)
-    pieces = read_pieces(options, phases)
-    del options["pieces"]
-    options |= {"stage_models": names, "stage_pieces": {}}
-    curves = by_phase("--throughput", options.pop("curves"), phases)
-    efficiency, checkpointing = options.pop("efficiency"), options.pop("checkpointing")
-    if options["stages"] is not None:
-        options["recompute"] = options["recompute"] or checkpointing
+    """Return what runs in each phase, and how many parameters it has."""
+    names, pieces = step.of_phases("model"), step.of_phases("pieces")
+    curves = by_phase("--throughput", options["curves"], step.names)
+    efficiency = options["efficiency"]
     if not 0 < efficiency <= 1:
         raise InputError(f"--efficiency must be > 0 and <= 1, a fraction of the peak, got {efficiency}")
     models, parameters = {}, {}
-    for name in phases:
+    for name in step.names:
         if name not in names:
             raise InputError(f"phase {name!r} has no model; name one with --model {name}=MODEL")
         rate: Throughput = SaturatingThroughput(efficiency * cluster.peak_flops)
         if name in curves:
             rate = ThroughputCurve.from_csv(curves[name])
-        piece = options["stage_pieces"][name] = pieces.get(name)
         shape = module(names[name])
         parameters[name] = shape.parameters
-        models[name] = PhaseModel.of(shape, rate, piece=piece, checkpointing=checkpointing)
-    if not any("=" not in cost.partition(":")[0] for cost in options["costs"]):  # else one is given for all
-        own = {cost.partition("=")[0].strip() for cost in options["costs"]}
-        of_models = {name: model.cost_model() for name, model in models.items()}
-        sharing = {name: LongShort.from_size(size) for name, (size, _) in read_sharing(options, phases).items()}
-        for name, cut in sharing.items():
-            cut.check_attention(module(names[name]).block.attention)
-        degrees = {name: cut.degrees for name, cut in sharing.items()}
-        if (text := options["group_degrees"]) is not None:
-            degrees[phases[-1]] = read_degrees(text)
-        for name, each in degrees.items():
-            exchange = options["group_exchange"] if name == phases[-1] else None
-            of_models[name] = cluster.shared_cost(
-                flops(names[name]).integer_cost(), module(names[name]), each, efficiency=efficiency,
-                exchange=exchange or EXCHANGES[0], checkpointing=checkpointing,
-            )  # fmt: skip
-        costs = tuple(f"{name}={cost}" for name, cost in of_models.items() if name not in own)
-        options["costs"] = (*options["costs"], *costs)
+        models[name] = PhaseModel.of(shape, rate, piece=pieces.get(name), checkpointing=options["checkpointing"])
     return models, parameters
+
+
+def _costs(
+    step: StepTables, options: Mapping[str, Any], models: Mapping[str, PhaseModel], cluster: Cluster
+) -> dict[str, CostModel]:
+    """Return the costs by which phases are planned of which no cost was said: their models' FLOPs."""
+    names = step.of_phases("model")
+    sharing = {name: LongShort.from_size(size) for name, size in step.of_phases("sequence_parallel").items()}
+    for name, cut in sharing.items():
+        cut.check_attention(module(names[name]).block.attention)
+    degrees = {name: cut.degrees for name, cut in sharing.items()}
+    groups = step.of("sequence_groups")
+    if step.cut == "sequence_groups":
+        degrees[step.names[-1]] = tuple(groups.get("degrees", DEGREES))
+    costs = {name: model.cost_model() for name, model in models.items()}
+    for name, each in degrees.items():
+        exchange = groups.get("exchange") if name == step.names[-1] else None
+        costs[name] = cluster.shared_cost(
+            flops(names[name]).integer_cost(), module(names[name]), each, efficiency=options["efficiency"],
+            exchange=exchange or EXCHANGES[0], checkpointing=options["checkpointing"],
+        )  # fmt: skip
+    return costs
 
 
 _Saved = Mapping[str, tuple[float, float]]

@@ -10,7 +10,7 @@ from balancer.cli.parser import command
 from balancer.io.columns import LengthUnknownError, listed
 from balancer.io.log_files import LogPath
 from balancer.io.logs import LengthLog, default_columns, open_log
-from balancer.problem.step_file import KEYS
+from balancer.problem.step_keys import KEYS
 from balancer.report.text import printable
 
 __all__ = ["step_command"]

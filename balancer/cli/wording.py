@@ -18,7 +18,8 @@ OPTIONS = Wording({
             "micro_batch_tokens", "schedule", "min_micro_batches", "micro_batches_multiple_of", "pipeline_stages",
             "over_long", "encoders", "overwrite", "group_size", "gpus_per_rank", "overlap",
             "efficiency",
-            "stages", "chunks", "frozen", "in_flight_tokens", "outputs", "own", "sequence_parallel",
+            "stages", "chunks", "recompute", "frozen", "tied", "in_flight_tokens", "outputs", "own",
+            "sequence_parallel", "allow_empty_micro_batches", "at_step",
             "step_tokens", "most_long_share", "defer", "stage",
             "eps", "objective", "placement", "mode", "method", "steps", "window", "jobs",
         )
@@ -28,6 +29,7 @@ OPTIONS = Wording({
     "num_slots": "--micro-batches", "slots_multiple_of": "--micro-batches-multiple-of", "caps": "--cap",
     "sequence_groups": "--group-degrees", "degrees": "--group-degrees", "exchange": "--group-exchange",
     "exchange='ring'": "--group-exchange ring", "num_slots=None": None, "layout": "--stages", "layouts": "--layout",
+    "cost of phases": "--cost", "piece": "--pieces",
     "early": "--defer-early", "late": "--defer-late", "tokens_within": "--step-tokens-within",
     "counts": "--step-counts", "batch_size": "--batch-per-rank",
     "models": "--model", "share_multiple_of": "--sequence-parallel NAME=D,M",

@@ -228,14 +228,14 @@ class BalancedBatchSampler(RankBatches):
         phase = dict(file.phases[-1]) if file.phases else {}
         given = {"batch_size": each, "num_replicas": ranks, "drop_last": file.top.get("drop_last", False)}
         given |= {name: phase[name] for name in ("cost", "equal_counts") if name in phase}
-        if "tokens" in file.cut_keys:
-            given["micro_batch_tokens"] = file.cut_keys["tokens"]
-        if (counts := file.deferral.get("counts", "exact")) != "exact":
+        if "tokens" in file.of("micro_batches"):
+            given["micro_batch_tokens"] = file.of("micro_batches")["tokens"]
+        if (counts := file.of("deferral").get("counts", "exact")) != "exact":
             raise InputError(f"{file.path}: [deferral] counts must be exact for a batch sampler, got {counts}")
         if across := AcrossSteps.from_options(**file.across()):
             given["defer"] = across.early, across.late
-        if "time_budget" in file.plan:
-            given["time_budget"] = float(file.plan["time_budget"])
+        if "time_budget" in file.of("plan"):
+            given["time_budget"] = float(file.of("plan")["time_budget"])
         return cls(lengths, rank=rank, **given | beside)
 
     def check_dataset(self, dataset: Sized | None) -> None:

@@ -191,7 +191,9 @@ class Dispatcher:
         if file.across():
             raise InputError(f"{file.path}: a dispatcher gets its samples as they were drawn: leave [deferral] and "
                              "step_tokens to balancer plan")  # fmt: skip
-        given: dict[str, Any] = {name: getattr(settings, name) for settings in (file.settings(),) for name in file.plan}
+        given: dict[str, Any] = {
+            name: getattr(settings, name) for settings in (file.settings(),) for name in file.of("plan")
+        }
         given |= {"cut": file.as_cut()} if file.cut else {}
         size = torch.distributed.get_world_size(dp_group)
         if file.top.get("ranks", size) != size:

@@ -8,6 +8,7 @@ from balancer.io.log_files import LogPath
 from balancer.io.plan_reader import open_plan
 from balancer.offline.claims import Claims
 from balancer.offline.load import source_of
+from solvers.errors import ArgumentError
 
 __all__ = ["left_of"]
 
@@ -19,7 +20,7 @@ def left_of(plan: str | os.PathLike[str], log: LogPath, at_step: int) -> dict[st
 
     Raises
     ------
-    InputError
+    InputError, ArgumentError
         A plan that cannot be read, or is of another log; no such step, or one behind which nothing is left.
     """
     claims = Claims(open_plan(plan))
@@ -34,7 +35,7 @@ def left_of(plan: str | os.PathLike[str], log: LogPath, at_step: int) -> dict[st
     epochs = claims.epochs
     if not 0 <= at_step < epochs.steps:
         left = "nothing is left behind the last" if at_step == epochs.steps else f"the plan has {epochs.steps}"
-        raise InputError(f"--at-step must be within 0..{epochs.steps - 1}, got {at_step}: {left}")
+        raise ArgumentError("at_step", f"be within 0..{epochs.steps - 1}", f"{at_step}: {left}")
     epoch, sample = epochs.place(at_step)
     return {
         "epochs": epochs.count - (epoch - epochs.first_epoch), "shuffle": epochs.shuffle, "first_epoch": epoch,

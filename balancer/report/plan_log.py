@@ -6,9 +6,10 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from balancer.cost import parse_cost
 from balancer.deferral.across_steps import AcrossSteps
 from balancer.errors import InputError, did_you_mean
 from balancer.io.columns import LengthUnknownError
@@ -17,26 +18,34 @@ from balancer.io.logs import LengthLog, choose_length, default_columns, open_log
 from balancer.io.plan_reader import open_plan
 from balancer.io.tables import is_table, write_table
 from balancer.offline.claims import Claims, SavedClaims
+from balancer.offline.continued import left_of
 from balancer.offline.engines import Engine, Processes, Serial, Tick
 from balancer.offline.of_step import settings_of_step
 from balancer.offline.run import plan_run
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log as plans_of
+from balancer.problem.cuts import as_cut
+from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE, Phase
 from balancer.problem.settings import PlanSettings
-from balancer.problem.setup import Setup, as_phases, as_topology
+from balancer.problem.setup import as_phases, as_topology
 from balancer.problem.step_file import read_step
+from balancer.problem.step_tables import StepTables, keys_of_micro_batches
 from balancer.report.brief import brief
 from balancer.report.page_data import PageData
 from balancer.report.summary import RunSummary
 from balancer.report.text import counted
-from solvers.errors import ArgumentTypeError
+from solvers.errors import ArgumentTypeError, UsageError, WordedError, Wording
 
 __all__ = ["LogPlan", "about", "about_plan", "plan_log", "plan_opened"]
 
 _OF_RANKS = ("num_ranks", "ranks_per_node", "topology")
-_OF_LOG = ("batch_per_rank", "home", "drop_last", "epochs", "shuffle")
+_OF_LOG = ("batch_per_rank", "home", "drop_last", "epochs", "shuffle", "first_epoch", "first_sample")
 _OF_DEFERRAL = ("defer", *(field.name for field in fields(AcrossSteps)))
+
+
+_KEYWORDS = Wording({"layouts": "layout", "layout": "stages", "cost of phases": "cost"})
+"""What keywords of :func:`plan_log` are called that have another name elsewhere."""
 
 
 class _Folder:
@@ -153,7 +162,8 @@ def about_plan(path: str, log: LogPath | None = None) -> dict[str, Any]:
 
 def plan_log(
     log: Any, step: str | os.PathLike[str] | None = None, *, out: str | os.PathLike[str] | None = None, jobs: int = 1,
-    overwrite: bool = False, resume: bool = False, **beside: Any,
+    overwrite: bool = False, resume: bool = False, continued: str | os.PathLike[str] | None = None,
+    at_step: int | None = None, **beside: Any,
 ) -> LogPlan:  # fmt: skip
     """Plan every global batch of a log, as ``balancer plan`` does.
 
@@ -170,12 +180,17 @@ def plan_log(
         Processes that plan; several write a folder, or nothing.
     overwrite, resume : bool
         Replace what is at `out`, if it is not the plan of this request; go on from what a killed run left there.
+    continued : path, optional
+        A plan of this log; what is left of its epochs behind its first `at_step` steps is planned, for other ranks.
+    at_step : int, optional
+        Steps of `continued` that were trained.
     **beside
         ``num_ranks``, ``ranks_per_node``, ``topology``, ``batch_per_rank``, ``home``, ``drop_last``, ``epochs``,
         ``shuffle``; ``defer``, or ``early`` and ``late``, with ``step_tokens``, ``tokens_within``, ``counts``,
         ``most_long_share`` as of :func:`balancer.defer`, and ``stage``, a column; ``phases`` as of
         :func:`balancer.orchestrate`, or ``length``, ``cost`` and constraints (names of columns) of the only phase;
-        ``cut``, ``method``, ``placement``, ``eps`` and all else that a step is planned by.
+        ``layout``, a :class:`balancer.StepLayout` or its file, as ``balancer configure --out`` writes it; ``cut``,
+        ``method``, ``placement``, ``eps`` and all else that a step is planned by.
 
     Returns
     -------
@@ -202,19 +217,37 @@ def plan_log(
         raise ArgumentTypeError("log", "be a path, paths, or a table", "numbers: give {'tokens': numbers}")
     engine = Processes(jobs) if jobs > 1 else Serial()
     target = None if out is None else os.fspath(out)
-    with _told(held):
+    said = StepTables() if step is None else read_step(step)
+    with _told(held, said.wording(beside)):
         opened = open_log(held.file if held else log)
-        settings = _settings(opened, step, beside)
+        settings = _settings(opened, said, beside | _left(log, held, continued, at_step, beside))
         found = plan_opened(opened, settings, target, engine=engine, resume=resume, overwrite=overwrite)
     return LogPlan(opened, settings, found, target, held)
 
 
+def _left(
+    log: Any, held: _Folder | None, continued: str | os.PathLike[str] | None, at_step: int | None,
+    beside: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """Return what is left of a plan's epochs, as keywords."""
+    if continued is None and at_step is None:
+        return {}
+    if continued is None or at_step is None:
+        raise UsageError("{continued} and {at_step}, the steps of that plan that were trained, need each other")
+    _check_named(held)
+    if odd := [name for name in ("epochs", "shuffle") if beside.get(name) is not None]:
+        raise UsageError(f"{{{odd[0]}}} cannot be combined with {{continued}}, which goes on in the order of that plan")
+    return left_of(continued, log, at_step)
+
+
 @contextlib.contextmanager
-def _told(held: _Folder | None) -> Iterator[None]:
-    """Tell errors in Python's words, and call a table the table, not its file."""
+def _told(held: _Folder | None, wording: Wording) -> Iterator[None]:
+    """Tell errors in Python's words, or by where a step file says what is wrong; call a table the table."""
     try:
         yield
-    except InputError as error:
+    except WordedError as error:
+        if not isinstance(error, InputError):
+            raise error.in_words(wording).in_words(_KEYWORDS) from error.__cause__
         text = str(error)
         if isinstance(error, LengthUnknownError):
             text = f"{error.what}\nsay which: length='COLUMN[+COLUMN...]'"
@@ -242,48 +275,38 @@ def _check_named(table: object) -> None:
         )
 
 
-def _settings(log: LengthLog, step: str | os.PathLike[str] | None, beside: dict[str, Any]) -> LogSettings:
-    """Return how a log is planned by a step file, by keywords, or by both."""
-    known = {spec.name for spec in fields(PlanSettings)}
-    ranks = {name: beside.pop(name, None) for name in _OF_RANKS}
-    of_log = {name: beside.pop(name) for name in _OF_LOG if name in beside}
-    deferral = {name: beside.pop(name) for name in _OF_DEFERRAL if name in beside}
-    planned = {name: beside.pop(name) for name in list(beside) if name in known}
-    of_phase = {name: beside.pop(name) for name in list(beside) if name in (*CONSTRAINTS, "cost")}
-    phases, length = beside.pop("phases", None), beside.pop("length", None)
-    if beside:
-        names = (
-            *_OF_RANKS,
-            *_OF_LOG,
-            *_OF_DEFERRAL,
-            *known,
-            *CONSTRAINTS,
-            "cost",
-            "phases",
-            "length",
-            "step",
-            "out",
-            "jobs",
-        )
-        meant = did_you_mean(min(beside), names)
-        raise TypeError(f"plan_log has no argument {min(beside)!r}{meant}; see help(balancer.plan_log)")
-    if step is None:
-        across = AcrossSteps.from_options(**deferral)
-        if of_log.get("batch_per_rank") is None and (across is None or across.step_tokens is None):
-            raise InputError("batch_per_rank is missing: how many samples a rank draws for each step")
-        setup = Setup(as_topology(**ranks), _phases(log, phases, length, of_phase), PlanSettings(**planned))
-        return LogSettings(setup, **{"batch_per_rank": None} | of_log, across=across)
-    file = read_step(step)
-    made = settings_of_step(file, log, deferral=deferral, **of_log)
-    setup, given = made.setup, any(value is not None for value in ranks.values())
-    topology = as_topology(**ranks) if given else setup.topology
-    own = phases is not None or length is not None or of_phase
-    shown = _phases(log, phases, length, of_phase) if own else setup.phases
-    plan = PlanSettings(**{spec.name: getattr(setup.settings, spec.name) for spec in fields(PlanSettings)} | planned)
-    return LogSettings(
-        Setup(topology, shown, plan), made.batch_per_rank, made.home, made.drop_last, made.epochs, made.shuffle,
-        across=made.across,
-    )  # fmt: skip
+def _settings(log: LengthLog, said: StepTables, beside: Mapping[str, Any]) -> LogSettings:
+    """Return how a log is planned by what a step file says, by keywords, or by both."""
+    known = tuple(spec.name for spec in fields(PlanSettings))
+    of_step = ("phases", "length", "cost", *CONSTRAINTS)
+    names = (*_OF_RANKS, *_OF_LOG, *_OF_DEFERRAL, *known, *of_step, "layout")
+    if odd := [name for name in beside if name not in names]:
+        meant = did_you_mean(min(odd), (*names, "step", "out", "jobs", "overwrite", "resume", "continued", "at_step"))
+        raise TypeError(f"plan_log has no argument {min(odd)!r}{meant}; see help(balancer.plan_log)")
+    ranks = {name: beside[name] for name in _OF_RANKS if beside.get(name) is not None}
+    topology = as_topology(**{"num_ranks": None} | ranks) if ranks or not said.path else None
+    top = {name: beside[name] for name in ("step_tokens", "layout") if beside.get(name) is not None}
+    top |= {} if topology is None else {"ranks": topology.num_ranks}
+    deferral = {("steps" if name == "defer" else name): beside[name]
+                for name in _OF_DEFERRAL if name != "step_tokens" and beside.get(name) is not None}  # fmt: skip
+    said = said.beside(StepTables("", {"": top, "deferral": deferral}))
+    own = {name: beside[name] for name in ("cost", *CONSTRAINTS) if name in beside}
+    phases, length = beside.get("phases"), beside.get("length")
+    given = None
+    if phases is not None or length is not None or own or not said.path:
+        given = _phases(log, phases, length, own)
+        said = replace(said, phases=tuple({"name": each.name, "cost": _said_cost(each)} for each in given))
+    planned = {name: beside[name] for name in known if name in beside}
+    if "layout" in said.top and isinstance(cut := as_cut(planned.pop("cut", None)), MicroBatches):
+        said = said.with_keys("micro_batches", **keys_of_micro_batches(cut))
+    of_log = {name: beside[name] for name in _OF_LOG if name in beside}
+    return settings_of_step(said, log, phases=given, topology=topology, planned=planned, **of_log)
+
+
+def _said_cost(phase: Phase) -> str:
+    """Return a phase's cost as it is said, by its model if it is of one."""
+    cost = parse_cost(phase.cost)
+    return f"flops:{cost.model}" if cost.model else str(cost)
 
 
 def _phases(

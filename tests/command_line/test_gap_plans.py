@@ -393,11 +393,12 @@ def test_a_plan_that_does_not_fit_the_memory_is_found(command, made, monkeypatch
 
 def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):
     folder, _ = made
+    beside = f"cannot be combined with --layout {folder / 'winner.json'} of mode 'multiplexed'"
     assert "--ranks must be 2, the replicas of" in command(*options(folder, ranks=4)).err
     for words, told in (
-        (("--micro-batch-tokens", 99), "--micro-batch-tokens cannot be combined with --layout of mode 'multiplexed'"),
-        (("--cost", "llm=flops:qwen2-7b"), "--cost cannot be combined with --layout of mode 'multiplexed'"),
-        (("--micro-batches", 8), "--micro-batches cannot be combined with --layout of mode 'multiplexed'"),
+        (("--micro-batch-tokens", 99), f"--micro-batch-tokens {beside}"),
+        (("--cost", "llm=flops:qwen2-7b"), f"--cost {beside}"),
+        (("--micro-batches", 8), f"--micro-batches {beside}"),
         (("--group-size", 1), "cannot be combined with"),
     ):
         assert told in command(*options(folder, *words)).err

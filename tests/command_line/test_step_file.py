@@ -12,7 +12,8 @@ from plan_files import description_of
 import balancer
 from balancer.compat import BalancedBatchSampler
 from balancer.problem.settings import PlanSettings
-from balancer.problem.step_file import KEYS, read_step, schema
+from balancer.problem.step_file import read_step
+from balancer.problem.step_keys import KEYS, schema
 
 RNG = np.random.default_rng(7)
 ROWS = 256
@@ -202,7 +203,7 @@ def test_the_schema_is_that_of_the_declaration():
 def test_decimals_stay_what_was_written(tmp_path):
     (tmp_path / "step.toml").write_text("[plan]\neps = 0.1\ntime_budget = 0.02\n")
     step = read_step(tmp_path / "step.toml")
-    assert str(step.plan["eps"]) == "0.1"
+    assert str(step.of("plan")["eps"]) == "0.1"
     assert step.settings().eps == 0.1
 
 

@@ -3,7 +3,7 @@
 import json
 
 from balancer.cli.plan_command import plan_command
-from balancer.problem.step_file import KEYS
+from balancer.problem.step_keys import KEYS
 
 _OF_COMMANDS = ("out", "overwrite", "resume", "as_json", "compare_placements", "engine", "jobs")
 _OF_PHASES = {key.option: name for name, key in KEYS["phase"].items() if key.option}

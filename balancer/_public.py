@@ -10,6 +10,7 @@ from balancer.plan.step_plan import StepPlan, reshard
 from balancer.planning.planner import balance
 from balancer.planning.step import orchestrate
 from balancer.planning.warmup import warmup
+from balancer.problem.cuts.context_shards import ContextShards
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.problem.cuts.sequence_groups import SequenceGroups
@@ -21,6 +22,7 @@ from balancer.problem.ragged import Ragged
 from balancer.problem.topology import Topology
 
 __all__ = [
+    "ContextShards",
     "CostModel",
     "DeferBuffer",
     "Deferral",

@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from solvers.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["AREAS", "OWN_PREFIX", "Terms", "area", "area_sums", "as_terms", "checked", "largest_rate", "pairs"]
+__all__ = ["AREAS", "OWN_PREFIX", "Terms", "area", "area_sums", "as_terms", "checked", "largest_rate", "pairs",
+           "pairs_before"]  # fmt: skip
 
 Terms = tuple[tuple[str, int], ...]
 """Names of areas and what a pair of each takes, in the order of :data:`AREAS`, then by size; no name twice, no 0."""
@@ -134,6 +135,22 @@ def as_terms(given: Mapping[str, int] | Iterable[tuple[str, int]]) -> Terms:
 def pairs(terms: Iterable[tuple[str, int]], lengths: Any, prefixes: Any = 0) -> Any:
     """Sum of all terms of a sample of each length: an int, or int64[n], which the caller knows to hold it."""
     return sum((value * area(name, lengths, prefixes) for name, value in terms), start=0 * lengths)
+
+
+def pairs_before(terms: Iterable[tuple[str, int]], queries: Any, lengths: Any) -> Any:
+    """Sum of all terms of the first queries alone of a sample of each length, all of whose keys these may see.
+
+    Of a block that ends later, and of a band, what a sample that ends there has: these are not told apart.
+    """
+    found = 0 * lengths
+    for name, value in terms:
+        kind, size = checked(name)
+        seen = area(name, queries)
+        if kind == "prefix":  # whose queries see all of it, the last ones of a piece too
+            prefix = _least(lengths, size)
+            seen = seen + (queries < prefix) * (prefix - queries) * queries
+        found = found + value * seen
+    return found
 
 
 def area_sums(names: Iterable[str], lengths: ArrayLike) -> NDArray[np.float64]:

@@ -338,7 +338,9 @@ def _in_shares(stream: HomeStream, plan: DispatchPlan) -> HomeStream:
 
     def everywhere() -> list[tuple[bool, NDArray[np.int64]]]:
         real = np.minimum(pieces.stop, lengths[pieces.sample]) - pieces.start
-        share = first_share[pieces.sample] + pieces.place.rank_of_sample - first_rank[pieces.sample]
+        size = np.int64(place.num_ranks)  # shares are in order of samples, then of ranks
+        keys = item * size + place.rank_of_sample, pieces.sample * size + pieces.place.rank_of_sample
+        share = np.searchsorted(*keys)
         unpadded = np.zeros(len(item), dtype=np.int64)
         np.add.at(unpadded, share, np.maximum(real, 0))
         return [(True, sizes[place.samples]), (False, unpadded[place.samples])]

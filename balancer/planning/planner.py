@@ -20,6 +20,7 @@ import solvers
 from balancer.cost import CostModel, parse_cost
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.placed import WholeShares
+from balancer.planning.context_shards import plan_shards, shards_bound
 from balancer.planning.found import Claim, Found
 from balancer.planning.long_short import long_short_bound, plan_long_short
 from balancer.planning.micro_batches import plan_slots, slots_bound
@@ -245,5 +246,6 @@ PLANNERS = {
     "gaps": Planner(plan_in_gaps, pipeline_bound),
     "sequence_groups": Planner(plan_groups, groups_bound),
     "sequence_parallel": Planner(plan_long_short, long_short_bound),
+    "context_shards": Planner(plan_shards, shards_bound),
 }
 """How each cut is planned, by :attr:`balancer.problem.cuts.Cut.name`."""

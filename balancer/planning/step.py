@@ -256,7 +256,7 @@ def step_of(
 def plan_step(step: Step, part_order: Ragged | None = None) -> StepPlan:
     """Plan all phases of a step."""
     started = time.perf_counter()
-    name = "sequence_groups" if step.settings.cut.shares else "orchestrated"
+    *_, name = "orchestrated", *step.settings.cut.strategies
     return finished(step, plan_phases(step), name, started, part_order)
 
 

@@ -22,6 +22,7 @@ from balancer.planning.micro_batches_by_rank import balance_before_last, balance
 from balancer.planning.step import Step, finished, make_step, plan_step
 from balancer.problem.cuts import Cut, as_cut
 from balancer.problem.cuts.micro_batches import MicroBatches
+from balancer.problem.cuts.context_shards import ContextShards
 from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.phases import Columns, Phase, PhaseItems
 from balancer.problem.placement import Placement
@@ -133,15 +134,22 @@ def sequence_groups(step: Step) -> StepPlan:
     return plan_step(step)
 
 
+def context_shards(step: Step) -> StepPlan:
+    """Plan as :func:`balancer.orchestrate` does with context shards."""
+    if not isinstance(step.settings.cut, ContextShards):
+        raise UsageError("strategy 'context_shards' needs {context_shards}")
+    return plan_step(step)
+
+
 STRATEGIES: dict[str, Callable[[Step], StepPlan]] = {
     strategy.__name__: strategy for strategy in (as_sampled, llm_only, sorted_batches, per_phase_home, orchestrated)
 }
 """From a step to its plan of whole samples, by name; all but the last are what other systems do."""
 
 SHARING: dict[str, Callable[[Step], StepPlan]] = {
-    strategy.__name__: strategy for strategy in (static_degree, sequence_groups)
+    strategy.__name__: strategy for strategy in (static_degree, sequence_groups, context_shards)
 }
-"""Those whose ranks share samples; they need the settings of sequence groups."""
+"""Those whose ranks share samples; they need the settings of sequence groups, or of context shards."""
 
 
 def strategies_for(setup: Setup) -> tuple[str, ...]:
@@ -150,7 +158,7 @@ def strategies_for(setup: Setup) -> tuple[str, ...]:
         return ("orchestrated",)
     if setup.in_gaps:  # which no other strategy fills
         return ("orchestrated",)
-    names = (*STRATEGIES, *SHARING) if setup.settings.cut.shares else tuple(STRATEGIES)
+    names = (*STRATEGIES, *setup.settings.cut.strategies)
     return tuple(name for name in names if name != "per_phase_home") if _in_pipelines(setup) else names
 
 

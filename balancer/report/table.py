@@ -104,11 +104,9 @@ def print_comparison(console: Console, summaries: Mapping[str, RunSummary], titl
     for header in (*first.phases, *["micro-batches"] * cut, "crosses nodes a step"):
         table.add_column(header, justify="right")
     bounds = {"best possible": summaries.get("orchestrated", first)}
-    if "sequence_groups" in summaries:
-        bounds = {
-            "best possible, whole samples": bounds["best possible"],
-            "best possible": summaries["sequence_groups"],
-        }
+    for name in ("sequence_groups", "context_shards"):
+        if name in summaries:
+            bounds = {"best possible, whole samples": bounds["best possible"], "best possible": summaries[name]}
     columns = [
         as_ratios([
             *(summary.phases[name].ratio_after for summary in summaries.values()),

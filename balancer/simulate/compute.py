@@ -78,14 +78,10 @@ def _compute_shared(plan: DispatchPlan, model: PhaseModel, gpus: int) -> Compute
     Of the time that the sample takes alone, that is; what sharing loses and exchanges is in it.
     """
     lengths, shares, num_bins = plan.lengths, plan.shares, plan.num_ranks * plan.num_slots
-    degree = np.bincount(shares.sample, minlength=len(lengths))
-    degrees = sorted({1, *degree.tolist()} - {0})
-    times = plan.cost.degree_times(lengths, degrees, plan.num_ranks).times
-    slower = times[np.searchsorted(degrees, degree), np.arange(len(lengths))] / np.maximum(times[0], 1)
     each = model.executed_flops(lengths)
     bins = shares.place.rank_of_sample * np.int64(plan.num_slots) + plan.slot_of_sample[shares.sample]
     tokens = np.bincount(bins, weights=shares.lengths, minlength=num_bins).astype(np.int64)
-    busy = np.bincount(bins, weights=(each * slower)[shares.sample], minlength=num_bins)
+    busy = np.bincount(bins, weights=each[shares.sample] * plan.placed.busy(shares), minlength=num_bins)
     seconds = model.throughput.seconds(busy / gpus, tokens)
     shape, useful = (plan.num_ranks, plan.num_slots), float(model.useful_flops(lengths).sum())
     seconds, tokens = seconds.reshape(shape), tokens.reshape(shape)

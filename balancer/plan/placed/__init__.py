@@ -5,11 +5,13 @@ from typing import Any
 from balancer.plan.placed.gaps import PlacedInGaps
 from balancer.plan.placed.groups import PlacedGroups
 from balancer.plan.placed.pipelines import PlacedPipelines
+from balancer.plan.placed.shards import PlacedShards
 from balancer.plan.placed.slots import PlacedSlots
 from balancer.plan.placed.whole import WholeShares
 from balancer.problem.problem import Problem
 
-__all__ = ["PLACED", "PlacedGroups", "PlacedInGaps", "PlacedPipelines", "PlacedSlots", "WholeShares", "placed"]
+__all__ = ["PLACED", "PlacedGroups", "PlacedInGaps", "PlacedPipelines", "PlacedShards", "PlacedSlots", "WholeShares",
+           "placed"]  # fmt: skip
 
 PLACED: dict[str, type[WholeShares]] = {
     "whole_shares": WholeShares,
@@ -18,6 +20,7 @@ PLACED: dict[str, type[WholeShares]] = {
     "gaps": PlacedInGaps,
     "sequence_groups": PlacedGroups,
     "sequence_parallel": PlacedGroups,
+    "context_shards": PlacedShards,
 }
 """What comes out, by :attr:`balancer.problem.cuts.Cut.name`."""
 

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from balancer.errors import PlanError
 from balancer.io.plan_rows import PlanStep
 from balancer.plan.digest import digest_after
-from balancer.plan.pieces import GroupTable, Pieces, SequenceGroup, Shares, least_rank_time, segments
+from balancer.plan.pieces import GroupTable, Pieces, SequenceGroup, Shares, least_rank_time
 from balancer.plan.placed.item_rows import ItemRows, OneEach
+from balancer.plan.placed.in_pieces import PlacedPieces
 from balancer.plan.placed.piece_rows import check_pieces, read_pieces
 from balancer.plan.placed.whole import WholeShares
-from balancer.plan.stream import Stream, Traffic
 from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
@@ -27,7 +27,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PlacedGroups(WholeShares):
+class PlacedGroups(PlacedPieces):
     """Samples in groups of ranks, a slot a group; loads are how long ranks are busy."""
 
     group_table: GroupTable = field(default_factory=GroupTable.none)
@@ -138,14 +138,13 @@ class PlacedGroups(WholeShares):
         """Return the number of the group that each piece is of: int32[p]."""
         return self.group_table.group_of_sample[pieces.sample]
 
-    def put_out(self, outputs: Ints) -> Pieces:
-        """Return the pieces of a phase's outputs, slot by slot. O(p) for p pieces."""
-        return self.pieces.put_out(self.problem.batch.lengths, outputs, self.slot_of_sample)
-
-    def samples_on(self, rank: int) -> Ints:
-        """Return the samples that run on a rank, shared or not, in dispatch order."""
-        shares = self.shares
-        return shares.sample[shares.place.samples_on_rank(rank)]
+    def busy(self, shares: Shares) -> NDArray[np.float64]:
+        """Return for how long a rank is busy with each share: as the cost has it, with what sharing loses."""
+        problem, degree = self.problem, self.group_table.degree_of_sample
+        degrees = sorted({1, *degree.tolist()})
+        times = problem.cost.degree_times(problem.batch.lengths, degrees, problem.topology.num_ranks).times
+        slower = times[np.searchsorted(degrees, degree), np.arange(len(degree))] / np.maximum(times[0], 1)
+        return np.asarray(slower[shares.sample])
 
     def groups(self, slot: int) -> list[SequenceGroup]:
         """Return the groups of ranks in a slot, by rank; a rank in none holds nothing in it."""
@@ -160,25 +159,6 @@ class PlacedGroups(WholeShares):
             )
             for g in np.flatnonzero(table.slot == slot).tolist()
         ]
-
-    def rank_sets(self) -> list[range]:
-        """Return all sets of ranks that a plan with these settings can need as a group of several."""
-        return list(self.cut.rank_sets(self.problem.topology))
-
-    @property
-    def stream(self) -> Stream:
-        """What dispatch moves: segments of samples."""
-        batch = self.problem.batch
-        return segments("", Pieces.whole(batch.home, batch.lengths), self.pieces, batch.lengths).stream
-
-    @property
-    def traffic(self) -> Traffic:
-        """What dispatch moves, in elements."""
-        return self.stream.traffic(self.problem.topology)
-
-    def inverse(self) -> WholeShares:
-        """Raise: what goes back are segments."""
-        raise ValueError("the way back of samples that are shared is plan.stream.inverse(), of their segments")
 
     def digest(self) -> str:
         """SHA-256, in hex, of groups and pieces too."""

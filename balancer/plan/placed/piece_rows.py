@@ -12,13 +12,12 @@ from balancer.plan.placed.item_rows import ItemRows, OneEach
 from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.topology import Topology
 
-__all__ = ["check_pieces", "read_pieces"]
+__all__ = ["check_pieces", "first_rows", "item_of", "read_pieces"]
 
 
 def read_pieces(where: str, rows: PlanStep) -> OneEach:
     """Read groups off the rows of pieces; PlanError if they are none."""
-    if rows.start is None or rows.stop is None or rows.group is None:
-        raise PlanError(f"{where}: its samples are shared, but columns 'start', 'stop' and 'group' are not there")
+    firsts = first_rows(where, rows)
     labels, label = np.unique(rows.group, return_inverse=True)
     first, last = np.full((2, len(labels)), np.iinfo(np.int32).max, dtype=np.int32)
     slot = np.zeros(len(labels), dtype=np.int32)
@@ -26,18 +25,25 @@ def read_pieces(where: str, rows: PlanStep) -> OneEach:
     last[:] = -1
     np.maximum.at(last, label, rows.rank)
     slot[label] = rows.slot
-    item = _item_of(rows)
+    degree = last.astype(np.int64) - first + 1
+    if not np.array_equal(np.lexsort((first, slot)), np.arange(len(labels))):
+        raise PlanError(f"{where}: groups must be numbered by slot and rank")
+    own = np.searchsorted(labels, firsts.group)  # type: ignore[arg-type]  # which are there
+    return OneEach(rows, firsts, GroupTable(own.astype(np.int32), degree.astype(np.int32), slot, first))
+
+
+def first_rows(where: str, rows: PlanStep) -> PlanStep:
+    """Return the row of each item's first piece; PlanError if the rows are of no pieces."""
+    if rows.start is None or rows.stop is None or rows.group is None:
+        raise PlanError(f"{where}: its samples are shared, but columns 'start', 'stop' and 'group' are not there")
+    item = item_of(rows)
     order = np.lexsort((rows.start, item, rows.sample))
     begins = np.ones(len(order), dtype=bool)
     begins[1:] = (np.diff(rows.sample[order]) != 0) | (np.diff(item[order]) != 0)
     chosen = np.sort(order[begins])
     arrays = ("sample", "rank", "slot", "position", "start", "stop", "group", "length", "home_rank", "item")
     taken = {name: getattr(rows, name)[chosen] for name in arrays if getattr(rows, name) is not None}
-    degree = last.astype(np.int64) - first + 1
-    if not np.array_equal(np.lexsort((first, slot)), np.arange(len(labels))):
-        raise PlanError(f"{where}: groups must be numbered by slot and rank")
-    table = GroupTable(label[chosen].astype(np.int32), degree.astype(np.int32), slot, first)
-    return OneEach(rows, replace(rows, **taken), table)
+    return replace(rows, **taken)
 
 
 def check_pieces(
@@ -51,7 +57,7 @@ def check_pieces(
     pieces = Pieces.of_groups(groups, lengths, cut, topology.num_ranks, num_slots)
     there, group = rows.read.rows, groups.group_of_sample[pieces.sample]
     held = np.stack((
-        there.sample, _item_of(there), there.start, there.stop, there.rank, there.position, there.slot, there.group
+        there.sample, item_of(there), there.start, there.stop, there.rank, there.position, there.slot, there.group
     ))  # type: ignore[arg-type]  # fmt: skip
     wanted = np.stack((
         *(of[pieces.sample] for of in numbers), pieces.start, pieces.stop, pieces.place.rank_of_sample,
@@ -69,6 +75,6 @@ def check_pieces(
         )
 
 
-def _item_of(rows: PlanStep) -> NDArray[np.int64]:
+def item_of(rows: PlanStep) -> NDArray[np.int64]:
     """Return which item of its sample each row is of."""
     return np.zeros(len(rows.sample), dtype=np.int64) if rows.item is None else rows.item.astype(np.int64)

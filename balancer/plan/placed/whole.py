@@ -175,6 +175,10 @@ class WholeShares(Record):
         """Each rank's share of each sample."""
         return Shares(np.arange(len(self.slot_of_sample)), self.target, self.problem.batch.lengths)
 
+    def busy(self, shares: Shares) -> NDArray[np.float64]:
+        """Return for how long a rank is busy with each share, over how long its sample takes alone: float64[s]."""
+        return np.ones(len(shares.sample))
+
     @property
     def pieces(self) -> Pieces:
         """What of each sample lies on which rank."""

@@ -3,14 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
+from balancer.problem.cuts.context_shards import ContextShards
 from balancer.problem.cuts.cut import WHOLE_SHARES, Cut, WholeShares
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.problem.cuts.sequence_groups import LongShort, SequenceGroups
 from solvers.errors import ArgumentTypeError, UsageError
 
-__all__ = ["CUTS", "WHOLE_SHARES", "Cut", "LongShort", "MicroBatches", "PipelineStages", "SequenceGroups",
-           "WholeShares", "as_cut", "cut_from_json"]  # fmt: skip
+__all__ = ["CUTS", "WHOLE_SHARES", "ContextShards", "Cut", "LongShort", "MicroBatches", "PipelineStages",
+           "SequenceGroups", "WholeShares", "as_cut", "cut_from_json"]  # fmt: skip
 
 CUTS: dict[str, type[Cut]] = {
     "whole_shares": WholeShares,
@@ -19,6 +20,7 @@ CUTS: dict[str, type[Cut]] = {
     "gaps": MicroBatches,
     "sequence_groups": SequenceGroups,
     "sequence_parallel": LongShort,
+    "context_shards": ContextShards,
 }
 """Requests by :attr:`Cut.name`; micro-batches with stages are pipelines, in whose gaps other phases may run."""
 

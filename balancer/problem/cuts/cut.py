@@ -35,6 +35,9 @@ class Cut:
     shares: ClassVar[bool] = False
     """Whether ranks share samples."""
 
+    strategies: ClassVar[tuple[str, ...]] = ()
+    """Names of strategies whose ranks share samples so, what is asked for last; there are others of whole samples."""
+
     own_slots: ClassVar[bool] = False
     """Whether an encoder cut so has slots of its own, all before the first micro-batch."""
 

@@ -29,7 +29,7 @@ from solvers.arguments import as_count, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, Wording
 from solvers.packing import slots_for
 
-__all__ = ["GROUPING", "ORDERS", "LongShort", "SequenceGroups"]
+__all__ = ["GROUPING", "ORDERS", "LongShort", "SequenceGroups", "equal_nodes"]
 
 ORDERS = ("contiguous", "zigzag")
 """Which part of a sample a rank of its group holds, by name; see :class:`SequenceGroups`."""
@@ -65,6 +65,14 @@ _OF_SHARED = {
     ),
 }  # fmt: skip
 """What a constraint would mean where ranks share items, so that it is refused; and what to do instead."""
+
+
+def equal_nodes(topology: Topology, name: str) -> int:
+    """Return how many ranks each node has, the last perhaps fewer; ValueError, of the cut by this name, if others do."""
+    sizes = topology.node_sizes
+    if len(set(sizes[:-1])) > 1 or sizes[-1] > sizes[0]:
+        raise UsageError(f"{{{name}}} needs nodes of equal size, got {{sizes!s:.60}}", sizes=list(sizes))
+    return sizes[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +121,7 @@ class SequenceGroups(Cut):
     meets: ClassVar[str] = "sequence groups"
     schedule: ClassVar[str] = "lockstep"
     shares: ClassVar[bool] = True
+    strategies: ClassVar[tuple[str, ...]] = ("static_degree", "sequence_groups")
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -247,10 +256,7 @@ class SequenceGroups(Cut):
 
     def ranks_per_node(self, topology: Topology) -> int:
         """Return how many ranks each node has, the last perhaps fewer; ValueError if others have."""
-        sizes = topology.node_sizes
-        if len(set(sizes[:-1])) > 1 or sizes[-1] > sizes[0]:
-            raise UsageError(f"{{{self.name}}} needs nodes of equal size, got {{sizes!s:.60}}", sizes=list(sizes))
-        return sizes[0]
+        return equal_nodes(topology, self.name)
 
     def allows(
         self, slot: NDArray[np.integer], first: NDArray[np.int64], degree: NDArray[np.int64], topology: Topology

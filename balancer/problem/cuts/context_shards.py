@@ -1,0 +1,209 @@
+"""Context shards: replicas of equally many ranks, each of which shares the documents of a pack, token by token."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import gcd
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.cost import CostModel
+from balancer.problem.batch import GlobalBatch
+from balancer.problem.constraints import Constraints
+from balancer.problem.cuts.cut import Cut
+from balancer.problem.cuts.micro_batches import (
+    MOST_SLOTS,
+    NOT_DROPPED,
+    MicroBatches,
+    check_adds_up,
+    check_choice,
+    check_slots_planned,
+)
+from balancer.problem.cuts.sequence_groups import equal_nodes
+from balancer.problem.smallest_cap import check_longest
+from balancer.problem.topology import Topology
+from solvers.arguments import as_count, as_integer
+from solvers.context.masks import MOST_LAYERS, as_masks
+from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
+
+__all__ = ["ContextShards"]
+
+_SCHEDULES = ("lockstep", "step")
+
+_ONE_TOKEN = np.ones(1, dtype=np.int64)  # by which masks are checked where no lengths are known
+
+
+@dataclass(frozen=True, slots=True)
+class ContextShards(Cut):
+    """Packs of documents, each shared by the ranks of a replica: equally many tokens, even work, little to receive.
+
+    Samples are documents: attention stays within each. They go to replicas and packs as to ranks and micro-batches; then
+    :func:`solvers.context_shards` divides each pack. Loads are what ranks compute: a piece costs what its queries do.
+
+    Attributes
+    ----------
+    degree : int
+        Consecutive ranks that make a replica, and share each of its packs. It divides the ranks, and those of a node;
+        or a replica is whole nodes.
+    pack_tokens : int
+        No pack holds more tokens; a rank has a `degree`-th of a pack's, rounded up.
+    block : int
+        Documents are cut at multiples of it, up to ``degree - 1`` cuts of a pack aside.
+    masks : dict from str to int, optional
+        Layers by what their queries see, and how many there are of each: as :func:`solvers.context_shards` has them,
+        ``prefix`` aside. By default what the cost says of its layers, or full causal attention where that says nothing.
+    schedule : str
+        Where replicas wait for each other: ``"lockstep"``, in every pack, or ``"step"``, once a step.
+    num_slots : int, optional
+        Packs of a replica in a step, the same for all; by default whichever is fastest.
+
+    Examples
+    --------
+    >>> ContextShards(2, 4096, masks={"full": 1, "window1024": 5}).in_words()
+    'context shards of 2 ranks, packs of at most 4,096, lockstep'
+    """
+
+    degree: int
+    pack_tokens: int
+    block: int = 128
+    masks: tuple[tuple[str, int], ...] | None = None
+    schedule: str = _SCHEDULES[0]
+    num_slots: int | None = None
+
+    name: ClassVar[str] = "context_shards"
+    features: ClassVar[tuple[str, ...]] = ("context shards",)
+    called: ClassVar[str] = "context_shards"
+    meets: ClassVar[str] = "context shards"
+    shares: ClassVar[bool] = True
+    strategies: ClassVar[tuple[str, ...]] = ("context_shards",)
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__
+        for name in ("degree", "block"):
+            set_(self, name, as_count(name, getattr(self, name)))
+        set_(self, "pack_tokens", as_integer("pack_tokens", self.pack_tokens, 1))
+        check_choice("schedule", self.schedule, _SCHEDULES)
+        if self.num_slots is not None:
+            set_(self, "num_slots", as_count("num_slots", self.num_slots))
+            if self.num_slots > MOST_SLOTS:
+                raise ArgumentError("num_slots", f"be <= {MOST_SLOTS}", self.num_slots)
+        if self.masks is not None:
+            given = self.masks
+            try:
+                masks = dict(given.items() if isinstance(given, Mapping) else given)
+            except (TypeError, ValueError):
+                raise ArgumentTypeError("masks", "be names of masks, each with a number of layers", repr(given)) from None
+            as_masks(masks, _ONE_TOKEN, None)
+            set_(self, "masks", tuple(masks.items()))
+
+    def masks_of(self, cost: CostModel) -> dict[str, int]:
+        """Return the masks, or those of the layers that a cost tells apart, by what a pair of each takes.
+
+        ArgumentError, by name, if one of them is none by position.
+        """
+        if self.masks is not None:
+            return dict(self.masks)
+        if not cost.areas:  # `b` alone, of which a cost does not say what its queries see
+            return {"full": 1}
+        terms = dict(cost.areas) | ({"bidirectional": cost.b} if cost.b else {})
+        common = gcd(*terms.values())
+        layers = {name: value // common for name, value in terms.items()}
+        if (most := max(layers.values())) >= MOST_LAYERS:
+            layers = {name: max(1, value * (MOST_LAYERS - 1) // most) for name, value in layers.items()}
+        as_masks(layers, _ONE_TOKEN, None)
+        return layers
+
+    @property
+    def packs(self) -> MicroBatches:
+        """How packs are made: micro-batches of replicas, which may be empty."""
+        return MicroBatches(self.pack_tokens, self.schedule, self.num_slots, allow_empty=True)
+
+    def replicas(self, topology: Topology) -> Topology:
+        """Return replicas in place of ranks: those of a node, or each a node where it is one or several."""
+        node, count = equal_nodes(topology, self.name), topology.num_ranks // self.degree
+        return Topology.uniform(count, max(1, min(count, node // self.degree)))
+
+    # What goes together
+
+    def check_settings(self, method: str, group_size: int | None) -> None:
+        """Raise ValueError if no packs are made so."""
+        check_slots_planned(self, "packs", method, group_size)
+
+    def check_layouts(self, num_phases: int) -> None:
+        """Raise ValueError: a layout shares samples in its own way."""
+        raise UsageError(
+            "{context_shards} cannot be combined with {layouts}: the layout says already which GPUs share samples"
+        )
+
+    def check_ranks(self, topology: Topology) -> None:
+        """Raise ValueError unless the ranks, and those of a node, are whole replicas, or replicas whole nodes."""
+        node, degree, count = equal_nodes(topology, self.name), self.degree, topology.num_ranks
+        if count % degree or (node % degree and (degree % node or count % node)):
+            raise UsageError(
+                "{context_shards} = {degree} must divide the {count} ranks and the {node} of a node, or be whole nodes",
+                degree=degree, count=count, node=node,
+            )  # fmt: skip
+
+    def check(self, cost: CostModel, constraints: Sequence[str], topology: Topology) -> None:
+        """Raise ValueError if ranks cannot share documents of this cost, under these constraints."""
+        check_adds_up(self, cost)
+        if constraints:
+            raise UsageError(
+                f"{{context_shards}} cannot be combined with {{{constraints[0]}}}: documents are on several ranks, "
+                "which must be alike; leave one of them out"
+            )
+        if cost.needs_prefixes:
+            raise UsageError(f"cost '{cost}' is of a prefix of each sample, which {{context_shards}} do not know")
+        self.check_ranks(topology)
+        self.masks_of(cost)
+
+    def check_batch(self, batch: GlobalBatch, num_ranks: int, constraints: Constraints, cost: CostModel) -> None:
+        """Raise InfeasibleError if a document is longer than a pack."""
+        check_longest(batch, "pack_tokens", self.pack_tokens, "raise it", "cut such documents beforehand")
+
+    def check_dropped(self, lengths: Sequence[int]) -> None:
+        """Raise ValueError if samples are left out."""
+        if lengths:
+            raise ValueError(NOT_DROPPED)
+
+    def cap_on_tokens(self, num_ranks: int) -> tuple[str, int, int | None]:
+        """Return the cap on a pack."""
+        bins = None if self.num_slots is None else num_ranks // self.degree * self.num_slots
+        return "{pack_tokens}", self.pack_tokens, bins
+
+    # What plans of it have
+
+    def slots_for(self, used: int) -> int:
+        """Return K, given that the `used`-th slot is the last that holds anything."""
+        return self.packs.slots_for(used)
+
+    def rank_sets(self, topology: Topology) -> Iterator[range]:
+        """Yield the ranks of each replica, if it has several."""
+        for first in range(0, topology.num_ranks if self.degree > 1 else 0, self.degree):
+            yield range(first, first + self.degree)
+
+    def span(self, slots: NDArray[np.int64] | NDArray[np.float64]) -> float:
+        """Return what a step takes from what each rank is busy in each slot, [ranks, K]: an int of integers.
+
+        The ranks of a replica wait for each other in every pack.
+        """
+        slowest = slots.reshape(-1, self.degree, slots.shape[1]).max(axis=1)
+        taken: float = self.packs.span(slowest)
+        return taken
+
+    def of_whole_samples(self) -> MicroBatches:
+        """Return micro-batches of as many tokens as a rank has of a pack, which longer samples exceed."""
+        share = -(-self.pack_tokens // self.degree)
+        return MicroBatches(share, self.schedule, self.num_slots, allow_empty=True, over_long="own", encoders="step")
+
+    # Words and files
+
+    def in_words(self) -> str:
+        """Say what they are, for a report."""
+        return f"context shards of {self.degree} ranks, packs of at most {self.pack_tokens:,}, {self.schedule}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields."""
+        masks = None if self.masks is None else [list(each) for each in self.masks]
+        return {"cut": self.name, **asdict(self), "masks": masks}

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import solvers
-from balancer.plan.placed import PlacedShards, PlacedSlots
+from balancer.plan.placed import PlacedShards, PlacedSlots, WholeShares
 from balancer.planning.found import Found
 from balancer.planning.micro_batches import plan_slots, slots_bound
 from balancer.problem.cuts.context_shards import ContextShards
@@ -65,7 +65,7 @@ def _of_replicas(problem: Problem, cut: ContextShards) -> Problem:
 
 
 def _sharded(
-    problem: Problem, cut: ContextShards, packs: PlacedSlots, time_budget: float
+    problem: Problem, cut: ContextShards, packs: WholeShares, time_budget: float
 ) -> tuple[Ints, Ints, Ints, Ints]:
     """Divide each pack: sample, start, stop and rank of each piece. Padding, of nobody, is left out."""
     masks, node, lengths = cut.masks_of(problem.cost), problem.topology.node_sizes[0], problem.batch.lengths

@@ -21,8 +21,8 @@ from balancer.plan.stream import Stream
 from balancer.planning.micro_batches_by_rank import balance_before_last, balance_last, follow, keep_last
 from balancer.planning.step import Step, finished, make_step, plan_step
 from balancer.problem.cuts import Cut, as_cut
-from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.cuts.context_shards import ContextShards
+from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.phases import Columns, Phase, PhaseItems
 from balancer.problem.placement import Placement

@@ -23,9 +23,6 @@ _SIZED = ("window", "chunk", "prefix")
 _STATE = ("mamba", "linear", "conv", "convolution", "compressed", "recurrent", "ssm", "delta", "rwkv", "topk")
 _LARGEST_SIZE = 2**31 - 1
 
-MOST_LAYERS = 2**20
-"""Layers of one kind are fewer."""
-
 
 class Masks(NamedTuple):
     """The masks of all documents, of one kind of layer after another."""
@@ -93,8 +90,8 @@ def as_masks(masks: Mapping[str, int] | None, lengths: NDArray[np.int64], prefix
         raise UsageError("{prefix} and the mask 'prefix' of {masks} need each other")
     kinds, sizes, weights = [], [], []
     for name, layers in given.items():
-        if not isinstance(layers, int | np.integer) or isinstance(layers, bool) or not 1 <= layers < MOST_LAYERS:
-            raise ArgumentError("masks", f"have a number of layers >= 1 and < {MOST_LAYERS}", repr(layers), index=repr(name))
+        if not isinstance(layers, int | np.integer) or isinstance(layers, bool) or not 1 <= layers < 2**20:
+            raise ArgumentError("masks", f"have a number of layers >= 1 and < {2**20}", repr(layers), index=repr(name))
         kind, size = _named(name)
         kinds.append(np.full(len(lengths), kind))
         if name == "prefix":

@@ -90,14 +90,17 @@ def test_masks_are_those_of_the_cost_unless_others_are_given():
     cost = parse_cost("attention:a=3,full=16,window64=80")
     assert ContextShards(2, 8).masks_of(cost) == {"full": 1, "window64": 5}
     assert ContextShards(2, 8, masks={"chunk8": 3}).masks_of(cost) == {"chunk8": 3}
-    assert ContextShards(2, 8).masks_of(parse_cost(f"attention:full={2**40},window9=1")) == {"full": 2**20 - 1, "window9": 1}
+    assert ContextShards(2, 8).masks_of(parse_cost(f"attention:full={2**40},window9=1")) == {
+        "full": 2**20 - 1,
+        "window9": 1,
+    }
 
 
 def test_a_replica_of_two_nodes_and_one_of_one_rank():
     lengths = drawn(40)
     for num_ranks, node, degree in ((16, 4, 8), (4, 2, 1), (8, None, 4)):
         plan = planned(lengths, num_ranks, node, degree)
-        assert plan.placed._violation() == ""
+        assert plan.placed.violation() == ""
         assert plan.inter_node_bound <= plan.inter_node_volume
         assert sum(len(group.samples) for k in range(plan.num_slots) for group in plan.groups(k)) == 40
 
@@ -107,7 +110,9 @@ def test_every_element_travels_once_to_where_its_piece_is():
     plan = planned(lengths)
     stream = plan.stream
     assert stream.lengths.sum() == lengths.sum()
-    assert np.bincount(stream.target.rank_of_sample, stream.lengths, 8).tolist() == plan.placed.tokens.sum(axis=1).tolist()
+    assert (
+        np.bincount(stream.target.rank_of_sample, stream.lengths, 8).tolist() == plan.placed.tokens.sum(axis=1).tolist()
+    )
     shares = plan.shares
     assert np.bincount(shares.sample, shares.lengths, 32).tolist() == lengths.tolist()
     assert plan.samples_on_rank(0).tolist() == shares.sample[shares.place.samples_on_rank(0)].tolist()
@@ -129,8 +134,9 @@ def test_it_is_saved_loaded_and_replayed(tmp_path):
 
 
 @pytest.mark.parametrize(("column", "change", "said"), [
-    ("stop", -1, "do not tile"), ("start", 1, "do not tile"), ("position", 1, "position"), ("slot", 1, "several packs|slots"),
-    ("group", 1, "group"), ("rank", 2, "several replicas|position|group"), ("rank", 999, "ranks must be within"),
+    ("stop", -1, "do not tile"), ("start", 1, "do not tile"), ("position", 1, "position"),
+    ("slot", 1, "several packs|slots"),
+    ("group", 1, "group"), ("rank", -2, "several replicas|position|group"), ("rank", 999, "ranks must be within"),
 ])  # fmt: skip
 def test_rows_that_are_no_shards_are_refused(tmp_path, column, change, said):
     plan = planned(drawn(12))
@@ -160,7 +166,7 @@ def test_encoders_feed_documents_in_shards():
     step = balancer.orchestrate(batch, {"vision": "patches", "llm": "tokens"}, 4, cut=ContextShards(2, 512))
     inputs = step.inputs("llm") if hasattr(step, "inputs") else step["llm"].stream
     assert inputs is not None
-    assert step["llm"].placed._violation() == ""
+    assert step["llm"].placed.violation() == ""
 
 
 def test_a_log_is_planned_and_reported(tmp_path, capsys):

@@ -10,8 +10,8 @@ from balancer.errors import PlanError
 from balancer.io.plan_rows import PlanStep
 from balancer.plan.digest import digest_after
 from balancer.plan.pieces import GroupTable, Pieces, SequenceGroup, Shares, least_rank_time
-from balancer.plan.placed.item_rows import ItemRows, OneEach
 from balancer.plan.placed.in_pieces import PlacedPieces
+from balancer.plan.placed.item_rows import ItemRows, OneEach
 from balancer.plan.placed.piece_rows import check_pieces, read_pieces
 from balancer.plan.placed.whole import WholeShares
 from balancer.problem.cuts.sequence_groups import SequenceGroups

@@ -18,7 +18,7 @@ __all__ = ["check_pieces", "first_rows", "item_of", "read_pieces"]
 def read_pieces(where: str, rows: PlanStep) -> OneEach:
     """Read groups off the rows of pieces; PlanError if they are none."""
     firsts = first_rows(where, rows)
-    labels, label = np.unique(rows.group, return_inverse=True)
+    labels, label = np.unique(rows.group, return_inverse=True)  # type: ignore[call-overload]  # which are there
     first, last = np.full((2, len(labels)), np.iinfo(np.int32).max, dtype=np.int32)
     slot = np.zeros(len(labels), dtype=np.int32)
     np.minimum.at(first, label, rows.rank)

@@ -46,10 +46,10 @@ class PlacedShards(PlacedPieces):
         num_ranks = problem.topology.num_ranks
         order = np.lexsort((start, sample))
         sample, start, stop = (each[order].astype(np.int64) for each in (sample, start, stop))
-        rank = rank[order].astype(np.int32)
-        place = Placement.by_slots(rank, slot[sample], num_ranks, num_slots)
+        ranks = rank[order].astype(np.int32)
+        place = Placement.by_slots(ranks, slot[sample], num_ranks, num_slots)
         first = np.append(True, np.diff(sample) != 0)[: len(sample)]
-        target = Placement.by_slots(rank[first], slot, num_ranks, num_slots)
+        target = Placement.by_slots(ranks[first], slot, num_ranks, num_slots)
         return cls(problem, target, slot, num_slots, Pieces(sample, start, stop, place))
 
     @classmethod
@@ -57,7 +57,8 @@ class PlacedShards(PlacedPieces):
         cls, problem: Problem, target: Placement, slots: NDArray[np.int32], num_slots: int, *beside: NDArray[np.int32]
     ) -> "PlacedShards":
         """Place samples in the pieces that stand :attr:`beside`."""
-        return cls.from_pieces(problem, slots, num_slots, *beside)
+        sample, start, stop, rank = (array.astype(np.int64) for array in beside)
+        return cls.from_pieces(problem, slots, num_slots, sample, start, stop, rank)
 
     @property
     def beside(self) -> tuple[NDArray[np.int32], ...]:
@@ -83,8 +84,8 @@ class PlacedShards(PlacedPieces):
         if broken := _misplaced(problem, rows, of):
             raise PlanError(f"{rows.where}: {broken}")
         found = cls.from_pieces(problem, slot, rows.num_slots, of, there.start, there.stop, there.rank)  # type: ignore[arg-type]
-        broken = found._violation()
-        pieces = np.lexsort((there.start, of))  # as they stand there
+        broken = found.violation()
+        pieces = np.lexsort((there.start, of))  # type: ignore[arg-type]  # in the order of those found
         held = np.stack((there.position, there.group))[:, pieces]  # type: ignore[arg-type]
         wanted = np.stack((found.held.place.position_of_sample, found.group_of_pieces(found.held)))
         if not broken and (wrong := (held != wanted).any(axis=0)).any():
@@ -95,7 +96,7 @@ class PlacedShards(PlacedPieces):
             raise PlanError(f"{rows.where}: {broken}")
         return found
 
-    def _violation(self) -> str:
+    def violation(self) -> str:
         """Say which rule the pieces break first; nothing if they keep to all."""
         held, cut, lengths = self.held, self.cut, self.problem.batch.lengths
         replica = held.place.rank_of_sample // cut.degree
@@ -107,7 +108,9 @@ class PlacedShards(PlacedPieces):
         apart |= (held.stop < held.start) | ((held.stop == held.start) & ~(first & last))
         if apart.any():
             sample = int(held.sample[np.argmax(apart)])
-            return f"the pieces of sample {self.problem.batch.numbers[sample]} do not tile its {lengths[sample]} elements"
+            return (
+                f"the pieces of sample {self.problem.batch.numbers[sample]} do not tile its {lengths[sample]} elements"
+            )
         if (elsewhere := replica != replica[first][of]).any():
             sample = int(held.sample[np.argmax(elsewhere)])
             return f"sample {self.problem.batch.numbers[sample]} is on several replicas"
@@ -162,7 +165,7 @@ class PlacedShards(PlacedPieces):
         return WholeShares.binding_sample(self, loads.reshape(-1, self.cut.degree).sum(axis=1))
 
     def least_crossing(self, makespan: int) -> int:
-        """Return how many elements cross nodes at least, by tokens that ranks hold, and by work where nodes hold all."""
+        """Return how many elements cross nodes at least, by tokens of ranks, and by work where nodes hold all."""
         problem, degree = self.problem, self.cut.degree
         lengths, home, node = problem.batch.lengths, problem.batch.home.rank_of_sample, problem.topology.node_of_rank
         room = min(self.num_slots * -(-self.cut.pack_tokens // degree), INT64_MAX)

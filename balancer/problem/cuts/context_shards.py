@@ -24,12 +24,14 @@ from balancer.problem.cuts.sequence_groups import equal_nodes
 from balancer.problem.smallest_cap import check_longest
 from balancer.problem.topology import Topology
 from solvers.arguments import as_count, as_integer
-from solvers.context.masks import MOST_LAYERS, as_masks
+from solvers.context.masks import as_masks
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 
 __all__ = ["ContextShards"]
 
 _SCHEDULES = ("lockstep", "step")
+
+_MOST_LAYERS = 2**20  # of one kind, there are fewer
 
 _ONE_TOKEN = np.ones(1, dtype=np.int64)  # by which masks are checked where no lengths are known
 
@@ -38,7 +40,7 @@ _ONE_TOKEN = np.ones(1, dtype=np.int64)  # by which masks are checked where no l
 class ContextShards(Cut):
     """Packs of documents, each shared by the ranks of a replica: equally many tokens, even work, little to receive.
 
-    Samples are documents: attention stays within each. They go to replicas and packs as to ranks and micro-batches; then
+    Samples are documents: attention stays within each. They go to replicas and packs as to ranks and micro-batches, and
     :func:`solvers.context_shards` divides each pack. Loads are what ranks compute: a piece costs what its queries do.
 
     Attributes
@@ -93,7 +95,9 @@ class ContextShards(Cut):
             try:
                 masks = dict(given.items() if isinstance(given, Mapping) else given)
             except (TypeError, ValueError):
-                raise ArgumentTypeError("masks", "be names of masks, each with a number of layers", repr(given)) from None
+                raise ArgumentTypeError(
+                    "masks", "be names of masks, each with a number of layers", repr(given)
+                ) from None
             as_masks(masks, _ONE_TOKEN, None)
             set_(self, "masks", tuple(masks.items()))
 
@@ -109,8 +113,8 @@ class ContextShards(Cut):
         terms = dict(cost.areas) | ({"bidirectional": cost.b} if cost.b else {})
         common = gcd(*terms.values())
         layers = {name: value // common for name, value in terms.items()}
-        if (most := max(layers.values())) >= MOST_LAYERS:
-            layers = {name: max(1, value * (MOST_LAYERS - 1) // most) for name, value in layers.items()}
+        if (most := max(layers.values())) >= _MOST_LAYERS:
+            layers = {name: max(1, value * (_MOST_LAYERS - 1) // most) for name, value in layers.items()}
         as_masks(layers, _ONE_TOKEN, None)
         return layers
 

@@ -68,7 +68,7 @@ _OF_SHARED = {
 
 
 def equal_nodes(topology: Topology, name: str) -> int:
-    """Return how many ranks each node has, the last perhaps fewer; ValueError, of the cut by this name, if others do."""
+    """Return how many ranks each node has, the last perhaps fewer; ValueError, naming the cut, if others have."""
     sizes = topology.node_sizes
     if len(set(sizes[:-1])) > 1 or sizes[-1] > sizes[0]:
         raise UsageError(f"{{{name}}} needs nodes of equal size, got {{sizes!s:.60}}", sizes=list(sizes))

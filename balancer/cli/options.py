@@ -17,10 +17,11 @@ from balancer.cost import EXCHANGES
 from balancer.errors import InputError
 from balancer.io.log_files import LogPath
 from balancer.offline.engines import ENGINES
-from balancer.planning.strategies import SHARING, STRATEGIES
+from balancer.planning.strategies import STRATEGIES
 from balancer.problem.batch import HOMES
 from balancer.problem.cluster import CLUSTERS
 from balancer.problem.cuts.micro_batches import OVER_LONG, SCHEDULES
+from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.settings import EPS, METHODS, MODES, OBJECTIVES, PLACEMENTS, as_tolerance
 
 __all__ = ["Tolerance", "add_options", "budget_option", "cluster_option", "comparison_options", "engine_options",
@@ -402,7 +403,8 @@ def comparison_options(steps: str) -> Callable[[Any], Any]:
     options = (
         click.option(
             "--strategies", metavar="S,S,...",
-            help=f"Of {', '.join(STRATEGIES)}; with --group-degrees also {', '.join(SHARING)} [default: all].",
+            help=f"Of {', '.join(STRATEGIES)}; with --group-degrees also "
+            f"{', '.join(SequenceGroups.strategies)} [default: all].",
         ),
         click.option("--steps", type=int, metavar="K", help=steps),
         click.option(

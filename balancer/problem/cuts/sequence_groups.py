@@ -60,6 +60,11 @@ _OF_SHARED = {
         "ranks of a group reach what they share at the same time, so that they must be alike",
         "leave it out, or plan whole items",
     ),
+    **dict.fromkeys(
+        ("prefix", "prefix_length"),
+        ("every rank that has a part of an item would compute a part of its prompt, which is not planned",
+         "leave it out, or plan whole items"),
+    ),
     "rank_speeds": (
         "ranks of a group share items in equal parts, so that they must be alike", "leave it out, or plan whole items",
     ),

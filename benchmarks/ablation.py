@@ -50,6 +50,7 @@ FAMILIES = {
     "rearrangement": Family(parts.REARRANGEMENT, cases.rearrangement, 3),
     "sequence_groups": Family(parts.SEQUENCE_GROUPS, cases.sequence_groups, 1),
     "long_short": Family(parts.LONG_SHORT, cases.long_short, 2),
+    "prefixes": Family(parts.PREFIXES, cases.prefixes, 1),
     "context": Family(parts.CONTEXT, cases.context, 1),
     "pipelines": Family(parts.PIPELINES, cases.pipelines, 2),
     "gaps": Family(parts.GAPS, cases.gaps, 1),

@@ -16,6 +16,7 @@ import multiplexing
 import numpy as np
 import pipeline
 import pyarrow.parquet as pq
+import shared_prompts
 from constraints import cases as constrained_steps
 from workloads import lognormal_lengths
 
@@ -240,6 +241,18 @@ def long_short(draws: int) -> Iterator[Case]:
     every = itertools.product(range(8 * draws), (8, 32), (1, 4, 16), (False, True), (1, 10), (0.0002, 0.002))
     for draw, *shape in every:
         yield functools.partial(case, draw, *shape)
+
+
+def prefixes(draws: int) -> Iterator[Case]:
+    """Responses to shared prompts, free and under equal counts, by both costs of shared_prompts.py."""
+
+    def case(batch, equal_counts):
+        asked = {"equal_counts": equal_counts, "prefix": batch.key, "prefix_costs": batch.prompts[batch.key]}
+        return partitioned(batch.costs, batch.num_ranks, **asked)
+
+    for cost, equal_counts in itertools.product(shared_prompts.COSTS.values(), (False, True)):
+        for batch in shared_prompts.batches(cost, count=130 * draws):
+            yield functools.partial(case, batch, equal_counts)
 
 
 def context(draws: int) -> Iterator[Case]:

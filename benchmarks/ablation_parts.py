@@ -22,6 +22,7 @@ from solvers.partitioning.lpt import assign_lpt
 from solvers.partitioning.slack import assign_slack
 from solvers.pipeline import multiplex_slots
 from solvers.pipeline.methods import targets_of
+from solvers.prefixes import _pack
 
 NEVER = 1 << 60
 
@@ -190,6 +191,25 @@ CONTEXT = (
         problem._replace(ranks_per_node=problem.num_ranks), caps, work)}),
     Part("rules of others", {"solvers.context.solver:LAYOUTS": {}}),
 )  # fmt: skip
+
+PREFIX, SHARES = "solvers.prefixes", _pack._SHARES_LAST
+PREFIXES = (
+    *(Part(f"{share} % last", {f"{PREFIX}._pack:_SHARES_LAST": tuple(each for each in SHARES if each != share)})
+      for share in SHARES[1:]),
+    Part("parts at the bound", {f"{PREFIX}.solver:parts_at": lambda problem, _: np.ones_like(problem.given.once)}),
+    Part("exchanges", {f"{PREFIX}.solver:exchanged": lambda problem, group, *_: (
+        group, loads_with_prefixes(problem, group))}),
+)  # fmt: skip
+
+
+def loads_with_prefixes(problem, group):
+    """Loads of groups as they are."""
+    loads = np.zeros(problem.num_groups, dtype=np.int64)
+    np.add.at(loads, group, problem.given.costs)
+    held = np.unique(np.stack([group, problem.given.prefix_of]), axis=1)
+    np.add.at(loads, held[0], problem.given.once[held[1]])
+    return loads
+
 
 PIPES, STARTS = "solvers.pipeline.methods", "solvers.pipeline.multiplex_slots"
 PIPELINES = (

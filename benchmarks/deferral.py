@@ -1,6 +1,6 @@
 """Across steps: what it gains that samples run a few steps early or late, how close that is to the bound, its price.
 
-    python benchmarks/deferral.py [table] [counts] [online] [peers] [omni] [phases] [speed]
+    python benchmarks/deferral.py [table] [counts] [online] [peers] [omni] [phases] [parts] [speed]
 
 Documents of data/prolong_documents.parquet in the order of the file, cut at 131,072 tokens; a rank's share of a step is
 131,072 tokens, its cap 1.5 times that, a step's tokens within 5 %. All figures but times are the same on every machine;
@@ -18,9 +18,11 @@ import pyarrow.parquet as pq
 import balancer
 from balancer.cost import flops, parse_cost
 from balancer.deferral.defer import Drawn
+from balancer.deferral.epoch import choose_steps
 from balancer.deferral.request import Request
 from balancer.deferral.work import PhaseWork, choose
 from solvers._jit import compile_at_once
+from solvers.deferral import MOST_STEPS
 
 DATA = Path(__file__).parent.parent / "data"
 SHARE = 131_072
@@ -218,6 +220,22 @@ def phases() -> None:
               f"{both.lower_bound / even:6.3f}")  # fmt: skip
 
 
+def parts() -> None:
+    """Long logs, part by part as `balancer plan` streams them, and as a whole: what is lost at seams."""
+    for ranks, samples, delay in ((4, 200_000, 1), (4, 200_000, 4), (8, 400_000, 4)):
+        lengths = documents()
+        lengths = lengths[np.random.default_rng(0).integers(0, len(lengths), samples)]
+        request = Request.of(ranks, None, ranks * SHARE, delay, delay, None, 0.05, COST, most_long_share=None,
+                             max_tokens_per_rank=CAP, micro_batch_tokens=None)  # fmt: skip
+        nominal = request.nominal_steps(lengths)
+        whole = choose_steps(request, lengths, None, None, False)
+        total = sum(choose_steps(request, lengths[nominal // MOST_STEPS == k], None, None, False).chosen_floor
+                    for k in range(int(nominal[-1]) // MOST_STEPS + 1))  # fmt: skip
+        even = whole.even_share
+        print(f"{ranks} ranks, {nominal[-1] + 1} steps, D = {delay}: whole {whole.chosen_floor / even:.5f}, "
+              f"in parts {total / even:.5f} ({total / whole.chosen_floor - 1:+.4%})")  # fmt: skip
+
+
 def patches_of(width: int, height: int) -> int:
     """Patches of an image as Qwen2-VL cuts it, which has sides of whole 28 pixels."""
     return (max(28, round(width / 28) * 28) // 14) * (max(28, round(height / 28) * 28) // 14)
@@ -240,7 +258,6 @@ def speed() -> None:
 if __name__ == "__main__":
     compile_at_once()
     deferred(documents()[:3000], 2, 1)  # so that no time below has a compilation in it
-    parts = {"table": table, "counts": counts, "online": online, "peers": peers, "omni": omni, "phases": phases,
-             "speed": speed}  # fmt: skip
-    for part in sys.argv[1:] or parts:
-        parts[part]()
+    named = {each.__name__: each for each in (table, counts, online, peers, omni, phases, parts, speed)}
+    for name in sys.argv[1:] or named:
+        named[name]()

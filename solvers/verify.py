@@ -75,7 +75,11 @@ def check_partition(
     constraints = Constraints(
         equal_counts, sizes, caps, min_items, max_items, allowed, keep_together, initial_loads, speeds, objective
     )
-    if prefix is not None and prefix_costs is not None:
+    if prefix is not None or prefix_costs is not None:
+        asked = [name for name in constraints.names() if name != "equal_counts"]
+        asked += [name for name, given in (("padded", padded), ("row_costs", row_costs is not None)) if given]
+        if prefix is None or prefix_costs is None or asked:
+            raise ValueError("prefix and prefix_costs are given together, and with no constraint but equal_counts")
         m = result.num_groups if num_groups is None else as_count("num_groups", num_groups)
         check_with_prefixes(costs, result, m, prefix, prefix_costs, equal_counts)
         return

@@ -117,11 +117,9 @@ class Problem:
             kept = np.delete(np.arange(len(batch.lengths)), over)
             batch, constraints = batch.without(over), constraints.of_samples(kept)
         try:
-            costs, prompts = cost.sample_costs(batch.lengths, batch.prefixes), None
-            if (shared := constraints.prefix) is not None:
-                shared.check(batch.lengths, batch.numbers)
-                prompts = cost.sample_costs(shared.lengths, shared.lengths if cost.needs_prefixes else None)
-                costs = costs - prompts
+            if constraints.prefix is not None:
+                constraints.prefix.check(batch.lengths, batch.numbers)
+            costs, prompts = _costs_of(batch, cost, constraints)
         except UsageError as error:
             raise error.in_words(Wording(numbers={"sample": lambda item: int(batch.numbers[item])})) from None
         cut.check_batch(batch, topology.num_ranks, constraints, cost)
@@ -131,6 +129,12 @@ class Problem:
         timed = work if isinstance(work, TimedStep) else None
         table = work.work if isinstance(work, TimedStep) else work
         return cls(batch, topology, cost, costs, constraints, cut, work=table, prompts=prompts, timed=timed)
+
+    def priced_by(self, cost: CostModel) -> "Problem":
+        """Return the same samples at another cost that is additive; ValueError where that does not fit int64."""
+        batch = self.batch if cost.needs_prefixes else replace(self.batch, prefixes=None)
+        costs, prompts = _costs_of(batch, cost, self.constraints)
+        return replace(self, batch=batch, cost=cost, costs=costs, prompts=prompts)
 
     @property
     def whole_costs(self) -> NDArray[np.int64]:
@@ -188,6 +192,17 @@ class Problem:
         home = Placement.by_sample_order(ranks, first.topology.num_ranks)
         batch = GlobalBatch(lengths, home)
         return cls(batch, first.topology, first.cost, costs, volumes=np.concatenate(volumes))
+
+
+def _costs_of(
+    batch: GlobalBatch, cost: CostModel, constraints: Constraints
+) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+    """Return what each sample costs, besides its prompt where prompts are shared, and then what that costs."""
+    costs, shared = cost.sample_costs(batch.lengths, batch.prefixes), constraints.prefix
+    if shared is None:
+        return costs, None
+    prompts = cost.sample_costs(shared.lengths, shared.lengths if cost.needs_prefixes else None)
+    return costs - prompts, prompts
 
 
 def work_of_slots(

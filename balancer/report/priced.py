@@ -41,8 +41,7 @@ class PricedSteps:
             raise InputError(
                 f"--cost takes costs that add up over samples, not {cost if plan.cost.additive else plan.cost}"
             )
-        problem = replace(plan.problem, cost=cost, costs=cost.sample_costs(plan.problem.batch.lengths))
-        placed = replace(plan.placed, problem=problem)
+        placed = replace(plan.placed, problem=plan.problem.priced_by(cost))
         loads, makespan = placed.measured()
         self.planned_by[name] = str(plan.cost)
         sums = self._sums.setdefault(name, [0.0] * 4)

@@ -9,6 +9,7 @@ from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.problem.cuts import Cut
 from balancer.problem.mesh import Mesh
 from balancer.simulate.phase_model import PhaseModel
+from solvers.errors import UsageError, braced
 from solvers.groups import padded_loads
 
 __all__ = ["Computed", "compute_phase", "on_gpus", "span"]
@@ -43,6 +44,11 @@ def on_gpus(found: Computed, mesh: Mesh, num_gpus: int) -> Computed:
 
 def compute_phase(name: str, plan: DispatchPlan, model: PhaseModel, gpus: int) -> Computed:
     """Compute a phase's items where its plan puts them, on ranks of so many GPUs. O(items + ranks * micro-batches)."""
+    if plan.shares_prompts:
+        where = f"phase {braced(repr(name))}"
+        raise UsageError(
+            f"{where} computes prompts once for several samples, which is not simulated", "leave {prefix} out"
+        )
     if plan.cut.shares:
         return _compute_shared(plan, model, gpus)
     lengths, shape = plan.lengths, (plan.num_ranks, plan.num_slots)

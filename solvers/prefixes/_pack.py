@@ -126,21 +126,19 @@ def best_pack(problem: PrefixProblem, low: int) -> tuple[Ints, Ints]:
     size = given.sums + given.once
     cheapest = np.argsort(given.once, kind="stable")
     done = np.cumsum(given.sums[cheapest].astype(object))
-    best: tuple[Ints, Ints] | None = None
+    best = np.zeros(len(given.costs), dtype=np.int64), np.full(problem.num_groups, problem.total + 1)
     for share in _SHARES_LAST:
         last = np.zeros(len(size), dtype=np.bool_)
         last[cheapest[(done * 100 <= int(done[-1]) * share).astype(np.bool_)]] = True
         if share and not last.any():
-            continue
+            continue  # the first order again
         order = np.lexsort((-size, last))
         group_of = np.zeros(len(given.costs), dtype=np.int64)
         loads = np.zeros(problem.num_groups, dtype=np.int64)
         _least_packed(given, read_only(order), low, low // _FINE, group_of, loads)
-        if best is None or loads.max() < best[1].max():
-            best = group_of, loads
+        best = min(best, (group_of, loads), key=lambda each: int(each[1].max()))
         if best[1].max() == low:
             break
-    assert best is not None
     return best
 
 

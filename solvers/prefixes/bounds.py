@@ -53,11 +53,15 @@ def _parts_with_others(given, p, most_items, others, makespan):
     A part of r items has no more work than the makespan leaves beside the prefix and ``others[r]``. These grow ever
     faster with fewer r, so parts of as many items each leave most. O(parts).
     """
-    count, parts = given.starts[p + 1] - given.starts[p], 1
+    count, needed = given.starts[p + 1] - given.starts[p], given.sums[p]
+    parts = (count + most_items - 1) // most_items
     while parts < count:
         each, more = count // parts, count % parts
-        room = parts * (makespan - given.once[p]) - (parts - more) * others[each] - more * others[each + (more > 0)]
-        if each + (more > 0) <= most_items and room >= given.sums[p]:
+        room = makespan - given.once[p] - others[each]
+        # The products below are formed of rooms under an even share of the work, so that they fit int64
+        if room >= (needed + parts - 1) // parts:
+            break
+        if room > 0 and parts * room + more * (others[each] - others[each + 1]) >= needed:
             break
         parts += 1
     return parts

@@ -128,3 +128,24 @@ def test_more_groups_than_items_and_none():
     assert partition([], 3, prefix=[], prefix_costs=[]).loads.tolist() == [0, 0, 0]
     assert sorted(partition([1, 2], 5, prefix=[0, 0], prefix_costs=[9, 9]).loads.tolist()) == [0, 0, 0, 10, 11]
     assert solvers.partition([7], 1, prefix=[0], prefix_costs=[3]).makespan == 10
+
+
+def test_a_check_takes_no_half_of_what_was_asked():
+    found = partition([1, 2, 3], 2, prefix=[0, 0, 1], prefix_costs=[1, 1, 1])
+    for asked in ({"prefix": [0, 0, 1]}, {"prefix_costs": [1, 1, 1]},
+                  {"prefix": [0, 0, 1], "prefix_costs": [1, 1, 1], "max_items": 2}):  # fmt: skip
+        with pytest.raises(ValueError, match="are given together, and with no constraint but equal_counts"):
+            check_partition([1, 2, 3], found, **asked)
+
+
+@pytest.mark.parametrize("seed", range(1, 60, 2))
+def test_costs_near_the_end_of_int64_prove_what_small_ones_do(seed):
+    """Nothing overflows: in a unit of 2**k the bound is 2**k times as large, less what is rounded."""
+    rng = np.random.default_rng(seed)
+    n, keys = 48, rng.integers(0, 3, 48)
+    costs, once = rng.integers(1, 9, n), rng.integers(1, 20, 3)[keys]
+    unit = 1 << (59 - int(costs.sum() + once.sum()).bit_length())
+    small = partition(costs, 6, equal_counts=True, prefix=keys, prefix_costs=once)
+    large = partition(costs * unit, 6, equal_counts=True, prefix=keys, prefix_costs=once * unit)
+    check_partition(costs * unit, large, equal_counts=True, prefix=keys, prefix_costs=once * unit)
+    assert (small.lower_bound - 1) * unit < large.lower_bound <= small.makespan * unit

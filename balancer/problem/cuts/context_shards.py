@@ -78,6 +78,7 @@ class ContextShards(Cut):
     called: ClassVar[str] = "context_shards"
     meets: ClassVar[str] = "context shards"
     shares: ClassVar[bool] = True
+    dispatched: ClassVar[bool] = False
     strategies: ClassVar[tuple[str, ...]] = ("context_shards",)
 
     def __post_init__(self) -> None:

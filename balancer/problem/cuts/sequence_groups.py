@@ -25,7 +25,7 @@ from balancer.problem.cuts.micro_batches import (
     check_slots_planned,
 )
 from balancer.problem.topology import Topology
-from solvers.arguments import as_count, as_integer
+from solvers.arguments import INT64_MAX, as_count, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, Wording
 from solvers.packing import slots_for
 
@@ -227,10 +227,12 @@ class SequenceGroups(Cut):
         found = cost.degree_times(lengths, self.degrees, num_ranks)
         degree = np.array(self.degrees)[:, None]
         times = found.times * found.unit
+        work = degree * times
         if self.max_tokens_per_rank is not None:
             over = self.padded(lengths[None, :], degree) > self.max_tokens_per_rank * degree
-            times = np.where(over & ~over.all(axis=0), times.max(initial=0), times)
-        return (degree * times).min(axis=0), times.min(axis=0)
+            over &= ~over.all(axis=0)  # of what fits nowhere the planner tells
+            work, times = (np.where(over, INT64_MAX, each) for each in (work, times))
+        return work.min(axis=0), times.min(axis=0)
 
     def check_heads(self, cost: CostModel) -> None:
         """Raise ValueError if the cost is of a model whose heads the degrees do not divide, where they must."""

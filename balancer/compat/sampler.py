@@ -152,14 +152,7 @@ class BalancedBatchSampler(RankBatches):
             "cost": self.cost, "equal_counts": self.equal_counts, "max_tokens_per_rank": micro_batch_tokens,
             "time_budget": time_budget, "stop_at": as_share("stop_at", stop_at),
         }  # fmt: skip
-        self._prefixes = None  # of a cost whose mask has each sample's own
-        if self.cost.needs_prefixes and prefix_lengths is not None:
-            self._prefixes = checked_prefixes(prefix_lengths, len(self.lengths))
-        no_prompts = prefix is None and (prefix_lengths is None or self._prefixes is not None)
-        given = None if no_prompts else (prefix, prefix_lengths)
-        self._prompts = Constraints.from_given(len(self.lengths), 1, prefix=given).prefix
-        if self._prompts is not None:
-            self._prompts.check(self.lengths, np.arange(len(self.lengths)))
+        self._read_prefixes(prefix, prefix_lengths)
         self._caps = {name: (as_int64(name, values), cap) for name, (values, cap) in (caps or {}).items()}
         for name, (values, _) in self._caps.items():
             if len(values) != len(self.lengths):
@@ -176,6 +169,17 @@ class BalancedBatchSampler(RankBatches):
             raise ArgumentError(
                 "lengths", f"fill a global batch of {self.samples_per_step} with drop_last", len(self.lengths)
             )
+
+    def _read_prefixes(self, prefix: ArrayLike | None, prefix_lengths: ArrayLike | None) -> None:
+        """Check prompts that samples share, and the prefix of each sample where the cost's mask has one."""
+        count, self._prefixes = len(self.lengths), None
+        if self.cost.needs_prefixes and prefix_lengths is not None:
+            self._prefixes = checked_prefixes(prefix_lengths, count)
+        no_prompts = prefix is None and (prefix_lengths is None or self._prefixes is not None)
+        given = None if no_prompts else (prefix, prefix_lengths)
+        self._prompts = Constraints.from_given(count, 1, prefix=given).prefix
+        if self._prompts is not None:
+            self._prompts.check(self.lengths, np.arange(count))
 
     def _checked_delays(self, defer: int | tuple[int, int]) -> tuple[int, int]:
         """Return how many steps early and late, or raise for what deferral cannot keep."""

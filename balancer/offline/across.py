@@ -118,11 +118,11 @@ def _parts_of(
         rows = shuffled(np.arange(len(whole)), len(whole), settings.shuffle or 0, settings.first_epoch + epoch)
         yield _Part(whole, rows, rows, True)
         return
-    request, held, rest = request_of(settings), settings.setup.phases[-1].items, None
+    request, length, rest = request_of(settings), settings.setup.phases[-1].items, None
     for block in read():
         rest = block if rest is None else Block.concatenate([rest, block])
         # A step is cut once the next one has begun, whatever comes behind
-        while len(step := request.nominal_steps(rest.sums[held])) and step[-1] >= _STEPS_AT_ONCE:
+        while len(step := request.nominal_steps(rest.sums[length])) and step[-1] >= _STEPS_AT_ONCE:
             cut = int(np.searchsorted(step, _STEPS_AT_ONCE))
             yield _in_order(rest[:cut], False)
             rest = rest[cut:]

@@ -304,6 +304,18 @@ def test_caps_on_columns_hold_before_the_plan_does(run: Callable[..., str], log:
     assert held.max() <= 150
 
 
+def check_floors(run: Callable[..., str], log: Path, asked: list[str], folder: Path, phase: str) -> None:
+    """Plan with and without deferral: no plan takes less than what its steps take at least, and deferral takes less."""
+    out, plain = folder / "plan.parquet", folder / "plain.parquet"
+    told = json.loads(run("plan", log, *asked, "--defer", "2", "--out", out, "--json"))
+    assert told["across_steps"] == json.loads(run("report", out, "--json"))["across_steps"]
+    run("plan", log, *asked, "--out", plain)
+    spans = [sum(step[phase].makespan for step in balancer.load_steps(path, log)) for path in (plain, out)]
+    across = told["across_steps"]
+    assert across["even_share"] <= across["lower_bound"] <= across["chosen_floor"] < across["floor"] <= spans[0]
+    assert across["chosen_floor"] <= spans[1] < spans[0]
+
+
 CUTS = {
     "groups": ["--group-degrees", "1,2"],
     "groups under a cap": ["--group-degrees", "1,2", "--max-tokens-per-rank", "1500"],
@@ -318,15 +330,7 @@ CUTS = {
 def test_what_steps_take_at_least_holds_for_every_cut(
     run: Callable[..., str], log: Path, tmp_path: Path, cut: str
 ) -> None:
-    out, plain = tmp_path / "plan.parquet", tmp_path / "plain.parquet"
-    asked = [*BY_COUNT, *CUTS[cut]]
-    told = json.loads(run("plan", log, *asked, "--defer", "2", "--out", out, "--json"))
-    assert told["across_steps"] == json.loads(run("report", out, "--json"))["across_steps"]
-    run("plan", log, *asked, "--out", plain)
-    spans = [sum(step["all"].makespan for step in balancer.load_steps(path, log)) for path in (plain, out)]
-    across = told["across_steps"]
-    assert across["even_share"] <= across["lower_bound"] <= across["chosen_floor"] < across["floor"] <= spans[0]
-    assert across["chosen_floor"] <= spans[1] < spans[0]
+    check_floors(run, log, [*BY_COUNT, *CUTS[cut]], tmp_path, "all")
 
 
 @pytest.mark.parametrize("how", [[*BY_COUNT, "--drop-last"], BY_TOKENS, [*BY_COUNT, "--keep-together", "prompt"]])
@@ -353,12 +357,5 @@ def test_long_logs_come_in_parts(
 
 
 def test_pipelines_whose_first_stages_are_encoders(run: Callable[..., str], pages: Path, tmp_path: Path) -> None:
-    out, plain = tmp_path / "plan.parquet", tmp_path / "plain.parquet"
     asked = [*PHASES, "--batch-per-rank", "6", "--stages", "vision=1,llm=2", "--micro-batch-tokens", "9000"]
-    told = json.loads(run("plan", pages, *asked, "--defer", "2", "--out", out, "--json"))
-    assert told["across_steps"] == json.loads(run("report", out, "--json"))["across_steps"]
-    run("plan", pages, *asked, "--out", plain)
-    spans = [sum(step["llm"].makespan for step in balancer.load_steps(path, pages)) for path in (plain, out)]
-    across = told["across_steps"]
-    assert across["even_share"] <= across["lower_bound"] <= across["chosen_floor"] < across["floor"] <= spans[0]
-    assert across["chosen_floor"] <= spans[1] < spans[0]
+    check_floors(run, pages, asked, tmp_path, "llm")

@@ -96,7 +96,8 @@ class PhaseSummary:
             It is the only phase: also add up what moves, in elements (else streams do, in bytes).
         """
         gap = plan.gap
-        self.cost, self.model = str(plan.cost), plan.cost.model
+        if not self.steps:  # the same in all steps
+            self.cost, self.model = str(plan.cost), plan.cost.model
         ranks, worked = plan.num_ranks, even_rank_time(plan)
         self.spent_before += plan.home_makespan * ranks
         self.spent_after += plan.makespan * ranks

@@ -20,6 +20,7 @@ from balancer.offline.engines import ENGINES
 from balancer.planning.strategies import STRATEGIES
 from balancer.problem.batch import HOMES
 from balancer.problem.cluster import CLUSTERS
+from balancer.problem.cuts.context_shards import ContextShards
 from balancer.problem.cuts.micro_batches import OVER_LONG, SCHEDULES
 from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.settings import EPS, METHODS, MODES, OBJECTIVES, PLACEMENTS, as_tolerance
@@ -387,6 +388,20 @@ def _micro_batch_options(command: Any) -> Any:
             "--group-exchange", metavar="X",
             help=f"What a group's ranks exchange in attention: {' | '.join(EXCHANGES)} [default: ulysses].",
         ),
+        click.option(
+            "--context", type=int, metavar="G",
+            help="In place of micro-batches: G ranks share each pack of documents, token by token. --schedule lockstep "
+            "or step says where replicas meet, --micro-batches how many packs there are.",
+        ),
+        click.option("--pack-tokens", type=int, metavar="T", help="With --context, tokens of a pack at most."),
+        click.option(
+            "--masks", metavar="MASK=N,...",
+            help="With --context, layers by what queries see, full=1,window1024=5 say [default: as the cost says].",
+        ),
+        click.option(
+            "--context-block", type=int, metavar="N",
+            help="With --context, documents are cut at multiples of N from their start [default: 128].",
+        ),
     )  # fmt: skip
     return add_options(command, options)
 
@@ -403,8 +418,8 @@ def comparison_options(steps: str) -> Callable[[Any], Any]:
     options = (
         click.option(
             "--strategies", metavar="S,S,...",
-            help=f"Of {', '.join(STRATEGIES)}; with --group-degrees also "
-            f"{', '.join(SequenceGroups.strategies)} [default: all].",
+            help=f"Of {', '.join(STRATEGIES)}; with --group-degrees also {', '.join(SequenceGroups.strategies)}, with "
+            f"--context {', '.join(ContextShards.strategies)} [default: all].",
         ),
         click.option("--steps", type=int, metavar="K", help=steps),
         click.option(

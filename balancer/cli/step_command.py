@@ -50,6 +50,8 @@ def _lines(log: LengthLog) -> Iterator[str]:
     yield from ("", "# [micro_batches]")
     yield f"# {_line('micro_batches', 'tokens', 16_384)}"
     yield f"# {_line('micro_batches', 'schedule', 'lockstep')}"
+    yield from ("", "# [context_shards]", f"# {_line('context_shards', 'degree', 8)}")
+    yield f"# {_line('context_shards', 'pack_tokens', 131_072)}"
 
 
 def _line(table: str, key: str, value: str | int | float) -> str:

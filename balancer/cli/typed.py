@@ -12,7 +12,7 @@ from balancer.cli.wording import GIVEN_IN
 from balancer.errors import InputError
 from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE
 from balancer.problem.step_keys import KEYS
-from balancer.problem.step_tables import StepTables
+from balancer.problem.step_tables import CUTS_OF_STEPS, StepTables, named_options
 from solvers.errors import UsageError
 
 __all__ = ["by_phase", "option_of", "refuse", "said_step"]
@@ -21,7 +21,7 @@ _OPTION_OF = {"phases": "--phase", "caps": "--cap", "byte_sizes": "--bytes", "co
               "layouts": "--layout"}  # fmt: skip
 _FOR_A_PHASE = "is for a phase, but there are none: name them with --phase NAME=COL[+COL...]"
 _NEED_PHASES = ("items", "outputs", "own", "feeds", "sequence_parallel", "every_rank_nonempty", "mode", "encoders")
-_OWN_OPTION = {"group_degrees": "sequence_groups", "micro_batch_tokens": "micro_batches"}
+_OWN_OPTION = {"context": "context_shards", "group_degrees": "sequence_groups", "micro_batch_tokens": "micro_batches"}
 """The options that say by themselves how a step is cut."""
 _FORMS = {
     "count": (1, "a whole number, or NAME= and one for a phase"),
@@ -122,30 +122,48 @@ def _table(table: str, typed: Mapping[str, Any]) -> dict[str, Any]:
         elif key == "degrees":
             value = _read("--group-degrees", "degrees", value)
         elif declared.option == "micro_batches":
-            value = _count(value, table == "sequence_groups")
+            value = _count(value, table)
+        elif key == "masks":
+            value = _masks(value)
         found[key] = value
     return found
 
 
-def _count(text: str, of_groups: bool) -> int | str:
+def _count(text: str, table: str) -> int | str:
     if re.fullmatch("[0-9]{1,9}", text):
         return int(text)
-    if text == "fewest" and not of_groups:
+    if text == "fewest" and table == "micro_batches":
         return text
-    rule = "a whole number with --group-degrees" if of_groups else "a whole number or 'fewest'"
+    beside = next((option_of(option) for option, cut in _OWN_OPTION.items() if cut == table), "")
+    rule = "a whole number or 'fewest'" if table == "micro_batches" else f"a whole number with {beside}"
     raise InputError(f"--micro-batches must be {rule}, got {text!r}")
+
+
+def _masks(text: str) -> dict[str, int]:
+    """Read ``--masks``: kinds of layers, and how many there are of each."""
+    found: dict[str, int] = {}
+    for word in text.split(","):
+        name, _, count = (part.strip() for part in word.partition("="))
+        if not name or not re.fullmatch("[0-9]{1,9}", count):
+            raise InputError(f"--masks must be MASK=LAYERS,..., such as full=1,window1024=5, got {text!r:.80}")
+        if name in found:
+            raise InputError(f"--masks names {name!r} twice")
+        found[name] = int(count)
+    return found
 
 
 def _check_cut(typed: Mapping[str, Any], cut: str) -> None:
     """Refuse what was typed of another cut than the step's."""
-    if cut == "sequence_groups":
-        mine = {key.option for key in KEYS[cut].values()}
-        others = [key.option for key in KEYS["micro_batches"].values()] + [
-            key.option for key in KEYS["stages"].values()
-        ]
-        refuse((name for name in others if name in typed and name not in mine), "--group-degrees")
-    elif "group_exchange" in typed:
-        raise UsageError("{exchange} needs {sequence_groups}, how many ranks a group may have")
+    own = {table: option for option, table in _OWN_OPTION.items()}
+    mine = {key.option for key in KEYS[cut or "micro_batches"].values()}
+    for table in (*CUTS_OF_STEPS, "stages"):
+        options = {key: said.option for key, said in KEYS[table].items() if said.option in typed}
+        others = {key: option for key, option in options.items() if option not in mine}
+        if cut not in ("", "micro_batches"):
+            refuse(others.values(), option_of(own[cut]))
+        elif others and table != "stages":  # which micro-batches run through
+            first = next(iter(KEYS[table].values())).about.rstrip(".")
+            raise UsageError(f"{named_options(table, others)} needs {{{table}}}, {first[0].lower()}{first[1:]}")
 
 
 def _stages(text: str, names: Sequence[str]) -> dict[str, int]:

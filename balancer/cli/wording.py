@@ -28,6 +28,8 @@ OPTIONS = Wording({
     "num_ranks": "--ranks", "num_groups": "--groups", "num_steps": "--steps", "num_micro_batches": "--micro-batches",
     "num_slots": "--micro-batches", "slots_multiple_of": "--micro-batches-multiple-of", "caps": "--cap",
     "sequence_groups": "--group-degrees", "degrees": "--group-degrees", "exchange": "--group-exchange",
+    "context_shards": "--context", "degree": "--context", "pack_tokens": "--pack-tokens", "masks": "--masks",
+    "block": "--context-block",
     "exchange='ring'": "--group-exchange ring", "num_slots=None": None, "layout": "--stages", "layouts": "--layout",
     "cost of phases": "--cost", "piece": "--pieces",
     "early": "--defer-early", "late": "--defer-late", "tokens_within": "--step-tokens-within",

@@ -10,6 +10,7 @@ from typing import Any
 
 from balancer.cost import EXCHANGES
 from balancer.problem.batch import HOMES
+from balancer.problem.cuts.context_shards import SHARD_SCHEDULES
 from balancer.problem.cuts.micro_batches import ENCODERS, OVER_LONG, SCHEDULES
 from balancer.problem.settings import METHODS, MODES, OBJECTIVES, PLACEMENTS
 from solvers.arguments import as_share
@@ -102,6 +103,14 @@ KEYS: dict[str, dict[str, Key]] = {
         "slots": Key("count", "micro_batches", "How many slots; by default the fastest."),
         "multiple_of": Key("count", "micro_batches_multiple_of", "A multiple of so many."),
         "encoders": Key("text", "encoders", "As in micro_batches.", ENCODERS),
+    },
+    "context_shards": {
+        "degree": Key("count", "context", "How many ranks share each pack of documents."),
+        "pack_tokens": Key("count", "pack_tokens", "Tokens of a pack at most."),
+        "masks": Key("counts by name", "masks", "Layers by what queries see: full = 1, window1024 = 5."),
+        "block": Key("count", "context_block", "Documents are cut at its multiples; by default 128."),
+        "schedule": Key("text", "schedule", "Where replicas meet: lockstep or step.", SHARD_SCHEDULES),
+        "slots": Key("count", "micro_batches", "How many packs a replica; by default the fastest."),
     },
     "stages": {
         "counts": Key("counts by name", "stages", "Stages of each phase, in order: \"vision+audio\" = 1, llm = 3."),

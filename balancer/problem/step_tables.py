@@ -11,6 +11,7 @@ from typing import Any
 from balancer.cost import parse_cost
 from balancer.errors import InputError
 from balancer.problem.cuts import WHOLE_SHARES, Cut
+from balancer.problem.cuts.context_shards import ContextShards
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.problem.cuts.sequence_groups import SequenceGroups
@@ -22,11 +23,14 @@ from solvers.errors import UsageError, Wording, braced
 
 __all__ = ["CUTS_OF_STEPS", "DEGREES", "StepTables", "keys_of_micro_batches", "named_options", "table_in_words"]
 
-CUTS_OF_STEPS = ("micro_batches", "sequence_groups")
+CUTS_OF_STEPS = ("micro_batches", "sequence_groups", "context_shards")
 """The tables that say how a step is cut, of which there is one."""
 
 _OF_OTHERS = ("length", "bytes", "model", "pieces", "frozen")
 """Keys of a phase that are no field of :class:`Phase` by that name."""
+
+_SHARING = ("sequence_groups", "context_shards")
+"""Those of them in which ranks share samples."""
 
 DEGREES = (1, 2, 4, 8)
 """How many ranks sequence groups may have where nobody says it."""
@@ -37,6 +41,8 @@ _ARGUMENTS = {
     "micro_batches_multiple_of": ("micro_batches_multiple_of", "slots_multiple_of"),
     "group_degrees": ("sequence_groups", "degrees"),
     "group_exchange": ("exchange",),
+    "context": ("context_shards", "degree"),
+    "context_block": ("block",),
     "stages": ("stages", "layout"),
     "costs": ("cost of phases",),
 }
@@ -195,10 +201,10 @@ class StepTables:
         if stages and "counts" not in stages:
             raise UsageError(f"{named_options('stages', stages)} needs {{stages}}, how many stages each phase is cut "
                              "into")  # fmt: skip
-        if self.cut == "sequence_groups":
+        if self.cut in _SHARING:
             if stages:
-                raise UsageError(f"{named_options('stages', stages)} cannot be combined with {{sequence_groups}}")
-            return self._groups(keys)
+                raise UsageError(f"{named_options('stages', stages)} cannot be combined with {{{self.cut}}}")
+            return self._groups(keys) if self.cut == "sequence_groups" else _shards(keys)
         if "tokens" not in keys:
             if keys or stages or self.cut:
                 given = "{stages}" if stages else named_options("micro_batches", keys) or "[micro_batches]"
@@ -243,6 +249,13 @@ class StepTables:
         if "time_budget" in given:
             given["time_budget"] = float(given["time_budget"])
         return PlanSettings(cut=self.as_cut() if cut is None else cut, **given)
+
+
+def _shards(keys: dict[str, Any]) -> ContextShards:
+    for key, what in (("degree", "how many ranks share a pack"), ("pack_tokens", "the most tokens of a pack")):
+        if key not in keys:
+            raise UsageError(f"{{context_shards}} needs {{{key}}}, {what}")
+    return ContextShards(**{"num_slots" if key == "slots" else key: value for key, value in keys.items()})
 
 
 def keys_of_micro_batches(cut: MicroBatches) -> dict[str, Any]:

@@ -92,10 +92,10 @@ LAYOUTS: dict[str, Callable[[Problem], Rows]] = {
 
 
 def _tiles(problem: Problem) -> tuple[Ints, Ints]:
-    """Cut the pack into tiles, fewer tokens where ranks would have too few of them; and return their work."""
+    """Cut the pack into tiles, the last of what is left, of fewer tokens where ranks have few; return their work."""
     share = problem.tokens // problem.num_ranks
-    tile = next((t for t in (_TILE, 64, 32, 16, 8, 4, 2) if share % t == 0 and share // t >= 4), 1)
-    edges = np.unique(np.append(np.arange(0, problem.tokens, tile), problem.tokens))
+    tile = next((t for t in (_TILE, 64, 32, 16, 8, 4, 2) if share // t >= 4), 1)
+    edges = np.append(np.arange(0, problem.tokens, tile), problem.tokens)
     rows = _of_pack(problem, edges, np.arange(len(edges) - 1))
     work = parts_of(problem, *rows[1:]).work * problem.weights[:, None]
     total = np.zeros(len(edges) - 1, dtype=np.int64)

@@ -27,9 +27,10 @@ from solvers.arguments import as_count, as_integer
 from solvers.context.masks import as_masks
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 
-__all__ = ["ContextShards"]
+__all__ = ["SHARD_SCHEDULES", "ContextShards"]
 
-_SCHEDULES = ("lockstep", "step")
+SHARD_SCHEDULES = ("lockstep", "step")
+"""Where replicas wait for each other: in every pack, or once a step."""
 
 _MOST_LAYERS = 2**20  # of one kind, there are fewer
 
@@ -70,7 +71,7 @@ class ContextShards(Cut):
     pack_tokens: int
     block: int = 128
     masks: tuple[tuple[str, int], ...] | None = None
-    schedule: str = _SCHEDULES[0]
+    schedule: str = SHARD_SCHEDULES[0]
     num_slots: int | None = None
 
     name: ClassVar[str] = "context_shards"
@@ -86,7 +87,7 @@ class ContextShards(Cut):
         for name in ("degree", "block"):
             set_(self, name, as_count(name, getattr(self, name)))
         set_(self, "pack_tokens", as_integer("pack_tokens", self.pack_tokens, 1))
-        check_choice("schedule", self.schedule, _SCHEDULES)
+        check_choice("schedule", self.schedule, SHARD_SCHEDULES)
         if self.num_slots is not None:
             set_(self, "num_slots", as_count("num_slots", self.num_slots))
             if self.num_slots > MOST_SLOTS:

@@ -21,6 +21,7 @@ from balancer.offline.continued import left_of
 from balancer.offline.engines import Engine, LostWorkerError
 from balancer.offline.steps import plan_log
 from balancer.offline.target import is_parts
+from balancer.problem.cuts import Cut
 from balancer.problem.settings import PLACEMENTS
 from balancer.report.plan_log import about, plan_opened
 from balancer.report.summary import RunSummary
@@ -84,17 +85,20 @@ def plan_command(
     others = _other_placements(job) if compare_placements else {}
     print_run(summary, job.title, seconds[0], as_json, others, kept, more=about(job.log, job.settings))
     if out is not None and not as_json:
-        for line in (f"plan written to {out}", *_next_steps(out)):
+        for line in (f"plan written to {out}", *_next_steps(out, job.settings.setup.settings.cut)):
             click.echo(printable(line))
 
 
-def _next_steps(out: str) -> Iterator[str]:
+def _next_steps(out: str, cut: Cut) -> Iterator[str]:
     """Say what to do with a plan that was written."""
     yield "to check it, and see what it gains:"
     yield f"  {shlex.join(['balancer', 'report', out, '--html', f'{os.path.splitext(out.rstrip(os.sep))[0]}.html'])}"
     yield "to train by it, in place of the loader's own sampler:"
     yield "  from balancer.executor import PlannedBatchSampler"
     yield f"  loader = DataLoader(dataset, batch_sampler=PlannedBatchSampler({out!r}, rank))"
+    if cut.shares:
+        yield "ranks share samples; which elements of each are whose:"
+        yield f"  balancer.load_plan({out!r}, step=0).pieces_on_rank(rank, slot=0)"
 
 
 def _planned(

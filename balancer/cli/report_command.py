@@ -8,7 +8,7 @@ import click
 from balancer.cli.options import engine_options, json_option
 from balancer.cli.parser import command
 from balancer.cli.pictures import Pictures, picture_options
-from balancer.cli.run import print_run, progress, timed
+from balancer.cli.run import print_run, progress, table_console, timed
 from balancer.cli.settings import engine_of
 from balancer.cli.step_options import STEP, step_option
 from balancer.cost import COSTS, CostModel, parse_cost
@@ -22,6 +22,7 @@ from balancer.plan.step_plan import StepPlan
 from balancer.report.measured import MeasuredSteps
 from balancer.report.plan_log import about_plan
 from balancer.report.priced import PricedSteps
+from balancer.report.shards import SharedPacks
 from balancer.report.summary import RunSummary
 from balancer.report.text import of_costs, printable
 
@@ -61,12 +62,13 @@ def report_command(
             "--jobs out"
         )
     steps = MeasuredSteps(measured or "", {} if measured is None else read_rank_times(measured))
-    priced = PricedSteps(dict(map(_cost_of, costs)))
+    priced, packs = PricedSteps(dict(map(_cost_of, costs))), SharedPacks()
 
     def each(of_step: StepPlan, short: bool) -> None:
         pictures.add(of_step, short)
         steps.add(of_step)
         priced.add(of_step)
+        packs.add(of_step)
 
     with timed() as seconds:
         with progress(as_json) as tick:
@@ -76,8 +78,11 @@ def report_command(
     more = about_plan(plan, log) if as_json else {}
     more |= {} if fit is None else {"measured": fit.as_json()}
     more |= {"priced": priced.as_json()} if costs else {}
+    more |= {"layouts_of_packs": packs.as_json()} if packs.sums else {}
     title = f"{plan}: complete, checked\n{of_costs(summary.costs)}"
     print_run(summary, title, seconds[0], as_json, more=more or None, doing="checked")
+    if not as_json:
+        packs.print_on(table_console())
     for line in () if as_json else priced.lines():
         click.echo(printable(line))
     for line in () if fit is None or as_json else fit.lines(os.path.basename(measured or "")):

@@ -66,6 +66,7 @@ class PhaseSummary:
     cap_length: int = 0
     cap_step: int = -1
     cap_ratio: float = 0.0
+    holder: str = "rank"
     num_stages: int = 0
     follows: bool = False
     of_several: bool = False
@@ -97,7 +98,7 @@ class PhaseSummary:
         """
         gap = plan.gap
         if not self.steps:  # the same in all steps
-            self.cost, self.model = str(plan.cost), plan.cost.model
+            self.cost, self.model, self.holder = str(plan.cost), plan.cost.model, plan.cut.holder
         ranks, worked = plan.num_ranks, even_rank_time(plan)
         self.spent_before += plan.home_makespan * ranks
         self.spent_after += plan.makespan * ranks
@@ -165,7 +166,7 @@ class PhaseSummary:
         self.fewest_slots = min(self.fewest_slots or later.fewest_slots, later.fewest_slots or self.fewest_slots)
         self.fell_back.join(later.fell_back.stored())
         self.schedule, self.placement = later.schedule or self.schedule, later.placement
-        self.cost, self.model = later.cost, later.model
+        self.cost, self.model, self.holder = later.cost, later.model, later.holder
         self.several_nodes |= later.several_nodes
         self.loss_assumed |= later.loss_assumed
         self.follows |= later.follows

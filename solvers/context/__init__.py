@@ -1,8 +1,12 @@
 """Documents of a pack to the ranks of a context-parallel group: even in work, little to send, and proven."""
 
+from solvers.context._measure import MeasuredLayout
+from solvers.context.compare import compare_layouts
 from solvers.context.layouts import LAYOUTS
 from solvers.context.solver import context_shards
 from solvers.context.types import ContextShardsResult
 from solvers.context.verify import check_context_shards
 
-__all__ = ["LAYOUTS", "ContextShardsResult", "check_context_shards", "context_shards"]
+__all__ = [
+    "LAYOUTS", "ContextShardsResult", "MeasuredLayout", "check_context_shards", "compare_layouts", "context_shards",
+]  # fmt: skip

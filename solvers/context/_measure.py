@@ -19,7 +19,7 @@ class Rows(NamedTuple):
     stop: Ints
 
 
-class Measured(NamedTuple):
+class MeasuredLayout(NamedTuple):
     """What a layout takes."""
 
     work: Ints  # int64[m, g]
@@ -41,7 +41,7 @@ def as_rows(rank: Ints, document: Ints, start: Ints, stop: Ints) -> Rows:
     return Rows(rank[first], document[first], start[first], stop[last])
 
 
-def measure(problem: Problem, rows: Rows) -> Measured:
+def measure(problem: Problem, rows: Rows) -> MeasuredLayout:
     """Count what a layout takes. O(m p log p)."""
     ranks, node = problem.num_ranks, problem.ranks_per_node
     parts = parts_of(problem, *rows[1:])
@@ -60,7 +60,7 @@ def measure(problem: Problem, rows: Rows) -> Measured:
         for k, weight in enumerate(problem.weights.tolist()):
             needed = seen.high[k] - _fresh(on_nodes.rank, on_nodes.document, seen, k)
             crossing += weight * (int(needed.sum()) - problem.tokens)
-    return Measured(work, received, sent, crossing, np.bincount(rows.rank, minlength=ranks))
+    return MeasuredLayout(work, received, sent, crossing, np.bincount(rows.rank, minlength=ranks))
 
 
 def _fresh(rank: Ints, document: Ints, parts: Parts, k: int) -> Ints:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from solvers._budget import work_units
 from solvers.arguments import as_budget
 from solvers.context._greedy import search
-from solvers.context._measure import Measured, Rows, measure
+from solvers.context._measure import MeasuredLayout, Rows, measure
 from solvers.context._problem import Problem, as_problem, caps_of, most_rows_held
 from solvers.context._search import Search, snapped
 from solvers.context.bounds import levels_of, travel_bound, work_bound
@@ -113,12 +113,12 @@ def context_shards(
     )  # fmt: skip
 
 
-def _best(problem: Problem, caps: Ints, most_rows: int, work: int) -> tuple[Rows, Measured, str]:
+def _best(problem: Problem, caps: Ints, most_rows: int, work: int) -> tuple[Rows, MeasuredLayout, str]:
     """Return the best layout of the search and of all rules whose tokens were made exact."""
     exact = Search(problem, caps, problem.num_ranks).exact
-    found: list[tuple[tuple[int, ...], str, Rows, Measured]] = []
+    found: list[tuple[tuple[int, ...], str, Rows, MeasuredLayout]] = []
 
-    def judged(rows: Rows) -> tuple[tuple[int, ...], Measured]:
+    def judged(rows: Rows) -> tuple[tuple[int, ...], MeasuredLayout]:
         measured = measure(problem, rows)
         tokens = np.zeros(problem.num_ranks, dtype=np.int64)
         np.add.at(tokens, rows.rank, rows.stop - rows.start)

@@ -1,5 +1,6 @@
 """Context shards: the documents of each pack in pieces on the ranks of a replica."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,11 +18,15 @@ from balancer.problem.cuts.context_shards import ContextShards
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from solvers.arguments import INT64_MAX
+from solvers.context import MeasuredLayout, compare_layouts
 from solvers.groups import group_loads
 from solvers.packing import MOST_BINS
 from solvers.relocation import relocation_bound
 
 __all__ = ["PlacedShards"]
+
+_RULES = ("head_tail", "per_document", "round_robin")
+"""What frameworks ship: PyTorch's and Megatron's default, Megatron's of packed documents, PyTorch's PTRR."""
 
 Ints = NDArray[np.int64]
 
@@ -223,6 +228,24 @@ class PlacedShards(PlacedPieces):
             )
             for each in np.unique(replica).tolist()
         ]
+
+    def layouts_beside(self) -> Iterator[tuple[int, Ints, Mapping[str, MeasuredLayout]]]:
+        """Yield of each pack its tokens, layers, and what this layout, ``"given"``, and the rules of others take."""
+        cut, held, node = self.cut, self.held, self.problem.topology.node_sizes[0]
+        masks, lengths, rank = cut.masks_of(self.problem.cost), self.problem.batch.lengths, held.place.rank_of_sample
+        layers = np.array(list(masks.values()), dtype=np.int64)
+        pack = self.group_of_pieces(held)
+        order = np.argsort(pack, kind="stable")
+        for mine in np.split(order, np.flatnonzero(np.diff(pack[order])) + 1):
+            mine = mine[held.lengths[mine] > 0]
+            if not len(mine):
+                continue
+            documents, of = np.unique(held.sample[mine], return_inverse=True)
+            rows = rank[mine] % cut.degree, of, held.start[mine], held.stop[mine]
+            yield int(lengths[documents].sum()), layers, compare_layouts(
+                lengths[documents], cut.degree, rows, ranks_per_node=node if cut.degree > node else None,
+                masks=masks, pad=True, rules=_RULES,
+            )  # fmt: skip
 
     def digest(self) -> str:
         """SHA-256, in hex, of pieces too."""

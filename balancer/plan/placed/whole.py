@@ -1,7 +1,7 @@
 """Whole shares: each sample on one rank, and ranks that meet once a step. What all other cuts begin with."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -19,6 +19,7 @@ from balancer.problem.cuts import PipelineStages
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem, work_of_slots
 from solvers.arguments import INT64_MAX
+from solvers.context import MeasuredLayout
 from solvers.groups import read_only
 from solvers.pipeline import MultiplexResult, PipelineRun
 from solvers.relocation import plain_inter_bound, relocation_bound
@@ -199,6 +200,10 @@ class WholeShares(Record):
     def groups(self, slot: int) -> list[SequenceGroup]:
         """Return the groups of ranks that share samples in a slot, by rank, with samples that are kept."""
         raise ValueError("the plan has no sequence groups: plan with sequence_groups=SequenceGroups(...)")
+
+    def layouts_beside(self) -> Iterator[tuple[int, Ints, Mapping[str, MeasuredLayout]]]:
+        """Yield of packs that ranks share tokens, layers of each kind, and what this layout and others' rules take."""
+        return iter(())
 
     def rank_sets(self) -> list[range]:
         """Return all sets of ranks that a plan with these settings can need as a group of several."""

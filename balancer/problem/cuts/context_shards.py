@@ -78,6 +78,7 @@ class ContextShards(Cut):
     features: ClassVar[tuple[str, ...]] = ("context shards",)
     called: ClassVar[str] = "context_shards"
     meets: ClassVar[str] = "context shards"
+    holder: ClassVar[str] = "replica"
     shares: ClassVar[bool] = True
     dispatched: ClassVar[bool] = False
     strategies: ClassVar[tuple[str, ...]] = ("context_shards",)
@@ -147,8 +148,8 @@ class ContextShards(Cut):
         node, degree, count = equal_nodes(topology, self.name), self.degree, topology.num_ranks
         if count % degree or (node % degree and (degree % node or count % node)):
             raise UsageError(
-                "{context_shards} = {degree} must divide the {count} ranks and the {node} of a node, or be whole nodes",
-                degree=degree, count=count, node=node,
+                "{context_shards} = {asked} must divide the {count} ranks and the {node} of a node, or be whole nodes",
+                asked=degree, count=count, node=node,
             )  # fmt: skip
 
     def check(self, cost: CostModel, constraints: Sequence[str], topology: Topology) -> None:

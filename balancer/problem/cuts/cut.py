@@ -32,6 +32,9 @@ class Cut:
 
     __slots__ = ()
 
+    holder: ClassVar[str] = "rank"
+    """Who computes a sample, of whom each has a fair share."""
+
     shares: ClassVar[bool] = False
     """Whether ranks share samples."""
 

@@ -97,7 +97,8 @@ def check_groups(peers: Peers, setup: Setup) -> None:
     """Raise PlanMismatchError unless all ranks are about to make the same process groups. All peers call this."""
     said = peers.gather_json(["", dict(_settings(setup))])
     asked = [held for of_rank in said for _, held in of_rank]
-    of_groups = "setting 'degrees of sequence_groups'", "setting 'sequence_parallel'"
+    of_groups = ("setting 'degrees of sequence_groups'", "setting 'degree of context_shards'",
+                 "setting 'sequence_parallel'")  # fmt: skip
     degrees = [{name: value for name, value in held.items() if name.startswith(of_groups)} for held in asked]
     nodes = [held["setting 'node_sizes'"] for held in asked]
     layouts = [(held.get("setting 'layouts'"), held.get("setting 'gpus'")) for held in asked]
@@ -131,7 +132,8 @@ def _settings(setup: Setup) -> Mapping[str, Any]:
     """Return all settings by the names that errors call them by."""
     given = setup.to_json()
     cut = given["settings"].pop("micro_batches") or {}
-    shared = {f"{name} of sequence_groups": value for name, value in cut.items()} if "degrees" in cut else {}
+    of_cut = cut.get("cut") or ("sequence_groups" if "degrees" in cut else "")
+    shared = {f"{name} of {of_cut}": value for name, value in cut.items() if name != "cut"} if of_cut else {}
     given["settings"] |= shared or {name: cut.get(spec) for name, spec in IN_SHORT.items()}
     laid_out = {shown: given[name] for name, shown in (("layout", "layouts"), ("gpus", "gpus")) if name in given}
     of_all = {**given["topology"], **given["settings"], **laid_out}

@@ -50,12 +50,6 @@ def as_setup(
     given["cut"] = as_cut(settings.get("cut"), in_slots, settings.get("sequence_groups"))
     plan = PlanSettings(**given)
     plan.cut.check_keeps_all("a dispatcher")
-    if not plan.cut.dispatched:
-        raise UsageError(
-            "{cut} are planned, and not dispatched yet: no exchange of them was tried on ranks",
-            "plan beforehand, and let the trainer bring samples to where plan.pieces says",
-            cut=plan.cut.name.replace("_", " "),
-        )  # fmt: skip
     if phases is None:
         kept = {name: value for name, value in settings.items() if name in CONSTRAINTS and value is not None}
         items = length or ONLY_LENGTH

@@ -206,11 +206,3 @@ def test_a_document_longer_than_a_pack_and_constraints_are_refused():
         balancer.balance([5, 3], 4, equal_counts=True, cut=ContextShards(2, 8))
     with pytest.raises(InfeasibleError, match="pack_tokens"):
         planned([500] * 9, num_slots=1)
-
-
-def test_a_dispatcher_refuses_what_was_not_tried():
-    pytest.importorskip("torch")
-    from balancer.executor.arguments import as_setup
-
-    with pytest.raises(ValueError, match="context shards are planned, and not dispatched yet"):
-        as_setup(Topology.uniform(8), None, "linear", "tokens", {"cut": ContextShards(degree=4, pack_tokens=64)})

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from dispatch_cases import dispatcher
 from payloads import batch_of, plain
 
-from balancer import Phase, SequenceGroups, Topology
+from balancer import ContextShards, Phase, SequenceGroups, Topology
 from balancer.executor import Dispatcher, PrefetchDispatcher, RaggedTensor, anchored, payload
 
 TRAILING = {"ids": (), "features": (3,), "none": (2, 0)}
@@ -138,6 +138,36 @@ def results_come_home(rank, seed, counts, cut):
 def _unpadded(out, index, row, lengths, rank):
     sample = int(out.samples[index])
     return row[share_of(torch.ones(lengths[sample]), out.plan, sample, rank) > 0]
+
+
+def context_shards(rank, seed, counts, cut, arguments):
+    """Each rank gets the positions of documents that the plan gives it, document by document, and sends them home."""
+    lengths = lengths_of(seed, counts)
+    tokens = {name: rows_of(seed, lengths, name) for name in TRAILING}
+    made = dispatcher(length="ids", cut=ContextShards(**cut), **arguments)
+    out = made.dispatch({name: mine(rows, counts, rank) for name, rows in tokens.items()} if counts[rank] else {})
+    found, samples = {name: [] for name in tokens}, []
+    for slot in range(out.plan.num_slots):
+        held, size = out.pieces(slot), 0
+        for sample in dict.fromkeys(held.sample.tolist()):
+            samples.append(sample)
+            at = held.sample == sample
+            cuts = list(zip(held.start[at].tolist(), held.stop[at].tolist(), strict=True))
+            for name, rows in tokens.items():
+                found[name].append(torch.cat([rows[sample][start:stop] for start, stop in cuts]))
+            size += sum(stop - start for start, stop in cuts)
+        assert out.cu_seqlens(slot)[-1] == size
+        group = out.process_group(slot)
+        if group is not None:  # the ranks of a replica
+            first = rank // cut["degree"] * cut["degree"]
+            assert dist.get_process_group_ranks(group) == list(range(first, first + cut["degree"]))
+    assert out.samples.tolist() == samples
+    for name, rows in found.items() if sum(counts) else ():
+        assert plain(out[name]) == plain(rows), name
+    back = out.restore() if sum(counts) else {}
+    for name in back:
+        assert plain(back[name]) == plain(mine(tokens[name], counts, rank)), name
+    return out.plan.digest()
 
 
 PHASES = [Phase("vision", "patches", outputs="image"), Phase("llm", "tokens", own="text")]
@@ -281,6 +311,10 @@ def refuses(rank, what):
         Dispatcher(length="ids", sequence_groups=SequenceGroups((1, 2) if rank else (1, 4)))
     if what == "some":
         Dispatcher(length="ids", **{"sequence_groups": cut} if rank == 2 else {})
+    if what == "shards":
+        Dispatcher(length="ids", cut=ContextShards(2 + 2 * (rank == 3), 400))
+    if what == "packs":
+        Dispatcher(length="ids", cut=ContextShards(2, 400 + rank // 3)).dispatch({"ids": ids})
     if what == "own":
         made = Dispatcher(phases=PHASES, fields={"words": "llm:own"}, sequence_groups=cut)
         made.dispatch({"words": ids}, {"patches": [1], "image": [1], "tokens": [4], "text": [3]})

@@ -63,6 +63,27 @@ def test_over_nodes(ranks):
         ranks.run(cases.phases_agree_with_no_exchange, seed, [3, 2, 0, 4], ZIGZAG, arguments)
 
 
+SHARDS = st.sampled_from([
+    {"degree": 2, "pack_tokens": 400, "block": 4},
+    {"degree": 4, "pack_tokens": 120, "block": 16, "schedule": "step"},
+    {"degree": 2, "pack_tokens": 150, "masks": {"full": 1, "window8": 3}, "num_slots": 4},
+    {"degree": 1, "pack_tokens": 400},
+])  # fmt: skip
+
+
+@FEW
+@given(seeds, counts, SHARDS, st.sampled_from(["replicate", "broadcast"]))
+def test_context_shards(ranks, seed, counts, cut, way):
+    assert len(set(ranks.run(cases.context_shards, seed, counts, cut, {"planning": way}))) == 1
+
+
+def test_context_shards_of_whole_nodes(ranks):
+    arguments = {"topology": Topology.uniform(4, 2), "exchange": "node_wise"}
+    for seed in range(3):
+        cut = {"degree": 4, "pack_tokens": 400, "block": 4}
+        assert len(set(ranks.run(cases.context_shards, seed, [3, 2, 0, 4], cut, arguments))) == 1
+
+
 @FEW
 @given(seeds, counts, cuts)
 def test_results_come_home(ranks, seed, counts, cut):
@@ -109,6 +130,8 @@ def test_steps_made_ahead(ranks):
         ("nodes", "UsageError", "sequence_groups needs nodes of equal size"),
         ("settings", "PlanMismatchError", "setting 'pad_to of sequence_groups' (2, not 1)"),
         ("degrees", "PlanMismatchError", "setting 'degrees of sequence_groups' ([1, 4], not [1, 2])"),
+        ("shards", "PlanMismatchError", "setting 'degree of context_shards' (4, not 2)"),
+        ("packs", "PlanMismatchError", "setting 'pack_tokens of context_shards' (401, not 400)"),
         ("some", "PlanMismatchError", "rank 2 of 4 differs from the majority"),
         ("own", "ValueError", "it has 4 of an item of sample 0 (entry 0 of rank 0), 'llm:own' has 3"),
     ],

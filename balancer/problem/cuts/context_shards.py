@@ -80,7 +80,6 @@ class ContextShards(Cut):
     meets: ClassVar[str] = "context shards"
     holder: ClassVar[str] = "replica"
     shares: ClassVar[bool] = True
-    dispatched: ClassVar[bool] = False
     strategies: ClassVar[tuple[str, ...]] = ("context_shards",)
 
     def __post_init__(self) -> None:

@@ -41,9 +41,6 @@ class Cut:
     strategies: ClassVar[tuple[str, ...]] = ()
     """Names of strategies whose ranks share samples so, what is asked for last; there are others of whole samples."""
 
-    dispatched: ClassVar[bool] = True
-    """Whether a dispatcher brings samples to where plans of it say."""
-
     own_slots: ClassVar[bool] = False
     """Whether an encoder cut so has slots of its own, all before the first micro-batch."""
 

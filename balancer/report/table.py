@@ -319,7 +319,7 @@ def _what_caps(name: str, phase: PhaseSummary) -> str:
     steps = f"{phase.capped_steps:,} of {counted(phase.steps, 'step')}"
     worst = f"row {phase.cap_row:,} (from 0), length {phase.cap_length:,}, in step {phase.cap_step:,}"
     whole = phase.holder == "rank"
-    mended = "no plan of whole samples mends that" if whole else "more ranks a replica, or --defer, mend that"
+    mended = "no plan of whole samples mends that" if whole else "replicas of more ranks mend that"
     return (
         f"{name}: in {steps} one sample alone costs more than a {phase.holder}'s fair share; {mended}. "
         f"The worst: {worst}; its {phase.holder} takes {phase.cap_ratio:.2f} times the mean.\n"

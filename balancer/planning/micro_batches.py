@@ -54,6 +54,11 @@ _CLOSE = 256
 
 def plan_slots(problem: Problem, micro_batches: MicroBatches, settings: PlanSettings) -> Found:
     """Plan rank and slot of every sample; where none is relocated, ranks may exchange all their micro-batches."""
+    if not len(problem.costs) and len(problem.batch.dropped) and not micro_batches.allow_empty:
+        raise InfeasibleError(
+            "all {count} samples are longer than {micro_batch_tokens} = {cap}, and {over_long='drop'} leaves them out",
+            count=len(problem.batch.dropped), cap=micro_batches.max_tokens,
+        )  # fmt: skip
     if problem.prompts is not None:
         found = _with_prompts(problem, micro_batches)
     else:
@@ -127,11 +132,6 @@ def _place_slots(
 
 def _schedule(problem: Problem, micro_batches: MicroBatches, time_budget: float) -> Schedule:
     """Lay out the micro-batches of a step."""
-    if not len(problem.costs) and len(problem.batch.dropped) and not micro_batches.allow_empty:
-        raise InfeasibleError(
-            "all {count} samples are longer than {micro_batch_tokens} = {cap}, and {over_long='drop'} leaves them out",
-            count=len(problem.batch.dropped), cap=micro_batches.max_tokens,
-        )  # fmt: skip
     constrained = bool(problem.constraints.names())
     budget = time_budget / 2 if constrained else time_budget
     joint = schedule_jointly(problem, micro_batches, budget)

@@ -93,7 +93,7 @@ class PackFile:
 class PackFolder(PlanFolder):
     """The folder of parts of packs while it is written; see :class:`PlanFolder`."""
 
-    _noun, _verb = "set of packs", "pack"
+    _noun, _whose, _verb = "set of packs", "that of packs", "pack"
     _format, _part_format, _version = PACK_FORMAT, PACK_PART_FORMAT, PACK_VERSION
     _of_part: ClassVar[tuple[str, ...]] = ("file", "rows", "digest")
 

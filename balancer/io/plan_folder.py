@@ -63,7 +63,7 @@ class PlanFolder:
     """
 
     # What a folder of something else than a plan's parts has in place of these.
-    _noun, _verb = "plan", "plan"
+    _noun, _whose, _verb = "plan", "a plan's", "plan"
     _format, _part_format, _version = FORMAT, PART_FORMAT, VERSION
     _of_part: ClassVar[tuple[str, ...]] = ("file", "rows", "first_step", "last_step", "digest")
 
@@ -97,7 +97,7 @@ class PlanFolder:
             except InputError:
                 is_ours = False
             if not is_ours:
-                rule = f"the {MANIFEST} in it is not a {self._noun}'s; choose another folder"
+                rule = f"the {MANIFEST} in it is not {self._whose}; choose another folder"
                 raise InputError(f"{where}: cannot {doing}: {rule}")
         return False
 
@@ -107,7 +107,7 @@ class PlanFolder:
             return []
         found = manifest_of(self._folder)
         if found.get("format") != self._format:
-            whose = f"the {MANIFEST} in it is not a {self._noun}'s"
+            whose = f"the {MANIFEST} in it is not {self._whose}"
             raise InputError(f"{self._where}: cannot write a {self._noun} here: {whose}")
         return self._parts_in_manifest() if found.get("version") == self._version else []
 

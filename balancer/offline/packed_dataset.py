@@ -47,11 +47,13 @@ class PackedDataset:
     ) -> None:
         self._dataset, self._tokens = dataset, tokens
         self.packs = packs if isinstance(packs, Packs) else Packs.load(packs)
-        highest = int(self.packs.rows.values.max(initial=-1))
-        if highest >= len(dataset):
+        rows, lengths = self.packs.rows.values, self.packs.lengths.values
+        self._packed = np.zeros(int(rows.max(initial=-1)) + 1, dtype=np.int64)  # tokens of each row, in all its pieces
+        np.add.at(self._packed, rows, lengths)
+        if len(self._packed) > len(dataset):
             raise UsageError(
                 "{packs} hold row {row}, but {dataset} has {count} rows: it is not what was packed",
-                row=highest, count=len(dataset),
+                row=len(self._packed) - 1, count=len(dataset),
             )  # fmt: skip
 
     def __len__(self) -> int:
@@ -69,7 +71,7 @@ class PackedDataset:
         joined: dict[str, list[Any]] = {}
         for row, start, length in zip(rows, starts, lengths, strict=True):
             sample = self._dataset[row]
-            whole = self._length_of(sample, row, start, length)
+            whole = self._length_of(sample, row)
             for name, values in sample.items():
                 if name not in ("position_ids", "seq_lengths") and _is_a_token(values, whole):
                     joined.setdefault(name, []).extend(values[start : start + length])
@@ -80,16 +82,15 @@ class PackedDataset:
         positions = np.arange(sum(lengths)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         return joined | {"seq_lengths": lengths, "position_ids": positions.tolist()}
 
-    def _length_of(self, sample: Mapping[str, Any], row: int, start: int, length: int) -> int:
+    def _length_of(self, sample: Mapping[str, Any], row: int) -> int:
         """Return the length of a sample; InputError where it is not the one that was packed."""
         if self._tokens not in sample:
             raise InputError(f"row {row} has no column {self._tokens!r}; name the column of tokens: tokens=...")
-        whole, cap = len(sample[self._tokens]), int(self.packs.description["settings"]["tokens"])
-        cut = self.packs.description["settings"]["over_long"] == "cut" and (start > 0 or length == cap)
-        if whole < start + length or (not cut and whole != length) or (cut and length < cap != whole - start):
+        whole = len(sample[self._tokens])
+        if whole != self._packed[row]:
             raise InputError(
-                f"row {row} has {whole} tokens, but tokens {start} to {start + length} of it were packed: the data set "
-                "is another than the log, or has changed; pack it again"
+                f"row {row} has {whole} tokens, but {self._packed[row]} of it were packed: the data set is another than the "
+                "log, or has changed; pack it again"
             )
         return whole
 

@@ -197,6 +197,9 @@ def _grouped(
     fits = pieces <= settings.tokens
     alone = len(pieces) - int(fits.sum())  # each in a pack of its own, whoever packs
     found = pack(pieces[fits], settings.tokens, time_budget=_BUDGET)
+    if found.gap:
+        other = pack(pieces[fits], settings.tokens, "pair_fit")
+        found = min(found, other, key=lambda each: each.num_groups)
     inside = found.group_of_item.astype(np.int64)
     fewest, bound = found.num_groups + alone, found.lower_bound + alone
     per_step = settings.per_step or 1
@@ -215,7 +218,7 @@ def _evened(
     """Return packs, at most `count`, that cost the same as nearly as was found; else those there are.
 
     All but the smallest samples are dealt out evenly in cost. Then each share is one item, and the small samples fill
-    the shares up by best fit. The fewer are left for that, the more even; so each part of the tokens is tried.
+    the shares up by pair fit. The fewer are left for that, the more even; so each part of the tokens is tried.
     """
     best, least = packed, _unevenness(packed, costs)
     order = np.argsort(-lengths, kind="stable")
@@ -232,8 +235,7 @@ def _evened(
         except SolverError:
             continue  # the cap leaves no room for so many samples dealt out by cost
         used, shares = np.unique(shares, return_inverse=True)
-        filled = pack(np.concatenate([_sums(shares, lengths[large], len(used)), lengths[small]]), cap,
-                      "best_fit_decreasing")  # fmt: skip
+        filled = pack(np.concatenate([_sums(shares, lengths[large], len(used)), lengths[small]]), cap, "pair_fit")
         if filled.num_groups > count:
             continue
         group = np.empty(len(lengths), dtype=np.int64)

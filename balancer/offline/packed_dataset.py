@@ -88,10 +88,8 @@ class PackedDataset:
             raise InputError(f"row {row} has no column {self._tokens!r}; name the column of tokens: tokens=...")
         whole = len(sample[self._tokens])
         if whole != self._packed[row]:
-            raise InputError(
-                f"row {row} has {whole} tokens, but {self._packed[row]} of it were packed: the data set is another than the "
-                "log, or has changed; pack it again"
-            )
+            rule = "the data set is another than the log, or has changed; pack it again"
+            raise InputError(f"row {row} has {whole} tokens, but {self._packed[row]} of it were packed: {rule}")
         return whole
 
     def to_datasets(self) -> Any:

@@ -55,13 +55,13 @@ def test_steps_and_what_is_over_long_are_told(run):
 
 @pytest.mark.parametrize(("arguments", "code", "said"), [
     (("--tokens", 60), 1, "row 17: its length 73 is over --tokens = 60 by 13 "),
-    (("--tokens", 60), 1, "--over-long own gives each a pack of its own, --over-long drop leaves them out, --over-long c"),
+    (("--tokens", 60), 1, "--over-long own gives each a pack of its own, --over-long drop leaves them out, --"),
     (("--tokens", 0), 2, "--tokens must be >= 1, got 0"),
     (("--tokens", 60, "--over-long", "split"), 2, "--over-long must be one of 'error', 'own', 'drop', 'cut', got 'sp"),
     (("--tokens", 60, "--per-step", 0), 2, "--per-step must be >= 1, got 0"),
     (("--tokens", 60, "--cost", "padded"), 2, "--cost = 'padded' is no such cost"),
     (("--tokens", 60, "--length", "n_token"), 2, "did you mean 'n_tokens'?"),
-    (("--tokens", 100, "--out", "x.parquet", "--resume"), 2, "one file has no parts to resume; write a folder: x.parqu"),
+    (("--tokens", 100, "--out", "x.parquet", "--resume"), 2, "one file has no parts to resume; write a folder: x"),
     (("--tokens", 100, "--out", "log.parquet"), 2, "the packs would overwrite their log"),
     ((), 2, "Missing option '--tokens'"),
 ])  # fmt: skip
@@ -87,8 +87,9 @@ def test_a_run_that_is_killed_is_gone_on_from(tmp_path, how):
     write_log(tmp_path / "log.parquet", np.tile(LENGTHS, 20))
     line = [sys.executable, "-m", "balancer", "pack", "log.parquet", "--tokens", "100", "--window-rows", "100"]
     # Wherever the signal comes, before the first part or after the last, the end is the same.
-    with subprocess.Popen([*line, "--out", "out/"], cwd=tmp_path, stderr=subprocess.DEVNULL,
-                          stdout=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}) as run:  # fmt: skip
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    here = {"env": os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, "cwd": tmp_path}
+    with subprocess.Popen([*line, "--out", "out/"], **quiet, **here) as run:
         while run.poll() is None and len(list((tmp_path / "out").glob("part-*"))) < 3:
             time.sleep(0.002)
         run.send_signal(how)

@@ -27,7 +27,7 @@ def test_every_token_is_in_one_pack_with_its_label(over_long):
             seen.setdefault(row, {})[start] = pack["input_ids"][at : at + length]
             at += length
         assert at == len(pack["input_ids"])
-    whole = {row: sum((parts[start] for start in sorted(parts)), []) for row, parts in seen.items()}
+    whole = {row: [token for start in sorted(parts) for token in parts[start]] for row, parts in seen.items()}
     wanted = {i: each["input_ids"] for i, each in enumerate(SAMPLES) if each["input_ids"]}
     if over_long == "drop":
         wanted = {i: tokens for i, tokens in wanted.items() if len(tokens) <= 40}

@@ -74,7 +74,8 @@ class PackedDataset:
             whole = self._length_of(sample, row)
             for name, values in sample.items():
                 if name not in ("position_ids", "seq_lengths") and _is_a_token(values, whole):
-                    joined.setdefault(name, []).extend(values[start : start + length])
+                    part = values[start : start + length]
+                    joined.setdefault(name, []).extend(part.tolist() if hasattr(part, "tolist") else part)
         if uneven := [name for name, values in joined.items() if len(values) != sum(lengths)]:
             raise InputError(
                 f"pack {number}: column {uneven[0]!r} has a value for each token of some of rows {rows}, not of all"

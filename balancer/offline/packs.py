@@ -258,19 +258,31 @@ def pack(
     ([[0, 2], [1, 3]], 2, 2)
     """
     settings = PackSettings(tokens, window_rows, over_long, cost, even_cost, per_step)
+    if _are_lengths(log) and out is None:  # as trainers call it, step by step: no file is made of the lengths
+        return _of_lengths(as_int64("lengths", np.asarray(log)), settings)
     kept: list[PackedWindow] = []
+    target = None if out is None else os.fspath(out)
     with tempfile.TemporaryDirectory(prefix="seqbalancer-log-") as folder:
-        source: Any = log
-        if _are_lengths(log):
-            source = {"length": as_int64("lengths", np.asarray(log))}
+        source: Any = {"length": np.asarray(log)} if _are_lengths(log) else log
         if is_table(source):
-            source, length = _written(source, folder), length or ("length" if source is not log else None)
+            source = _written(source, folder)
         opened = open_log(source)
-        target = None if out is None else os.fspath(out)
         totals = pack_run(opened, length, settings, target, resume=resume, overwrite=overwrite, kept=kept.append)
     if target is not None:
         return Packs.load(target)
     return _joined(kept, {"settings": settings.to_json(), "totals": totals.stored()})
+
+
+def _of_lengths(lengths: NDArray[np.int64], settings: PackSettings) -> Packs:
+    """Pack lengths that are in memory."""
+    if lengths.min(initial=0) < 0:
+        row = int(lengths.argmin())
+        raise UsageError(f"{{lengths}}[{row}] must be >= 0, got {lengths[row]}")
+    totals, windows = PackTotals(), []
+    for first in range(0, max(len(lengths), 1), settings.window_rows):
+        windows.append(pack_window(lengths[first : first + settings.window_rows], settings, first))
+        totals.add(windows[-1], settings)
+    return _joined(windows, {"settings": settings.to_json(), "totals": totals.stored()})
 
 
 def _are_lengths(log: Any) -> bool:

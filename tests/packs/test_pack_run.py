@@ -47,6 +47,23 @@ def test_lengths_and_tables_are_packed_as_logs_are(log, kind):
     assert balancer.pack(given, 100).to_arrow().equals(balancer.pack(log, 100).to_arrow())
 
 
+def test_lengths_that_are_none_are_told():
+    with pytest.raises(UsageError, match=r"lengths\[1\] must be >= 0, got -2"):
+        balancer.pack([3, -2], 10)
+    with pytest.raises((ValueError, TypeError), match="lengths"):
+        balancer.pack([3, 2.5], 10)
+    assert len(balancer.pack([], 10)) == 0
+
+
+def test_lengths_in_memory_are_packed_as_a_log_is(log, tmp_path):
+    options = {"window_rows": 300, "per_step": 4, "over_long": "cut"}
+    here, read = balancer.pack(LENGTHS, 60, **options), balancer.pack(log, 60, **options)
+    assert here.to_arrow().equals(read.to_arrow())
+    assert here.description == read.description
+    written = balancer.pack(LENGTHS, 60, **options, out=tmp_path / "packs.parquet")
+    assert written.to_arrow().equals(read.to_arrow())
+
+
 @pytest.mark.parametrize("window", [1, 7, 1000, 5000])
 def test_no_sample_leaves_its_window(log, window):
     packs = balancer.pack(log, 100, window_rows=window)

@@ -34,6 +34,13 @@ def test_every_token_is_in_one_pack_with_its_label(over_long):
     assert whole == wanted
 
 
+def test_arrays_are_joined_to_lists_of_numbers():
+    samples = [{name: np.array(each[name]) for name in ("input_ids", "labels")} for each in SAMPLES]
+    arrays, lists = (PackedDataset(of, balancer.pack(LENGTHS, 100)) for of in (samples, SAMPLES))
+    assert [arrays[i] for i in range(len(arrays))] == [lists[i] for i in range(len(lists))]
+    assert type(arrays[0]["input_ids"][0]) is int
+
+
 def test_packs_are_read_from_a_file_too(tmp_path):
     balancer.pack(LENGTHS, 100).save(tmp_path / "packs.parquet")
     here, read = (PackedDataset(SAMPLES, p) for p in (balancer.pack(LENGTHS, 100), tmp_path / "packs.parquet"))

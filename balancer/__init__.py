@@ -21,6 +21,8 @@ __all__ = [
     "Mesh",
     "MicroBatches",
     "ModuleLayout",
+    "PackedDataset",
+    "Packs",
     "Phase",
     "PipelineStages",
     "Placement",
@@ -39,6 +41,7 @@ __all__ = [
     "load_plans",
     "load_steps",
     "orchestrate",
+    "pack",
     "plan_log",
     "reshard",
     "warmup",
@@ -51,6 +54,10 @@ def __getattr__(name: str) -> Any:
         from balancer.offline import load
 
         return getattr(load, name)
+    if name in ("pack", "Packs", "PackedDataset"):  # so do these
+        from balancer.offline import packed_dataset, packs
+
+        return getattr(packed_dataset if name == "PackedDataset" else packs, name)
     if name == "plan_log":  # it brings in what reports need
         from balancer.report.plan_log import plan_log
 

@@ -48,6 +48,7 @@ _TURNS = {
     60: "packing._schedule_kernels.level partitioning.resplit._resplit",
     200: "bounds._waste context._search.make_exact context.bounds.keys_bound "
     "deferral._search.fill deferral.bounds._least_cover dual_feasible._best_function "
+    "packing.pair_fit._fill "
     "grouping.long_short._least_target grouping.long_short._share_enough partitioning.constrained.exchange._exchange "
     "partitioning.patterns.begin pipeline._cells.deal pipeline._gap_list.list_schedule "
     "rearrangement._largest_send._raise_bound relocation._stand_by.stand_by",

@@ -15,6 +15,7 @@ from solvers.packing.auto import auto
 from solvers.packing.best_fit import best_fit_decreasing
 from solvers.packing.exact import exact
 from solvers.packing.first_fit import first_fit_decreasing
+from solvers.packing.pair_fit import pair_fit
 from solvers.packing.prices import Priced, price_tokens, rests_of_lockstep
 from solvers.packing.schedule import schedule_micro_batches
 from solvers.packing.shares import cut_shares
@@ -23,7 +24,7 @@ from solvers.packing.verify import check_packing
 
 __all__ = ["MOST_BINS", "OBJECTIVES", "PACKERS", "PackingResult", "Priced", "ScheduleResult", "SharesResult", "auto",
            "best_fit_decreasing", "check_packing", "check_schedule", "check_shares", "cut_shares", "exact",
-           "first_fit_decreasing", "pack", "price_tokens", "rests_of_lockstep", "schedule_micro_batches",
+           "first_fit_decreasing", "pack", "pair_fit", "price_tokens", "rests_of_lockstep", "schedule_micro_batches",
            "slots_for", "taken_tokens"]  # fmt: skip
 
 
@@ -42,6 +43,7 @@ PACKERS: dict[str, Packer] = {
     "auto": auto,
     "first_fit_decreasing": first_fit_decreasing,
     "best_fit_decreasing": best_fit_decreasing,
+    "pair_fit": pair_fit,
     "exact": exact,
 }
 """Every method, by name; none reads a clock. Errors and tests derive their lists from it."""

@@ -1,0 +1,110 @@
+"""``balancer pack``: samples of a log joined to packs for fine-tuning, and the packs written."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from balancer.cli.options import json_option, log_argument
+from balancer.cli.parser import command
+from balancer.cli.run import progress, timed
+from balancer.cli.wording import GIVEN_IN
+from balancer.io.log_files import LogPath
+from balancer.io.logs import open_log
+from balancer.offline.pack_window import COST, OVER_LONG, WINDOW_ROWS, PackSettings
+from balancer.offline.packs import PackTotals, pack_run
+from balancer.offline.target import is_parts
+from balancer.report.text import counted, printable
+from solvers import pack
+from solvers.errors import Wording
+
+__all__ = ["pack_command"]
+
+_WORDS = Wording({
+    **{name: f"--{name.replace('_', '-')}" for name in ("tokens", "window_rows", "over_long", "cost", "per_step")},
+    **{f"over_long='{name}'": f"--over-long {name}" for name in OVER_LONG},
+})  # fmt: skip
+
+
+@command("pack", short_help="Join samples to packs for fine-tuning.")
+@log_argument
+@click.option("--tokens", type=int, required=True, metavar="T", help="The most tokens of a pack.")
+@click.option(
+    "--length",
+    metavar="COL[+COL...]",
+    help="Columns whose sum is the length [default: the only integer one, if it looks like lengths].",
+)
+@click.option("--over-long", default="error", show_default=True, metavar="W",
+              help=f"A row over T: {' | '.join(OVER_LONG)} (its own pack, left out, pieces of T).")  # fmt: skip
+@click.option("--window-rows", type=int, default=WINDOW_ROWS, show_default=True, metavar="N",
+              help="So many consecutive rows are packed together; no sample leaves its window.")  # fmt: skip
+@click.option("--per-step", type=int, metavar="N",
+              help="Packs of a step: their number is a multiple; those of a step cost nearly the same.")  # fmt: skip
+@click.option("--even-cost", is_flag=True, help="Packs that cost the same, as far as no more are needed.")
+@click.option("--cost", default=COST, show_default=True, metavar="SPEC",
+              help="What a sample costs, as for balancer plan; a pack costs the sum.")  # fmt: skip
+@click.option("--out", metavar="FILE|DIR/", help="Write the packs: one Parquet file, or a part a window in a folder.")
+@click.option("--overwrite", is_flag=True, help="Replace what is there, if it is anything but these packs.")
+@click.option("--resume", is_flag=True, help="Go on from the parts that a killed run has left in the folder.")
+@json_option
+def pack_command(
+    log: LogPath, length: str | None, out: str | None, overwrite: bool, resume: bool, as_json: bool, **options: Any
+) -> None:
+    """Join the samples of LOG to as few packs of at most T tokens as there are, with a proof of how few can be.
+
+    \b
+    balancer pack log.parquet --tokens 8192 --out packs.parquet
+    balancer pack log.parquet --tokens 8192 --over-long cut --per-step 64 --even-cost --out packs/
+    """  # noqa: D301 (click's mark, not an escape)
+    click.get_current_context().meta[GIVEN_IN] = _WORDS
+    settings = PackSettings(**options)
+    opened = open_log(log)
+    pack([6, 5, 4, 3, 3, 3], 12)  # so that kernels are ready before packing is timed
+    with timed() as seconds, progress(as_json) as tick:
+        try:
+            totals = pack_run(opened, length, settings, out, resume=resume, overwrite=overwrite, tick=tick)
+        except KeyboardInterrupt as error:
+            if out is None or not is_parts(out):
+                raise
+            remedy = f"the same command with --resume goes on from the parts in {out}"
+            raise type(error)("; ".join((*error.args, remedy))) from None
+    if as_json:
+        settled = totals.summary() | {"settings": settings.to_json(), "runtime_s": seconds[0]}
+        click.echo(json.dumps(settled, indent=2))
+        return
+    for line in (f"{opened.path.name}: packs of {settings.tokens:,} tokens", *_told(totals, settings, seconds[0])):
+        click.echo(printable(line))
+    if out is not None:
+        for line in (f"packs written to {out}", *_next_steps(out)):
+            click.echo(printable(line))
+
+
+def _told(totals: PackTotals, settings: PackSettings, seconds: float) -> Iterator[str]:
+    """Say what a run found, a line each."""
+    found = totals.summary()
+    short = totals.packs - totals.lower_bound
+    proof = f"at least {totals.lower_bound:,} are needed: at most {found['gap']:.3%} more" if short else (
+        "no fewer are possible"
+    )  # fmt: skip
+    yield f"  {counted(totals.packs, 'pack')} of {counted(totals.tokens, 'token')}; {proof}"
+    yield f"  {found['waste']:.3%} of what they could hold is empty"
+    yield f"  the most costly pack: {found['cost_max_over_mean']:.3f} times the mean ({settings.model})"
+    if settings.per_step is not None:
+        wait = f"; ranks wait {found['step_idle']:.3%} of the time" if found["step_idle"] is not None else ""
+        less = f", {counted(totals.short_steps, 'step')} of fewer" * bool(totals.short_steps)
+        yield f"  {counted(totals.steps, 'step')} of {counted(settings.per_step, 'pack')}{less}{wait}"
+    if totals.over_long:
+        what = {"own": "in packs of their own", "drop": f"left out, {counted(totals.dropped_tokens, 'token')}",
+                "cut": "cut"}[settings.over_long]  # fmt: skip
+        yield f"  {counted(totals.over_long, 'row')} over {settings.tokens:,} tokens: {what}"
+    if totals.empty:
+        yield f"  {counted(totals.empty, 'empty row')} in no pack"
+    yield f"  {counted(totals.rows, 'row')} in {seconds:.2f} s, {counted(totals.windows, 'window')}"
+
+
+def _next_steps(out: str) -> Iterator[str]:
+    """Say what to do with packs that were written."""
+    yield "to train on them, in place of the tokenized data set:"
+    yield "  from balancer import PackedDataset"
+    yield f"  packed = PackedDataset(dataset, {out!r})"

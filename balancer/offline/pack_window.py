@@ -1,0 +1,303 @@
+"""One window of a log packed: consecutive rows into as few packs as fit, and the proof of how few there can be."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.cost import CostModel, parse_cost
+from solvers import pack, partition
+from solvers.arguments import as_count
+from solvers.errors import (
+    ArgumentError,
+    InfeasibilityCertificate,
+    InfeasibleError,
+    Named,
+    SolverError,
+    UsageError,
+    Wording,
+)
+
+__all__ = ["OVER_LONG", "PackSettings", "PackedWindow", "pack_window"]
+
+OVER_LONG = ("error", "own", "drop", "cut")
+"""What a sample over the tokens of a pack gets."""
+
+WINDOW_ROWS = 1 << 20
+COST = "quadratic:a=24576,b=1"
+"""By default, what a sample costs: of a model of 4,096 hidden units, attention inside documents."""
+
+_BUDGET = 0.05  # seconds' worth of search in a window, counted
+_LEFT_OVER = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4)  # of all tokens: small samples that fill up packs which are even in cost
+
+
+@dataclass(frozen=True, slots=True)
+class PackSettings:
+    """How a log is packed.
+
+    Attributes
+    ----------
+    tokens : int
+        The most tokens of a pack.
+    window_rows : int
+        So many consecutive rows are packed together; no sample leaves its window.
+    over_long : str
+        A name in :data:`OVER_LONG`.
+    cost : str
+        What a sample costs, as :func:`balancer.cost.parse_cost` reads it; a pack costs the sum.
+    even_cost : bool
+        Packs that cost the same, as far as no more of them are needed.
+    per_step : int or None
+        Packs of a step: their number is a multiple of it, and those of a step cost nearly the same.
+    """
+
+    tokens: int
+    window_rows: int = WINDOW_ROWS
+    over_long: str = "error"
+    cost: str = COST
+    even_cost: bool = False
+    per_step: int | None = None
+    model: CostModel = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        as_count("tokens", self.tokens)
+        as_count("window_rows", self.window_rows)
+        if self.per_step is not None:
+            as_count("per_step", self.per_step)
+        if self.over_long not in OVER_LONG:
+            raise ArgumentError("over_long", f"be one of {', '.join(map(repr, OVER_LONG))}", repr(self.over_long))
+        model = parse_cost(self.cost)
+        if not model.additive or model.needs_prefixes:
+            raise UsageError("packs cost the sum of their samples; {cost} = '{model}' is no such cost", model=model)
+        object.__setattr__(self, "model", model)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as the description of a file of packs holds them."""
+        names = ("tokens", "window_rows", "over_long", "even_cost", "per_step")
+        return {name: getattr(self, name) for name in names} | {"cost": str(self.model)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedWindow:
+    """The packs of a window: pack i is pieces ``offsets[i]..offsets[i + 1] - 1``, in the order of their rows."""
+
+    offsets: NDArray[np.int64]  # int64[p + 1]
+    rows: NDArray[np.int64]  # int64[k]: the row of each piece, in the log
+    starts: NDArray[np.int64]  # int64[k]: where in its sample it begins; 0 but for later pieces of one that was cut
+    lengths: NDArray[np.int64]  # int64[k]: at least 1
+    costs: NDArray[np.int64]  # int64[p]: of each pack
+    steps: NDArray[np.int64]  # int64[p]: ascending from 0 with `per_step`, else empty
+    lower_bound: int  # proven: no packs of this window, under the same settings, are fewer
+    num_rows: int  # rows of the window, and how many of them are
+    empty: int  # of length 0, and in no pack
+    over_long: int  # over the tokens of a pack
+    dropped_tokens: int  # of those left out
+
+    @property
+    def num_packs(self) -> int:
+        """Number of packs."""
+        return len(self.offsets) - 1
+
+    @property
+    def tokens(self) -> NDArray[np.int64]:
+        """Tokens of each pack."""
+        total = np.concatenate([[0], np.cumsum(self.lengths)])
+        return np.diff(total[self.offsets])
+
+
+def pack_window(lengths: NDArray[np.int64], settings: PackSettings, first_row: int = 0) -> PackedWindow:
+    """Pack consecutive rows.
+
+    Parameters
+    ----------
+    lengths : int64[n]
+        Non-negative. Rows of length 0 hold nothing to train on, and are in no pack.
+    settings : PackSettings
+    first_row : int
+        The number of the first of these rows in their log.
+
+    Returns
+    -------
+    PackedWindow
+        Never more packs than first fit or best fit decreasing. With `per_step` of N, a multiple of N, as far as there
+        are samples for it, and the bound is that multiple too.
+
+    Raises
+    ------
+    InfeasibleError
+        Naming the first row over `tokens`, unless `over_long` says what becomes of it.
+
+    Notes
+    -----
+    O(n log n) time, O(n) memory; no clock is read.
+
+    References
+    ----------
+    Martello & Toth, "Knapsack Problems", chapter 8, 1990: the bound L2. Ding et al., "Fewer truncations improve
+    language modeling", 2024: best fit decreasing for training, as trainers pack.
+    """
+    over = lengths > settings.tokens
+    if over.any() and settings.over_long == "error":
+        raise _over_long(lengths, over, settings.tokens, first_row)
+    used = np.flatnonzero((lengths > 0) & ~over) if settings.over_long == "drop" else np.flatnonzero(lengths)
+    rows, starts, pieces = _pieces(lengths, used, settings)
+    try:
+        costs = settings.model.sample_costs(pieces)
+    except UsageError as error:  # a cost that does not fit: it names the piece
+        raise error.in_words(Wording({"sample": "row"}, {"row": lambda i: int(rows[i]) + first_row})) from None
+    group, bound = _grouped(pieces, costs, settings)
+    # Within a pack, pieces keep the log's order; packs come in the order that suits their steps.
+    by_group = np.argsort(group, kind="stable")
+    counts = np.bincount(group, minlength=int(group.max(initial=-1)) + 1)
+    pack_costs = _sums(group, costs, len(counts))
+    order, steps = _ordered(by_group, counts, pack_costs, settings.per_step)
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    at = np.argsort(place[group], kind="stable")
+    return PackedWindow(
+        offsets=np.concatenate([[0], np.cumsum(counts[order])]).astype(np.int64), rows=rows[at] + first_row,
+        starts=starts[at], lengths=pieces[at], costs=pack_costs[order], steps=steps, lower_bound=bound,
+        num_rows=len(lengths), empty=int((lengths == 0).sum()), over_long=int(over.sum()),
+        dropped_tokens=int(lengths[over].sum()) if settings.over_long == "drop" else 0,
+    )  # fmt: skip
+
+
+def _over_long(lengths: NDArray[np.int64], over: NDArray[np.bool_], cap: int, first_row: int) -> InfeasibleError:
+    """Return the error about samples that no pack can hold."""
+    row = int(np.argmax(over))
+    return InfeasibleError(
+        "no pack can hold {row}: its length {length} is over {tokens} = {cap} by {by} (rows over it: {count})",
+        InfeasibilityCertificate("cap", [first_row + row], [], int(lengths[row]), cap),
+        ["{over_long='own'} gives each a pack of its own", "{over_long='drop'} leaves them out",
+         "{over_long='cut'} cuts them into pieces of so many tokens"],
+        row=Named("row", first_row + row), length=int(lengths[row]), cap=cap, by=int(lengths[row]) - cap,
+        count=int(over.sum()),
+    )  # fmt: skip
+
+
+def _pieces(
+    lengths: NDArray[np.int64], used: NDArray[np.int64], settings: PackSettings
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return row, start and length of what is packed: whole samples, or pieces where they are cut."""
+    whole = lengths[used]
+    if settings.over_long != "cut" or not (whole > settings.tokens).any():
+        return used, np.zeros(len(used), dtype=np.int64), whole
+    count = -(-whole // settings.tokens)
+    rows = np.repeat(used, count)
+    number = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)  # of each piece in its sample
+    starts = number * settings.tokens
+    return rows, starts, np.minimum(np.repeat(whole, count) - starts, settings.tokens)
+
+
+def _grouped(
+    pieces: NDArray[np.int64], costs: NDArray[np.int64], settings: PackSettings
+) -> tuple[NDArray[np.int64], int]:
+    """Return the pack of each piece, and the proven least number of packs."""
+    fits = pieces <= settings.tokens
+    alone = len(pieces) - int(fits.sum())  # each in a pack of its own, whoever packs
+    found = pack(pieces[fits], settings.tokens, time_budget=_BUDGET)
+    if found.gap:
+        other = pack(pieces[fits], settings.tokens, "pair_fit")
+        found = min(found, other, key=lambda each: each.num_groups)
+    inside = found.group_of_item.astype(np.int64)
+    fewest, bound = found.num_groups + alone, found.lower_bound + alone
+    per_step = settings.per_step or 1
+    wanted, bound = (min(-(-each // per_step) * per_step, len(pieces)) for each in (fewest, bound))
+    if settings.even_cost:
+        inside = _evened(pieces[fits], costs[fits], settings.tokens, wanted - alone, inside)
+    group = np.empty(len(pieces), dtype=np.int64)
+    group[fits] = inside
+    group[~fits] = np.arange(alone) + int(inside.max(initial=-1)) + 1
+    return _split(group, costs, wanted), bound
+
+
+def _evened(
+    lengths: NDArray[np.int64], costs: NDArray[np.int64], cap: int, count: int, packed: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return packs, at most `count`, that cost the same as nearly as was found; else those there are.
+
+    All but the smallest samples are dealt out evenly in cost. Then each share is one item, and the small samples fill
+    the shares up by pair fit. The fewer are left for that, the more even; so each part of the tokens is tried.
+    """
+    best, least = packed, _unevenness(packed, costs)
+    order = np.argsort(-lengths, kind="stable")
+    held = np.cumsum(lengths[order])
+    for left_over in _LEFT_OVER:
+        large = order[: int(np.searchsorted(held, held[-1] * (1 - left_over)))] if len(order) else order
+        if not len(large) or count < 1:
+            continue
+        small = order[len(large) :]
+        try:
+            shares = partition(
+                costs[large], count, "lpt", sizes=lengths[large], caps=np.full(count, cap)
+            ).group_of_item.astype(np.int64)
+        except SolverError:
+            continue  # the cap leaves no room for so many samples dealt out by cost
+        used, shares = np.unique(shares, return_inverse=True)
+        filled = pack(np.concatenate([_sums(shares, lengths[large], len(used)), lengths[small]]), cap, "pair_fit")
+        if filled.num_groups > count:
+            continue
+        group = np.empty(len(lengths), dtype=np.int64)
+        group[large] = filled.group_of_item[: len(used)][shares]
+        group[small] = filled.group_of_item[len(used) :]
+        if (found := _unevenness(group, costs)) < least:
+            best, least = group, found
+    return best
+
+
+def _sums(group: NDArray[np.int64], values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Return the sum of the values of each group, exactly."""
+    sums = np.zeros(count, dtype=np.int64)
+    np.add.at(sums, group, values)
+    return sums
+
+
+def _unevenness(group: NDArray[np.int64], costs: NDArray[np.int64]) -> tuple[int, float]:
+    """Return the cost of the largest group, and then what tells apart packings whose largest is one sample."""
+    sums = _sums(group, costs, int(group.max(initial=-1)) + 1)
+    return int(sums.max(initial=0)), float(sums.astype(np.float64).std()) if len(sums) else 0.0
+
+
+def _split(group: NDArray[np.int64], costs: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Split the most costly packs of several samples in two until there are `count`, one fewer than `per_step` times.
+
+    Halves are as even in cost as the largest first gives. O(n) time for each of them, which are fewer than a step has.
+    """
+    there = int(group.max(initial=-1)) + 1
+    if there >= count:
+        return group
+    sums = _sums(group, costs, count)
+    sizes = np.bincount(group, minlength=count)
+    for new in range(there, count):
+        old = int(np.where(sizes > 1, sums, -1).argmax())
+        inside = np.flatnonzero(group == old)
+        halves: tuple[list[int], list[int]] = [], []
+        loads = [0, 0]
+        for item in inside[np.argsort(-costs[inside], kind="stable")].tolist():
+            to = int(loads[1] < loads[0]) if halves[0] else 0
+            halves[to].append(item)
+            loads[to] += int(costs[item])
+        group[halves[1]] = new
+        sums[[old, new]] = loads
+        sizes[[old, new]] = len(halves[0]), len(halves[1])
+    return group
+
+
+def _ordered(
+    by_group: NDArray[np.int64], counts: NDArray[np.int64], costs: NDArray[np.int64], per_step: int | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return packs in the order of their first rows, and their steps; packs of a step are those of nearly one cost.
+
+    Steps come in the order of their first rows too, but a short one is the last.
+    """
+    firsts = by_group[np.cumsum(counts) - counts] if len(counts) else np.empty(0, dtype=np.int64)
+    if per_step is None:
+        return np.argsort(firsts, kind="stable"), np.empty(0, dtype=np.int64)
+    by_cost = np.lexsort((firsts, -costs))
+    begins = np.arange(0, len(by_cost), per_step)
+    first_of_step = np.minimum.reduceat(firsts[by_cost], begins) if len(begins) else begins
+    is_short = begins + per_step > len(by_cost)
+    step_order = np.lexsort((first_of_step, is_short))
+    order = np.concatenate([by_cost[begins[k] : begins[k] + per_step] for k in step_order]) if len(begins) else by_cost
+    return order, np.arange(len(order)) // per_step

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
-for package in ("datasets", "transformers", "trl"):
+for package in ("accelerate", "datasets", "lightning", "torchdata", "transformers", "trl"):
     pytest.importorskip(package)
 
 import numpy as np  # noqa: E402

@@ -153,6 +153,11 @@ class ShardRows:
         first, end = self._seen_by(mine, kind)
         return KeyRows(token, sends, places, own, np.searchsorted(token, first), np.searchsorted(token, end))
 
+    def most_rows_held(self) -> int:
+        """Return the most rows that a rank holds in a layer of any kind. O(g p) a kind."""
+        needs = (self._needed(rank, kind) for rank in range(self.num_ranks) for kind in range(len(self.masks)))
+        return max(int((end - first).sum()) for first, end in needs)
+
     def _needed(self, rank: int, kind: int) -> tuple[Ints, Ints]:
         """Return the tokens whose keys a rank's queries see, as intervals that do not touch: first, and one behind."""
         mine = self.rank == rank

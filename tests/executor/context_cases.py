@@ -205,12 +205,12 @@ def of_a_plan(rank, seed):
     cut = balancer.ContextShards(2, int(lengths.max()) + 60, block=2, masks={"full": 1, "window4": 2})
     plan = balancer.balance(lengths, dist.get_world_size(), cost="quadratic:a=9,b=1", cut=cut)
     replicas = [dist.new_group(list(range(first, first + 2))) for first in range(0, dist.get_world_size(), 2)]
-    total = 0
+    total, exchange = 0, None
     for slot in range(plan.num_slots):
         rows = ShardRows.from_plan(plan, slot, rank // 2)
         if not len(rows.lengths):
             continue
-        exchange = ContextExchange(rows, replicas[rank // 2])
+        exchange = ContextExchange(rows, exchange or replicas[rank // 2])
         held = plan.pieces_on_rank(rank, slot)
         assert len(exchange.index) == int((held.stop - held.start).sum())
         whole = torch.arange(int(rows.lengths.sum()), dtype=torch.float64)
@@ -238,6 +238,40 @@ def shifted_loss(rank, seed):
     torch.testing.assert_close(mine, alone, rtol=1e-12, atol=1e-12)
 
 
+def one_has_nothing(rank):
+    """A pack of which the last rank has no token: it joins forward and backward, and gets nothing."""
+    size = dist.get_world_size()
+    cuts = np.linspace(0, 40, size, dtype=np.int64)  # a part for every rank but the last
+    document = np.zeros(size - 1, dtype=np.int64)
+    rows = ShardRows(np.array([40]), np.arange(size - 1), document, cuts[:-1], cuts[1:], size, {"full": 1})
+    exchange = ContextExchange(rows)
+    key = torch.arange(40.0, dtype=torch.float64)[:, None].repeat(1, 2)
+    mine = key[exchange.index].requires_grad_()
+    found = exchange.gather(mine)
+    (found.sum() + mine[:0].sum()).backward()
+    assert torch.equal(found, key[: 0 if rank == size - 1 else cuts[rank + 1]])
+    assert (mine.grad == size - 1 - rank).all()  # of each part, those behind it see every token
+
+
+def balances_pytorch(rank, seed):
+    """PyTorch's own sharding, by its load balancer of documents: this rank's tokens, and all of them put back."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.experimental._attention import _context_parallel_shard, context_parallel_unshard
+
+    from balancer.compat.torch_context import DocumentLoadBalancer
+
+    found = _shards(seed, {"full": 1}, False)[0]
+    exchange, load_balancer = ContextExchange(found), DocumentLoadBalancer(found)
+    mesh, total = init_device_mesh("cpu", (dist.get_world_size(),)), len(exchange.restore_index)
+    batch = torch.arange(2 * total, dtype=torch.float64).reshape(2, total)  # unlike from row to row
+    mine, alone = _context_parallel_shard(mesh, [batch.clone(), batch[0].clone()], [1, 0], load_balancer)
+    assert torch.equal(mine, batch[:, exchange.index])
+    assert torch.equal(alone, batch[0, exchange.index])
+    (back,) = context_parallel_unshard(mesh, [mine], [1], load_balancer)
+    assert torch.equal(back, batch)
+    assert torch.equal(load_balancer.indices(restore=True), exchange.restore_index)
+
+
 def refuses(rank, what):
     found, _, _, _ = _shards(3, {"full": 1}, False)
     if what == "others":
@@ -247,6 +281,12 @@ def refuses(rank, what):
         ContextExchange(found, masks={"window2": 1})
     if what == "size":
         ContextExchange(solvers.context_shards([8, 8], 2))
+    if what == "cap":
+        exchange = ContextExchange(found, max_rows_held=found.max_rows_held)
+        assert exchange.rows.most_rows_held() == found.max_rows_held
+        ContextExchange(found, exchange, max_rows_held=found.max_rows_held - 1)
+    if what == "failed":
+        ContextExchange(None if rank == 2 else found)
     if what == "type":
         ContextExchange([1, 2])
     exchange = ContextExchange(found)

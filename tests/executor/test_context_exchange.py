@@ -66,6 +66,7 @@ def test_packs_of_a_plan():
         ("others", "PlanMismatchError", "rank 2 of 4 holds other shards, or masks, than the majority"),
         ("masks", "UsageError", "the shards were made for other masks or another prefix than window2"),
         ("size", "ArgumentError", "group must have the 2 ranks that share the pack, got 4"),
+        ("cap", "ArgumentError", "rows at least that a rank holds"),
         ("type", "ArgumentTypeError", "shards must be what solvers.context_shards returns"),
         ("rows", "ArgumentError", "rows of this rank"),
         ("kind", "ArgumentError", "kind must be one of full, got 'window2'"),
@@ -79,6 +80,18 @@ def test_bad_input_is_a_line_on_all_ranks(what, name, text):
     said = str(failed.value)
     assert said.count(f"{name}: ") >= 4
     assert text in said
+
+
+def test_all_ranks_hear_of_one_whose_shards_cannot_be_used():
+    with Ranks(4) as four:
+        for rank, (name, blamed, text) in enumerate(four.errors(cases.refuses, "failed")):
+            assert name == ("ArgumentTypeError" if rank == 2 else "PeerError")
+            assert rank == 2 or blamed == (2,)
+            assert rank == 2 or "rank 2 could not take the shards: ArgumentTypeError: shards must be what" in text
+
+
+def test_a_rank_without_a_token_joins(ranks):
+    ranks.run(cases.one_has_nothing)
 
 
 def test_a_rank_that_is_lost_is_named_by_all():

@@ -5,7 +5,7 @@
 Four ranks on gloo, on this machine, in float64. Lengths are those of `data/prolong_documents.parquet`, shortened so
 that it runs in seconds; every pack is filled with documents, and cut so that ranks compute the same and receive little.
 Layers see all of a document before a token, or a window of it, by turns; each kind gathers its own rows of keys and
-values. Printed are losses, how far weights are from those of one rank, and the rows that the busiest rank receives in a layer.
+values. Printed are losses, how far weights are from those of one rank, and what the busiest rank receives in a layer.
 """
 
 from pathlib import Path
@@ -149,9 +149,10 @@ def show(rank):
     dist.all_reduce(received, dist.ReduceOp.MAX)
     for number, (loss, wanted, apart, _) in enumerate(steps):
         if rank == 0:
-            rows = ", ".join(f"{kind} {most}" for kind, most in zip(MASKS, received[number].tolist(), strict=True))
+            most = zip(MASKS, received[number].tolist(), strict=True)
+            rows = ", ".join(f"{kind} {count}" for kind, count in most)
             print(f"step {number}: loss {loss:.9f}, on one rank {wanted:.9f}; weights differ by {apart:.0e}; the "
-                  f"busiest rank receives {rows} rows a layer, of an all-gather {TOKENS - TOKENS // ranks}")  # fmt: skip
+                  f"busiest rank receives {rows} rows a layer, by all-gather {TOKENS - TOKENS // ranks}")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from balancer.executor.context_rows import ShardRows
 from solvers.context import ContextShardsResult
 from solvers.errors import UsageError
 
-__all__ = ["TRIED", "DocumentLoadBalancer"]
+__all__ = ["DocumentLoadBalancer"]
 
 TRIED = ("2.13",)
 """Releases of PyTorch whose load balancers are as this one is."""

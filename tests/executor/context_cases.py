@@ -173,6 +173,22 @@ def kernels_inputs(rank, seed, kind):
     return ""
 
 
+def flexes(rank, seed, kind):
+    """PyTorch's attention by a function of query and key gives what the dense mask gives; forward, uncompiled."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    exchange = ContextExchange(_shards(seed, {kind: 1}, False)[0], masks={kind: 1})
+    mask = exchange.dense_mask(kind)
+    torch.manual_seed(seed + rank)
+    query = torch.randn(len(mask), HEADS, SIZE)
+    keys, values = exchange.gather(*torch.randn(2, len(mask), KV_HEADS, SIZE), kind=kind)
+    blocks = create_block_mask(exchange.mask_mod(kind), None, None, *mask.shape, device="cpu")
+    rows = (each.transpose(0, 1)[None] for each in (query, keys, values))
+    found = flex_attention(*rows, block_mask=blocks, enable_gqa=True, scale=1.0)
+    wanted = attention(query, keys, values, mask)
+    torch.testing.assert_close(found[0].transpose(0, 1).reshape(len(mask), WIDTH), wanted)
+
+
 def dtypes(rank, seed):
     """Rows of several dtypes and shapes go in one message; gradients of halves are summed in float32."""
     found, _, lengths, _ = _shards(seed, {"full": 1}, False)

@@ -45,6 +45,11 @@ def test_what_kernels_take_says_what_the_mask_says(ranks, kind):
     assert all("several parts of document" in text for text in told if text)
 
 
+def test_flex_attention_takes_the_mask(ranks):
+    for kind in ("full", "window3"):
+        ranks.run(cases.flexes, 1, kind)
+
+
 def test_dtypes_and_sums_in_float32(ranks):
     for seed in range(4):
         ranks.run(cases.dtypes, seed)

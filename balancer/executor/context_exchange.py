@@ -84,10 +84,11 @@ class _Wire:
         receives = [len(place) if rank != self.rank else 0 for rank, place in enumerate(keys.places)]
         return [len(each) for each in keys.sends], receives
 
-    def begin(
-        self, tensors: Sequence[Tensor], sends: Sequence[int], receives: Sequence[int]
-    ) -> Callable[[], list[Tensor]]:
+    def begin(self, kind: str, tensors: Sequence[Tensor], back: bool = False) -> Callable[[], list[Tensor]]:
         """Begin to send rows of several tensors, rank after rank, in one message; return what waits for what comes."""
+        sends, receives = reversed(self.counts(kind)) if back else self.counts(kind)
+        if not self.keys(kind).total_received:  # all ranks know that no rank waits for any
+            return lambda: list(tensors)
         count, arriving = sum(sends), sum(receives)
         widths = [math.prod(each.shape[1:]) * each.element_size() for each in tensors]
         packed = torch.cat([_as_bytes(each, count) for each in tensors], dim=1).reshape(-1)
@@ -149,7 +150,8 @@ class ContextExchange:
 
     Notes
     -----
-    O(g c log p + T) for each kind of layer, once. A gather is one all-to-all of the rows alone.
+    O(g c log p + T) for each kind of layer, once. A gather is one all-to-all of the rows alone, none
+    where no rank needs any.
     """
 
     peers: Collectives
@@ -288,7 +290,7 @@ class PendingGather:
         self._wire, self._kind, self._tensors = wire, kind, tensors
         rows = wire.rows(kind, tensors[0].device)
         sent = [tensor.detach().index_select(0, rows.sends) for tensor in tensors]
-        self._come = wire.begin(sent, *wire.counts(kind))
+        self._come = wire.begin(kind, sent)
 
     @property
     def local_queries(self) -> Tensor:
@@ -325,12 +327,12 @@ class _Gather(torch.autograd.Function):
         found: list[Tensor | None] = [None] * len(gradients)
         if not wanted:
             return None, None, None, *found
-        rows, (receives, sends) = wire.rows(ctx.kind, gradients[wanted[0]].device), wire.counts(ctx.kind)
+        rows, came_from = wire.rows(ctx.kind, gradients[wanted[0]].device), wire.counts(ctx.kind)[0]
         sent = [gradients[i].index_select(0, rows.places) for i in wanted]
-        for i, arrived in zip(wanted, wire.begin(sent, sends, receives)(), strict=True):
+        for i, arrived in zip(wanted, wire.begin(ctx.kind, sent, back=True)(), strict=True):
             dtype, shape = ctx.given[i]
             total = arrived.new_zeros(shape, dtype=torch.promote_types(dtype, torch.float32))
-            for rank, part in enumerate(arrived.split(receives)):  # in order of ranks, so that sums repeat
+            for rank, part in enumerate(arrived.split(came_from)):  # in order of ranks, so that sums repeat
                 if rank == wire.rank:
                     total[rows.own] += gradients[i][rows.own_places].to(total.dtype)
                 else:

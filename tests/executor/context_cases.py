@@ -129,6 +129,7 @@ def agrees_with_one_process(rank, seed, masks, checkpoints=False, overlaps=False
         torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-9, atol=1e-9)
     for k, kind in enumerate(kinds):
         assert exchange.keys(kind).received == found.received[k, rank]
+        assert exchange.keys(kind).total_received == found.received[k].sum()
     _check_indices(exchange, rank, lengths)
     return received
 
@@ -267,6 +268,19 @@ def one_has_nothing(rank):
     (found.sum() + mine[:0].sum()).backward()
     assert torch.equal(found, key[: 0 if rank == size - 1 else cuts[rank + 1]])
     assert (mine.grad == size - 1 - rank).all()  # of each part, those behind it see every token
+
+
+def needs_nothing(rank):
+    """Whole documents on every rank: one rank gathers, forward and backward, and waits for none of the others."""
+    size = dist.get_world_size()
+    exchange = ContextExchange(solvers.context_shards([12] * size, size))
+    if rank == 0:
+        rows = torch.randn(12, 2, requires_grad=True)
+        found = exchange.gather(rows)
+        assert torch.equal(found, rows)
+        found.sum().backward()
+        assert (rows.grad == 1).all()
+    return exchange.keys().total_received
 
 
 def balances_pytorch(rank, seed):

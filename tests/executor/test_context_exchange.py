@@ -95,6 +95,10 @@ def test_all_ranks_hear_of_one_whose_shards_cannot_be_used():
             assert rank == 2 or "rank 2 could not take the shards: ArgumentTypeError: shards must be what" in text
 
 
+def test_nobody_waits_where_no_rank_needs_anothers_rows(ranks):
+    assert not any(ranks.run(cases.needs_nothing))
+
+
 def test_a_rank_without_a_token_joins(ranks):
     ranks.run(cases.one_has_nothing)
 

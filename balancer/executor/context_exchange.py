@@ -13,7 +13,8 @@ from torch import Tensor
 
 from balancer.executor.collectives import Collectives
 from balancer.executor.context_rows import KeyRows, ShardRows
-from balancer.executor.errors import PlanMismatchError, against_majority, listed
+from balancer.executor.errors import PeerError, PlanMismatchError, against_majority, listed, summary
+from balancer.planning.broadcast import words_of
 from solvers.context import ContextShardsResult
 from solvers.errors import ArgumentError, UsageError
 
@@ -48,7 +49,7 @@ class _Wire:
     """What moves rows between the ranks of a pack, and what each kind of layer moves."""
 
     def __init__(self, rows: ShardRows, peers: Collectives) -> None:
-        self.rank, self._rows, self._peers = peers.rank, rows, peers
+        self.rank, self._rows, self.peers = peers.rank, rows, peers
         self._kinds: dict[str, KeyRows] = {}
         self._on_device: dict[tuple[str, torch.device], _Rows] = {}
 
@@ -83,25 +84,25 @@ class _Wire:
         receives = [len(place) if rank != self.rank else 0 for rank, place in enumerate(keys.places)]
         return [len(each) for each in keys.sends], receives
 
-    def begin(
-        self, tensors: Sequence[Tensor], sends: Sequence[int], receives: Sequence[int]
-    ) -> Callable[[], list[Tensor]]:
+    def begin(self, kind: str, tensors: Sequence[Tensor], back: bool = False) -> Callable[[], list[Tensor]]:
         """Begin to send rows of several tensors, rank after rank, in one message; return what waits for what comes."""
+        sends, receives = reversed(self.counts(kind)) if back else self.counts(kind)
+        if not self.keys(kind).total_received:  # all ranks know that no rank waits for any
+            return lambda: list(tensors)
         count, arriving = sum(sends), sum(receives)
         widths = [math.prod(each.shape[1:]) * each.element_size() for each in tensors]
         packed = torch.cat([_as_bytes(each, count) for each in tensors], dim=1).reshape(-1)
         arrived = packed.new_empty(arriving * sum(widths))
         sent, received = ([sum(widths) * each for each in counts] for counts in (sends, receives))
-        end = self._peers.begin_all_to_all(packed, sent, received, arrived)
+        end = self.peers.begin_all_to_all(packed, sent, received, arrived)
 
         def come() -> list[Tensor]:
             end()
             parts = arrived.reshape(arriving, sum(widths)).split(widths, dim=1)
+            if len(parts) > 1:  # into memory of their own, as a dtype wants its numbers aligned
+                parts = tuple(part.clone(memory_format=torch.contiguous_format) for part in parts)
             return [
-                part.clone(memory_format=torch.contiguous_format)
-                .reshape(-1)
-                .view(each.dtype)
-                .reshape(arriving, *each.shape[1:])
+                part.reshape(-1).view(each.dtype).reshape(arriving, *each.shape[1:])
                 for part, each in zip(parts, tensors, strict=True)
             ]
 
@@ -115,16 +116,22 @@ class ContextExchange:
     ----------
     shards : ContextShardsResult or ShardRows
         What :func:`solvers.context_shards` found, or :meth:`ShardRows.from_plan` of a plan; the same on all ranks.
-    group : ProcessGroup, optional
-        The ranks that share the pack, in the order of its ranks; by default all.
+    group : ProcessGroup or ContextExchange, optional
+        The ranks that share the pack, in the order of its ranks; by default all. Or the exchange of a pack before,
+        whose ranks are these: no group is made then, which takes longer than a step.
     masks, prefix : optional
         Those the shards were made with: layers by what their queries see.
+    max_rows_held : int, optional
+        The most rows of keys that a rank may hold in a layer, as for :func:`solvers.context_shards`.
     timeout : timedelta
-        How long a rank is waited for.
+        How long a rank is waited for; that of the exchange before, if it is given.
 
     Attributes
     ----------
     rows : ShardRows
+    rank : int
+    peers : Collectives
+        What ranks exchange by.
     index : Tensor, int64[c]
         The tokens of this rank, numbered through the pack's documents: ``inputs[index]`` are its inputs.
     positions : Tensor, int64[c]
@@ -135,26 +142,40 @@ class ContextExchange:
     Raises
     ------
     ArgumentError, UsageError
-        Shards of other masks, or of another number of ranks than the group has.
+        Shards of other masks, of another number of ranks than the group has, or that hold more rows.
+    PeerError
+        Another rank's shards could not be used, and why.
     PlanMismatchError
         On all ranks, where they hold different shards; nothing has been exchanged then.
 
     Notes
     -----
-    O(g c log p + T) for each kind of layer, once. A gather is one all-to-all of the rows alone.
+    O(g c log p + T) for each kind of layer, once. A gather is one all-to-all of the rows alone, none
+    where no rank needs any.
     """
+
+    peers: Collectives
 
     def __init__(
         self, shards: ContextShardsResult | ShardRows, group: Any = None, *, masks: Mapping[str, int] | None = None,
-        prefix: ArrayLike | None = None, timeout: timedelta = timedelta(minutes=10),
+        prefix: ArrayLike | None = None, max_rows_held: int | None = None, timeout: timedelta = timedelta(minutes=10),
     ) -> None:  # fmt: skip
-        rows = shards if isinstance(shards, ShardRows) else ShardRows.from_result(shards, masks, prefix)
-        group = dist.group.WORLD if group is None else group
-        if (size := dist.get_world_size(group)) != rows.num_ranks:
-            raise ArgumentError("group", f"have the {rows.num_ranks} ranks that share the pack", size)
-        peers = Collectives(group, timeout, "context-parallel rank")
-        self.rows, self.rank, self._wire = rows, peers.rank, _Wire(rows, peers)
-        _agree(peers, rows.digest())
+        # Peers are there before shards are looked at, so that the others hear of a rank whose shards cannot be used.
+        if isinstance(group, ContextExchange):
+            peers = group.peers
+        else:
+            peers = Collectives(dist.group.WORLD if group is None else group, timeout, "context-parallel rank")
+
+        def checked() -> ShardRows:
+            rows = shards if isinstance(shards, ShardRows) else ShardRows.from_result(shards, masks, prefix)
+            if peers.size != rows.num_ranks:
+                raise ArgumentError("group", f"have the {rows.num_ranks} ranks that share the pack", peers.size)
+            if max_rows_held is not None and (most := rows.most_rows_held()) > max_rows_held:
+                raise ArgumentError("max_rows_held", f"be the {most} rows at least that a rank holds", max_rows_held)
+            return rows
+
+        rows = _agreed(peers, checked)
+        self.rows, self.rank, self.peers, self._wire = rows, peers.rank, peers, _Wire(rows, peers)
         tokens = rows.tokens_of(self.rank)
         document = np.searchsorted(rows.first_token, tokens, side="right") - 1
         self.index, self.documents = torch.from_numpy(tokens), torch.from_numpy(document)
@@ -269,7 +290,7 @@ class PendingGather:
         self._wire, self._kind, self._tensors = wire, kind, tensors
         rows = wire.rows(kind, tensors[0].device)
         sent = [tensor.detach().index_select(0, rows.sends) for tensor in tensors]
-        self._come = wire.begin(sent, *wire.counts(kind))
+        self._come = wire.begin(kind, sent)
 
     @property
     def local_queries(self) -> Tensor:
@@ -306,12 +327,12 @@ class _Gather(torch.autograd.Function):
         found: list[Tensor | None] = [None] * len(gradients)
         if not wanted:
             return None, None, None, *found
-        rows, (receives, sends) = wire.rows(ctx.kind, gradients[wanted[0]].device), wire.counts(ctx.kind)
+        rows, came_from = wire.rows(ctx.kind, gradients[wanted[0]].device), wire.counts(ctx.kind)[0]
         sent = [gradients[i].index_select(0, rows.places) for i in wanted]
-        for i, arrived in zip(wanted, wire.begin(sent, sends, receives)(), strict=True):
+        for i, arrived in zip(wanted, wire.begin(ctx.kind, sent, back=True)(), strict=True):
             dtype, shape = ctx.given[i]
             total = arrived.new_zeros(shape, dtype=torch.promote_types(dtype, torch.float32))
-            for rank, part in enumerate(arrived.split(receives)):  # in order of ranks, so that sums repeat
+            for rank, part in enumerate(arrived.split(came_from)):  # in order of ranks, so that sums repeat
                 if rank == wire.rank:
                     total[rows.own] += gradients[i][rows.own_places].to(total.dtype)
                 else:
@@ -320,15 +341,28 @@ class _Gather(torch.autograd.Function):
         return None, None, None, *found
 
 
-def _agree(peers: Collectives, digest: str) -> None:
-    """Raise PlanMismatchError unless all ranks have these shards."""
-    words = np.frombuffer(bytes.fromhex(digest), dtype=np.int64).copy()  # which torch may write to
-    held = {rank: row.tobytes() for rank, row in enumerate(peers.gather(words))}
+def _agreed(peers: Collectives, checked: Callable[[], ShardRows]) -> ShardRows:
+    """Return this rank's shards; an error on all ranks unless all have them, and the same."""
+    rows: ShardRows | None = None
+    failure: Exception | None = None
+    digest = np.zeros(4, dtype=np.int64)
+    try:
+        rows = checked()
+        digest = np.frombuffer(bytes.fromhex(rows.digest()), dtype=np.int64)
+    except Exception as error:  # whatever it is, the others must hear of it before they wait for rows
+        failure = error
+    said = peers.gather(np.append(int(failure is not None), digest))
+    if rows is None or said[:, 0].any():
+        told = peers.gather_ragged(words_of(b"" if failure is None else summary(failure).encode()))
+        texts = {rank: words.tobytes().rstrip(b"\0").decode() for rank, words in enumerate(told)}
+        raise failure or PeerError.of("could not take the shards", {rank: text for rank, text in texts.items() if text})
+    held = {rank: row.tobytes() for rank, row in enumerate(said)}
     if odd := list(against_majority(held)[1]):
         raise PlanMismatchError(
             f"{listed(odd)} of {len(held)} hold{'s' * (len(odd) == 1)} other shards, or masks, than the majority; "
             "nothing has been exchanged: give every rank the same lengths and settings", odd,
         )  # fmt: skip
+    return rows
 
 
 def _local_queries(keys: KeyRows, rank: int) -> Tensor:

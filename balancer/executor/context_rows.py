@@ -33,6 +33,8 @@ class KeyRows:
         The local rows that are held: those that some query of this rank sees.
     first, end : int64[c]
         Rows held that each local query sees, ``first[i]`` to ``end[i] - 1``.
+    total_received : int
+        Rows that all ranks get from others.
     """
 
     token: Ints
@@ -41,6 +43,7 @@ class KeyRows:
     own: Ints
     first: Ints
     end: Ints
+    total_received: int
 
     @property
     def received(self) -> int:
@@ -150,8 +153,14 @@ class ShardRows:
             owner[self.tokens_of(other)] = other
         order = np.argsort(owner[token], kind="stable")
         places = np.split(order, np.searchsorted(owner[token][order], np.arange(1, self.num_ranks)))
-        first, end = self._seen_by(mine, kind)
-        return KeyRows(token, sends, places, own, np.searchsorted(token, first), np.searchsorted(token, end))
+        first, end = (np.searchsorted(token, each) for each in self._seen_by(mine, kind))
+        total = sum(int((stop - start).sum()) for start, stop in needs) - len(owner)  # as each rank needs its own
+        return KeyRows(token, sends, places, own, first, end, total)
+
+    def most_rows_held(self) -> int:
+        """Return the most rows that a rank holds in a layer of any kind. O(g p) a kind."""
+        needs = (self._needed(rank, kind) for rank in range(self.num_ranks) for kind in range(len(self.masks)))
+        return max(int((end - first).sum()) for first, end in needs)
 
     def _needed(self, rank: int, kind: int) -> tuple[Ints, Ints]:
         """Return the tokens whose keys a rank's queries see, as intervals that do not touch: first, and one behind."""

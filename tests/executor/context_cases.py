@@ -129,6 +129,7 @@ def agrees_with_one_process(rank, seed, masks, checkpoints=False, overlaps=False
         torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-9, atol=1e-9)
     for k, kind in enumerate(kinds):
         assert exchange.keys(kind).received == found.received[k, rank]
+        assert exchange.keys(kind).total_received == found.received[k].sum()
     _check_indices(exchange, rank, lengths)
     return received
 
@@ -173,6 +174,22 @@ def kernels_inputs(rank, seed, kind):
     return ""
 
 
+def flexes(rank, seed, kind):
+    """PyTorch's attention by a function of query and key gives what the dense mask gives; forward, uncompiled."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    exchange = ContextExchange(_shards(seed, {kind: 1}, False)[0], masks={kind: 1})
+    mask = exchange.dense_mask(kind)
+    torch.manual_seed(seed + rank)
+    query = torch.randn(len(mask), HEADS, SIZE)
+    keys, values = exchange.gather(*torch.randn(2, len(mask), KV_HEADS, SIZE), kind=kind)
+    blocks = create_block_mask(exchange.mask_mod(kind), None, None, *mask.shape, device="cpu")
+    rows = (each.transpose(0, 1)[None] for each in (query, keys, values))
+    found = flex_attention(*rows, block_mask=blocks, enable_gqa=True, scale=1.0)
+    wanted = attention(query, keys, values, mask)
+    torch.testing.assert_close(found[0].transpose(0, 1).reshape(len(mask), WIDTH), wanted)
+
+
 def dtypes(rank, seed):
     """Rows of several dtypes and shapes go in one message; gradients of halves are summed in float32."""
     found, _, lengths, _ = _shards(seed, {"full": 1}, False)
@@ -205,12 +222,12 @@ def of_a_plan(rank, seed):
     cut = balancer.ContextShards(2, int(lengths.max()) + 60, block=2, masks={"full": 1, "window4": 2})
     plan = balancer.balance(lengths, dist.get_world_size(), cost="quadratic:a=9,b=1", cut=cut)
     replicas = [dist.new_group(list(range(first, first + 2))) for first in range(0, dist.get_world_size(), 2)]
-    total = 0
+    total, exchange = 0, None
     for slot in range(plan.num_slots):
         rows = ShardRows.from_plan(plan, slot, rank // 2)
         if not len(rows.lengths):
             continue
-        exchange = ContextExchange(rows, replicas[rank // 2])
+        exchange = ContextExchange(rows, exchange or replicas[rank // 2])
         held = plan.pieces_on_rank(rank, slot)
         assert len(exchange.index) == int((held.stop - held.start).sum())
         whole = torch.arange(int(rows.lengths.sum()), dtype=torch.float64)
@@ -238,6 +255,53 @@ def shifted_loss(rank, seed):
     torch.testing.assert_close(mine, alone, rtol=1e-12, atol=1e-12)
 
 
+def one_has_nothing(rank):
+    """A pack of which the last rank has no token: it joins forward and backward, and gets nothing."""
+    size = dist.get_world_size()
+    cuts = np.linspace(0, 40, size, dtype=np.int64)  # a part for every rank but the last
+    document = np.zeros(size - 1, dtype=np.int64)
+    rows = ShardRows(np.array([40]), np.arange(size - 1), document, cuts[:-1], cuts[1:], size, {"full": 1})
+    exchange = ContextExchange(rows)
+    key = torch.arange(40.0, dtype=torch.float64)[:, None].repeat(1, 2)
+    mine = key[exchange.index].requires_grad_()
+    found = exchange.gather(mine)
+    (found.sum() + mine[:0].sum()).backward()
+    assert torch.equal(found, key[: 0 if rank == size - 1 else cuts[rank + 1]])
+    assert (mine.grad == size - 1 - rank).all()  # of each part, those behind it see every token
+
+
+def needs_nothing(rank):
+    """Whole documents on every rank: one rank gathers, forward and backward, and waits for none of the others."""
+    size = dist.get_world_size()
+    exchange = ContextExchange(solvers.context_shards([12] * size, size))
+    if rank == 0:
+        rows = torch.randn(12, 2, requires_grad=True)
+        found = exchange.gather(rows)
+        assert torch.equal(found, rows)
+        found.sum().backward()
+        assert (rows.grad == 1).all()
+    return exchange.keys().total_received
+
+
+def balances_pytorch(rank, seed):
+    """PyTorch's own sharding, by its load balancer of documents: this rank's tokens, and all of them put back."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.experimental._attention import _context_parallel_shard, context_parallel_unshard
+
+    from balancer.compat.torch_context import DocumentLoadBalancer
+
+    found = _shards(seed, {"full": 1}, False)[0]
+    exchange, load_balancer = ContextExchange(found), DocumentLoadBalancer(found)
+    mesh, total = init_device_mesh("cpu", (dist.get_world_size(),)), len(exchange.restore_index)
+    batch = torch.arange(2 * total, dtype=torch.float64).reshape(2, total)  # unlike from row to row
+    mine, alone = _context_parallel_shard(mesh, [batch.clone(), batch[0].clone()], [1, 0], load_balancer)
+    assert torch.equal(mine, batch[:, exchange.index])
+    assert torch.equal(alone, batch[0, exchange.index])
+    (back,) = context_parallel_unshard(mesh, [mine], [1], load_balancer)
+    assert torch.equal(back, batch)
+    assert torch.equal(load_balancer.indices(restore=True), exchange.restore_index)
+
+
 def refuses(rank, what):
     found, _, _, _ = _shards(3, {"full": 1}, False)
     if what == "others":
@@ -247,6 +311,12 @@ def refuses(rank, what):
         ContextExchange(found, masks={"window2": 1})
     if what == "size":
         ContextExchange(solvers.context_shards([8, 8], 2))
+    if what == "cap":
+        exchange = ContextExchange(found, max_rows_held=found.max_rows_held)
+        assert exchange.rows.most_rows_held() == found.max_rows_held
+        ContextExchange(found, exchange, max_rows_held=found.max_rows_held - 1)
+    if what == "failed":
+        ContextExchange(None if rank == 2 else found)
     if what == "type":
         ContextExchange([1, 2])
     exchange = ContextExchange(found)

@@ -45,6 +45,11 @@ def test_what_kernels_take_says_what_the_mask_says(ranks, kind):
     assert all("several parts of document" in text for text in told if text)
 
 
+def test_flex_attention_takes_the_mask(ranks):
+    for kind in ("full", "window3"):
+        ranks.run(cases.flexes, 1, kind)
+
+
 def test_dtypes_and_sums_in_float32(ranks):
     for seed in range(4):
         ranks.run(cases.dtypes, seed)
@@ -66,6 +71,7 @@ def test_packs_of_a_plan():
         ("others", "PlanMismatchError", "rank 2 of 4 holds other shards, or masks, than the majority"),
         ("masks", "UsageError", "the shards were made for other masks or another prefix than window2"),
         ("size", "ArgumentError", "group must have the 2 ranks that share the pack, got 4"),
+        ("cap", "ArgumentError", "rows at least that a rank holds"),
         ("type", "ArgumentTypeError", "shards must be what solvers.context_shards returns"),
         ("rows", "ArgumentError", "rows of this rank"),
         ("kind", "ArgumentError", "kind must be one of full, got 'window2'"),
@@ -79,6 +85,22 @@ def test_bad_input_is_a_line_on_all_ranks(what, name, text):
     said = str(failed.value)
     assert said.count(f"{name}: ") >= 4
     assert text in said
+
+
+def test_all_ranks_hear_of_one_whose_shards_cannot_be_used():
+    with Ranks(4) as four:
+        for rank, (name, blamed, text) in enumerate(four.errors(cases.refuses, "failed")):
+            assert name == ("ArgumentTypeError" if rank == 2 else "PeerError")
+            assert rank == 2 or blamed == (2,)
+            assert rank == 2 or "rank 2 could not take the shards: ArgumentTypeError: shards must be what" in text
+
+
+def test_nobody_waits_where_no_rank_needs_anothers_rows(ranks):
+    assert not any(ranks.run(cases.needs_nothing))
+
+
+def test_a_rank_without_a_token_joins(ranks):
+    ranks.run(cases.one_has_nothing)
 
 
 def test_a_rank_that_is_lost_is_named_by_all():

@@ -15,11 +15,12 @@ from balancer.executor.dispatched import Dispatched
 from balancer.executor.dispatcher import Dispatcher
 from balancer.executor.errors import ExecutorError, FieldMismatchError, PeerError, PeerLostError, PlanMismatchError
 from balancer.executor.loss import anchored, count_labels, global_token_mean
+from balancer.executor.pipeline import PipelineRunner
 from balancer.executor.prefetch import PrefetchDispatcher
 from balancer.executor.ragged_tensor import RaggedTensor
 from balancer.executor.sampler import PlannedBatchSampler
 from balancer.executor.step_timer import StepTimer
 
 __all__ = ["Dispatched", "Dispatcher", "ExecutorError", "FieldMismatchError", "PeerError", "PeerLostError",
-           "PlanMismatchError", "PlannedBatchSampler", "PrefetchDispatcher", "RaggedTensor", "StepTimer", "anchored",
-           "count_labels", "global_token_mean"]  # fmt: skip
+           "PipelineRunner", "PlanMismatchError", "PlannedBatchSampler", "PrefetchDispatcher", "RaggedTensor", "StepTimer",
+           "anchored", "count_labels", "global_token_mean"]  # fmt: skip

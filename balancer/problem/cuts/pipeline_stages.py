@@ -231,8 +231,8 @@ class PipelineStages:
         ops = times.of_ops()
         ahead, back = (dict(zip(times.piped, ops[way].tolist(), strict=True)) for way in ("forward", "backward"))
         return cls(ahead, back, chunks=times.chunks, hop=round(times.hop * PER_SECOND), gaps=times,
-                   frozen=[name for name in ahead if times.rates[name].backward == 1],
-                   recompute=[name for name in ahead if times.rates[name].backward > 2])  # fmt: skip
+                   frozen=tuple(name for name in ahead if times.rates[name].backward == 1),
+                   recompute=tuple(name for name in ahead if times.rates[name].backward > 2))  # fmt: skip
 
     @property
     def num_stages(self) -> int:

@@ -22,5 +22,5 @@ from balancer.executor.sampler import PlannedBatchSampler
 from balancer.executor.step_timer import StepTimer
 
 __all__ = ["Dispatched", "Dispatcher", "ExecutorError", "FieldMismatchError", "PeerError", "PeerLostError",
-           "PipelineRunner", "PlanMismatchError", "PlannedBatchSampler", "PrefetchDispatcher", "RaggedTensor", "StepTimer",
-           "anchored", "count_labels", "global_token_mean"]  # fmt: skip
+           "PipelineRunner", "PlanMismatchError", "PlannedBatchSampler", "PrefetchDispatcher", "RaggedTensor",
+           "StepTimer", "anchored", "count_labels", "global_token_mean"]  # fmt: skip

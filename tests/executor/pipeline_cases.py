@@ -13,6 +13,7 @@ import balancer
 from balancer import MicroBatches, PipelineStages
 from balancer.executor import PipelineRunner, pipeline_lists
 from balancer.plan.gaps import DeviceOp
+from balancer.problem.step_times import ModuleRate, StepTimes
 
 WIDTH, WORDS = 6, 11
 TIMEOUT = timedelta(seconds=4)
@@ -178,6 +179,64 @@ def trains_alike(rank, devices, num_stages, slots, steps=2, vision=False, frozen
 
 def trains(rank, devices, num_stages, slots, given):
     return trains_alike(rank, devices, num_stages, slots, **given)
+
+
+def times_in_gaps(devices, replicas, slots, backwards, chunks=1):
+    """Return times of a layout whose encoders run in its gaps; `backwards` are times a module's forward."""
+    each, names, stages = (1.0,) * devices, ("llm", "vision", "audio"), devices * chunks
+    return StepTimes(
+        "a test's", ("llm",), ("vision", "audio"), (), replicas, slots, chunks, dict.fromkeys(names, (0, 1000, 0)),
+        {"vision": 2}, {name: ModuleRate(1e-6, 0.0, backwards[name]) for name in names}, ((1,) * stages,),
+        (0.0,) * stages, (0.0,) * stages, 0.0, dict.fromkeys(names, each), dict.fromkeys(names, each), (1e12,) * devices,
+    )  # fmt: skip
+
+
+def trains_in_gaps(rank, devices, slots, backwards, chunks=1, steps=2):
+    """Train with encoders in gaps and in one process; losses and gradients agree after every step."""
+    ranks = dist.get_world_size() // devices
+    times = times_in_gaps(devices, ranks, slots, backwards, chunks)
+    both = []
+    for tied in (False, True):
+        stages = model_of(devices * chunks, tied=tied)
+        encoders = {name: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()).double() for name in ("audio", "vision")}
+        for name, modules in (("llm", stages), *((name, [module]) for name, module in encoders.items())):
+            for module in modules:
+                module.requires_grad_(backwards[name] > 1)
+        both.append((stages, encoders))
+    (stages, ours), (whole, encoders) = both
+    outputs = dict.fromkeys([*range(len(stages) - 1), "vision", "audio"], ((WIDTH,), torch.float64))
+    runner = runner_of(rank, devices, stages, encoders=ours, outputs=outputs)
+    for number in range(steps):
+        batch, words, pixels = batch_of(number)
+        sounds = [torch.flip(each, (0,))[1:] for each in pixels]
+        batch["sound"] = np.array([len(each) for each in sounds])
+        phases = {"vision": "images", "audio": "sound", "llm": "text"}
+        plan = balancer.orchestrate(batch, phases, ranks, micro_batches=MicroBatches.in_gaps(times), time_budget=0.01)
+        inputs, labels = inputs_of(plan, words, pixels, runner.rank, False)
+        inputs = {s: each for s, each in inputs.items() if s in runner.modules}
+        for name, rows in (("vision", pixels), ("audio", sounds)):
+            inputs[name] = {(i, 0): each for i, each in enumerate(rows)}
+        told = runner.step(plan, inputs, labels)
+        total = torch.zeros((), dtype=torch.float64)
+        for r in range(ranks):
+            tokens, wanted = inputs_of(plan, words, pixels, r, False)
+            none = torch.zeros(0, WIDTH).double()
+            raw = {name: in_slots(plan, rows, r, none) for name, rows in (("vision", pixels), ("audio", sounds))}
+            for k in (k for k, each in enumerate(wanted) if len(each)):
+                x = whole[0](tokens[0][k], {name: encoders[name](rows[k]) for name, rows in raw.items()})
+                for stage in whole[1:]:
+                    x = stage(x)
+                total = total + loss(x, wanted[k])
+        total.backward()
+        torch.testing.assert_close(told, total.detach(), rtol=1e-9, atol=1e-9)
+        pairs = [(stages[s], whole[s]) for s in runner.modules] + [(ours[name], encoders[name]) for name in encoders]
+        for module, other in pairs:
+            for mine, wanted_one in zip(module.parameters(), other.parameters(), strict=True):
+                if mine.requires_grad:
+                    torch.testing.assert_close(mine.grad, wanted_one.grad, rtol=1e-9, atol=1e-9)
+        for module in (*stages, *whole, *ours.values(), *encoders.values()):
+            module.zero_grad()
+    return sum(op.stage is None for op in plan["llm"].device_ops(runner.rank, runner.device))
 
 
 def resumes(rank, after):

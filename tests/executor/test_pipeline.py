@@ -34,6 +34,20 @@ def test_losses_and_gradients_are_those_of_one_process(ranks, devices, num_stage
     assert len(set(told)) == 1
 
 
+@pytest.mark.parametrize(
+    ("devices", "backwards", "chunks"),
+    [
+        (4, {"llm": 2, "vision": 2, "audio": 2}, 1),
+        (4, {"llm": 3, "vision": 2, "audio": 0}, 1),
+        (2, {"llm": 1, "vision": 2, "audio": 2}, 1),
+        (2, {"llm": 2, "vision": 0, "audio": 0}, 1),
+        (4, {"llm": 2, "vision": 2, "audio": 2}, 2),
+    ],
+)
+def test_encoders_in_gaps_are_trained_as_in_one_process(ranks, devices, backwards, chunks):
+    assert sum(ranks.run(cases.trains_in_gaps, devices, 4, backwards, chunks)) > 0
+
+
 @pytest.mark.parametrize("after", [0, 1])
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(ranks, after):
     assert ranks.run(cases.resumes, after) == [True] * 4

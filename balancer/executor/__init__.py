@@ -17,6 +17,7 @@ from balancer.executor.dispatched import Dispatched
 from balancer.executor.dispatcher import Dispatcher
 from balancer.executor.errors import ExecutorError, FieldMismatchError, PeerError, PeerLostError, PlanMismatchError
 from balancer.executor.loss import anchored, count_labels, global_token_mean
+from balancer.executor.pipeline import PipelineRunner
 from balancer.executor.prefetch import PrefetchDispatcher
 from balancer.executor.ragged_tensor import RaggedTensor
 from balancer.executor.sampler import PlannedBatchSampler
@@ -24,6 +25,6 @@ from balancer.executor.step_timer import StepTimer
 
 __all__ = [
     "ContextExchange", "Dispatched", "Dispatcher", "ExecutorError", "FieldMismatchError", "KeyRows", "PeerError",
-    "PeerLostError", "PendingGather", "PlanMismatchError", "PlannedBatchSampler", "PrefetchDispatcher", "RaggedTensor",
-    "Sequences", "ShardRows", "StepTimer", "anchored", "count_labels", "global_token_mean", "shift_labels",
+    "PeerLostError", "PendingGather", "PipelineRunner", "PlanMismatchError", "PlannedBatchSampler", "PrefetchDispatcher",
+    "RaggedTensor", "Sequences", "ShardRows", "StepTimer", "anchored", "count_labels", "global_token_mean", "shift_labels",
 ]  # fmt: skip

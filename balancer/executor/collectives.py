@@ -3,11 +3,15 @@
 An all-to-all goes straight to each rank, or by nodes, in fewer messages.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
+from queue import SimpleQueue
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,7 +20,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from balancer.executor.errors import PeerLostError, listed
+from balancer.executor.errors import PeerError, PeerLostError, listed
 from balancer.executor.lookout import Lookout
 from balancer.problem.topology import Topology
 
@@ -153,6 +157,47 @@ class Collectives:
         self._call("summing gradients", start, given.is_cuda)
         return found
 
+    def sum(self, tensor: Tensor) -> None:
+        """Put into a tensor, which is contiguous and on the host, the sum of what all ranks have in theirs."""
+        if self.size > 1:
+            self._call("summing gradients", lambda: dist.all_reduce(tensor, group=self._control, async_op=True))
+
+    def send(self, tensor: Tensor, target: int, tag: int) -> Any:
+        """Begin to send a tensor on the host to a rank; :meth:`finish` takes what this returns."""
+        with self._blaming(f"sending to {self._what} {target}"):
+            return dist.isend(tensor, dist.get_global_rank(self._control, target), self._control, tag)
+
+    def receive(self, tensor: Tensor, source: int, tag: int) -> Any:
+        """Begin to fill a tensor on the host with what a rank sends; :meth:`finish` takes what this returns."""
+        with self._blaming(f"receiving from {self._what} {source}"):
+            return dist.irecv(tensor, dist.get_global_rank(self._control, source), self._control, tag)
+
+    def finish(self, work: Any, doing: str) -> None:
+        """Wait until a message has been sent, or is there."""
+        with self._blaming(doing):
+            # A wait for one message that runs out of time closes the connection, so it cannot be cut into short ones
+            # as those for collectives are: a thread waits, and this one looks for reports meanwhile.
+            done: Future[None] = Future()
+            self._waits.put((work, done))
+            pause, gives_up = self.timeout.total_seconds() / 60, time.monotonic() + self.timeout.total_seconds()
+            while True:
+                try:
+                    return done.result(pause)
+                except FutureTimeout:
+                    if self.lookout.told() is not None:
+                        raise RuntimeError("another rank failed") from None
+                    if self.lookout.others_report():
+                        raise RuntimeError("another rank's call broke") from None
+                    if time.monotonic() > gives_up:
+                        raise RuntimeError("it took too long") from None
+
+    @cached_property
+    def _waits(self) -> "SimpleQueue[tuple[Any, Future[None]]]":
+        """What the thread that waits for messages is given."""
+        queue: SimpleQueue[tuple[Any, Future[None]]] = SimpleQueue()
+        threading.Thread(target=_wait_in_turn, args=(queue,), name="seqbalancer messages", daemon=True).start()
+        return queue
+
     def _group_of(self, tensor: Tensor) -> Any:
         return self.group if tensor.is_cuda else self._control
 
@@ -182,6 +227,10 @@ class Collectives:
         try:
             yield
         except RuntimeError as error:
+            if (told := self.lookout.told()) is not None:
+                rank, what = self.lookout.members.get(told[0], -1), f"global rank {told[0]} failed: {told[1]}"
+                self.lookout.broken = what, (rank,)
+                raise PeerError(what, [rank]) from None
             raise self._lost(doing, began, error) from error
 
     def _wait(self, work: Any) -> None:
@@ -219,6 +268,16 @@ class Collectives:
         self.lookout.broken = what, tuple(ranks)
         cause = str(error).splitlines()[0] if str(error) else type(error).__name__
         return PeerLostError(f"{what} ({cause})", ranks)
+
+
+def _wait_in_turn(queue: "SimpleQueue[tuple[Any, Future[None]]]") -> None:
+    while True:
+        work, done = queue.get()
+        try:
+            work.wait()
+            done.set_result(None)
+        except RuntimeError as error:
+            done.set_exception(error)
 
 
 def _padded(words: NDArray[np.int64], size: int) -> NDArray[np.int64]:

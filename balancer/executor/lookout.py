@@ -46,6 +46,17 @@ class Lookout:
         """Return whether some rank's call broke, so that this one's cannot go well."""
         return self._verdict is not None or bool(self._asked(lambda: self._store.check(["reports"])))
 
+    def tell(self, what: str) -> None:
+        """Say to all others that this rank failed between two calls, and at what: they hear of it as they wait."""
+        self._asked(lambda: self._store.compare_set("told", "", json.dumps([self._me, what])))
+
+    def told(self) -> tuple[int, str] | None:
+        """Return which rank failed between two calls, and at what; None: none said so."""
+        if not self._asked(lambda: self._store.check(["told"])):
+            return None
+        rank, what = json.loads(self._asked(lambda: self._store.get("told")) or '[-1, ""]')
+        return rank, what
+
     def lost(self, until: float) -> list[int] | None:
         """Report, and return the global ranks that did not until a time of the monotonic clock; None: not known."""
         with self._one_at_a_time:

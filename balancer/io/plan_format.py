@@ -31,7 +31,7 @@ MANIFEST = "manifest.json"
 FEATURES = (
     "epochs", "continues", "several sources", "sequence groups", "long and short", "pipeline stages", "gaps", "layouts",
     "empty slots", "keep together", "across steps", "shared prompts", "prefixes",
-    "knee", "context shards",
+    "knee", "context shards", "pipeline ops",
 )  # fmt: skip
 """What a plan file may hold beyond the columns below, besides cuts that are called by their names; a reader refuses one
 that names others. 0.2.0 wrote ``knee``."""

@@ -428,7 +428,8 @@ class DispatchPlan(Record):
         list of DeviceOp
             Each with its ``slot``, and whether it is a ``backward``; then an op of the pipeline with its ``stage``, and
             what is in a gap with its ``sample`` of the global batch, which ``part`` it is of how many ``parts``, and
-            whether it ``generates``, forward and backward in one.
+            whether it ``generates``, forward and backward in one; with its ``pieces``, each of a module and an item,
+            from a start to a stop. All say which ``kind`` of backward there is, and whether it does ``recompute``.
 
         Raises
         ------

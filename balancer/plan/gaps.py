@@ -1,5 +1,6 @@
 """What runs in the gaps of pipelines: on which device and in which turn; and all that a device runs, in turn."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -7,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.problem.cuts.pipeline_stages import PipelineStages
-from balancer.problem.step_times import GapTasks, StepItems, StepTimes
+from balancer.problem.step_times import GapTasks, StepItems, StepTimes, TimedStep
 from solvers.pipeline import MultiplexedResult, MultiplexResult, OpOrder, PipelineRun
 from solvers.types import Record
 
-__all__ = ["Between", "DeviceOp", "GapTable", "between_both", "ops_in_turn"]
+__all__ = ["Between", "DeviceOp", "GapTable", "TaskPiece", "between_both", "ops_in_turn"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -49,6 +50,25 @@ class Between(NamedTuple):
         return cls(np.tile(np.arange(num_devices), 2)[there], start[there], takes[there], late[there])
 
 
+class TaskPiece(NamedTuple):
+    """What a task computes of one item.
+
+    Attributes
+    ----------
+    module : str
+        The phase of an encoder or generator.
+    item : int
+        Which of the sample's items in that phase, from 0.
+    start, stop : int
+        From which of its elements to which, the last not included.
+    """
+
+    module: str
+    item: int
+    start: int
+    stop: int
+
+
 class DeviceOp(NamedTuple):
     """One thing that a device of a pipeline runs.
 
@@ -67,6 +87,13 @@ class DeviceOp(NamedTuple):
         else items) are dealt out evenly, in their order.
     generates : bool
         Of generators, whose forward and backward are one op: this.
+    kind : str
+        Of the backward of a stage, or of a task: ``"none"`` is run, it makes the ``"input"``'s gradient alone, or the
+        ``"full"`` one, of parameters too. Forwards say it too, as they keep what that needs.
+    recompute : bool
+        Whether the backward of a stage runs the forward again, which then keeps its input alone.
+    pieces : tuple of TaskPiece
+        What a task computes, in the order of modules, items and elements.
     """
 
     slot: int
@@ -76,6 +103,9 @@ class DeviceOp(NamedTuple):
     part: int = 0
     parts: int = 1
     generates: bool = False
+    kind: str = "full"
+    recompute: bool = False
+    pieces: tuple[TaskPiece, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,16 +139,56 @@ class GapTable(Record):
         return stages.run_tasks(slots[replica], slot[owner[mine]].astype(np.int64), self.tasks.of(mine), turns)
 
     def on_device(
-        self, device: int, chosen: NDArray[np.bool_], slot: NDArray[np.int32], number: Ints
+        self, device: int, chosen: NDArray[np.bool_], slot: NDArray[np.int32], number: Ints, timed: TimedStep
     ) -> dict[int, DeviceOp]:
         """Return what some tasks do on a device, by turn; `slot` and `number`, [n], are of samples."""
         (part, parts), found = self.tasks.part, {}
+        items = ItemsBySample(timed.items)
         for i in np.flatnonzero(chosen & (self.device == device)).tolist():
             sample = int(self.tasks.sample[i])
             for back, turn in ((False, int(self.forward_turn[i])), (True, int(self.backward_turn[i]))):
                 if turn >= 0:
                     whose = int(number[sample]), int(part[i]), int(parts[i]), bool(self.tasks.late[i])
-                    found[turn] = DeviceOp(int(slot[sample]), back, None, *whose)
+                    late, kind = bool(self.tasks.late[i]), "full" if self.tasks.backward[i] else "none"
+                    names = timed.times.generators if late else timed.times.encoders
+                    pieces = items.part(sample, names, timed.times.pieces, whose[1], whose[2])
+                    found[turn] = DeviceOp(int(slot[sample]), back, None, *whose, kind=kind, pieces=pieces)
+        return found
+
+
+class ItemsBySample:
+    """The items of samples in each phase: what tasks are cut from."""
+
+    def __init__(self, items: StepItems) -> None:
+        self._lengths = items.lengths
+        self._of: dict[str, list[Ints]] = {}
+        for name, sample in items.sample.items():
+            order = np.argsort(sample, kind="stable")
+            bounds = np.searchsorted(sample[order], np.arange(1, items.num_samples))
+            self._of[name] = np.split(order, bounds)
+
+    def part(
+        self, sample: int, names: Sequence[str], pieces: Mapping[str, int | None], part: int, parts: int
+    ) -> tuple[TaskPiece, ...]:
+        """Return one of so many parts of a sample's work in some modules: pieces in their order, dealt out evenly."""
+        units = [unit for name in names for unit in self._units(sample, name, pieces.get(name))]
+        mine = units[part * len(units) // parts : (part + 1) * len(units) // parts]
+        found: list[TaskPiece] = []
+        for unit in mine:  # pieces of one item that follow each other are one
+            if found and found[-1][:2] == unit[:2]:
+                unit = found.pop()._replace(stop=unit.stop)
+            found.append(unit)
+        return tuple(found)
+
+    def _units(self, sample: int, name: str, piece: int | None) -> list[TaskPiece]:
+        """Return what cannot be cut: whole items, or pieces of them, the last of an item with what is left over."""
+        found = []
+        for item, number in enumerate(self._of[name][sample].tolist()):
+            length = int(self._lengths[name][number])
+            count = max(1, length // piece) if piece else 1
+            starts = [i * (piece or 0) for i in range(count)]
+            stops = [*starts[1:], length]
+            found += [TaskPiece(name, item, *both) for both in zip(starts, stops, strict=True) if length]
         return found
 
 
@@ -129,10 +199,11 @@ def between_both(run: PipelineRun, ahead: int, behind: int) -> PipelineRun:
     return replace(run, makespan=run.makespan + ahead + behind, busy=run.busy + ahead + behind, **later)
 
 
-def ops_in_turn(order: OpOrder, device: int, between: dict[int, DeviceOp]) -> list[DeviceOp]:
+def ops_in_turn(order: OpOrder, device: int, between: dict[int, DeviceOp], stages: PipelineStages) -> list[DeviceOp]:
     """Return all that a device runs, in turn: what has a turn of its own, and the pipeline's ops in all other turns."""
     own = order.ops_of(device)
-    ops = (DeviceOp(slot, back, stage) for slot, stage, back in own)
+    made = [(stages.kind_of_backward(stage), stages.recomputes(stage)) for stage in range(stages.num_stages)]
+    ops = (DeviceOp(slot, back, stage, kind=made[stage][0], recompute=made[stage][1]) for slot, stage, back in own)
     return [between[turn] if turn in between else next(ops) for turn in range(len(own) + len(between))]
 
 

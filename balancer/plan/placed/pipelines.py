@@ -78,7 +78,7 @@ class PlacedPipelines(PlacedSlots):
         """Return all that one device of a rank's pipeline runs, in turn, with samples of the global batch."""
         rank = as_index("rank", rank, self.problem.topology.num_ranks)
         device = as_index("device", device, self.stages.num_devices)
-        return ops_in_turn(self.stages.order(self.num_slots), device, self.ops_between(rank, device))
+        return ops_in_turn(self.stages.order(self.num_slots), device, self.ops_between(rank, device), self.stages)
 
     def ops_between(self, rank: int, device: int) -> dict[int, DeviceOp]:
         """Return what one device runs between the ops of its pipeline, by turn."""

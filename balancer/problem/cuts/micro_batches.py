@@ -199,7 +199,9 @@ class MicroBatches(Cut):
     @property
     def features(self) -> tuple[str, ...]:
         """What plan files of them need."""
-        return {"micro_batches": (), "pipelines": ("pipeline stages",), "gaps": ("pipeline stages", "gaps")}[self.name]
+        of_ops = ("pipeline ops",) if self.stages is not None and self.stages.of_ops else ()
+        named = {"micro_batches": (), "pipelines": ("pipeline stages",), "gaps": ("pipeline stages", "gaps")}
+        return (*named[self.name], *of_ops)
 
     @property
     def meets(self) -> str:

@@ -22,6 +22,7 @@ from solvers.pipeline import (
     PipelineRequest,
     PipelineRun,
     TaskRequest,
+    gpipe,
     interleaved,
     one_f_one_b,
     run,
@@ -33,15 +34,18 @@ __all__ = ["PipelineStages"]
 
 Ints = NDArray[np.int64]
 Times = tuple[int, ...]
+Names = tuple[str, ...]
 _ROOM = 2**58  # what all ops of a step together take is below it
 _TOTAL_LENGTH, _LONGEST = 2**24, 2**17  # of a step: up to these, FLOPs of all stages fit
 _USUAL_LENGTH = 4096  # at which the head of a language model is so many layers as it is taken for
+_OF_OPS: dict[str, Any] = {"op_order": "1f1b", "frozen": (), "recompute": ()}
+"""Fields that plan files hold only where they are not these."""
 _PARTS = 16  # of a layer: what a vocabulary head takes is rounded to them
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineStages:
-    """What one replica's pipeline is: S stages, on S devices or fewer, that run 1F1B.
+    """What one replica's pipeline is: S stages, on S devices or fewer, that run 1F1B or GPipe.
 
     With it a data-parallel rank is a *replica*: all the processes that hold one copy of the model. Encoders are first
     stages: they compute an item on the replica of its sample, in its slot. :meth:`of` makes it from a layout.
@@ -69,6 +73,11 @@ class PipelineStages:
         long as the slowest, and all replicas end together.
     gaps : StepTimes or None
         Encoders run in the gaps of the pipeline, and take what this says, as do its stages: :meth:`of_times` makes it.
+    op_order : str
+        ``"1f1b"``, which with `chunks` over 1 is interleaved, or ``"gpipe"``: all forwards, then all backwards.
+    frozen, recompute : tuple of str
+        Phases that are not trained, and those whose backwards run the forward again. Times say what that takes; these
+        say what is to be run (:meth:`balancer.DispatchPlan.device_ops`).
 
     Examples
     --------
@@ -85,6 +94,9 @@ class PipelineStages:
     in_flight_tokens: int | None = None
     tied: bool = False
     gaps: StepTimes | None = None
+    op_order: str = "1f1b"
+    frozen: Names = ()
+    recompute: Names = ()
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -114,6 +126,12 @@ class PipelineStages:
         set_(self, "tied", bool(self.tied))
         if self.num_stages % self.chunks:
             raise ArgumentError("chunks", f"divide the {self.num_stages} stages", self.chunks)
+        if self.op_order not in ("1f1b", "gpipe"):
+            raise ArgumentError("op_order", "be '1f1b' or 'gpipe'", repr(self.op_order))
+        if self.op_order == "gpipe" and self.chunks > 1:
+            raise UsageError("{chunks} > 1 are interleaved, which is an {op_order} of '1f1b'")
+        for name in ("frozen", "recompute"):
+            set_(self, name, _as_names(name, getattr(self, name), ahead))
         if self.in_flight_tokens is not None:
             set_(self, "in_flight_tokens", as_integer("in_flight_tokens", self.in_flight_tokens, 1))
         set_(
@@ -141,6 +159,7 @@ class PipelineStages:
         overhead: int = 0,
         in_flight_tokens: int | None = None,
         tied: bool = False,
+        op_order: str = "1f1b",
     ) -> "PipelineStages":
         """Cut modules into stages, as evenly as their layers allow.
 
@@ -165,7 +184,7 @@ class PipelineStages:
         frozen : iterable of str
             Phases that are not trained. An encoder's backward then takes nothing; that of the last phase, if an encoder
             before it is trained, as long as its forward (gradients of inputs alone).
-        hop, overhead, in_flight_tokens, tied
+        hop, overhead, in_flight_tokens, tied, op_order
             As the fields are, in the unit of the times: one FLOP or one unit of cost, over so many as
             :attr:`forward` counts.
 
@@ -196,7 +215,10 @@ class PipelineStages:
                 times = int(name == names[-1] and bool(trained))
             times += name in again and times > 0
             backward[name] = tuple(times * t for t in row)
-        return cls(parts.forward, backward, parts.costs, chunks, hop, overhead, in_flight_tokens, tied)
+        return cls(
+            parts.forward, backward, parts.costs, chunks, hop, overhead, in_flight_tokens, tied,
+            op_order=op_order, frozen=tuple(still), recompute=tuple(again),
+        )  # fmt: skip
 
     @classmethod
     def of_times(cls, times: StepTimes) -> "PipelineStages":
@@ -208,7 +230,9 @@ class PipelineStages:
             )
         ops = times.of_ops()
         ahead, back = (dict(zip(times.piped, ops[way].tolist(), strict=True)) for way in ("forward", "backward"))
-        return cls(ahead, back, chunks=times.chunks, hop=round(times.hop * PER_SECOND), gaps=times)
+        return cls(ahead, back, chunks=times.chunks, hop=round(times.hop * PER_SECOND), gaps=times,
+                   frozen=tuple(name for name in ahead if times.rates[name].backward == 1),
+                   recompute=tuple(name for name in ahead if times.rates[name].backward > 2))  # fmt: skip
 
     @property
     def num_stages(self) -> int:
@@ -286,6 +310,8 @@ class PipelineStages:
         lead = self.forward_only
         if self.chunks > 1:
             return interleaved(num_slots, self.num_devices, self.chunks, lead)
+        if self.op_order == "gpipe":
+            return gpipe(num_slots, self.num_stages, lead)
         return one_f_one_b(num_slots, self.num_stages, lead)
 
     @property
@@ -293,6 +319,20 @@ class PipelineStages:
         """So many first stages run no backward."""
         back = self.both_ways[:, self.num_stages :].max(axis=0) + self._fixed["backward_overhead"]
         return int(np.argmax(back > 0)) if (back > 0).any() else self.num_stages
+
+    def kind_of_backward(self, stage: int) -> str:
+        """Return what the backward of a stage makes: ``"none"``, the ``"input"``'s gradient alone, or ``"full"``."""
+        if stage < self.forward_only:
+            return "none"
+        return "input" if all(name in self.frozen for name in self.phases_of(stage)) else "full"
+
+    def recomputes(self, stage: int) -> bool:
+        """Return whether the backward of a stage runs the forward again."""
+        return stage >= self.forward_only and any(name in self.recompute for name in self.phases_of(stage))
+
+    def phases_of(self, stage: int) -> Names:
+        """The phases that have a part in a stage."""
+        return tuple(name for name, row in self.forward.items() if row[stage])
 
     def run(self, slots: Ints, sizes: Ints | None = None) -> PipelineRun:
         """Run one replica exactly.
@@ -380,13 +420,22 @@ class PipelineStages:
 
     def solver_keywords(self) -> dict[str, Any]:
         """Return these as :func:`solvers.schedule_pipeline` takes them."""
-        return {"in_flight_cap": self.in_flight_tokens, "chunks": self.chunks, "tied": self.tied, **self._ops}
+        named = {"in_flight_cap": self.in_flight_tokens, "chunks": self.chunks, "tied": self.tied}
+        return named | {"order": self.op_order, **self._ops}
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields, or the times from which all of them are made; :meth:`from_json` reads them back."""
         if self.gaps is not None:
             return {"gaps": self.gaps.to_json()}
-        return {name: value for name, value in asdict(self).items() if name != "gaps"}
+        found = {name: value for name, value in asdict(self).items() if name not in ("gaps", *_OF_OPS)}
+        return found | self.of_ops
+
+    @property
+    def of_ops(self) -> dict[str, Any]:
+        """The fields that older releases do not know, where they say anything."""
+        if self.gaps is not None:  # whose times say all of it
+            return {}
+        return {name: value for name, unset in _OF_OPS.items() if (value := getattr(self, name)) != unset}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "PipelineStages":
@@ -395,7 +444,8 @@ class PipelineStages:
 
     def in_words(self) -> str:
         """Say what they are, for a report."""
-        order = f"interleaved 1F1B of {self.chunks} chunks" if self.chunks > 1 else "1F1B"
+        plain = "GPipe" if self.op_order == "gpipe" else "1F1B"
+        order = f"interleaved 1F1B of {self.chunks} chunks" if self.chunks > 1 else plain
         gaps = "" if self.gaps is None else f", {' and '.join(self.phases[1:])} in its gaps"
         return f"{self.num_stages} pipeline stages, {order}{gaps}" + (", replicas tied" if self.tied else "")
 
@@ -412,6 +462,13 @@ def _as_mapping(name: str, given: Any) -> Mapping[str, Any]:
     if not isinstance(given, Mapping) or not all(isinstance(key, str) and key for key in given):
         raise ArgumentTypeError(name, "map modules, such as 'llm', to what each has", repr(given))
     return given
+
+
+def _as_names(field_: str, given: Any, known: Mapping[str, Any]) -> Names:
+    names = {given} if isinstance(given, str) else set(given)
+    if odd := sorted(names - set(known)):
+        raise ArgumentError(field_, f"be of the modules of {{forward}}: {', '.join(known)}", repr(odd[0]))
+    return tuple(sorted(names))
 
 
 def _as_times(field_: str, name: str, row: Any) -> tuple[Fraction, ...]:

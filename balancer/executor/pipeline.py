@@ -1,0 +1,454 @@
+"""A planned pipeline, run: the stages of this process, by the list of ops of its device."""
+
+import hashlib
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, cast
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import Module, Parameter
+from torch.utils.checkpoint import checkpoint
+
+from balancer.executor.collectives import Collectives
+from balancer.executor.errors import ExecutorError, PeerError, PlanMismatchError, against_majority, summary
+from balancer.executor.peers import Peers
+from balancer.executor.pipeline_lists import Key, Messages, named
+from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.plan.gaps import DeviceOp
+from balancer.plan.step_plan import StepPlan
+from balancer.problem.cuts.pipeline_stages import PipelineStages
+from balancer.problem.topology import Topology
+from solvers.errors import ArgumentError, UsageError
+
+__all__ = ["PipelineRunner"]
+
+TIMEOUT = timedelta(minutes=2)
+Output = tuple[Sequence[int], torch.dtype]
+Loss = Callable[[Tensor, Any], Tensor]
+
+
+class PipelineRunner:
+    """Runs the stages of this process as a plan says. All processes of the pipelines make it at the same time.
+
+    A slot is run at its own size: how many rows travel follows from the plan, so nothing is padded, and no header is
+    sent. Slots without samples are not run. Messages go through host memory, on gloo.
+
+    Parameters
+    ----------
+    modules : mapping of int to Module
+        This process's stages: those whose number, modulo the devices, is the rank of this process in `group`. A stage
+        is called with what the stage before puts out (but the first), then with its entry of `inputs`, if it has one,
+        then, if tasks run in gaps and it is the first, with their outputs: by encoder, rows in the order of samples,
+        items and elements. It keeps the rows: its output has as many as the plan says.
+    group : ProcessGroup, optional
+        The processes of one pipeline, in the order of the plan's devices; by default all.
+    outputs : mapping of int or str to (shape, dtype)
+        Of each stage but the last, and of each encoder in gaps, the shape of one row of its output.
+    loss : callable
+        Of the last stage's output and the labels of a slot: a sum over rows, so that gradients are sums over slots.
+    encoders : mapping of str to Module, optional
+        Of encoders in gaps, the replica of this process. Each is called with the rows of one piece.
+    dp_group : ProcessGroup, optional
+        The processes with the same device in all pipelines, in the order of the plan's ranks.
+    shared : mapping of str to Parameter, optional
+        Parameters that several stages hold, by a name (tied embeddings): they get the sum of their gradients.
+    timeout : timedelta
+        How long any one message waits for a process before that is taken for lost.
+
+    Raises
+    ------
+    ArgumentError, PeerError
+        Modules that are not those of this process, or that another process has none for; on all of them.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[int, Module],
+        group: Any = None,
+        *,
+        outputs: Mapping[int | str, Output],
+        loss: Loss,
+        encoders: Mapping[str, Module] | None = None,
+        dp_group: Any = None,
+        shared: Mapping[str, Parameter] | None = None,
+        timeout: timedelta = TIMEOUT,
+    ) -> None:
+        group = dist.group.WORLD if group is None else group
+        if dp_group is None:
+            dp_group = dist.new_group([dist.get_rank()], use_local_synchronization=True)
+        ranks = dist.get_world_size(dp_group)
+        self._peers = Peers(dp_group, group, Topology.uniform(ranks), "direct", timeout)
+        self.pipe, self.replicas = cast(Collectives, self._peers.replica), self._peers.direct
+        self.device, self.num_devices = dist.get_rank(group), dist.get_world_size(group)
+        self.modules, self.encoders = dict(sorted(modules.items())), dict(sorted((encoders or {}).items()))
+        self.outputs, self.loss, self._shared = dict(outputs), loss, dict(sorted((shared or {}).items()))
+        said = self._agree(self._odd_modules(), {"stages": sorted(modules), "shared": list(self._shared)})
+        of_pipe = [held for _, held in said[self._peers.rank]]
+        held = sorted(stage for each in of_pipe for stage in each["stages"])
+        self.num_stages = len(held)
+        if held != list(range(len(held))):
+            raise ArgumentError("modules", "be of all stages from 0 on, each on one process", held)
+        self._owners = {name: [d for d, each in enumerate(of_pipe) if name in each["shared"]] for name in self._shared}
+        on = next((p.device for p in self._parameters()), torch.device("cpu"))
+        self.on = on
+
+    @property
+    def rank(self) -> int:
+        """The plan's rank whose pipeline this process is of."""
+        return self._peers.rank
+
+    def _odd_modules(self) -> Exception | None:
+        """Return what is wrong with the arguments of this process alone."""
+        if not self.modules:
+            return ArgumentError("modules", f"have a stage of device {self.device}", "none")
+        for stage in self.modules:
+            if stage % self.num_devices != self.device:
+                rule = f"be stages of device {self.device} of {self.num_devices}, stage s being on device s modulo them"
+                return ArgumentError("modules", rule, stage)
+        types = {dtype for name, (_, dtype) in self.outputs.items() if isinstance(name, str)}
+        if len(types) > 1:
+            return ArgumentError("outputs", "have one dtype for all encoders", sorted(map(str, types)))
+        return None
+
+    def _parameters(self) -> list[Parameter]:
+        """The parameters to train, each once, in one order on all replicas."""
+        of = (p for module in (*self.modules.values(), *self.encoders.values()) for p in module.parameters())
+        return [p for p in dict.fromkeys(of) if p.requires_grad]
+
+    def _agree(self, failure: Exception | None, held: Mapping[str, Any]) -> list[list[Any]]:
+        """Return what all processes hold; the same kind of error on all if one has failed."""
+        said = self._peers.gather_json([summary(failure) if failure else "", dict(held)])
+        if failure is not None:
+            raise failure
+        errors = {
+            r * self.num_devices + d: text for r, row in enumerate(said) for d, (text, _) in enumerate(row) if text
+        }
+        if errors:
+            first = min(errors)
+            rank, device = divmod(first, self.num_devices)
+            raise PeerError(f"device {device} of rank {rank} cannot go on: {errors[first]}", [rank])
+        return said
+
+    def step(
+        self, plan: DispatchPlan | StepPlan, inputs: Mapping[int | str, Any], labels: Sequence[Any] = ()
+    ) -> Tensor:
+        """Run one step; gradients of all slots and replicas are added to what parameters have. All processes call it.
+
+        Parameters
+        ----------
+        plan : DispatchPlan or StepPlan
+            The same on all processes, with as many devices as `group` has, and as many ranks as `dp_group`.
+        inputs : mapping
+            ``inputs[stage][slot]`` is what a stage of this process is given besides; ``inputs[encoder][sample, item]``
+            the rows of an item that a task of this device computes, sample being a number in the global batch.
+        labels : sequence
+            On the process of the last stage, those of each slot.
+
+        Returns
+        -------
+        Tensor
+            float64[]: the loss, summed over slots and replicas, on every process.
+
+        Raises
+        ------
+        PlanMismatchError, PeerError, PeerLostError
+            Processes hold different plans; one has failed; one is lost. On all processes.
+        ArgumentError, UsageError
+            What this process was given does not go with the plan.
+        """
+        failure: Exception | None = None
+        run, digest = None, ""
+        try:
+            digest = hashlib.sha256(
+                plan.digest().encode() + repr(sorted(map(repr, self.outputs.items()))).encode()
+            ).hexdigest()
+            run = _Step(self, plan, inputs, labels)
+        except Exception as error:  # whatever it is, the others must hear of it before they wait
+            failure = error
+        said = self._agree(failure, {"plan": digest})
+        self._check_alike([held["plan"] for row in said for _, held in row])
+        before = [(p, p.grad) for p in self._parameters()]
+        for p, _ in before:
+            p.grad = None
+        try:
+            total = run.run()  # type: ignore[union-attr]  # without one there is an error
+        except ExecutorError:
+            raise
+        except Exception as error:
+            self.pipe.lookout.tell(summary(error))
+            raise
+        self._sum_gradients()
+        for p, grad in before:
+            if grad is not None:
+                p.grad = grad if p.grad is None else grad + p.grad
+        both = torch.tensor([total], dtype=torch.float64)
+        self.pipe.sum(both)
+        self.replicas.sum(both)
+        return both[0]
+
+    def _check_alike(self, digests: list[str]) -> None:
+        _, odd = against_majority(dict(enumerate(digests)))
+        if odd:
+            raise PlanMismatchError(
+                f"process{'es' * (len(odd) > 1)} {', '.join(map(str, odd))} of {len(digests)} (rank times "
+                f"{self.num_devices}, plus device) hold another plan, or other outputs; nothing has been sent",
+                list(odd),
+            )
+
+    def _sum_gradients(self) -> None:
+        """Add up gradients: of shared parameters over their stages, of encoders over devices, of all over replicas."""
+        pipe = self.pipe
+        for number, (name, owners) in enumerate(self._owners.items()):
+            mine = _gradient(self._shared[name]).cpu().contiguous()
+            others = [d for d in owners if d != self.device]
+            came = {d: torch.empty_like(mine) for d in others} | {self.device: mine}
+            works = [pipe.receive(came[d], d, number) for d in others] + [pipe.send(mine, d, number) for d in others]
+            for work in works:
+                pipe.finish(work, f"summing gradients of {name!r}")
+            # in the order of devices, so that all of them get the same bits
+            self._shared[name].grad = sum(came[d] for d in owners).to(self.on)
+        of_encoders = [p for module in self.encoders.values() for p in module.parameters() if p.requires_grad]
+        for group, parameters in ((pipe, of_encoders), (self.replicas, self._parameters())):
+            by_type: dict[torch.dtype, list[Parameter]] = defaultdict(list)
+            for p in parameters if group.size > 1 else ():
+                by_type[p.dtype].append(p)
+            for alike in by_type.values():
+                flat = torch.cat([_gradient(p).reshape(-1) for p in alike]).cpu()
+                group.sum(flat)
+                for p, part in zip(alike, flat.split([p.numel() for p in alike]), strict=True):
+                    p.grad = part.view_as(p).to(p.device)
+
+
+def _gradient(parameter: Parameter) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+class _Step:
+    """One step of a runner: checked when it is made, before any process waits."""
+
+    def __init__(
+        self, runner: PipelineRunner, plan: DispatchPlan | StepPlan, inputs: Mapping[int | str, Any],
+        labels: Sequence[Any],
+    ) -> None:  # fmt: skip
+        self.runner, self.inputs, self.labels = runner, inputs, labels
+        self.plan = plan if isinstance(plan, DispatchPlan) else plan[list(plan.phases)[-1]]
+        self._check_plan()
+        self.stages: PipelineStages = self.plan.placed.stages
+        rank, devices = runner.rank, runner.num_devices
+        mine = self.plan.rank_of_sample == rank
+        filled = set(self.plan.slot_of_sample[mine].tolist())
+        lists = [self.plan.device_ops(rank, device) for device in range(devices)]
+        self.messages = Messages(lists, filled, self.stages.num_stages)
+        self.ops = self.messages.lists[runner.device]
+        self.rows = self._rows_by_phase(plan)
+        self._check_given()
+        self._here: dict[Key, Tensor] = {}  # what stays on this device
+        self._kept: dict[tuple[Any, ...], tuple[Tensor, list[Tensor]]] = {}  # of forwards, until their backwards
+        self._posted: dict[Key, tuple[Any, Tensor]] = {}
+        self._sent: list[tuple[Any, Tensor, int]] = []
+        self._source: dict[Key, int] = {}
+        self._coming: dict[int, deque[tuple[int, Key]]] = {}
+        for device in range(devices):
+            keys = [] if device == runner.device else list(self.messages.between(device, runner.device))
+            self._coming[device] = deque(enumerate(keys))
+            self._source |= dict.fromkeys(keys, device)
+        self._numbers = dict.fromkeys(range(devices), 0)
+        # the pieces of each slot's tasks, by what their messages are called
+        self._pieces = {
+            self.messages.makes(op)[0][0][1:]: op.pieces for tasks in self.messages.tasks.values() for op in tasks
+        }
+
+    def _check_plan(self) -> None:
+        stages = getattr(self.plan.micro_batches, "stages", None)
+        if not isinstance(stages, PipelineStages):
+            raise UsageError("the plan has no pipeline stages: plan with MicroBatches(..., stages=PipelineStages(...))")
+        runner = self.runner
+        ranks = runner.replicas.size
+        for what, wanted, given in (
+            ("devices", runner.num_devices, stages.num_devices), ("stages", runner.num_stages, stages.num_stages),
+            ("ranks", ranks, self.plan.num_ranks),
+        ):  # fmt: skip
+            if wanted != given:
+                raise ArgumentError("plan", f"have {wanted} {what}, as the processes do", given)
+
+    def _rows_by_phase(self, plan: DispatchPlan | StepPlan) -> dict[str, np.ndarray]:
+        """Return how many rows each slot of this rank has in each piped phase: int64[num_slots]."""
+        slot, on = self.plan.slot_of_sample, self.plan.rank_of_sample == self.runner.rank
+        found = {}
+        for name in self.stages.forward:
+            lengths, sample = self.plan.lengths, np.arange(len(slot))
+            if isinstance(plan, StepPlan) and name != list(plan.phases)[-1]:
+                lengths, sample = plan.phases[name].items.outputs, plan.phases[name].items.sample_of_item
+            mine = on[sample]
+            found[name] = np.bincount(slot[sample[mine]], lengths[mine], self.plan.num_slots).astype(np.int64)
+        return found
+
+    def _check_given(self) -> None:
+        """Raise unless modules, outputs, inputs and labels are those that the ops of this device need."""
+        runner, last = self.runner, self.stages.num_stages - 1
+        for stage, module in runner.modules.items():
+            trains = any(p.requires_grad for p in module.parameters())
+            if trains and self.stages.kind_of_backward(stage) != "full":
+                raise UsageError(
+                    f"the plan has stage {stage} frozen, and its module has parameters that require gradients"
+                )
+        for op in self.ops:
+            if op.generates:
+                raise UsageError("generators in gaps are planned, but PipelineRunner does not run them")
+            for name in sorted({piece.module for piece in op.pieces}):
+                if name not in runner.encoders or name not in self.inputs:
+                    raise ArgumentError(
+                        "encoders", "have a module, and {inputs} the items, of each encoder in gaps", repr(name)
+                    )
+        need = [*range(last), *sorted({piece.module for tasks in self.messages.tasks.values() for op in tasks
+                                       for piece in op.pieces})]  # fmt: skip
+        if lacking := [name for name in need if name not in runner.outputs]:
+            raise ArgumentError("outputs", "have the shape and dtype of a row of every stage but the last", lacking[0])
+        slots = self.plan.num_slots
+        if 0 in runner.modules and 0 not in self.inputs:
+            raise ArgumentError("inputs", "have those of stage 0", list(self.inputs))
+        for stage in runner.modules:
+            if stage in self.inputs and len(self.inputs[stage]) != slots:
+                raise ArgumentError(
+                    f"inputs[{stage}]", f"have an entry for each of {slots} slots", len(self.inputs[stage])
+                )
+        if last in runner.modules and len(self.labels) != slots:
+            raise ArgumentError("labels", f"have an entry for each of {slots} slots", len(self.labels))
+
+    def run(self) -> float:
+        """Run all ops of this device; return the sum of the losses."""
+        total = 0.0
+        for op in self.ops:
+            if op.stage is None:
+                self._task_backward(op) if op.backward else self._task_forward(op)
+            elif op.backward:
+                self._backward(op)
+            else:
+                total += self._forward(op)
+        for work, _, device in self._sent:
+            self.runner.pipe.finish(work, f"sending to device {device}")
+        return total
+
+    def _forward(self, op: DeviceOp) -> float:
+        runner, stage = self.runner, op.stage or 0
+        leaves, given = [], []
+        for key in self.messages.needs(op):
+            leaf = self._receive(key)
+            leaves.append(leaf.requires_grad_(self._is_trained(op, key)))
+        if stage:
+            given.append(leaves[0])
+        if stage in self.inputs:
+            given.append(self.inputs[stage][op.slot])
+        if not stage and self.runner.encoders:
+            given.append(self._encoded(op.slot, leaves))
+        module = runner.modules[stage]
+        with torch.set_grad_enabled(op.kind != "none"):
+            out = checkpoint(module, *given, use_reentrant=False) if op.recompute else module(*given)
+            if stage == self.stages.num_stages - 1:
+                out = runner.loss(out, self.labels[op.slot])
+        if op.kind != "none":
+            self._kept[stage, op.slot] = out, leaves
+        for key, device in self.messages.makes(op):
+            self._check_rows(named(op), out, self._shape(key), runner.outputs[stage][1])
+            self._send(key, device, out.detach())
+        return float(out.detach()) if stage == self.stages.num_stages - 1 else 0.0
+
+    def _is_trained(self, op: DeviceOp, key: Key) -> bool:
+        """Whether a forward's input gets a gradient: its stage, or its task, has a backward."""
+        if op.stage:
+            return self.stages.kind_of_backward(op.stage - 1) != "none"
+        return any(
+            self.messages.makes(task)[0][0] == key and task.kind != "none" for task in self.messages.tasks[op.slot]
+        )
+
+    def _encoded(self, slot: int, leaves: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Return what tasks put out, by encoder: views of their messages, one after the other."""
+        found: dict[str, list[Tensor]] = {name: [] for name in self.runner.encoders}
+        for task, flat in zip(self.messages.tasks.get(slot, ()), leaves, strict=True):
+            at = 0
+            for piece in task.pieces:
+                shape = (piece.stop - piece.start, *self.runner.outputs[piece.module][0])
+                found[piece.module].append(flat[at : at + math.prod(shape)].view(shape))
+                at += math.prod(shape)
+        empty = {n: torch.zeros((0, *s), dtype=t, device=self.runner.on)
+                 for n in found for s, t in (self.runner.outputs[n],)}  # fmt: skip
+        return {name: torch.cat([empty[name], *parts]) for name, parts in found.items()}
+
+    def _backward(self, op: DeviceOp) -> None:
+        out, leaves = self._kept.pop((op.stage, op.slot))
+        needs = self.messages.needs(op)
+        gradient = self._receive(needs[0]) if needs else None
+        wanted = [leaf for leaf in leaves if leaf.requires_grad]
+        if out.requires_grad and (op.kind == "full" or wanted):
+            # frozen stages make their input's gradient alone
+            torch.autograd.backward(out, gradient, inputs=None if op.kind == "full" else wanted)
+        for (key, device), leaf in zip(self.messages.makes(op), wanted, strict=True):
+            self._send(key, device, torch.zeros_like(leaf) if leaf.grad is None else leaf.grad)
+
+    def _task_forward(self, op: DeviceOp) -> None:
+        runner, found = self.runner, []
+        ((key, device),) = self.messages.makes(op)
+        with torch.set_grad_enabled(op.kind != "none"):
+            for piece in op.pieces:
+                rows = self.inputs[piece.module][op.sample, piece.item][piece.start : piece.stop]
+                out, (shape, dtype) = runner.encoders[piece.module](rows), runner.outputs[piece.module]
+                self._check_rows(named(op), out, (piece.stop - piece.start, *shape), dtype)
+                found.append(out.reshape(-1))
+            flat = torch.cat(found)
+        if op.kind != "none":
+            self._kept[op.sample, op.part, "task"] = flat, []
+        self._send(key, device, flat.detach().clone())
+
+    def _task_backward(self, op: DeviceOp) -> None:
+        flat, _ = self._kept.pop((op.sample, op.part, "task"))
+        gradient = self._receive(self.messages.needs(op)[0])
+        if flat.requires_grad:
+            torch.autograd.backward(flat, gradient)
+
+    def _check_rows(self, where: str, out: Tensor, shape: Iterable[int], dtype: torch.dtype) -> None:
+        if tuple(out.shape) != tuple(shape) or out.dtype != dtype:
+            raise UsageError(f"{where} must put out {tuple(shape)} of {dtype}, as plan and {{outputs}} say, got "
+                             f"{tuple(out.shape)} of {out.dtype}")  # fmt: skip
+
+    def _shape(self, key: Key) -> tuple[int, ...]:
+        """Return the shape of a message, which sender and receiver know from the plan."""
+        _, slot, stage, _ = key
+        if stage < 0:
+            pieces = self._pieces[key[1:]]
+            each = ((piece.stop - piece.start) * math.prod(self.runner.outputs[piece.module][0]) for piece in pieces)
+            return (sum(each),)
+        rows = sum(int(self.rows[name][slot]) for name in self.stages.phases_of(stage))
+        return (rows, *self.runner.outputs[stage][0])
+
+    def _dtype(self, key: Key) -> torch.dtype:
+        stage = key[2]
+        return self.runner.outputs[stage if stage >= 0 else self._pieces[key[1:]][0].module][1]
+
+    def _send(self, key: Key, device: int, tensor: Tensor) -> None:
+        if device == self.runner.device:
+            self._here[key] = tensor
+            return
+        number, host = self._numbers[device], tensor.contiguous().cpu()
+        self._numbers[device] += 1
+        if host.numel():
+            self._sent.append((self.runner.pipe.send(host, device, number), host, device))
+
+    def _receive(self, key: Key) -> Tensor:
+        if key in self._here:
+            return self._here.pop(key)
+        # Receives begin in the order in which their sender sends, whatever is needed first.
+        source = self._source[key]
+        while key not in self._posted:
+            number, coming = self._coming[source].popleft()
+            buffer = torch.empty(self._shape(coming), dtype=self._dtype(coming))
+            work = self.runner.pipe.receive(buffer, source, number) if buffer.numel() else None
+            self._posted[coming] = work, buffer
+        work, buffer = self._posted.pop(key)
+        if work is not None:
+            self.runner.pipe.finish(work, f"waiting for the {key[0]} of slot {key[1]} from device {source}")
+        return buffer.to(self.runner.on)

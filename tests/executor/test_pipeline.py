@@ -1,0 +1,100 @@
+"""Planned pipelines on four processes: losses and gradients of one process, and bad input told on all."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+import pipeline_cases as cases
+from rank_processes import Ranks
+from ranks_of import ranks_of
+
+from solvers.errors import UsageError
+
+ranks = ranks_of(4)
+
+
+@pytest.mark.parametrize(
+    ("devices", "num_stages", "slots", "given"),
+    [
+        (4, 4, 6, {}),
+        (4, 4, 6, {"op_order": "gpipe"}),
+        (4, 8, 8, {"chunks": 2}),
+        (4, 4, 6, {"recompute": True}),
+        (4, 4, 20, {"allow_empty": True}),
+        (4, 4, 5, {"vision": True}),
+        (4, 4, 5, {"vision": True, "frozen": ("vision",)}),
+        (4, 4, 5, {"vision": True, "frozen": ("llm",), "recompute": ("llm",)}),
+        (2, 2, 4, {}),
+        (2, 4, 4, {"chunks": 2, "vision": True, "recompute": True}),
+        (2, 2, 9, {"allow_empty": True, "op_order": "gpipe"}),
+    ],
+)
+def test_losses_and_gradients_are_those_of_one_process(ranks, devices, num_stages, slots, given):
+    told = ranks.run(cases.trains, devices, num_stages, slots, given)
+    assert len(set(told)) == 1
+
+
+@pytest.mark.parametrize(
+    ("devices", "backwards", "chunks"),
+    [
+        (4, {"llm": 2, "vision": 2, "audio": 2}, 1),
+        (4, {"llm": 3, "vision": 2, "audio": 0}, 1),
+        (2, {"llm": 1, "vision": 2, "audio": 2}, 1),
+        (2, {"llm": 2, "vision": 0, "audio": 0}, 1),
+        (4, {"llm": 2, "vision": 2, "audio": 2}, 2),
+    ],
+)
+def test_encoders_in_gaps_are_trained_as_in_one_process(ranks, devices, backwards, chunks):
+    assert sum(ranks.run(cases.trains_in_gaps, devices, 4, backwards, chunks)) > 0
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(ranks, after):
+    assert ranks.run(cases.resumes, after) == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("plans", "process 1 of 4"),
+        ("ranks", "plan must have 1 ranks, as the processes do, got 2"),
+        ("devices", "plan must have 4 devices, as the processes do, got 5"),
+        ("labels", "labels must have an entry for each of 3 slots, got 1"),
+        ("missing", "modules must be stages of device 2 of 4"),
+        ("modules", "modules must have a stage of device 3"),
+    ],
+)
+def test_what_cannot_be_run_is_told_on_all_processes_before_any_waits(ranks, how, said):
+    for name, _, text in ranks.errors(cases.breaks, how):
+        assert said in text.strip().splitlines()[-1], text
+        assert name in ("ArgumentError", "PeerError", "PlanMismatchError")
+
+
+def test_a_stage_that_changes_the_number_of_rows_is_told_on_all():
+    with Ranks(4) as ranks:
+        for _, _, text in ranks.errors(cases.breaks, "rows"):
+            assert "in stage 2 must put out" in text.strip().splitlines()[-1]
+
+
+def test_a_process_that_dies_ends_the_others_with_its_name():
+    with Ranks(4) as ranks:
+        ranks.start(cases.dies, 2)
+        ranks.end_after()
+        replies = ranks.collect()
+    assert replies.pop(2) is None
+    for _, (name, text) in replies:
+        assert name == "PeerLostError"
+        assert "(global rank 2)" in text
+
+
+def test_lists_that_would_wait_for_each_other_are_refused():
+    op = cases.op
+    good = [[op(0, 0, False), op(0, 0, True)], [op(0, 1, False), op(0, 1, True)]]
+    assert [*cases.matched(good).between(0, 1)] == [("output", 0, 0, -1)]
+    crossed = [good[0][::-1], good[1]]
+    with pytest.raises(
+        UsageError, match="device 0 waits in the backward of slot 0 in stage 0; device 1 waits in the f"
+    ):
+        cases.matched(crossed)
+    with pytest.raises(UsageError, match="send device 1 the output of slot 0, for which it has no op"):
+        cases.matched([[op(0, 0, False)], []])

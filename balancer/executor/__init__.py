@@ -25,6 +25,7 @@ from balancer.executor.step_timer import StepTimer
 
 __all__ = [
     "ContextExchange", "Dispatched", "Dispatcher", "ExecutorError", "FieldMismatchError", "KeyRows", "PeerError",
-    "PeerLostError", "PendingGather", "PipelineRunner", "PlanMismatchError", "PlannedBatchSampler", "PrefetchDispatcher",
-    "RaggedTensor", "Sequences", "ShardRows", "StepTimer", "anchored", "count_labels", "global_token_mean", "shift_labels",
+    "PeerLostError", "PendingGather", "PipelineRunner", "PlanMismatchError", "PlannedBatchSampler",
+    "PrefetchDispatcher", "RaggedTensor", "Sequences", "ShardRows", "StepTimer", "anchored", "count_labels",
+    "global_token_mean", "shift_labels",
 ]  # fmt: skip

@@ -1,6 +1,6 @@
 """Responses to shared prompts, the prompt counted once a rank: beside what trainers do, and how close to the bound.
 
-    python benchmarks/shared_prompts.py [table] [equal] [starts] [speed]
+    python benchmarks/shared_prompts.py [table] [equal] [slots] [starts] [speed]
 
 Batches of 64 to 512 prompts with 8 or 16 responses on 8 to 256 ranks. Prompts are lognormal, mean 1,000, 4,000 or
 12,000 tokens; responses of mean 1,000 to 8,000, sigma 0.8 to 1.2, cut at 32,768, half of the variance of their
@@ -24,6 +24,7 @@ from solvers.prefixes._exchange import exchanged
 from solvers.prefixes._pack import deal_counts
 from solvers.prefixes._problem import prepare
 from solvers.prefixes.bounds import parts_at, parts_bound
+from solvers.prefixes.slots import schedule_with_prefixes
 
 COSTS = {"tokens": "linear", "attention": "quadratic:a=24576,b=1"}
 BATCHES = 260
@@ -159,6 +160,34 @@ def equal() -> None:
             print(f"{groups:5.1f} {len(ratios):4d}  {np.mean(ratios):.4f} {max(ratios):.4f}  {within:.2f}")
 
 
+def slots() -> None:
+    """Micro-batches under a cap of 32K to 128K tokens: a step's time over the bound, and with every prompt computed."""
+    for name, cost in COSTS.items():
+        for objective in ("lockstep", "step"):
+            rng, rows = np.random.default_rng(1), []
+            while len(rows) < 60:
+                prompts, responses = int(rng.choice([64, 128, 256, 512])), int(rng.choice([8, 16]))
+                num_ranks, mean = int(rng.choice([8, 16, 32, 64])), int(rng.choice([1000, 4000, 12_000]))
+                each, sigma = int(rng.choice([1000, 2000, 4000, 8000])), float(rng.choice([0.8, 1.0, 1.2]))
+                prompt, response = drawn(rng, prompts, responses, (mean, each), sigma)
+                batch, own = priced(num_ranks, prompt, response, cost), response.ravel()
+                tokens, once = prompt[batch.key], batch.prompts[batch.key]
+                cap = max(int((own + tokens).max()), int(rng.choice([32_768, 65_536, 131_072])))
+                started = time.thread_time()
+                found = schedule_with_prefixes(batch.costs, own, num_ranks, cap, batch.key, once, tokens,
+                                               objective=objective)  # fmt: skip
+                ms = 1e3 * (time.thread_time() - started)
+                alone = solvers.schedule_micro_batches(batch.costs + once, own + tokens, num_ranks, cap,
+                                                       objective=objective)  # fmt: skip
+                bound, few = found.lower_bound, tokens.max() <= cap / 4
+                rows.append((found.value / bound, alone.value / bound, ms, few))
+            ratio, alone_ratio, ms, few = map(np.array, zip(*rows, strict=True))
+            short = ratio[few.astype(bool)]
+            print(f"{name}, {objective}: {ratio.mean():.4f} of the bound, {ratio.max():.3f} at worst; prompts under a "
+                  f"quarter of the cap ({len(short)} of {len(ratio)}): {short.mean():.4f}, {short.max():.3f}; every "
+                  f"prompt computed {alone_ratio.mean():.3f}; {np.median(ms):.0f} ms")  # fmt: skip
+
+
 def starts() -> None:
     """What each start of equal counts buys: mean of the largest load over the bound, with all work for one start."""
     gaps: dict[str, list[float]] = defaultdict(list)
@@ -191,6 +220,6 @@ def speed() -> None:
 
 if __name__ == "__main__":
     compile_at_once()
-    parts = {"table": table, "equal": equal, "starts": starts, "speed": speed}
+    parts = {"table": table, "equal": equal, "slots": slots, "starts": starts, "speed": speed}
     for part in sys.argv[1:] or parts:
         parts[part]()

@@ -154,16 +154,19 @@ def _masks(text: str) -> dict[str, int]:
 
 def _check_cut(typed: Mapping[str, Any], cut: str) -> None:
     """Refuse what was typed of another cut than the step's."""
-    own = {table: option for option, table in _OWN_OPTION.items()}
     mine = {key.option for key in KEYS[cut or "micro_batches"].values()}
-    for table in (*CUTS_OF_STEPS, "stages"):
-        options = {key: said.option for key, said in KEYS[table].items() if said.option in typed}
-        others = {key: option for key, option in options.items() if option not in mine}
-        if cut not in ("", "micro_batches"):
-            refuse(others.values(), option_of(own[cut]))
-        elif others and table != "stages":  # which micro-batches run through
+    others = {
+        (table, key): said.option
+        for table in (*CUTS_OF_STEPS, "stages")
+        for key, said in KEYS[table].items()
+        if said.option in typed and said.option not in mine
+    }
+    if cut not in ("", "micro_batches"):
+        refuse(dict.fromkeys(others.values()), option_of(next(name for name, of in _OWN_OPTION.items() if of == cut)))
+    for table in CUTS_OF_STEPS if cut in ("", "micro_batches") else ():
+        if keys := [key for of, key in others if of == table]:
             first = next(iter(KEYS[table].values())).about.rstrip(".")
-            raise UsageError(f"{named_options(table, others)} needs {{{table}}}, {first[0].lower()}{first[1:]}")
+            raise UsageError(f"{named_options(table, keys)} needs {{{table}}}, {first[0].lower()}{first[1:]}")
 
 
 def _stages(text: str, names: Sequence[str]) -> dict[str, int]:

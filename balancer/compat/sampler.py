@@ -321,7 +321,7 @@ class BalancedBatchSampler(RankBatches):
             return self.cost.loads(costs, group, self._groups)
         shared = self._prompts.of_samples(rows)
         once = self.cost.sample_costs(shared.lengths, None if self._prefixes is None else shared.lengths)
-        return self.cost.loads(costs - once, group, self._groups) + shared.per_rank(once, group, self._groups)
+        return self.cost.loads(costs - once + shared.once(once, group), group, self._groups)
 
     def _rows(self, first: int, epoch: int) -> NDArray[np.int64]:
         """Return the rows of a global batch, with those that the last one takes again from the beginning."""

@@ -11,6 +11,8 @@ except ImportError as error:
         "balancer.executor needs PyTorch, which is not installed; install it with: pip install 'seqbalancer[torch]'"
     ) from error
 
+from balancer.executor.context_exchange import ContextExchange, PendingGather, Sequences, shift_labels
+from balancer.executor.context_rows import KeyRows, ShardRows
 from balancer.executor.dispatched import Dispatched
 from balancer.executor.dispatcher import Dispatcher
 from balancer.executor.errors import ExecutorError, FieldMismatchError, PeerError, PeerLostError, PlanMismatchError
@@ -20,6 +22,8 @@ from balancer.executor.ragged_tensor import RaggedTensor
 from balancer.executor.sampler import PlannedBatchSampler
 from balancer.executor.step_timer import StepTimer
 
-__all__ = ["Dispatched", "Dispatcher", "ExecutorError", "FieldMismatchError", "PeerError", "PeerLostError",
-           "PlanMismatchError", "PlannedBatchSampler", "PrefetchDispatcher", "RaggedTensor", "StepTimer", "anchored",
-           "count_labels", "global_token_mean"]  # fmt: skip
+__all__ = [
+    "ContextExchange", "Dispatched", "Dispatcher", "ExecutorError", "FieldMismatchError", "KeyRows", "PeerError",
+    "PeerLostError", "PendingGather", "PlanMismatchError", "PlannedBatchSampler", "PrefetchDispatcher", "RaggedTensor",
+    "Sequences", "ShardRows", "StepTimer", "anchored", "count_labels", "global_token_mean", "shift_labels",
+]  # fmt: skip

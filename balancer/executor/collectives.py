@@ -109,17 +109,27 @@ class Collectives:
         self, sent: Tensor, sends: Sizes, receives: Sizes, arrived: Tensor, meanwhile: Meanwhile = lambda: None
     ) -> None:
         """Send ``sends[r]`` bytes to each rank r, in order, and put what arrives, by source rank, in uint8[sum]."""
+        end = self.begin_all_to_all(sent, sends, receives, arrived)
+        meanwhile()
+        end()
+
+    def begin_all_to_all(self, sent: Tensor, sends: Sizes, receives: Sizes, arrived: Tensor) -> Callable[[], None]:
+        """Begin one, and return what waits for it; until then `sent` and `arrived` are not to be touched."""
         if self.size == 1:
             arrived.copy_(sent)
-            meanwhile()
-        elif sent.is_cuda and not self.moves_cuda:
-            host = torch.empty(len(arrived), dtype=torch.uint8, device="cpu")
-            self.all_to_all(sent.cpu(), sends, receives, host, meanwhile)
-            arrived.copy_(host)
-        else:
-            group = self.group if sent.is_cuda else self._control
-            start = partial(dist.all_to_all_single, arrived, sent, list(receives), list(sends), group, async_op=True)
-            self._call("exchanging payload", start, sent.is_cuda, meanwhile)
+            return lambda: None
+        if sent.is_cuda and not self.moves_cuda:
+            host, held = torch.empty(len(arrived), dtype=torch.uint8, device="cpu"), sent.cpu()
+            end = self.begin_all_to_all(held, sends, receives, host)
+
+            def end_on_device() -> None:
+                end()
+                arrived.copy_(host)
+
+            return end_on_device
+        group = self.group if sent.is_cuda else self._control
+        start = partial(dist.all_to_all_single, arrived, sent, list(receives), list(sends), group, async_op=True)
+        return self._begin("exchanging payload", start, sent.is_cuda)
 
     def all_gather(self, mine: Tensor) -> Tensor:
         """Return what all ranks give, of one shape, one after the other."""
@@ -146,20 +156,25 @@ class Collectives:
     def _group_of(self, tensor: Tensor) -> Any:
         return self.group if tensor.is_cuda else self._control
 
-    def _call(
-        self, doing: str, start: Callable[[], Any], on_cuda: bool = False, meanwhile: Meanwhile = lambda: None
-    ) -> None:
+    def _call(self, doing: str, start: Callable[[], Any], on_cuda: bool = False) -> None:
+        self._begin(doing, start, on_cuda)()
+
+    def _begin(self, doing: str, start: Callable[[], Any], on_cuda: bool) -> Callable[[], None]:
+        """Start a call, and return what waits for it."""
         if self.lookout.broken is not None:
             what, ranks = self.lookout.broken
             raise PeerLostError(f"the exchange broke before, and cannot be used any more: {what}", ranks)
         with self._blaming(doing):
             work = start()
-        meanwhile()
-        with self._blaming(doing):
-            if on_cuda:
-                work.wait()  # the stream waits, not this thread: NCCL's own watchdog ends what hangs
-            else:
-                self._wait(work)
+
+        def end() -> None:
+            with self._blaming(doing):
+                if on_cuda:
+                    work.wait()  # the stream waits, not this thread: NCCL's own watchdog ends what hangs
+                else:
+                    self._wait(work)
+
+        return end
 
     @contextmanager
     def _blaming(self, doing: str) -> Iterator[None]:

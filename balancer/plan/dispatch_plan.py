@@ -312,17 +312,25 @@ class DispatchPlan(Record):
 
     @property
     def prompt_copies(self) -> NDArray[np.int64]:
-        """On how many ranks each shared prompt is computed, by its keys in ascending order: int64[k]. O(n log n)."""
+        """On how many ranks, in how many micro-batches, each shared prompt is computed: int64[k], by ascending key.
+
+        O(n log n).
+        """
         shared = self.constraints.prefix
-        return np.empty(0, dtype=np.int64) if shared is None else shared.copies(self.rank_of_sample)
+        return np.empty(0, dtype=np.int64) if shared is None else shared.copies(self._bin_of_sample)
+
+    @property
+    def _bin_of_sample(self) -> NDArray[np.int64]:
+        """The rank of each sample, or its micro-batch, all ranks' numbered on: where a shared prompt counts once."""
+        return self.rank_of_sample * np.int64(self.num_slots) + self.slot_of_sample
 
     def unique_tokens(self) -> NDArray[np.int64]:
         """Tokens that each rank computes, those of a shared prompt once: int64[num_ranks]. O(n log n)."""
         shared, ranks = self.constraints.prefix, self.rank_of_sample
         if shared is None:
             return group_loads(self.lengths, ranks, self.num_ranks)
-        own = group_loads(self.lengths - shared.lengths, ranks, self.num_ranks)
-        return own + shared.per_rank(shared.lengths, ranks, self.num_ranks)
+        own = self.lengths - shared.lengths + shared.once(shared.lengths, self._bin_of_sample)
+        return group_loads(own, ranks, self.num_ranks)
 
     def makespan_of_whole_prompts(self) -> int:
         """Return what a step takes if all samples of a prompt run on one rank, by LPT; O(n log n)."""

@@ -7,13 +7,14 @@ rank's share is cut into K that are as even as possible (in lockstep: each up to
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from balancer.plan.placed import PlacedSlots
 from balancer.planning.found import Found, closed_form_bound
-from balancer.planning.near_home import place, place_slots, relocate_schedule
+from balancer.planning.near_home import place, place_slots, relocate_schedule, why_not_relocate
 from balancer.planning.schedules import (
     ROOMS,
     Schedule,
@@ -37,6 +38,7 @@ from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 from solvers.errors import InfeasibleError, SolverError
 from solvers.packing import MOST_BINS, Priced, ScheduleResult
+from solvers.prefixes import prefix_schedule_bound, schedule_with_prefixes
 
 __all__ = ["plan_slots", "slots_bound"]
 
@@ -52,9 +54,19 @@ _CLOSE = 256
 
 def plan_slots(problem: Problem, micro_batches: MicroBatches, settings: PlanSettings) -> Found:
     """Plan rank and slot of every sample; where none is relocated, ranks may exchange all their micro-batches."""
-    found = _schedule(problem, micro_batches, settings.time_budget)
+    if not len(problem.costs) and len(problem.batch.dropped) and not micro_batches.allow_empty:
+        raise InfeasibleError(
+            "all {count} samples are longer than {micro_batch_tokens} = {cap}, and {over_long='drop'} leaves them out",
+            count=len(problem.batch.dropped), cap=micro_batches.max_tokens,
+        )  # fmt: skip
+    if problem.prompts is not None:
+        found = _with_prompts(problem, micro_batches)
+    else:
+        found = _schedule(problem, micro_batches, settings.time_budget)
     placement, fell_back = settings.placement, ""
-    if placement == "relocate" and problem.topology.num_ranks > 1:
+    if placement == "relocate" and problem.topology.num_ranks > 1 and (why := why_not_relocate(problem)):
+        placement, fell_back = "rearrange", why
+    elif placement == "relocate" and problem.topology.num_ranks > 1:
         moved = relocate_schedule(problem, micro_batches, found, settings.eps, settings.time_budget)
         if isinstance(moved, str):
             placement, fell_back = "rearrange", moved
@@ -63,7 +75,11 @@ def plan_slots(problem: Problem, micro_batches: MicroBatches, settings: PlanSett
     if placement != "relocate":
         ranks = _place_slots(problem, micro_batches, found, placement, settings)
         found = found._replace(rank_of_sample=ranks)
-    target = Placement.by_slots(found.rank_of_sample, found.slot_of_sample, problem.topology.num_ranks, found.num_slots)
+    shared, num_ranks = problem.constraints.prefix, problem.topology.num_ranks
+    if shared is not None:
+        target = shared.side_by_side(found.rank_of_sample, num_ranks, found.slot_of_sample)
+    else:
+        target = Placement.by_slots(found.rank_of_sample, found.slot_of_sample, num_ranks, found.num_slots)
     return Found(
         PlacedSlots(problem, target, found.slot_of_sample, found.num_slots), lambda _: found.bound, fell_back=fell_back
     )
@@ -72,10 +88,33 @@ def plan_slots(problem: Problem, micro_batches: MicroBatches, settings: PlanSett
 def slots_bound(placed: PlacedSlots, makespan: int, settings: PlanSettings, search: bool) -> Bound:
     """Return the best bound on micro-batches that were not planned here."""
     problem = placed.problem
+    if problem.prompts is not None:
+        return Bound(prefix_schedule_bound(*_of_prompts(problem, placed.cut)), "parts")
     bound = closed_form_bound(problem)
     if makespan == bound.value or not search:
         return bound
     return schedule_bound(problem, placed.cut, placed.num_slots, settings.time_budget)
+
+
+def _of_prompts(problem: Problem, cut: MicroBatches) -> tuple[Any, ...]:
+    """Return what solvers take of samples that share prompts: costs and tokens, of samples besides them and of them."""
+    shared = problem.constraints.prefix
+    assert shared is not None
+    own = problem.batch.lengths - shared.lengths
+    return problem.costs, own, problem.topology.num_ranks, cut.max_tokens, shared.keys, problem.prompts, shared.lengths
+
+
+def _with_prompts(problem: Problem, cut: MicroBatches) -> Schedule:
+    """Lay out micro-batches, in each of which a prompt counts once."""
+    try:
+        found = schedule_with_prefixes(
+            *_of_prompts(problem, cut), objective=cut.schedule, min_slots=cut.at_least,
+            num_slots=cut.count if isinstance(cut.count, int) else None, slots_multiple_of=cut.multiple_of,
+            allow_empty=cut.allow_empty,
+        )  # fmt: skip
+    except SolverError as error:
+        raise cut.explained(error, problem.batch.lengths, problem.topology.num_ranks) from None
+    return Schedule(found.rank_of_item, found.slot_of_item, found.num_slots, Bound(found.lower_bound, "parts"))
 
 
 def _place_slots(
@@ -93,11 +132,6 @@ def _place_slots(
 
 def _schedule(problem: Problem, micro_batches: MicroBatches, time_budget: float) -> Schedule:
     """Lay out the micro-batches of a step."""
-    if not len(problem.costs) and len(problem.batch.dropped) and not micro_batches.allow_empty:
-        raise InfeasibleError(
-            "all {count} samples are longer than {micro_batch_tokens} = {cap}, and {over_long='drop'} leaves them out",
-            count=len(problem.batch.dropped), cap=micro_batches.max_tokens,
-        )  # fmt: skip
     constrained = bool(problem.constraints.names())
     budget = time_budget / 2 if constrained else time_budget
     joint = schedule_jointly(problem, micro_batches, budget)

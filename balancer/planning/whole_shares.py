@@ -39,11 +39,7 @@ def _placed(problem: Problem, rank_of_sample: NDArray[np.int32]) -> Placement:
     num_ranks, shared = problem.topology.num_ranks, problem.constraints.prefix
     if shared is None:
         return Placement.by_sample_order(rank_of_sample, num_ranks)
-    order = shared.side_by_side()
-    turn = order[np.argsort(rank_of_sample[order], kind="stable")]
-    position = np.empty(len(order), dtype=np.int64)
-    position[turn] = np.arange(len(order)) - np.searchsorted(rank_of_sample[turn], rank_of_sample[turn])
-    return Placement.checked(rank_of_sample, num_ranks, position)
+    return shared.side_by_side(rank_of_sample, num_ranks)
 
 
 def whole_shares_bound(placed: WholeShares, makespan: int, settings: PlanSettings, search: bool) -> Bound:

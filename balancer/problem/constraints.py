@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from balancer.problem.batch import checked_prefixes
+from balancer.problem.placement import Placement
 from solvers.arguments import as_count, as_int64, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, UsageError, Wording, braced
 from solvers.groups import group_loads
@@ -54,23 +55,29 @@ class Prompts(NamedTuple):
                 one=int(numbers[i]), other=int(numbers[j]), a=int(self.lengths[i]), b=int(self.lengths[j]),
             )  # fmt: skip
 
-    def per_rank(
-        self, amounts: NDArray[np.int64], rank_of_sample: NDArray[np.int32], num_ranks: int
-    ) -> NDArray[np.int64]:
-        """Add up what prompts have, each once a rank that has any of its samples: int64[num_ranks]. O(n log n)."""
-        pair = rank_of_sample.astype(np.int64) * (int(self.keys.max(initial=0)) + 1) + self.keys
+    def once(self, amounts: NDArray[np.int64], bin_of_sample: NDArray[Any]) -> NDArray[np.int64]:
+        """Keep what prompts have of one sample in each rank, or micro-batch, that has any: int64[n]. O(n log n)."""
+        pair = bin_of_sample.astype(np.int64) * (int(self.keys.max(initial=0)) + 1) + self.keys
         first = np.unique(pair, return_index=True)[1]
-        return group_loads(amounts[first], rank_of_sample[first], num_ranks)
+        kept = np.zeros_like(amounts)
+        kept[first] = amounts[first]
+        return kept
 
-    def copies(self, rank_of_sample: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Return on how many ranks each prompt is computed: int64[k]."""
-        held = np.unique(np.stack([self.keys, rank_of_sample]), axis=1)[0]
+    def copies(self, bin_of_sample: NDArray[Any]) -> NDArray[np.int64]:
+        """Return on how many ranks, or in how many micro-batches, each prompt is computed: int64[k]."""
+        held = np.unique(np.stack([self.keys, bin_of_sample]), axis=1)[0]
         return np.bincount(held).astype(np.int64)
 
-    def side_by_side(self) -> NDArray[np.int64]:
-        """Return samples in the order in which ranks have them: by the first of their prompt, then by number."""
-        first = np.unique(self.keys, return_index=True)[1][self.keys]
-        return np.lexsort((np.arange(len(first)), first))
+    def side_by_side(
+        self, rank_of_sample: NDArray[np.int32], num_ranks: int, slot_of_sample: NDArray[np.int32] | None = None
+    ) -> Placement:
+        """Place each rank's samples slot by slot, in each by the first of their prompt, then by number."""
+        first, n = np.unique(self.keys, return_index=True)[1][self.keys], len(self.keys)
+        slot = np.zeros(n, dtype=np.int32) if slot_of_sample is None else slot_of_sample
+        turn = np.lexsort((np.arange(n), first, slot, rank_of_sample))
+        position = np.empty(n, dtype=np.int64)
+        position[turn] = np.arange(n) - np.searchsorted(rank_of_sample[turn], rank_of_sample[turn])
+        return Placement.checked(rank_of_sample, num_ranks, position)
 
 
 class Declared(NamedTuple):
@@ -204,7 +211,7 @@ CONSTRAINTS = {
     ),
     "prefix": Declared(
         "samples of one key share a prompt, which a rank computes once", "sample", _as_prompts, None, "prefix",
-        frozenset(),
+        frozenset({"micro_batches"}),
     ),
     "caps": Declared(
         "caps on other quantities of a rank", "caps", _as_caps, None, "caps",

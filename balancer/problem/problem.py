@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,16 +144,21 @@ class Problem:
     def loads(self, rank_of_sample: NDArray[np.int32]) -> NDArray[np.int64]:
         """Return the load of each rank, int64[num_ranks]: samples, prompts once a rank, and what it has already."""
         num_ranks, kept = self.topology.num_ranks, self.constraints
-        loads = self.cost.loads(self.costs, rank_of_sample, num_ranks)
-        if kept.prefix is not None and self.prompts is not None:
-            loads = loads + kept.prefix.per_rank(self.prompts, rank_of_sample, num_ranks)
-        return kept.with_initial(loads)
+        return kept.with_initial(self.cost.loads(self._costs_in(rank_of_sample), rank_of_sample, num_ranks))
+
+    def _costs_in(self, bin_of_sample: NDArray[Any]) -> NDArray[np.int64]:
+        """Return what samples cost, a prompt that several share in a rank or micro-batch with the first of them."""
+        shared = self.constraints.prefix
+        if shared is None or self.prompts is None:
+            return self.costs
+        return self.costs + shared.once(self.prompts, bin_of_sample)
 
     def slot_loads(self, rank: NDArray[np.int32], slot: NDArray[np.int32], num_slots: int) -> NDArray[np.int64]:
         """Return what :meth:`MicroBatches.makespan` takes: each micro-batch's cost, or work in each module."""
         num_ranks = self.topology.num_ranks
         if self.work is None:
-            return self.cost.slot_loads(self.costs, rank, slot, num_ranks, num_slots)
+            costs = self._costs_in(rank * np.int64(num_slots) + slot)
+            return self.cost.slot_loads(costs, rank, slot, num_ranks, num_slots)
         return work_of_slots(self.work, rank, slot, num_ranks, num_slots)
 
     def of_samples(self, members: NDArray[np.int64]) -> "Problem":

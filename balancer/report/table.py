@@ -311,14 +311,15 @@ def _what_prompts_do(name: str, phase: PhaseSummary) -> str:
     whole = phase.spent_with_whole_prompts / phase.spent_after if phase.spent_after else 1.0
     kept = f"would take {whole:.2f} times as long" if whole > 1.0005 else "would take no longer: keep them together"
     copies = phase.prompt_copies / phase.prompts
-    return f"{name}: a prompt is computed on {copies:.2f} ranks on average; samples of a prompt on one rank {kept}.\n"
+    where = "on {:.2f} ranks" if phase.schedule is None else "in {:.2f} micro-batches"
+    return f"{name}: a prompt is computed {where.format(copies)} on average; samples of a prompt on one rank {kept}.\n"
 
 
 def _what_caps(name: str, phase: PhaseSummary) -> str:
     steps = f"{phase.capped_steps:,} of {counted(phase.steps, 'step')}"
     worst = f"row {phase.cap_row:,} (from 0), length {phase.cap_length:,}, in step {phase.cap_step:,}"
     whole = phase.holder == "rank"
-    mended = "no plan of whole samples mends that" if whole else "more ranks a replica, or --defer, mend that"
+    mended = "no plan of whole samples mends that" if whole else "replicas of more ranks mend that"
     return (
         f"{name}: in {steps} one sample alone costs more than a {phase.holder}'s fair share; {mended}. "
         f"The worst: {worst}; its {phase.holder} takes {phase.cap_ratio:.2f} times the mean.\n"

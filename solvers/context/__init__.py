@@ -3,10 +3,12 @@
 from solvers.context._measure import MeasuredLayout
 from solvers.context.compare import compare_layouts
 from solvers.context.layouts import LAYOUTS
+from solvers.context.seen import keys_seen
 from solvers.context.solver import context_shards
 from solvers.context.types import ContextShardsResult
 from solvers.context.verify import check_context_shards
 
 __all__ = [
     "LAYOUTS", "ContextShardsResult", "MeasuredLayout", "check_context_shards", "compare_layouts", "context_shards",
+    "keys_seen",
 ]  # fmt: skip

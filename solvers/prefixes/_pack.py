@@ -4,6 +4,8 @@ Groups are kept in ascending order of load, so the fullest that has room is foun
 A split costs one more copy, so the items of cheap prefixes come last, and fill what the others leave open.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from solvers._jit import helper, kernel
@@ -42,57 +44,75 @@ def _fullest_with_room(sorted_groups, loads, most):
 
 
 @helper
-def _fill_gap(costs, rest, size, room, chosen):
+def _fill_gap(costs, tokens, rest, size, room, room_tokens, chosen):
     """Mark in `chosen` which of ``rest[:size]``, descending, fill most of the room; return their cost, -1 if none fits.
 
     Greedy from each of the first items on, the best of these. O(24 size).
     """
     best, begin = np.int64(-1), 0
     for start in range(min(size, _MOST_GREEDY_STARTS)):
-        left, taken = room, 0
+        left, left_tokens, taken = room, room_tokens, 0
         for k in range(start, size):
-            if costs[rest[k]] <= left:
+            if costs[rest[k]] <= left and tokens[rest[k]] <= left_tokens:
                 left -= costs[rest[k]]
+                left_tokens -= tokens[rest[k]]
                 taken += 1
         if taken > 0 and room - left > best:
             best, begin = room - left, start
         if left == 0:
             break
-    left = room
+    left, left_tokens = room, room_tokens
     for k in range(size):
         chosen[k] = 0
-        if best >= 0 and k >= begin and costs[rest[k]] <= left:
+        if best >= 0 and k >= begin and costs[rest[k]] <= left and tokens[rest[k]] <= left_tokens:
             left -= costs[rest[k]]
+            left_tokens -= tokens[rest[k]]
             chosen[k] = 1
     return best
 
 
 @helper
-def _try_pack(given, makespan, order, group_of, loads):
-    """Pack all prefixes in this order so that no load is above `makespan`; False if that did not work out."""
+def _try_pack(given, tokens, makespan, order, begin, group_of, loads):
+    """Pack all prefixes in this order so that no load is above `makespan`; False if that did not work out.
+
+    Groups have `begin`, ascending, before anything is in them.
+    """
     sorted_groups, place_of = numbers(len(loads)), numbers(len(loads))
     rest, chosen = np.empty(len(group_of), dtype=np.int64), np.empty(len(group_of), dtype=np.int64)
-    for g in range(len(loads)):
-        loads[g] = 0
+    held = np.zeros(len(loads), dtype=np.int64)  # tokens
+    loads[:] = begin
     for p in order:
         size, cost = given.starts[p + 1] - given.starts[p], given.sums[p]
+        needed = np.int64(0)
         for k in range(size):
             rest[k] = given.starts[p] + k
+            needed += tokens.each[rest[k]]
         while size > 0:
             at = _fullest_with_room(sorted_groups, loads, makespan - cost - given.once[p])
+            while at >= 0 and held[sorted_groups[at]] + needed + tokens.once[p] > tokens.most:
+                at -= 1
             if at >= 0:  # all that is left, whole
                 g, taken = sorted_groups[at], cost
                 for k in range(size):
                     chosen[k] = 1
-            else:
-                g = sorted_groups[0]
-                taken = _fill_gap(given.costs, rest, size, makespan - loads[g] - given.once[p], chosen)
+            else:  # the widest gap, or the widest that has room for tokens
+                g, taken = sorted_groups[0], np.int64(-1)
+                for gap in range(len(loads)):
+                    g = sorted_groups[gap]
+                    room, room_tokens = makespan - loads[g] - given.once[p], tokens.most - held[g] - tokens.once[p]
+                    if room_tokens >= 0:
+                        taken = _fill_gap(given.costs, tokens.each, rest, size, room, room_tokens, chosen)
+                    if taken >= 0 or room < 0 or tokens.most == 0:
+                        break
                 if taken < 0:
                     return False
             kept = 0
+            held[g] += tokens.once[p]
             for k in range(size):
                 if chosen[k] == 1:
                     group_of[rest[k]] = g
+                    held[g] += tokens.each[rest[k]]
+                    needed -= tokens.each[rest[k]]
                 else:
                     rest[kept] = rest[k]
                     kept += 1
@@ -103,39 +123,62 @@ def _try_pack(given, makespan, order, group_of, loads):
 
 
 @kernel
-def _least_packed(given, order, low, fine, group_of, loads):
-    """Return the least makespan that packing reaches, by doubling and bisection, and leave the groups so."""
+def try_pack(given, tokens, makespan, order, begin, group_of, loads):
+    """Pack at one makespan: see above."""
+    return _try_pack(given, tokens, makespan, order, begin, group_of, loads)
+
+
+@helper
+def least_packed(given, tokens, order, begin, low, high, fine, group_of, loads):
+    """Return the least makespan that packing reaches, by doubling and bisection, and leave the groups so.
+
+    -1 if `high` is not reached either.
+    """
     proven, reached, step = low, low, max(1, low // 256)
-    while not _try_pack(given, reached, order, group_of, loads):  # at the sum of all costs everything fits
+    while not _try_pack(given, tokens, reached, order, begin, group_of, loads):
+        if reached >= high:
+            return np.int64(-1)
         proven = reached + 1
-        reached += step
+        reached = min(high, reached + step)
         step *= 2
     while proven < reached and reached - proven > fine:
         middle = proven + (reached - proven) // 2
-        if _try_pack(given, middle, order, group_of, loads):
+        if _try_pack(given, tokens, middle, order, begin, group_of, loads):
             reached = middle
         else:
             proven = middle + 1
-    _try_pack(given, reached, order, group_of, loads)
+    _try_pack(given, tokens, reached, order, begin, group_of, loads)
     return reached
+
+
+@kernel
+def _least_of_all(given, tokens, order, begin, low, high, fine, group_of, loads):
+    """Pack all prefixes into all groups at the least makespan that is reached."""
+    return least_packed(given, tokens, order, begin, low, high, fine, group_of, loads)
+
+
+def orders_of(problem: PrefixProblem) -> Iterator[Ints]:
+    """Yield orders of prefixes: the largest first, but for the cheapest, which come last."""
+    given = problem.given
+    size = given.sums + given.once
+    cheapest = np.argsort(given.once, kind="stable")
+    done = np.cumsum(given.sums[cheapest].astype(object))
+    for share in _SHARES_LAST:
+        last = np.zeros(len(size), dtype=np.bool_)
+        last[cheapest[(done * 100 <= int(done[-1]) * share).astype(np.bool_)]] = True
+        if not share or last.any():  # else it is the first order again
+            yield read_only(np.lexsort((-size, last)))
 
 
 def best_pack(problem: PrefixProblem, low: int) -> tuple[Ints, Ints]:
     """Return the group of each item, and loads, of the best of a few orders of prefixes. O(k m log) each, or less."""
     given = problem.given
-    size = given.sums + given.once
-    cheapest = np.argsort(given.once, kind="stable")
-    done = np.cumsum(given.sums[cheapest].astype(object))
+    tokens, begin = problem.no_tokens, read_only(np.zeros(problem.num_groups, dtype=np.int64))
     best = np.zeros(len(given.costs), dtype=np.int64), np.full(problem.num_groups, problem.total + 1)
-    for share in _SHARES_LAST:
-        last = np.zeros(len(size), dtype=np.bool_)
-        last[cheapest[(done * 100 <= int(done[-1]) * share).astype(np.bool_)]] = True
-        if share and not last.any():
-            continue  # the first order again
-        order = np.lexsort((-size, last))
-        group_of = np.zeros(len(given.costs), dtype=np.int64)
-        loads = np.zeros(problem.num_groups, dtype=np.int64)
-        _least_packed(given, read_only(order), low, low // _FINE, group_of, loads)
+    for order in orders_of(problem):
+        group_of, loads = np.zeros(len(given.costs), dtype=np.int64), np.zeros_like(begin)
+        # At the sum of all costs everything fits
+        _least_of_all(given, tokens, order, begin, low, max(low, problem.total), low // _FINE, group_of, loads)
         best = min(best, (group_of, loads), key=lambda each: int(each[1].max()))
         if best[1].max() == low:
             break

@@ -28,6 +28,14 @@ class Prefixes(NamedTuple):
     sums: Ints  # int64[k]: what all items of a prefix cost besides it
 
 
+class Tokens(NamedTuple):
+    """A second quantity of sorted items and prefixes, of which no group holds more than `most`; read-only."""
+
+    each: Ints  # int64[n]
+    once: Ints  # int64[k]
+    most: int
+
+
 @dataclass(frozen=True, slots=True)
 class PrefixProblem:
     """A checked problem."""
@@ -37,6 +45,11 @@ class PrefixProblem:
     num_groups: int
     least_items: int  # of a group
     most_items: int
+
+    @property
+    def no_tokens(self) -> Tokens:
+        """Tokens that any group has room for."""
+        return Tokens(read_only(np.zeros_like(self.given.costs)), read_only(np.zeros_like(self.given.once)), 0)
 
     @property
     def total(self) -> int:

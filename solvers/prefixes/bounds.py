@@ -10,7 +10,7 @@ import numpy as np
 from solvers._jit import helper, kernel
 from solvers._loops import largest_of
 from solvers.groups import read_only
-from solvers.prefixes._problem import Ints, PrefixProblem
+from solvers.prefixes._problem import Ints, PrefixProblem, Tokens
 
 _NEVER = 1 << 40  # more bins than there are items
 
@@ -78,8 +78,8 @@ def _parts(given, p, most_items, others, makespan):
 
 
 @helper
-def _refuted(given, num_groups, most_items, others, makespan):
-    """Whether no loads are all at most `makespan`. O(n)."""
+def _refuted(given, num_groups, most_items, others, fewest, makespan):
+    """Whether no loads are all at most `makespan`, each prefix being in `fewest` groups at least. O(n)."""
     if makespan > (2**63 - 1) // num_groups:
         return False  # more room than all copies of all could take
     room = np.int64(num_groups) * makespan
@@ -87,6 +87,7 @@ def _refuted(given, num_groups, most_items, others, makespan):
         parts = _parts(given, p, most_items, others, makespan)
         if parts >= _NEVER:
             return True
+        parts = max(parts, fewest[p])
         if parts > 1 and given.once[p] > room // parts:
             return True
         room -= given.sums[p] + parts * given.once[p]
@@ -96,11 +97,11 @@ def _refuted(given, num_groups, most_items, others, makespan):
 
 
 @kernel
-def _least_not_refuted(given, num_groups, most_items, others, low, high):
+def _least_not_refuted(given, num_groups, most_items, others, fewest, low, high):
     """Bisect between a proven bound and a makespan that is reached."""
     while low < high:
         middle = low + (high - low) // 2
-        if _refuted(given, num_groups, most_items, others, middle):
+        if _refuted(given, num_groups, most_items, others, fewest, middle):
             low = middle + 1
         else:
             high = middle
@@ -145,8 +146,24 @@ def _work_of_others(problem: PrefixProblem) -> Ints:
     return read_only((lightest[missing] + cheapest[whole] + step // longest * rest).astype(np.int64))
 
 
-def parts_bound(problem: PrefixProblem) -> int:
-    """Return the bound. O(n log total).
+@kernel
+def _fill_bins(given, tokens, found):
+    held = np.empty(len(given.costs), dtype=np.int64)
+    for p in range(len(found)):
+        low, high = given.starts[p], given.starts[p + 1]
+        held[low:high] = np.sort(tokens.each[low:high])[::-1]
+        found[p] = _bins(held, low, high, tokens.most - tokens.once[p])
+
+
+def bins_by_tokens(problem: PrefixProblem, tokens: Tokens) -> Ints:
+    """Return in how many bins, each of so many tokens, every prefix is at least: int64[k]."""
+    found = np.zeros(len(problem.given.once), dtype=np.int64)
+    _fill_bins(problem.given, tokens, found)
+    return found
+
+
+def parts_bound(problem: PrefixProblem, fewest: Ints | None = None) -> int:
+    """Return the bound, where each prefix counts `fewest` times at least, one by default. O(n log total).
 
     References
     ----------
@@ -159,6 +176,9 @@ def parts_bound(problem: PrefixProblem) -> int:
     others = _work_of_others(problem)
     # The group of the largest item holds others too, at least the lightest of all, which may share its prefix
     beside = int(np.sort(given.costs)[: max(0, problem.least_items - 1)].sum())
-    low = max(int(_largest(given)) + beside, -(-problem.total // problem.num_groups))
+    copies = read_only(np.ones_like(given.once) if fewest is None else fewest)
+    total = int((given.once * copies).sum() + given.sums.sum())
+    low = max(int(_largest(given)) + beside, -(-total // problem.num_groups))
     reached = int((given.once * np.diff(given.starts)).sum() + given.sums.sum())  # with a copy for each item
-    return int(_least_not_refuted(given, problem.num_groups, problem.most_items, others, low, max(low, reached)))
+    high = max(low, reached)
+    return int(_least_not_refuted(given, problem.num_groups, problem.most_items, others, copies, low, high))

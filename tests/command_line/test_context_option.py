@@ -71,7 +71,7 @@ def test_report_sets_the_plan_beside_what_frameworks_ship(command, log):
 def test_a_document_over_a_replicas_share_is_told(command, tmp_path):
     log = write_log(tmp_path / "log.parquet", {"tokens": [4000] + [50] * 31})
     words = command("plan", log, *ASKED, *CONTEXT).words
-    assert "costs more than a replica's fair share; more ranks a replica, or --defer, mend that" in words
+    assert "costs more than a replica's fair share; replicas of more ranks mend that" in words
 
 
 def test_compare_and_simulate_take_it(command, log):

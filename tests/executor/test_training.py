@@ -50,3 +50,14 @@ def test_images_that_ranks_share_give_the_losses_and_gradients_of_one_process(ra
     np.testing.assert_allclose(losses, wanted, rtol=1e-12)
     assert max(apart) < 1e-12
     assert np.array(degrees).sum(axis=0).all(), "images on one rank, on two and on four"
+
+
+def test_packs_that_ranks_share_give_the_losses_and_weights_of_one_rank(ranks):
+    results = ranks.run(cases.shares_packs, 4)
+    losses, wanted, apart, _ = zip(*results[0][0], strict=True)
+    assert all(losses == tuple(loss for loss, *_ in told) for told, _ in results)
+    np.testing.assert_allclose(losses, wanted, rtol=1e-9)
+    assert max(apart) < 1e-9
+    assert losses[-1] < losses[0]
+    received = np.array([[rows for *_, rows in told] for told, _ in results])  # [rank, step, kind]
+    assert 0 < received.max() < results[0][1] * 3 / 4, "as many as an all-gather brings"

@@ -1,5 +1,6 @@
 """What ranks do in tests of training: the examples' runs, at a smaller size."""
 
+import context_parallel
 import numpy as np
 import predicted_and_measured
 import sequence_groups
@@ -35,3 +36,8 @@ def shares_samples(rank, way, steps):
 def shares_images(rank, steps):
     """Losses and gradients with an encoder whose long images ranks share, beside those of one process."""
     return shared_images.train(rank, steps)
+
+
+def shares_packs(rank, steps):
+    """Losses and weights of a model whose packs ranks share token by token, beside those of one rank."""
+    return context_parallel.train(rank, steps), context_parallel.TOKENS

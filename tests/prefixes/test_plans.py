@@ -155,7 +155,6 @@ WRONG = {
     "prefix cannot be combined with initial_loads": {**SHARED, "initial_loads": [1] * RANKS},
     "prefix cannot be combined with keep_together": {**SHARED, "keep_together": KEYS},
     "prefix cannot be combined with max_tokens_per_rank": {**SHARED, "max_tokens_per_rank": 10**6},
-    "micro_batch_tokens cannot be combined with prefix": {**SHARED, "micro_batch_tokens": 10**6},
     "sequence_groups cannot be combined with prefix": {**SHARED, "sequence_groups": balancer.SequenceGroups((1, 2))},
     "cost 'padded' does not take prefix": {**SHARED, "cost": "padded"},
     "prefix is for method 'auto', not for 'lpt'": {**SHARED, "method": "lpt"},

@@ -26,7 +26,8 @@ class PlacedSlots(WholeShares):
 
     def measured(self) -> tuple[Ints, int]:
         """Return the load of each rank, int64[num_ranks], and what the schedule of its micro-batches takes."""
-        return self._loads(), self.cut.makespan(self.slot_loads)
+        slots = self.slot_loads  # in each of which a prompt that samples share counts once
+        return slots.sum(axis=1), self.cut.makespan(slots)
 
     def ideal(self, loads: Ints, home_loads: Ints, home: bool = False) -> tuple[int, int]:
         """Return the makespan of equal micro-batches, as a fraction; before dispatch there are none."""

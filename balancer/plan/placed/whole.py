@@ -121,9 +121,8 @@ class WholeShares(Record):
     @property
     def slot_loads(self) -> Ints:
         """Cost of each micro-batch: int64[num_ranks, num_slots]."""
-        ranks, problem = self.target.rank_of_sample, self.problem
-        shape = problem.topology.num_ranks, self.num_slots
-        return problem.cost.slot_loads(problem.costs, ranks, self.slot_of_sample, *shape)
+        problem = replace(self.problem, work=None)
+        return problem.slot_loads(self.target.rank_of_sample, self.slot_of_sample, self.num_slots)
 
     def home_makespan(self, home_loads: Ints) -> int:
         """Return what the step takes where samples lie before dispatch."""
@@ -290,6 +289,9 @@ def checked_target(problem: Problem, rows: ItemRows) -> Placement:
     broken = problem.constraints.violation(ranks, tokens, problem.batch.numbers)
     if not broken and rows.slot.min(initial=0) < 0:
         broken = f"slot must be >= 0, got {rows.slot.min()}"
+    if problem.constraints.prefix is not None and not broken:  # a prompt counts once a micro-batch
+        shared = problem.constraints.prefix
+        lengths = lengths - shared.lengths + shared.once(shared.lengths, ranks * np.int64(num_slots) + rows.slot)
     broken = broken or problem.cut.violation(lengths, ranks, rows.slot, num_ranks, num_slots)
     if broken := broken or _out_of_order(target, rows.slot):
         raise PlanError(f"{rows.where}: {broken}")

@@ -268,11 +268,27 @@ class MicroBatches(Cut):
                 + "}: a replica's samples are chosen for its pipeline alone",
                 "leave one of them out, or give {pipeline_stages} in place of {stages}",
             )
-        if refused := not_taken("micro_batches", constraints):
+        if "prefix" in constraints:
+            self._check_prompts(constraints)
+        if refused := not_taken("micro_batches", [name for name in constraints if name != "prefix_length"]):
             raise UsageError(
                 "{micro_batch_tokens} cannot be combined with {" + refused[0] + "}: ranks wait for each other in every "
                 "slot, and schedules for ranks that differ are not made; leave one of them out"
             )
+
+    def _check_prompts(self, constraints: Sequence[str]) -> None:
+        """Raise ValueError for micro-batches in which no prompt can be shared."""
+        unlike = {
+            "{schedule='pipeline'}": self.schedule == "pipeline",
+            "{over_long='own'}": self.over_long == "own",
+            "{equal_counts}": "equal_counts" in constraints,
+        }  # fmt: skip
+        for what, asked in unlike.items():
+            if asked:
+                raise UsageError(
+                    f"{{prefix}} in {{micro_batch_tokens}} cannot be combined with {what}, which is not planned yet",
+                    "leave one of them out",
+                )  # fmt: skip
 
     def check_batch(self, batch: GlobalBatch, num_ranks: int, constraints: Constraints, cost: CostModel) -> None:
         """Raise InfeasibleError if a sample is too long for a micro-batch or a device, or all are too many."""

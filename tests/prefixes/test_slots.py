@@ -1,0 +1,171 @@
+"""Micro-batches of items that share prefixes: the bound below all ways there are, results that keep the cap."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import balancer
+from balancer import PlanError
+from balancer.cost import parse_cost
+from solvers.errors import InfeasibleError, SolverError
+from solvers.prefixes import prefix_schedule_bound, schedule_with_prefixes
+
+
+def value_of(case, rank, slot, num_slots, objective):
+    """Return what a schedule takes, and the tokens of its micro-batches, by plain loops."""
+    costs, tokens, num_ranks, keys, once, once_tokens = case
+    loads = [[0] * num_slots for _ in range(num_ranks)]
+    held = [[0] * num_slots for _ in range(num_ranks)]
+    seen = set()
+    for i, (r, k) in enumerate(zip(rank, slot, strict=True)):
+        fresh = (r, k, keys[i]) not in seen
+        seen.add((r, k, keys[i]))
+        loads[r][k] += costs[i] + fresh * once[i]
+        held[r][k] += tokens[i] + fresh * once_tokens[i]
+    if objective == "step":
+        return max(map(sum, loads)), held
+    return sum(max(row[k] for row in loads) for k in range(num_slots)), held
+
+
+def tiny(seed):
+    rng = np.random.default_rng(seed)
+    n, num_ranks, prefixes = int(rng.integers(1, 6)), int(rng.integers(1, 3)), int(rng.integers(1, 4))
+    keys = rng.integers(0, prefixes, n)
+    once_tokens = rng.integers(0, 9, prefixes)[keys]
+    tokens = rng.integers(0, 9, n)
+    factor = int(rng.integers(1, 4))
+    costs, once = tokens * factor + tokens**2 * (seed % 2), once_tokens * factor
+    cap = max(1, int((tokens + once_tokens).max()) + int(rng.integers(0, 12)))
+    case = tuple(each.tolist() if isinstance(each, np.ndarray) else each
+                 for each in (costs, tokens, num_ranks, keys, once, once_tokens))  # fmt: skip
+    return case, cap
+
+
+def made(case, cap, **keywords):
+    costs, tokens, num_ranks, keys, once, once_tokens = case
+    return schedule_with_prefixes(costs, tokens, num_ranks, cap, keys, once, once_tokens, **keywords)
+
+
+@pytest.mark.parametrize("objective", ["lockstep", "step"])
+def test_bound_optimum_and_result_of_tiny_cases(objective):
+    near = 0
+    for seed in range(60):
+        case, cap = tiny(seed)
+        found = made(case, cap, objective=objective, allow_empty=True)
+        num_slots, ranks = found.num_slots, case[2]
+        value, held = value_of(case, found.rank_of_item.tolist(), found.slot_of_item.tolist(), num_slots, objective)
+        assert value == found.value
+        assert max(map(max, held)) <= cap
+        best = None
+        places = list(itertools.product(range(ranks), range(num_slots)))
+        for where in itertools.product(places, repeat=len(case[0])):
+            taken, held = value_of(case, *zip(*where, strict=True), num_slots, objective)
+            if max(map(max, held)) <= cap:
+                best = taken if best is None else min(best, taken)
+        assert found.lower_bound <= best <= found.value
+        near += found.value <= 1.1 * best
+    assert near > 0.8 * 60
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 300)), min_size=1, max_size=40),
+    st.lists(st.integers(0, 500), min_size=6, max_size=6), st.integers(1, 5), st.integers(0, 2000),
+    st.sampled_from(["lockstep", "step"]), st.integers(1, 3), st.integers(1, 3), st.booleans(),
+)  # fmt: skip
+def test_what_holds_for_all(items, prefixes, num_ranks, more, objective, least, multiple, allow_empty):
+    keys, tokens = [key for key, _ in items], [size for _, size in items]
+    once = [prefixes[key] for key in keys]
+    cap = max(1, max(map(sum, zip(tokens, once, strict=True))) + more)
+    case = tokens, tokens, num_ranks, keys, once, once
+    keywords = {"objective": objective, "min_slots": least, "slots_multiple_of": multiple, "allow_empty": allow_empty}
+    try:
+        found = made(case, cap, **keywords)
+    except SolverError:
+        assert not allow_empty
+        assert len(items) < num_ranks * 9 * multiple * max(1, sum(tokens) + sum(once))  # few items, none may be empty
+        return
+    value, held = value_of(case, found.rank_of_item.tolist(), found.slot_of_item.tolist(), found.num_slots, objective)
+    bound = prefix_schedule_bound(tokens, tokens, num_ranks, cap, keys, once, once)
+    assert value == found.value >= found.lower_bound == bound
+    assert max(map(max, held)) <= cap
+    assert found.num_slots >= least
+    assert found.num_slots % multiple == 0
+    if not allow_empty:
+        bins = set(zip(found.rank_of_item.tolist(), found.slot_of_item.tolist(), strict=True))
+        assert len(bins) == num_ranks * found.num_slots
+
+
+def test_a_prompt_needs_as_many_micro_batches_as_its_responses():
+    """Each of four responses fills what the prompt leaves of the cap: four copies, which the bound counts."""
+    found = made(([60] * 4, [60] * 4, 2, [0] * 4, [40] * 4, [40] * 4), 100)
+    assert (found.num_slots, found.value, found.lower_bound) == (2, 200, 200)
+
+
+def test_infeasible_is_told_apart_from_not_found():
+    with pytest.raises(InfeasibleError, match="with its prefix"):
+        made(([60], [60], 1, [0], [50], [50]), 100)
+    with pytest.raises(InfeasibleError, match="short by"):
+        made(([1, 2], [1, 2], 3, [0, 0], [1, 1], [1, 1]), 100)
+
+
+RNG = np.random.default_rng(3)
+KEYS = np.repeat(np.arange(24), 8)
+PROMPTS = RNG.integers(100, 3000, 24)[KEYS]
+LENGTHS = PROMPTS + RNG.lognormal(6.5, 1, 192).astype(int) + 1
+CAP = 16_384
+ASKED = {"prefix": KEYS, "prefix_lengths": PROMPTS, "micro_batch_tokens": CAP}
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "step"])
+@pytest.mark.parametrize("cost", ["linear", "quadratic:a=500,b=1"])
+def test_plans_keep_the_cap_and_are_read_back(schedule, cost, tmp_path):
+    plan = balancer.balance(LENGTHS, 4, ranks_per_node=2, home_rank=np.arange(192) // 48, cost=cost,
+                            schedule=schedule, **ASKED)  # fmt: skip
+    model = parse_cost(cost)
+    costs, once = (model.sample_costs(np.asarray(each)) for each in (LENGTHS, PROMPTS))
+    case = (costs - once).tolist(), (LENGTHS - PROMPTS).tolist(), 4, KEYS.tolist(), once.tolist(), PROMPTS.tolist()
+    taken, held = value_of(case, plan.rank_of_sample.tolist(), plan.slot_of_sample.tolist(), plan.num_slots, schedule)
+    assert (plan.makespan, max(map(max, held)) <= CAP) == (taken, True)
+    assert plan.unique_tokens().tolist() == [sum(row) for row in held]
+    assert plan.lower_bound <= plan.makespan
+    assert "prefix" in plan.fell_back
+    bins = set(zip(plan.rank_of_sample.tolist(), plan.slot_of_sample.tolist(), KEYS.tolist(), strict=True))
+    assert plan.prompt_copies.sum() == len(bins)
+    for rank in range(4):  # side by side: a prompt begins once in each micro-batch
+        mine = plan.samples_on_rank(rank)
+        pairs = np.stack([plan.slot_of_sample[mine], KEYS[mine]])
+        assert (np.diff(pairs, axis=1) != 0).any(axis=0).sum() + 1 == len(np.unique(pairs, axis=1)[0])
+    path = tmp_path / "plan.parquet"
+    plan.save(path)
+    again = balancer.load_plan(path)
+    assert (again.digest(), again.lower_bound, again.makespan) == (plan.digest(), plan.lower_bound, plan.makespan)
+
+
+def test_a_plan_file_over_the_cap_is_refused(tmp_path):
+    import pyarrow.parquet as pq
+
+    plan = balancer.balance(LENGTHS, 4, **ASKED)
+    plan.save(tmp_path / "plan.parquet")
+    table = pq.read_table(tmp_path / "plan.parquet")
+    moved = table.set_column(table.schema.get_field_index("rank"), table.schema.field("rank"),
+                             [np.roll(table["rank"].to_numpy(), 1)])  # fmt: skip
+    pq.write_table(moved, tmp_path / "other.parquet")
+    with pytest.raises(PlanError):
+        balancer.load_plan(tmp_path / "other.parquet")
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"schedule": "pipeline"}, "schedule='pipeline'"),
+        ({"equal_counts": True}, "equal_counts"),
+        ({"micro_batches": balancer.MicroBatches(CAP, over_long="own"), "micro_batch_tokens": None}, "over_long='own'"),
+        ({"micro_batch_tokens": 2000}, "micro_batch_tokens"),
+    ],
+)
+def test_bad_input_is_a_line(more, told):
+    with pytest.raises((ValueError, InfeasibleError), match=told):
+        balancer.balance(LENGTHS, 4, **{**ASKED, **more})

@@ -64,6 +64,7 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
     yield partial(dual_feasible_bound, np.asarray([3, 2, 2]), 2, Bound(1, "mean"), 4)  # only gaps call for it
     yield _resharded
     yield partial(solvers.defer, lengths, lengths // 10, solvers.deferral.windows(4, 1, 1), 2)
+    yield partial(solvers.pack, [6, 5, 4, 3, 3, 3], 13, "pair_fit")
     yield partial(solvers.context_shards, lengths * 8 + 8, 4, pad=True, block=16, time_budget=1e-3)
     for equal_counts in (False, True):  # 62 bits of load and 2 of group are more than a packed heap key holds
         yield partial(solvers.lpt, np.full(15, 2**59), 4, equal_counts=equal_counts)

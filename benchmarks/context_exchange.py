@@ -3,8 +3,9 @@
     python benchmarks/context_exchange.py [model] [gloo]
 
 `model`: causal layers of an 8B Llama in bfloat16 on H100s; six packs a row, drawn as in context_shards.py. Rows travel
-three times a layer (forward, recomputed, gradients) beside four forwards' worth of work, and nothing is hidden behind it. An all-gather brings what crosses into each node once, over all of its ports; the exchange sends a row to
-each rank that needs it. `gloo`: four processes, seven exchanges each, the median.
+three times a layer (forward, recomputed, gradients) beside four forwards' worth of work, and nothing is hidden behind
+it. An all-gather brings what crosses into each node once, over all of its ports; the exchange sends a row to each rank
+that needs it. `gloo`: four processes, seven exchanges each, the median.
 """
 
 import sys

@@ -161,9 +161,8 @@ def measure(rank, devices, results):
 
 
 def main():
-    print(
-        "| processes | order | slots | predicted s | measured s | measured/predicted | predicted/planned | measured/planned |"
-    )
+    columns = "processes", "order", "slots", "predicted s", "measured s", "measured/predicted", "predicted/planned"
+    print(f"| {' | '.join(columns)} | measured/planned |")
     print("|---|---|---|---|---|---|---|---|")
     for devices in [int(each) for each in sys.argv[1:]] or (4, 8):
         results = torch.multiprocessing.get_context("spawn").SimpleQueue()

@@ -61,7 +61,7 @@ def as_setup(
         raise UsageError(
             "encoders in the gaps of pipelines are planned, but a dispatcher does not run them: it brings samples to "
             "ranks, and knows none of a pipeline's devices",
-            "plan beforehand, and let the trainer run plan['LLM'].device_ops(rank, device) of balancer.load_steps",
+            "plan beforehand, and let balancer.executor.PipelineRunner run the steps of balancer.load_steps",
         )
     rehearse(setup)
     return setup

@@ -1,4 +1,4 @@
-"""What device_ops says of stages: their order, which kind of backward they have, what is recomputed; saved and loaded."""
+"""What device_ops says of stages: their order, their kind of backward, what is recomputed; saved and loaded."""
 
 import numpy as np
 import pytest

@@ -52,7 +52,7 @@ def model() -> None:
     for tokens, ranks in ((2**17, 8), (2**17, 16), (2**19, 32)):
         most, all_, before, after, faster, held = np.mean([of_pack(pack, ranks) for pack in packs(tokens, 6)], axis=0)
         print(f"{tokens:,} on {ranks}: busiest rank {most:.2f} T, all-gather {all_:.2f} T; of a step {after:.1%}, "
-              f"all-gather {before:.1%}; {faster:+.0%} tokens a second; rows held at most {held:.1f} shares")  # fmt: skip
+              f"all-gather {before:.1%}; {faster:+.0%} tokens a second; {held:.1f} shares held at most")  # fmt: skip
 
 
 def median_ms(call: Callable[[], object]) -> float:

@@ -29,8 +29,11 @@ _SETTINGS = (*_PLANNED, *IN_SHORT, "micro_batches", "sequence_groups")
 def as_setup(
     topology: Topology, phases: Sequence[Phase] | Mapping[str, str] | None, cost: str | CostModel, length: str | None,
     settings: Mapping[str, Any], layouts: StepLayout | Mapping[str, ModuleLayout | Mesh] | None = None,
+    replica_size: int = 1,
 ) -> Setup:  # fmt: skip
     """Read the phases, or the length, cost and constraints of the only one, and how all are planned.
+
+    A rank's replica group has `replica_size` processes.
 
     TypeError, ValueError or InfeasibleError says what no step could be planned by.
     """
@@ -57,11 +60,12 @@ def as_setup(
     elif length is not None or cost != "linear":
         raise ValueError("with phases, lengths and costs are those of each phase: leave length and cost out")
     setup = Setup(topology, as_phases(phases), plan, *as_layout(layouts))
-    if setup.in_gaps:
+    if setup.in_gaps and plan.cut.num_devices != replica_size:
         raise UsageError(
-            "encoders in the gaps of pipelines are planned, but a dispatcher does not run them: it brings samples to "
-            "ranks, and knows none of a pipeline's devices",
-            "plan beforehand, and let balancer.executor.PipelineRunner run the steps of balancer.load_steps",
-        )
+            "encoders in the gaps of pipelines run on the {devices} devices of each: {replica_group} must have as many "
+            "processes, got {size}",
+            "give the processes of a pipeline as replica_group, and let PipelineRunner run the plan",
+            devices=plan.cut.num_devices, size=replica_size,
+        )  # fmt: skip
     rehearse(setup)
     return setup

@@ -149,7 +149,8 @@ class Dispatcher:
             )
         group = torch.distributed.group.WORLD if dp_group is None else dp_group
         laid_out, groups = read_meshes(layouts, meshes, group)
-        self.setup = as_setup(topology, phases, fixed, length, settings, laid_out)
+        replica_size = 1 if replica_group is None else torch.distributed.get_world_size(replica_group)
+        self.setup = as_setup(topology, phases, fixed, length, settings, laid_out, replica_size)
         check_planning(planning, self.setup)
         as_index("planner_rank", planner_rank, size)
         if not isinstance(timeout, timedelta) or timeout <= timedelta(0):

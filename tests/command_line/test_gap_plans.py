@@ -457,7 +457,7 @@ def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):
         balancer.MicroBatches.in_gaps(several)
     with pytest.raises(TypeError, match="times must be those of a layout of mode 'multiplexed'"):
         balancer.MicroBatches.in_gaps(None)  # as layouts of other modes have them
-    with pytest.raises(ValueError, match="a dispatcher does not run them"):
+    with pytest.raises(ValueError, match="must have as many processes, got 1"):
         as_setup(balancer.Topology([2]), NAMES, "linear", None, {"micro_batches": cut})
     with pytest.raises(ValueError, match=r"MicroBatches.in_gaps\(layout.times\)"):
         balancer.orchestrate({}, NAMES, 8, layouts=read_layout(folder / "winner.json"))

@@ -3,6 +3,7 @@
 import os
 import signal
 from datetime import timedelta
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 
 import balancer
 from balancer import MicroBatches, PipelineStages
-from balancer.executor import PipelineRunner, pipeline_lists
+from balancer.executor import Dispatcher, PipelineRunner, pipeline_lists
 from balancer.plan.gaps import DeviceOp
 from balancer.problem.step_times import ModuleRate, StepTimes
 
@@ -300,3 +301,53 @@ def op(slot, stage, backward):
 
 def matched(lists, num_stages=2, slots=(0, 1)):
     return pipeline_lists.Messages(lists, set(slots), num_stages)
+
+
+def dispatched_in_gaps(rank, devices, slots):
+    """A dispatcher brings samples to the processes of their pipeline, which run encoders in its gaps."""
+    ranks, backwards = dist.get_world_size() // devices, {"llm": 2.0, "vision": 2.0, "audio": 2.0}
+    times = times_in_gaps(devices, ranks, slots, backwards)
+    stages, whole = model_of(devices), model_of(devices)
+    pipe, dp = groups(rank, devices)
+    names = ("audio", "vision")
+    torch.manual_seed(1)
+    ours = {name: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()).double() for name in names}
+    torch.manual_seed(1)
+    encoders = {name: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()).double() for name in names}
+    outputs = dict.fromkeys([*range(devices - 1), *names], ((WIDTH,), torch.float64))
+    mine = {rank % devices: stages[rank % devices]}
+    runner = PipelineRunner(mine, pipe, dp_group=dp, encoders=ours, outputs=outputs, loss=loss)
+    made = Dispatcher(
+        dp, phases={"vision": "images", "audio": "sound", "llm": "text"}, replica_group=pipe, exchange="direct",
+        fields={"pixels": "vision", "sounds": "audio", "words": "llm"}, micro_batches=MicroBatches.in_gaps(times),
+        time_budget=0.01,
+    )  # fmt: skip
+    batch, words, pixels = batch_of(3)
+    sounds = [torch.flip(each, (0,))[1:] for each in pixels]
+    batch["sound"] = np.array([len(each) for each in sounds])
+    own = slice(runner.rank * 7, runner.rank * 7 + 7)
+    data = {"words": words[own], "pixels": pixels[own], "sounds": sounds[own]}
+    out = made.dispatch(data, {name: column[own] for name, column in batch.items()})
+    plan, nothing = out.plan, torch.zeros(0, dtype=torch.int64)
+    tokens = [torch.cat([nothing, *out["words"][a:b]]) for a, b in pairwise(out.slot_bounds("llm"))]
+    inputs = {0: tokens} if rank % devices == 0 else {}
+    for name, field in (("vision", "pixels"), ("audio", "sounds")):
+        of_item = plan.phases[name].items.sample_of_item[plan[name].samples_on_rank(runner.rank)]
+        inputs[name] = {(int(sample), 0): row for sample, row in zip(of_item, out[field], strict=True)}
+    told = runner.step(plan, inputs, [(t + 1) % WORDS for t in tokens])
+    total = torch.zeros((), dtype=torch.float64)
+    for r in range(ranks):
+        given, wanted = inputs_of(plan, words, pixels, r, False)
+        none = torch.zeros(0, WIDTH).double()
+        raw = {name: in_slots(plan, rows, r, none) for name, rows in (("vision", pixels), ("audio", sounds))}
+        for k in (k for k, each in enumerate(wanted) if len(each)):
+            x = whole[0](given[0][k], {name: encoders[name](rows[k]) for name, rows in raw.items()})
+            for stage in whole[1:]:
+                x = stage(x)
+            total = total + loss(x, wanted[k])
+    total.backward()
+    torch.testing.assert_close(told, total.detach(), rtol=1e-9, atol=1e-9)
+    for module, other in [(stages[rank % devices], whole[rank % devices]), *((ours[n], encoders[n]) for n in names)]:
+        for got, wanted in zip(module.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-9, atol=1e-9)
+    return sum(op.stage is None for op in plan["llm"].device_ops(runner.rank, runner.device))

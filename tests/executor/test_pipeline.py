@@ -34,6 +34,10 @@ def test_losses_and_gradients_are_those_of_one_process(ranks, devices, num_stage
     assert len(set(told)) == 1
 
 
+def test_a_dispatcher_brings_samples_to_the_devices_that_run_encoders_in_gaps(ranks):
+    assert any(ranks.run(cases.dispatched_in_gaps, 2, 4))
+
+
 @pytest.mark.parametrize(
     ("devices", "backwards", "chunks"),
     [

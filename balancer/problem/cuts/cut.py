@@ -89,6 +89,11 @@ class Cut:
         return ""
 
     @property
+    def num_devices(self) -> int:
+        """Devices of a pipeline; 0 where there is none, or nothing is known of it."""
+        return 0
+
+    @property
     def num_stages(self) -> int:
         """Stages of the pipelines whose exact runs a plan has; 0 if it has none."""
         return 0

@@ -214,6 +214,11 @@ class MicroBatches(Cut):
         return 0 if self.stages is None else self.stages.num_stages
 
     @property
+    def num_devices(self) -> int:
+        """Devices of a pipeline whose times are known."""
+        return 0 if self.stages is None else self.stages.num_devices
+
+    @property
     def encoders_in_stages(self) -> bool:
         """Whether encoders are first stages of the pipelines."""
         return self.stages is not None and self.encoders == "slot"

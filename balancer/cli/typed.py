@@ -124,7 +124,7 @@ def _table(table: str, typed: Mapping[str, Any]) -> dict[str, Any]:
         elif declared.option == "micro_batches":
             value = _count(value, table)
         elif key == "masks":
-            value = _masks(value)
+            value = _counts_by_name("--masks", value, "MASK=LAYERS,..., such as full=1,window1024=5")
         found[key] = value
     return found
 
@@ -139,15 +139,15 @@ def _count(text: str, table: str) -> int | str:
     raise InputError(f"--micro-batches must be {rule}, got {text!r}")
 
 
-def _masks(text: str) -> dict[str, int]:
-    """Read ``--masks``: kinds of layers, and how many there are of each."""
+def _counts_by_name(option: str, text: str, rule: str) -> dict[str, int]:
+    """Read ``NAME=N,...``, each name once."""
     found: dict[str, int] = {}
     for word in text.split(","):
-        name, _, count = (part.strip() for part in word.partition("="))
+        name, _, count = (part.strip() for part in word.rpartition("="))
         if not name or not re.fullmatch("[0-9]{1,9}", count):
-            raise InputError(f"--masks must be MASK=LAYERS,..., such as full=1,window1024=5, got {text!r:.80}")
+            raise InputError(f"{option} must be {rule}, got {text!r:.80}")
         if name in found:
-            raise InputError(f"--masks names {name!r} twice")
+            raise InputError(f"{option} names {name!r} twice")
         found[name] = int(count)
     return found
 
@@ -171,18 +171,9 @@ def _check_cut(typed: Mapping[str, Any], cut: str) -> None:
 
 def _stages(text: str, names: Sequence[str]) -> dict[str, int]:
     """Read ``--stages``; `names` are the phases that are stages."""
-    words = [word.strip() for word in text.split(",")]
-    if len(names) == 1 and re.fullmatch("[0-9]{1,9}", words[0]) and len(words) == 1:
-        return {names[0]: int(words[0])}
-    layout: dict[str, int] = {}
-    for word in words:
-        name, _, count = (part.strip() for part in word.rpartition("="))
-        if not name or not re.fullmatch("[0-9]{1,9}", count):
-            raise InputError(f"--stages must be NAME[+NAME]=N for each of {', '.join(names)}, got {text!r:.80}")
-        if name in layout:
-            raise InputError(f"--stages names {name!r} twice")
-        layout[name] = int(count)
-    return layout
+    if len(names) == 1 and re.fullmatch("[0-9]{1,9}", text.strip()):
+        return {names[0]: int(text)}
+    return _counts_by_name("--stages", text, f"NAME[+NAME]=N for each of {', '.join(names)}")
 
 
 def _of_phases(

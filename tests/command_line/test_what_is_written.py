@@ -24,6 +24,7 @@ MODEL = ("--phase", "llm=tokens", "--model", "llm=qwen2-7b", "--cluster", "h200"
 # Every option that writes a file: what it is given to, and what its file is called
 OPTIONS = {
     ("plan", "--out"): (("log.csv", *SHAPE, "--overwrite"), "new.parquet"),
+    ("pack", "--out"): (("log.csv", "--tokens", 100, "--length", "tokens", "--overwrite"), "new.parquet"),
     ("report", "--html"): (("plan.parquet",), "new.html"),
     ("report", "--plot"): (("plan.parquet",), "new.svg"),
     ("simulate", "--html"): (("log.csv", *MODEL, "--ranks", 2, "--batch-per-rank", 4), "new.html"),
@@ -76,8 +77,8 @@ def test_every_option_that_writes_a_file_is_tried_here():
 def test_the_command_line_replaces_no_node(option, kind, through_a_link, files, tmp_path):
     pytest.importorskip("matplotlib")
     given, name = OPTIONS[option]
-    if (option[0], kind) == ("plan", "folder"):
-        pytest.skip("a plan may be a folder of parts")
+    if option[0] in ("plan", "pack") and kind == "folder":
+        pytest.skip("plans and packs may be a folder of parts")
     node = tmp_path / f"node-{name}" if through_a_link else tmp_path / name
     NODES[kind](node)
     if through_a_link:

@@ -158,6 +158,7 @@ class PageData:
     num_nodes: int = 0
     num_ranks: int = 0
     of_bytes: bool = False
+    laid_out: bool = False  # phases run on other ranks than the last
     _steps: int = field(default=0, init=False)
     _rows: int = field(default=0, init=False)
     _most_saved: float = field(default=-np.inf, init=False)
@@ -182,6 +183,7 @@ class PageData:
             self.asked.setdefault(name, asked_for(phase.plan, _encoder_slots(plan, name)))
             self.phases.setdefault(name, PhaseData()).add(phase.plan, rows[phase.items.sample_of_item], self._steps)
         self.of_bytes, self.num_ranks = not plan.is_single, plan.num_ranks
+        self.laid_out = plan.setup.layout is not None
         self._add_traffic(list(plan.streams.values()), plan.topology)
         self._maybe_draw(plans)
         self._pass_over(plan)

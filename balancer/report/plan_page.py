@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from balancer.cost import parse_cost
 from balancer.report import figures, numbers
 from balancer.report.across import across_lines
 from balancer.report.canvas import svg_of
@@ -42,7 +43,7 @@ def page(summary: RunSummary, data: PageData, source: str) -> str:
     return document(
         source,
         "rank balance",
-        _lead(summary),
+        _lead(summary, data),
         _about(summary, data),
         cards + _traffic_headline(summary),
         _sections(summary, data),
@@ -50,11 +51,11 @@ def page(summary: RunSummary, data: PageData, source: str) -> str:
     )
 
 
-def _lead(summary: RunSummary) -> str:
+def _lead(summary: RunSummary, data: PageData) -> str:
     """Return what a plan is worth in one sentence, and what it assumes."""
     phases = {name: phase for name, phase in summary.phases.items() if not phase.follows}
     if len(phases) > 1 and not summary.priced_before:
-        return _lead_of_phases(phases)
+        return f"{_lead_of_flops(summary.phases, data)}{_lead_of_phases(phases)}"
     assumed = "If time is proportional to cost, and what moves costs none, this plan"
     if len(phases) > 1:
         saved = 1 - summary.priced_after / summary.priced_before
@@ -73,6 +74,31 @@ def _lead(summary: RunSummary) -> str:
         f"{assumed} makes a step take <strong>{as_percent(saved)} less time</strong>: {who} wait "
         f'<span class="after">{left}</span> of theirs in place of <span class="before">{waited}</span> ({proof}).'
     )
+
+
+def _lead_of_flops(phases: dict[str, PhaseSummary], data: PageData) -> str:
+    """Return what a step of all phases saves where models say how many FLOPs a unit of each cost is; else nothing."""
+    units = [_flops_of_unit(phase) for phase in phases.values()]
+    if data.laid_out or not all(units) or any(phase.schedule is not None for phase in phases.values()):
+        return ""
+    before, after = (
+        sum(unit * spent for unit, spent in zip(units, of, strict=True))
+        for of in ([each.spent_before for each in phases.values()], [each.spent_after for each in phases.values()])
+    )
+    saved = max(0.0, 1 - after / before) if before else 0.0
+    return (
+        "If time is proportional to FLOPs, phases run one after the other, and what moves costs none, this plan makes "
+        f"a step take <strong>{as_percent(saved)} less time</strong>. "
+    )
+
+
+def _flops_of_unit(phase: PhaseSummary) -> int:
+    """Return how many FLOPs a unit of a phase's cost is; 0 where no model that is known by name says so."""
+    try:
+        named_cost = parse_cost(f"flops:{phase.model}")
+    except ValueError:
+        return 0
+    return named_cost.flops_of_unit if phase.model and str(named_cost) == phase.cost else 0
 
 
 def _lead_of_phases(phases: dict[str, PhaseSummary]) -> str:

@@ -10,13 +10,14 @@ from page_cases import HOSTILE, plans_of, run_of, shown
 from seen_page import Seen, assert_needs_nothing_outside, assert_same_but_names
 
 import balancer
+from balancer.cost import parse_cost
 from balancer.report.page_data import MOST_NODES, MOST_POINTS, MOST_ROWS, MOST_WORST
 
 pytest.importorskip("matplotlib")
 
 from balancer.report import figures, plan_page
 from balancer.report.plan_page import page
-from balancer.report.table import why_not_relocated
+from balancer.report.table import as_percent, why_not_relocated
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +183,26 @@ def test_chart_and_card_show_one_average():
         before, after, bound = data.phases[name].profiles()
         assert (before[0], after[0]) == pytest.approx((phase.ratio_before, phase.ratio_after))
         assert bound == pytest.approx(phase.ratio_bound)
+
+
+def test_a_step_is_priced_in_flops_where_models_say_what_a_unit_is():
+    """Phases one after the other, each as long as its slowest rank, in FLOPs; not of costs that no model names."""
+    batch = {"images": [4096, 64, 64, 64], "text": [2000, 300, 100, 900]}
+    units = {"vision": "internvit-6b", "llm": "qwen2-7b"}
+    columns = {"vision": "images", "llm": "text"}
+    phases = [balancer.Phase(name, columns[name], cost=f"flops:{model}") for name, model in units.items()]
+    plan = balancer.orchestrate(batch, phases, 2, placement="any")
+    summary, data = run_of([plan])
+    of = {name: parse_cost(f"flops:{model}").flops_of_unit for name, model in units.items()}
+    before, after = (
+        sum(of[name] * makespan(plan[name]) for name in of)
+        for makespan in (lambda each: each.home_makespan, lambda each: each.makespan)
+    )
+    found = page(summary, data, "a plan")
+    assert f"a step take <strong>{as_percent(1 - after / before)} less time</strong>" in found
+    assert "time is proportional to FLOPs, phases run one after the other" in found
+    other = [phases[0], balancer.Phase("llm", "text", cost="linear")]
+    assert "less time" not in page(*run_of([balancer.orchestrate(batch, other, 2, placement="any")]), "a plan")
 
 
 def test_a_headline_says_what_it_assumes(made):

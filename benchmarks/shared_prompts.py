@@ -24,7 +24,6 @@ from solvers.prefixes._exchange import exchanged
 from solvers.prefixes._pack import deal_counts
 from solvers.prefixes._problem import prepare
 from solvers.prefixes.bounds import parts_at, parts_bound
-from solvers.prefixes.slots import schedule_with_prefixes
 
 COSTS = {"tokens": "linear", "attention": "quadratic:a=24576,b=1"}
 BATCHES = 260
@@ -160,25 +159,33 @@ def equal() -> None:
             print(f"{groups:5.1f} {len(ratios):4d}  {np.mean(ratios):.4f} {max(ratios):.4f}  {within:.2f}")
 
 
+def in_micro_batches(cost: str, count: int = 60) -> Iterator[tuple]:
+    """Batches, tokens of responses and of their prompts, int64[n] each, and a cap of 32K to 128K tokens, or more."""
+    rng = np.random.default_rng(1)
+    for _ in range(count):
+        prompts, responses = int(rng.choice([64, 128, 256, 512])), int(rng.choice([8, 16]))
+        num_ranks, mean = int(rng.choice([8, 16, 32, 64])), int(rng.choice([1000, 4000, 12_000]))
+        each, sigma = int(rng.choice([1000, 2000, 4000, 8000])), float(rng.choice([0.8, 1.0, 1.2]))
+        prompt, response = drawn(rng, prompts, responses, (mean, each), sigma)
+        batch, own = priced(num_ranks, prompt, response, cost), response.ravel()
+        tokens = prompt[batch.key]
+        yield batch, own, tokens, max(int((own + tokens).max()), int(rng.choice([32_768, 65_536, 131_072])))
+
+
 def slots() -> None:
-    """Micro-batches under a cap of 32K to 128K tokens: a step's time over the bound, and with every prompt computed."""
+    """Micro-batches under a cap: a step's time over the bound, and with every prompt computed."""
     for name, cost in COSTS.items():
         for objective in ("lockstep", "step"):
-            rng, rows = np.random.default_rng(1), []
-            while len(rows) < 60:
-                prompts, responses = int(rng.choice([64, 128, 256, 512])), int(rng.choice([8, 16]))
-                num_ranks, mean = int(rng.choice([8, 16, 32, 64])), int(rng.choice([1000, 4000, 12_000]))
-                each, sigma = int(rng.choice([1000, 2000, 4000, 8000])), float(rng.choice([0.8, 1.0, 1.2]))
-                prompt, response = drawn(rng, prompts, responses, (mean, each), sigma)
-                batch, own = priced(num_ranks, prompt, response, cost), response.ravel()
-                tokens, once = prompt[batch.key], batch.prompts[batch.key]
-                cap = max(int((own + tokens).max()), int(rng.choice([32_768, 65_536, 131_072])))
-                started = time.thread_time()
-                found = schedule_with_prefixes(batch.costs, own, num_ranks, cap, batch.key, once, tokens,
-                                               objective=objective)  # fmt: skip
+            rows = []
+            for batch, own, tokens, cap in in_micro_batches(cost):
+                once, started = batch.prompts[batch.key], time.thread_time()
+                found = solvers.packing.schedule_with_prefixes(
+                    batch.costs, own, batch.num_ranks, cap, batch.key, once, tokens, objective=objective
+                )
                 ms = 1e3 * (time.thread_time() - started)
-                alone = solvers.schedule_micro_batches(batch.costs + once, own + tokens, num_ranks, cap,
-                                                       objective=objective)  # fmt: skip
+                alone = solvers.schedule_micro_batches(
+                    batch.costs + once, own + tokens, batch.num_ranks, cap, objective=objective
+                )
                 bound, few = found.lower_bound, tokens.max() <= cap / 4
                 rows.append((found.value / bound, alone.value / bound, ms, few))
             ratio, alone_ratio, ms, few = map(np.array, zip(*rows, strict=True))

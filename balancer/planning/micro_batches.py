@@ -29,7 +29,7 @@ from balancer.planning.schedules import (
     schedule_bound,
     schedule_jointly,
 )
-from balancer.problem.constraints import Cap, Constraints
+from balancer.problem.constraints import Cap, Constraints, Prompts
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
@@ -37,8 +37,7 @@ from balancer.problem.settings import PlanSettings
 from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 from solvers.errors import InfeasibleError, SolverError
-from solvers.packing import MOST_BINS, Priced, ScheduleResult
-from solvers.prefixes import prefix_schedule_bound, schedule_with_prefixes
+from solvers.packing import MOST_BINS, Priced, ScheduleResult, prefix_schedule_bound, schedule_with_prefixes
 
 __all__ = ["plan_slots", "slots_bound"]
 
@@ -59,14 +58,15 @@ def plan_slots(problem: Problem, micro_batches: MicroBatches, settings: PlanSett
             "all {count} samples are longer than {micro_batch_tokens} = {cap}, and {over_long='drop'} leaves them out",
             count=len(problem.batch.dropped), cap=micro_batches.max_tokens,
         )  # fmt: skip
-    if problem.prompts is not None:
-        found = _with_prompts(problem, micro_batches)
+    shared, num_ranks = problem.constraints.prefix, problem.topology.num_ranks
+    if shared is not None:
+        found = _with_prompts(problem, shared, micro_batches)
     else:
         found = _schedule(problem, micro_batches, settings.time_budget)
     placement, fell_back = settings.placement, ""
-    if placement == "relocate" and problem.topology.num_ranks > 1 and (why := why_not_relocate(problem)):
+    if placement == "relocate" and num_ranks > 1 and (why := why_not_relocate(problem)):
         placement, fell_back = "rearrange", why
-    elif placement == "relocate" and problem.topology.num_ranks > 1:
+    elif placement == "relocate" and num_ranks > 1:
         moved = relocate_schedule(problem, micro_batches, found, settings.eps, settings.time_budget)
         if isinstance(moved, str):
             placement, fell_back = "rearrange", moved
@@ -75,7 +75,6 @@ def plan_slots(problem: Problem, micro_batches: MicroBatches, settings: PlanSett
     if placement != "relocate":
         ranks = _place_slots(problem, micro_batches, found, placement, settings)
         found = found._replace(rank_of_sample=ranks)
-    shared, num_ranks = problem.constraints.prefix, problem.topology.num_ranks
     if shared is not None:
         target = shared.side_by_side(found.rank_of_sample, num_ranks, found.slot_of_sample)
     else:
@@ -88,33 +87,30 @@ def plan_slots(problem: Problem, micro_batches: MicroBatches, settings: PlanSett
 def slots_bound(placed: PlacedSlots, makespan: int, settings: PlanSettings, search: bool) -> Bound:
     """Return the best bound on micro-batches that were not planned here."""
     problem = placed.problem
-    if problem.prompts is not None:
-        return Bound(prefix_schedule_bound(*_of_prompts(problem, placed.cut)), "parts")
+    if (shared := problem.constraints.prefix) is not None:
+        return Bound(prefix_schedule_bound(*_of_prompts(problem, shared, placed.cut)), "parts")
     bound = closed_form_bound(problem)
     if makespan == bound.value or not search:
         return bound
     return schedule_bound(problem, placed.cut, placed.num_slots, settings.time_budget)
 
 
-def _of_prompts(problem: Problem, cut: MicroBatches) -> tuple[Any, ...]:
+def _of_prompts(problem: Problem, shared: Prompts, cut: MicroBatches) -> tuple[Any, ...]:
     """Return what solvers take of samples that share prompts: costs and tokens, of samples besides them and of them."""
-    shared = problem.constraints.prefix
-    assert shared is not None
     own = problem.batch.lengths - shared.lengths
     return problem.costs, own, problem.topology.num_ranks, cut.max_tokens, shared.keys, problem.prompts, shared.lengths
 
 
-def _with_prompts(problem: Problem, cut: MicroBatches) -> Schedule:
+def _with_prompts(problem: Problem, shared: Prompts, cut: MicroBatches) -> Schedule:
     """Lay out micro-batches, in each of which a prompt counts once."""
     try:
         found = schedule_with_prefixes(
-            *_of_prompts(problem, cut), objective=cut.schedule, min_slots=cut.at_least,
-            num_slots=cut.count if isinstance(cut.count, int) else None, slots_multiple_of=cut.multiple_of,
-            allow_empty=cut.allow_empty,
+            *_of_prompts(problem, shared, cut), objective=cut.schedule, num_slots=cut.count, min_slots=cut.at_least,
+            slots_multiple_of=cut.multiple_of, allow_empty=cut.allow_empty,
         )  # fmt: skip
     except SolverError as error:
         raise cut.explained(error, problem.batch.lengths, problem.topology.num_ranks) from None
-    return Schedule(found.rank_of_item, found.slot_of_item, found.num_slots, Bound(found.lower_bound, "parts"))
+    return Schedule.from_result(found)
 
 
 def _place_slots(

@@ -64,7 +64,7 @@ def check_schedule(
     cells = require_places(result, len(cost_list))
     require_cells(result, cells, cost_list, token_list, cap, allow_empty)
     kept = sorted((item for cell in cells.values() for item in cell), key=lambda item: -cost_list[item])
-    _check_value(result, sum(cost_list[item] for item in kept), stages)
+    require_value(result, sum(cost_list[item] for item in kept), stages)
     samples = [(cost_list[item], min(token_list[item], cap)) for item in kept]
     if num_slots is None:
         most = None if allow_empty else len(kept) // num_ranks
@@ -141,7 +141,7 @@ def require_cells(
         require(volume == volumes[rank][slot], f"the {where} holds {volume} tokens, not {volumes[rank][slot]}")
 
 
-def _check_value(result: ScheduleResult, total: int, stages: int) -> None:
+def require_value(result: ScheduleResult, total: int, stages: int) -> None:
     loads: list[list[int]] = result.slot_loads.tolist()
     ranks, k = len(loads), result.num_slots
     perfect = -(-total // ranks)

@@ -1,6 +1,7 @@
 """The check of groups with shared prefixes, from scratch: plain loops, exact numbers, nothing of the solver."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -39,13 +40,16 @@ def check_with_prefixes(
             require(few <= count <= many, f"equal counts: group {g} holds {count} items, not {few} to {many}")
     require(result.bound_name == "parts", f"unknown bound {result.bound_name!r:.40}")
     bound = int(result.lower_bound)
-    holds = bound == 0 or _refuted(items, once, keys, num_groups, equal_counts, bound - 1)
+    holds = bound == 0 or refuted(items, once, keys, num_groups, equal_counts, bound - 1)
     require(holds, f"lower_bound = {bound} is not proven: loads of {bound - 1} are not refuted")
     require_status(result.status, bound, result.makespan)
 
 
-def _refuted(items: list[int], once: list[int], keys: list, num_groups: int, equal: bool, makespan: int) -> bool:  # type: ignore[type-arg]
-    """Whether no loads are all at most `makespan`."""
+def refuted(
+    items: list[int], once: list[int], keys: list[Any], num_groups: int, equal: bool, makespan: int,
+    copies: Mapping[Any, int] | None = None,
+) -> bool:  # fmt: skip
+    """Whether no loads are all at most `makespan`; each prefix counts `copies` times at least, if they are given."""
     least, most = (len(items) // num_groups, -(-len(items) // num_groups)) if equal else (0, len(items))
     members: dict[object, list[int]] = {}
     cost_of: dict[object, int] = {}
@@ -67,7 +71,7 @@ def _refuted(items: list[int], once: list[int], keys: list, num_groups: int, equ
         room = makespan - cost_of[key]
         if max(own) + sum(lightest[: max(0, least - 1)]) > room:
             return True
-        parts = max(_bins(own, room), _parts(own, room, most, others))
+        parts = max(bins_of(own, room), _parts(own, room, most, others), (copies or {}).get(key, 1))
         needed += parts * cost_of[key]
     return needed > num_groups * makespan
 
@@ -81,7 +85,7 @@ def _parts(own: list[int], room: int, most: int, others) -> int:  # type: ignore
     return len(own)
 
 
-def _bins(own: list[int], room: int) -> int:
+def bins_of(own: list[int], room: int) -> int:
     """Return Martello and Toth's L2, of every threshold."""
     best = 1
     for threshold in {0, *(cost for cost in own if 2 * cost <= room)}:

@@ -1,6 +1,7 @@
 """Micro-batches of items that share prefixes: the bound below all ways there are, results that keep the cap."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ import balancer
 from balancer import PlanError
 from balancer.cost import parse_cost
 from solvers.errors import InfeasibleError, SolverError
-from solvers.prefixes import prefix_schedule_bound, schedule_with_prefixes
+from solvers import CertificateError
+from solvers.packing import check_prefix_schedule, prefix_schedule_bound, schedule_with_prefixes
 
 
 def value_of(case, rank, slot, num_slots, objective):
@@ -46,7 +48,15 @@ def tiny(seed):
 
 def made(case, cap, **keywords):
     costs, tokens, num_ranks, keys, once, once_tokens = case
-    return schedule_with_prefixes(costs, tokens, num_ranks, cap, keys, once, once_tokens, **keywords)
+    found = schedule_with_prefixes(costs, tokens, num_ranks, cap, keys, once, once_tokens, **keywords)
+    checked(case, cap, found, **keywords)
+    return found
+
+
+def checked(case, cap, found, **keywords):
+    costs, tokens, num_ranks, keys, once, once_tokens = case
+    check_prefix_schedule(costs, tokens, found, num_ranks=num_ranks, cap=cap, prefix=keys, prefix_costs=once,
+                          prefix_tokens=once_tokens, **keywords)  # fmt: skip
 
 
 @pytest.mark.parametrize("objective", ["lockstep", "step"])
@@ -81,12 +91,15 @@ def test_what_holds_for_all(items, prefixes, num_ranks, more, objective, least, 
     cap = max(1, max(map(sum, zip(tokens, once, strict=True))) + more)
     case = tokens, tokens, num_ranks, keys, once, once
     keywords = {"objective": objective, "min_slots": least, "slots_multiple_of": multiple, "allow_empty": allow_empty}
+    asked = -(-least // multiple) * multiple
+    few = not allow_empty and len(items) < num_ranks * asked
     try:
         found = made(case, cap, **keywords)
-    except SolverError:
-        assert not allow_empty
-        assert len(items) < num_ranks * 9 * multiple * max(1, sum(tokens) + sum(once))  # few items, none may be empty
+    except SolverError as error:
+        assert isinstance(error, InfeasibleError) == few
+        assert not allow_empty  # else each item may have a micro-batch to itself
         return
+    assert not few
     value, held = value_of(case, found.rank_of_item.tolist(), found.slot_of_item.tolist(), found.num_slots, objective)
     bound = prefix_schedule_bound(tokens, tokens, num_ranks, cap, keys, once, once)
     assert value == found.value >= found.lower_bound == bound
@@ -104,8 +117,36 @@ def test_a_prompt_needs_as_many_micro_batches_as_its_responses():
     assert (found.num_slots, found.value, found.lower_bound) == (2, 200, 200)
 
 
+def test_numbers_of_slots_that_are_asked_for():
+    case = ([1] * 16, [1] * 16, 2, [0] * 16, [2] * 16, [2] * 16)
+    assert made(case, 10, num_slots=40, allow_empty=True).num_slots == 40  # more than there are items
+    assert made(case, 10, min_slots=40, allow_empty=True).num_slots == 40
+    assert made(case, 10, num_slots=3).num_slots == 3
+    fewest = made(case, 10, num_slots="fewest")
+    assert (fewest.num_slots, fewest.value) == (1, 10)
+    for wrong, told in (({"num_slots": 3, "slots_multiple_of": 2}, "contradicts"), ({"objective": "pipeline"}, "objective"),
+                        ({"num_slots": 2**40}, "must be <= ")):  # fmt: skip
+        with pytest.raises(ValueError, match=told):
+            made(case, 10, **wrong)
+
+
+def test_the_checker_sees_what_is_wrong():
+    case = ([9, 8, 7, 6, 5, 4], [9, 8, 7, 6, 5, 4], 2, [0, 0, 1, 1, 2, 2], [3] * 6, [3] * 6)
+    found = made(case, 24)
+    other = replace(found, slot_loads=found.slot_loads + 1)
+    for wrong in (
+        replace(found, lower_bound=found.value + 1), replace(found, value=found.value - 1), other,
+        replace(found, slot_of_item=found.slot_of_item * 0), replace(found, bound_name="mean"),
+        replace(found, rank_of_item=1 - found.rank_of_item),
+    ):  # fmt: skip
+        with pytest.raises(CertificateError):
+            checked(case, 24, wrong)
+    with pytest.raises(CertificateError, match="cap"):
+        checked(case, 23, found)
+
+
 def test_infeasible_is_told_apart_from_not_found():
-    with pytest.raises(InfeasibleError, match="with its prefix"):
+    with pytest.raises(InfeasibleError, match="over cap = 100 by 10"):
         made(([60], [60], 1, [0], [50], [50]), 100)
     with pytest.raises(InfeasibleError, match="short by"):
         made(([1, 2], [1, 2], 3, [0, 0], [1, 1], [1, 1]), 100)

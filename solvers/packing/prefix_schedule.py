@@ -5,23 +5,30 @@ Micro-batches are packed as groups under a cap on tokens, and dealt to slots and
 that tall items set. Or items go to ranks first, and each rank's are packed into its micro-batches: even sums.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from solvers._jit import kernel
 from solvers._loops import stable_order, sum_of
 from solvers.arguments import as_costs
 from solvers.errors import InfeasibleError, SolverError
 from solvers.groups import read_only
+from solvers.packing._arguments import as_cap, as_choice, as_slots, check_bins, check_fits, slots_for
+from solvers.packing._schedule_types import ScheduleResult
 from solvers.prefixes._pack import best_pack, least_packed, orders_of, try_pack
 from solvers.prefixes._problem import Ints, Prefixes, PrefixProblem, Tokens, prepare
 from solvers.prefixes.bounds import bins_by_tokens, parts_bound
+from solvers.types import status_of
 
-__all__ = ["PrefixSchedule", "prefix_schedule_bound", "schedule_with_prefixes"]
+__all__ = ["prefix_schedule_bound", "schedule_with_prefixes"]
 
+_OBJECTIVES = ("lockstep", "step")
+
+# benchmarks/ablation.py, prefix_slots, says what these buy
 _MOST_TRIED = 4
 """Numbers of slots, from the first that has room on."""
 
@@ -32,21 +39,11 @@ _FINE = 256
 """Heights are bisected to one part in so many: what is left is less than a small item."""
 
 
-class PrefixSchedule(NamedTuple):
-    """Micro-batches, and a bound on what any schedule takes."""
-
-    rank_of_item: NDArray[np.int32]
-    slot_of_item: NDArray[np.int32]
-    num_slots: int
-    value: int
-    lower_bound: int
-
-
 def schedule_with_prefixes(
     costs: ArrayLike, tokens: ArrayLike, num_ranks: int, cap: int, prefix: ArrayLike | Sequence[int | str | None],
-    prefix_costs: ArrayLike, prefix_tokens: ArrayLike, *, objective: str = "lockstep", num_slots: int | None = None,
-    min_slots: int = 1, slots_multiple_of: int = 1, allow_empty: bool = False,
-) -> PrefixSchedule:  # fmt: skip
+    prefix_costs: ArrayLike, prefix_tokens: ArrayLike, *, objective: str = "lockstep",
+    num_slots: int | str | None = None, min_slots: int = 1, slots_multiple_of: int = 1, allow_empty: bool = False,
+) -> ScheduleResult:  # fmt: skip
     """Cut a step into micro-batches of at most `cap` tokens, in each of which a prefix counts once.
 
     Parameters
@@ -62,8 +59,8 @@ def schedule_with_prefixes(
         Of each item's prefix, the same for all items of one.
     objective : str
         ``"lockstep"``, the sum over slots of the slowest rank; or ``"step"``, the largest sum of a rank.
-    num_slots : int, optional
-        K; by default the fastest of a few.
+    num_slots : int or "fewest", optional
+        K; by default the fastest of a few. ``"fewest"`` are the fewest that a packing was found for.
     min_slots, slots_multiple_of : int
         What K is at least, and a multiple of.
     allow_empty : bool
@@ -71,8 +68,9 @@ def schedule_with_prefixes(
 
     Returns
     -------
-    PrefixSchedule
-        Rank and slot of each item, and the bound.
+    ScheduleResult
+        Rank and slot of each item; costs and tokens of micro-batches, each prefix once in each; and a bound, named
+        ``"parts"``, that holds for every number of slots. :func:`check_prefix_schedule` checks all of it.
 
     Raises
     ------
@@ -86,35 +84,42 @@ def schedule_with_prefixes(
     Deterministic. A packing takes O(k m) and O(n log n), and each number of slots some 12 of them for each of up to 4
     orders. The bound is :func:`prefix_schedule_bound`.
     """
+    started = time.perf_counter()
+    given = as_slots(num_slots, min_slots, slots_multiple_of)
+    asked = given if isinstance(given, int) else slots_for(1, min_slots, slots_multiple_of)
+    check_bins(num_ranks, asked)  # before anything of that size is made
     problem, held = _read(costs, tokens, num_ranks, cap, prefix, prefix_costs, prefix_tokens)
+    as_choice("objective", objective, _OBJECTIVES)
+    n = len(problem.order)
+    if not n:
+        nothing = _Schedule(np.empty(0, dtype=np.int64), np.arange(num_ranks * asked).reshape(num_ranks, asked), 0)
+        return _result(problem, held, objective, nothing, 0, started)
+    if n < num_ranks * asked and not allow_empty:
+        raise InfeasibleError(
+            f"{num_ranks} ranks of {asked} {{slots}} are {num_ranks * asked} micro-batches, but there are {n} "
+            f"{{items}}, short by {num_ranks * asked - n}", remedy="{allow_empty=True} permits empty micro-batches",
+        )  # fmt: skip
     bins = bins_by_tokens(problem, held)
     low = parts_bound(problem, bins)
-    if not len(problem.order):
-        none = np.empty(0, dtype=np.int32)
-        return PrefixSchedule(none, none, num_slots or slots_multiple_of * -(-min_slots // slots_multiple_of), 0, 0)
-    best: PrefixSchedule | None = None
-    most = max(len(problem.order), min_slots + slots_multiple_of) if allow_empty else len(problem.order) // num_ranks
-    of_ranks, tried = best_pack(problem, low)[0], 0
-    for count in _numbers(problem, held, bins, num_slots, min_slots, slots_multiple_of, most):
-        for found in _schedules(problem, held, of_ranks, count, objective, allow_empty, low):
-            if best is None or found.value < best.value:
-                best = found
+    enough, of_ranks = low + low // _CLOSE, best_pack(problem, low)[0]
+    # With a micro-batch for each item all of them fit; more are never of use, and where none may be empty not to be had
+    most = slots_for(n, asked, slots_multiple_of) if allow_empty else n // num_ranks
+    needed = int(held.each.sum() + (held.once * bins).sum())
+    fewest = slots_for(-(-needed // (cap * num_ranks)), asked, slots_multiple_of)
+    best: _Schedule | None = None
+    tried = 0
+    for count in [given] if isinstance(given, int) else _numbers(fewest, slots_multiple_of, most):
+        for found in _schedules(problem, held, of_ranks, count, objective, allow_empty, enough):
+            best = found if best is None or found.value < best.value else best
         tried += best is not None
-        if best is not None and (tried == _MOST_TRIED or best.value <= low + low // _CLOSE):
+        if best is not None and (tried == _MOST_TRIED or best.value <= enough or given == "fewest"):
             break
     if best is None:
-        asked = num_slots or slots_multiple_of * -(-min_slots // slots_multiple_of)
-        if most < asked:
-            raise InfeasibleError(
-                f"{num_ranks} ranks of {asked} {{slots}} are {num_ranks * asked} micro-batches, but there are "
-                f"{len(problem.order)} {{items}}, short by {num_ranks * asked - len(problem.order)}",
-                remedy="{allow_empty=True} permits empty micro-batches",
-            )  # fmt: skip
         raise SolverError(
             f"found no packing under {{cap}} = {cap} of all {{items}} with their prefixes: give more {{slots}} or a "
             "larger {cap}"
         )
-    return best
+    return _result(problem, held, objective, best, low, started)
 
 
 def prefix_schedule_bound(
@@ -129,6 +134,14 @@ def prefix_schedule_bound(
     return parts_bound(problem, bins_by_tokens(problem, held)) if len(problem.order) else 0
 
 
+class _Schedule(NamedTuple):
+    """Items in micro-batches, and these on ranks."""
+
+    bin_of: Ints  # int64[n]: of each sorted item
+    place: Ints  # int64[R, K]: which micro-batch each rank has in each slot
+    value: int
+
+
 def _read(
     costs: ArrayLike, tokens: ArrayLike, num_ranks: int, cap: int, prefix: ArrayLike | Sequence[int | str | None],
     prefix_costs: ArrayLike, prefix_tokens: ArrayLike,
@@ -136,63 +149,52 @@ def _read(
     problem = prepare(costs, num_ranks, False, prefix, prefix_costs)
     each, once = as_costs(tokens, "tokens")[0], as_costs(prefix_tokens, "prefix_tokens")[0]
     first = problem.order[problem.given.starts[:-1]]
-    held = Tokens(read_only(each[problem.order]), read_only(once[first]), cap)
-    if len(each) and (whole := each + once).max() > cap:
-        item = int(whole.argmax())
-        raise InfeasibleError(
-            f"no micro-batch can hold {{item}}: with its prefix {{tokens[i] =}} {whole[item]} is over {{cap}} = {cap} "
-            f"by {whole[item] - cap}", item=item,
-        )  # fmt: skip
-    return problem, held
+    whole = each + once
+    check_fits(whole, int(whole.max(initial=0)), cap, "tokens")
+    return problem, Tokens(read_only(each[problem.order]), read_only(once[first]), as_cap(cap))
 
 
-def _numbers(
-    problem: PrefixProblem, held: Tokens, bins: Ints, given: int | None, least: int, multiple: int, most: int
-) -> Iterator[int]:
-    """Yield numbers of slots, from the fewest that may have room on; ever larger steps where none is found to."""
-    if given is not None:
-        if given <= most:
-            yield given
-        return
-    tokens = int(held.each.sum() + (held.once * bins).sum())
-    fewest = max(least, -(-tokens // (held.most * problem.num_groups)), 1)
-    count = multiple * -(-fewest // multiple)
-    step, tried = multiple, 0
-    while count <= most:
+def _numbers(fewest: int, multiple: int, most: int) -> Iterator[int]:
+    """Yield numbers of slots, from the fewest that may have room on; ever larger steps, and the most at the end."""
+    most -= most % multiple
+    count, step, tried = fewest, multiple, 0
+    while count < most:
         yield count
         tried += 1
         step = step * 2 if tried > 2 * _MOST_TRIED else step
         count += step
+    if fewest <= most:
+        yield most
 
 
 def _schedules(
-    problem: PrefixProblem, held: Tokens, of_ranks: Ints, num_slots: int, objective: str, allow_empty: bool, low: int
-) -> Iterator[PrefixSchedule]:
-    """Yield schedules of so many slots, until one is close to the bound."""
+    problem: PrefixProblem, held: Tokens, of_ranks: Ints, num_slots: int, objective: str, allow_empty: bool,
+    enough: int,
+) -> Iterator[_Schedule]:  # fmt: skip
+    """Yield schedules of so many slots, until one takes no more than is enough."""
     num_ranks = problem.num_groups
+    every = np.arange(num_slots * num_ranks)
     for order in orders_of(problem):
-        bins = _least_high(problem, held, order, num_slots)
-        if bins is None:
+        bin_of = _least_high(problem, held, order, num_slots)
+        if bin_of is None or not (allow_empty or _fill_empty(problem, bin_of, every)):
             continue
-        if not allow_empty:
-            _fill_empty(problem, bins, np.arange(num_slots * num_ranks))
-        loads = _loads(problem, bins, num_slots * num_ranks)
-        found = _as_schedule(problem, bins, *_dealt(loads, num_slots, num_ranks), loads, num_slots, objective, low)
+        costs = _sums(problem, bin_of, problem.given.costs, problem.given.once, len(every))
+        found = _Schedule(bin_of, place := _dealt(costs, num_slots, num_ranks), _value(costs[place], objective))
         yield found
-        if found.value <= low + low // _CLOSE:
+        if found.value <= enough:
             return
-    if (bins := _packed_by_rank(problem, held, of_ranks, num_slots)) is not None:
-        if not allow_empty:
-            for own in np.arange(num_slots * num_ranks).reshape(num_ranks, num_slots):
-                if not _fill_empty(problem, bins, own):
-                    return
-        loads = _loads(problem, bins, num_slots * num_ranks)
-        # A rank's micro-batches by load, so that slots are even
-        slot = np.empty((num_ranks, num_slots), dtype=np.int32)
-        by_load = np.argsort(-loads.reshape(num_ranks, num_slots), axis=1, kind="stable")
-        np.put_along_axis(slot, by_load, np.arange(num_slots, dtype=np.int32)[None, :], axis=1)
-        rank = np.arange(num_ranks, dtype=np.int32).repeat(num_slots)
-        yield _as_schedule(problem, bins, rank, slot.ravel(), loads, num_slots, objective, low)
+    bin_of = _packed_by_rank(problem, held, of_ranks, num_slots)
+    of_rank = every.reshape(num_ranks, num_slots)
+    if bin_of is not None and (allow_empty or all(_fill_empty(problem, bin_of, own) for own in of_rank)):
+        costs = _sums(problem, bin_of, problem.given.costs, problem.given.once, len(every))
+        # Each rank's by cost, so that what meets in a slot is alike
+        place = np.take_along_axis(of_rank, np.argsort(-costs[of_rank], axis=1, kind="stable"), axis=1)
+        yield _Schedule(bin_of, place, _value(costs[place], objective))
+
+
+def _value(table: Ints, objective: str) -> int:
+    """Return what a step takes from what each rank takes in each slot."""
+    return int(table.max(axis=0).sum() if objective == "lockstep" else table.sum(axis=1).max())
 
 
 def _least_high(problem: PrefixProblem, held: Tokens, order: Ints, num_slots: int) -> Ints | None:
@@ -201,9 +203,7 @@ def _least_high(problem: PrefixProblem, held: Tokens, order: Ints, num_slots: in
     What an item takes alone, its slot takes on all ranks: so slots of such items may be filled up to that.
     """
     given, num_ranks = problem.given, problem.num_groups
-    alone = np.sort(given.costs + given.once[given.prefix_of])[::-1]
-    tall = alone[::num_ranks][:num_slots]
-    tall = np.append(tall, np.zeros(num_slots - len(tall), dtype=np.int64))
+    tall = _heights_of_items(problem, num_slots)
     group_of, loads = np.zeros(len(given.costs), dtype=np.int64), np.zeros(num_slots * num_ranks, dtype=np.int64)
 
     def fits(height: int) -> bool:
@@ -221,6 +221,13 @@ def _least_high(problem: PrefixProblem, held: Tokens, order: Ints, num_slots: in
         middle = low + (reached - low) // 2
         low, reached = (low, middle) if fits(middle) else (middle + 1, reached)
     return group_of if fits(reached) else None
+
+
+def _heights_of_items(problem: PrefixProblem, num_slots: int) -> Ints:
+    """Return how high each slot is at least, if items go to slots by what they cost alone: int64[num_slots]."""
+    alone = np.sort(problem.given.costs + problem.given.once[problem.given.prefix_of])[::-1]
+    tall = alone[:: problem.num_groups][:num_slots]
+    return np.append(tall, np.zeros(num_slots - len(tall), dtype=np.int64))
 
 
 @kernel
@@ -257,70 +264,76 @@ def _packed_by_rank(problem: PrefixProblem, held: Tokens, of_ranks: Ints, num_sl
     order = np.argsort(pair, kind="stable")
     pairs, first = np.unique(pair[order], return_index=True)
     rank, prefix = pairs // len(given.once), pairs % len(given.once)
-    sums = np.add.reduceat(given.costs[order], first)
+    starts = np.append(first, len(order)).astype(np.int64)
+    costs = given.costs[order]
+    prefix_of = np.repeat(np.arange(len(pairs)), np.diff(starts))
     parts = Prefixes(*map(read_only, (
-        given.costs[order], np.repeat(np.arange(len(pairs)), np.diff(np.append(first, len(order)))),
-        np.append(first, len(order)).astype(np.int64), given.once[prefix], sums,
+        costs, prefix_of, starts, given.once[prefix], np.add.reduceat(costs, first),
     )))  # fmt: skip
     tokens = Tokens(read_only(held.each[order]), read_only(held.once[prefix]), held.most)
     first_prefix = np.searchsorted(rank, np.arange(num_ranks + 1)).astype(np.int64)
     slot = np.zeros(len(order), dtype=np.int64)
     if not _pack_ranks(parts, tokens, read_only(first_prefix), num_slots, slot):
         return None
-    bins = np.empty(len(order), dtype=np.int64)
-    bins[order] = of_ranks[order] * num_slots + slot
-    return bins
+    bin_of = np.empty(len(order), dtype=np.int64)
+    bin_of[order] = of_ranks[order] * num_slots + slot
+    return bin_of
 
 
-def _fill_empty(problem: PrefixProblem, bins_of: Ints, bins: Ints) -> bool:
+def _fill_empty(problem: PrefixProblem, bin_of: Ints, bins: Ints) -> bool:
     """Give every empty one of these micro-batches some items of the one that has most; nothing grows by that.
 
     Those of its cheapest prefix, or half of them if it has no other. False if there are fewer items than micro-batches.
     """
     given = problem.given
-    counts = np.bincount(bins_of, minlength=int(bins[-1]) + 1)[bins]
+    counts = np.bincount(bin_of, minlength=int(bins[-1]) + 1)[bins]
     for empty in np.flatnonzero(counts == 0).tolist():
         full = int(counts.argmax())
         if counts[full] < 2:
             return False
-        there = np.flatnonzero(bins_of == bins[full])
+        there = np.flatnonzero(bin_of == bins[full])
         prefix = given.prefix_of[there]
         moved = there[prefix == prefix[given.once[prefix].argmin()]]
         moved = moved if len(moved) < len(there) else there[: len(there) // 2]
-        bins_of[moved] = bins[empty]
+        bin_of[moved] = bins[empty]
         counts[full], counts[empty] = counts[full] - len(moved), len(moved)
     return True
 
 
-def _loads(problem: PrefixProblem, bins_of: Ints, num_bins: int) -> Ints:
-    """Add up costs, those of a prefix once in each micro-batch that has any of its items: int64[num_bins]."""
-    given = problem.given
-    loads = np.zeros(num_bins, dtype=np.int64)
-    np.add.at(loads, bins_of, given.costs)
-    held = np.unique(bins_of * len(given.once) + given.prefix_of)
-    np.add.at(loads, held // len(given.once), given.once[held % len(given.once)])
-    return loads
+def _sums(problem: PrefixProblem, bin_of: Ints, each: Ints, once: Ints, num_bins: int) -> Ints:
+    """Add up what sorted items have, and once in each micro-batch what its prefixes have: int64[num_bins]."""
+    sums = np.zeros(num_bins, dtype=np.int64)
+    np.add.at(sums, bin_of, each)
+    held = np.unique(bin_of * len(once) + problem.given.prefix_of)
+    np.add.at(sums, held // max(1, len(once)), once[held % max(1, len(once))])
+    return sums
 
 
-def _dealt(loads: Ints, num_slots: int, num_ranks: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Deal micro-batches to slots by load, and within each to ranks: the largest to the rank that has least."""
-    rank, slot = (np.empty(len(loads), dtype=np.int32) for _ in range(2))
-    sums = np.zeros(num_ranks, dtype=np.int64)
-    for k, bins in enumerate(np.argsort(-loads, kind="stable").reshape(num_slots, num_ranks)):
+def _dealt(costs: Ints, num_slots: int, num_ranks: int) -> Ints:
+    """Deal micro-batches to slots by cost, and within each to ranks, the largest to the rank that has least."""
+    place, sums = np.empty((num_ranks, num_slots), dtype=np.int64), np.zeros(num_ranks, dtype=np.int64)
+    for k, bins in enumerate(np.argsort(-costs, kind="stable").reshape(num_slots, num_ranks)):
         emptiest = np.argsort(sums, kind="stable")
-        rank[bins], slot[bins] = emptiest, k
-        sums[emptiest] += loads[bins]
-    return rank, slot
+        place[emptiest, k] = bins
+        sums[emptiest] += costs[bins]
+    return place
 
 
-def _as_schedule(
-    problem: PrefixProblem, bins_of: Ints, rank: NDArray[np.int32], slot: NDArray[np.int32], loads: Ints,
-    num_slots: int, objective: str, low: int,
-) -> PrefixSchedule:  # fmt: skip
-    """Return the schedule of micro-batches, given rank and slot of each, in the order in which items came."""
-    table = np.zeros((problem.num_groups, num_slots), dtype=np.int64)
-    table[rank, slot] = loads
-    value = table.max(axis=0).sum() if objective == "lockstep" else table.sum(axis=1).max()
-    rank_of, slot_of = np.empty(len(bins_of), dtype=np.int32), np.empty(len(bins_of), dtype=np.int32)
-    rank_of[problem.order], slot_of[problem.order] = rank[bins_of], slot[bins_of]
-    return PrefixSchedule(rank_of, slot_of, num_slots, int(value), low)
+def _result(
+    problem: PrefixProblem, held: Tokens, objective: str, found: _Schedule, low: int, started: float
+) -> ScheduleResult:
+    """Return a schedule in the order in which items came."""
+    num_ranks, num_slots = found.place.shape
+    at = np.empty(found.place.size, dtype=np.int64)
+    at[found.place.reshape(-1)] = np.arange(len(at))
+    rank, slot = (np.empty(len(found.bin_of), dtype=np.int32) for _ in range(2))
+    rank[problem.order], slot[problem.order] = np.divmod(at[found.bin_of], num_slots)
+    costs = _sums(problem, found.bin_of, problem.given.costs, problem.given.once, len(at))
+    tokens = _sums(problem, found.bin_of, held.each, held.once, len(at))
+    nobody = read_only(np.empty(0, dtype=np.int64))
+    return ScheduleResult(
+        read_only(rank), read_only(slot), num_slots, read_only(costs[found.place]), read_only(tokens[found.place]),
+        held.most, objective, found.value, -(-int(costs.sum()) // num_ranks), nobody, nobody,
+        lower_bound=low, bound_name="parts", status=status_of(found.value, low),
+        runtime_s=time.perf_counter() - started,
+    )  # fmt: skip

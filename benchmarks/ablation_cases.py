@@ -14,6 +14,7 @@ from typing import NamedTuple
 import context_shards
 import multiplexing
 import numpy as np
+import packs as packs_of
 import pipeline
 import pyarrow.parquet as pq
 import shared_prompts
@@ -23,6 +24,7 @@ from workloads import lognormal_lengths
 import balancer
 import solvers
 from balancer.cost import parse_cost
+from balancer.offline.pack_window import PackSettings, pack_window
 
 DATA = Path(__file__).parent.parent / "data"
 LOGS = {
@@ -253,6 +255,42 @@ def prefixes(draws: int) -> Iterator[Case]:
     for cost, equal_counts in itertools.product(shared_prompts.COSTS.values(), (False, True)):
         for batch in shared_prompts.batches(cost, count=130 * draws):
             yield functools.partial(case, batch, equal_counts)
+
+
+def prefix_slots(draws: int) -> Iterator[Case]:
+    """The same in micro-batches under a cap."""
+
+    def case(batch, own, tokens, cap, objective):
+        once = batch.prompts[batch.key]
+        return scored(lambda: solvers.packing.schedule_with_prefixes(
+            batch.costs, own, batch.num_ranks, cap, batch.key, once, tokens, objective=objective), by_gap)  # fmt: skip
+
+    for cost, objective in itertools.product(shared_prompts.COSTS.values(), ("lockstep", "step")):
+        for step in shared_prompts.in_micro_batches(cost, 60 * draws):
+            yield functools.partial(case, *step, objective)
+
+
+def packs(draws: int, even_cost: bool = False) -> Iterator[Case]:
+    """Windows of logs packed: how many packs over the bound; or, even in cost, their spread over their mean."""
+
+    def case(pieces, settings):
+        def score(found):
+            if even_cost:
+                return Score(1e6 * float(found.costs.std() / found.costs.mean()))
+            return Score(
+                1e6 * (found.num_packs / found.lower_bound - 1), proven=100.0 * (found.num_packs == found.lower_bound)
+            )
+
+        return scored(lambda: pack_window(pieces, settings), score)
+
+    rng = np.random.default_rng(1)
+    logs = {name: packs_of.log_of(name) for name in packs_of.LOGS}
+    logs["lognormal"] = np.maximum(1, rng.lognormal(6.5, 1.2, 10**5)).astype(np.int64)
+    for _, cap, rows in itertools.product(range(2 * draws), (4096, 8192, 16384, 32768), (2000, 10_000)):
+        for lengths in logs.values():
+            first = int(rng.integers(max(1, len(lengths) - rows)))
+            pieces = packs_of.pieces_of(lengths[first : first + rows], cap)
+            yield functools.partial(case, pieces, PackSettings(cap, even_cost=even_cost))
 
 
 def context(draws: int) -> Iterator[Case]:

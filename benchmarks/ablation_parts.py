@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import solvers
+from balancer.offline import pack_window
 from solvers.context import _search
 from solvers.context._greedy import search as search_context
 from solvers.context._measure import as_rows
@@ -200,6 +201,27 @@ PREFIXES = (
     Part("exchanges", {f"{PREFIX}.solver:exchanged": lambda problem, group, *_: (
         group, loads_with_prefixes(problem, group))}),
 )  # fmt: skip
+
+
+SLOTS = "solvers.packing.prefix_schedule"
+PREFIX_SLOTS = (
+    *(Part(f"{share} % last", {f"{PREFIX}._pack:_SHARES_LAST": tuple(each for each in SHARES if each != share)})
+      for share in SHARES[1:]),
+    Part("packed micro-batches", {f"{SLOTS}:_least_high": always(None)}),
+    Part("heights of tall items", {f"{SLOTS}:_heights_of_items": lambda problem, k: np.zeros(k, dtype=np.int64)}),
+    Part("items to ranks first", {f"{SLOTS}:_packed_by_rank": always(None)}),
+    Part("more slots than the fewest", {f"{SLOTS}:_MOST_TRIED": 1}),
+)  # fmt: skip
+PAIR_FIT, WINDOW = "solvers.packing.pair_fit", "balancer.offline.pack_window"
+PACKS = (
+    Part("pair fit", {f"{WINDOW}:pack": lambda sizes, cap, _="auto", **more: solvers.pack(sizes, cap, "auto", **more)}),
+    *(Part(f"{name} pairs", {f"{PAIR_FIT}:_EVEN": (not even,)})
+      for name, even in (("even", True), ("uneven", False))),
+)  # fmt: skip
+EVEN_PACKS = tuple(
+    Part(f"{share:.0%} left over", {f"{WINDOW}:_LEFT_OVER": Over(lambda stands, share=share: without(share, stands))})
+    for share in pack_window._LEFT_OVER
+)
 
 
 def loads_with_prefixes(problem, group):

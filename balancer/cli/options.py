@@ -379,6 +379,13 @@ def _micro_batch_options(command: Any) -> Any:
             "--allow-empty-micro-batches", is_flag=True, default=None, help="A micro-batch may hold nothing."
         ),
         click.option("--over-long", metavar="W", help=f"A row over T gets: {' | '.join(OVER_LONG)} [default: error]."),
+    )  # fmt: skip
+    return add_options(command, options)
+
+
+def _sharing_options(command: Any) -> Any:
+    """Add how ranks share rows, in place of micro-batches."""
+    options = (
         click.option(
             "--group-degrees", metavar="D,D,...",
             help="In place of micro-batches: groups of D ranks share rows, in every slot. --max-tokens-per-rank is "
@@ -409,7 +416,7 @@ def _micro_batch_options(command: Any) -> Any:
 def planning_options(command: Any) -> Any:
     """Add all that says how a log is planned."""
     parts = (_batch_options, _deferral_options, _length_option, _cost_option, _phase_options, _constraint_options,
-             _micro_batch_options, method_option(METHODS), budget_option)  # fmt: skip
+             _micro_batch_options, _sharing_options, method_option(METHODS), budget_option)  # fmt: skip
     return add_options(command, parts)
 
 

@@ -22,6 +22,7 @@ from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.gaps import DeviceOp
 from balancer.plan.step_plan import StepPlan
 from balancer.problem.cuts.pipeline_stages import PipelineStages
+from balancer.problem.phases import PhaseItems
 from balancer.problem.topology import Topology
 from solvers.errors import ArgumentError, UsageError
 
@@ -228,6 +229,14 @@ def _gradient(parameter: Parameter) -> Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
+def _piped(plan: DispatchPlan | StepPlan) -> tuple[DispatchPlan, dict[str, PhaseItems]]:
+    """Return the plan of the pipelines, and the items of the phases before the last, if there are any."""
+    if isinstance(plan, DispatchPlan):
+        return plan, {}
+    *before, last = plan.phases
+    return plan[last], {name: plan.phases[name].items for name in before}
+
+
 class _Step:
     """One step of a runner: checked when it is made, before any process waits."""
 
@@ -236,7 +245,7 @@ class _Step:
         labels: Sequence[Any],
     ) -> None:  # fmt: skip
         self.runner, self.inputs, self.labels = runner, inputs, labels
-        self.plan = plan if isinstance(plan, DispatchPlan) else plan[list(plan.phases)[-1]]
+        self.plan, self.before = _piped(plan)
         self._check_plan()
         self.stages: PipelineStages = self.plan.placed.stages
         rank, devices = runner.rank, runner.num_devices
@@ -245,7 +254,7 @@ class _Step:
         lists = [self.plan.device_ops(rank, device) for device in range(devices)]
         self.messages = Messages(lists, filled, self.stages.num_stages)
         self.ops = self.messages.lists[runner.device]
-        self.rows = self._rows_by_phase(plan)
+        self.rows = self._rows_by_phase()
         self._check_given()
         self._here: dict[Key, Tensor] = {}  # what stays on this device
         self._kept: dict[tuple[Any, ...], tuple[Tensor, list[Tensor]]] = {}  # of forwards, until their backwards
@@ -276,14 +285,14 @@ class _Step:
             if wanted != given:
                 raise ArgumentError("plan", f"have {wanted} {what}, as the processes do", given)
 
-    def _rows_by_phase(self, plan: DispatchPlan | StepPlan) -> dict[str, np.ndarray]:
+    def _rows_by_phase(self) -> dict[str, np.ndarray]:
         """Return how many rows each slot of this rank has in each piped phase: int64[num_slots]."""
         slot, on = self.plan.slot_of_sample, self.plan.rank_of_sample == self.runner.rank
         found = {}
         for name in self.stages.forward:
             lengths, sample = self.plan.lengths, np.arange(len(slot))
-            if isinstance(plan, StepPlan) and name != list(plan.phases)[-1]:
-                lengths, sample = plan.phases[name].items.outputs, plan.phases[name].items.sample_of_item
+            if name in self.before:
+                lengths, sample = self.before[name].outputs, self.before[name].sample_of_item
             mine = on[sample]
             found[name] = np.bincount(slot[sample[mine]], lengths[mine], self.plan.num_slots).astype(np.int64)
         return found

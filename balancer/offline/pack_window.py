@@ -29,7 +29,8 @@ COST = "quadratic:a=24576,b=1"
 """By default, what a sample costs: of a model of 4,096 hidden units, attention inside documents."""
 
 _BUDGET = 0.05  # seconds' worth of search in a window, counted
-_LEFT_OVER = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4)  # of all tokens: small samples that fill up packs which are even in cost
+_LEFT_OVER = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
+"""Of all tokens: small samples that fill up packs which are even in cost; benchmarks/ablation.py, even_packs."""
 
 
 @dataclass(frozen=True, slots=True)

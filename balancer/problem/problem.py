@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,20 +144,22 @@ class Problem:
     def loads(self, rank_of_sample: NDArray[np.int32]) -> NDArray[np.int64]:
         """Return the load of each rank, int64[num_ranks]: samples, prompts once a rank, and what it has already."""
         num_ranks, kept = self.topology.num_ranks, self.constraints
-        return kept.with_initial(self.cost.loads(self._costs_in(rank_of_sample), rank_of_sample, num_ranks))
+        return kept.with_initial(self.cost.loads(self._costs_on(rank_of_sample), rank_of_sample, num_ranks))
 
-    def _costs_in(self, bin_of_sample: NDArray[Any]) -> NDArray[np.int64]:
-        """Return what samples cost, a prompt that several share in a rank or micro-batch with the first of them."""
+    def _costs_on(
+        self, rank: NDArray[np.int32], slot: NDArray[np.int32] | None = None, num_slots: int = 1
+    ) -> NDArray[np.int64]:
+        """Return what samples cost, a prompt that several share on a rank, in a slot, with the first of them."""
         shared = self.constraints.prefix
         if shared is None or self.prompts is None:
             return self.costs
-        return self.costs + shared.once(self.prompts, bin_of_sample)
+        return self.costs + shared.once(self.prompts, rank if slot is None else rank * np.int64(num_slots) + slot)
 
     def slot_loads(self, rank: NDArray[np.int32], slot: NDArray[np.int32], num_slots: int) -> NDArray[np.int64]:
         """Return what :meth:`MicroBatches.makespan` takes: each micro-batch's cost, or work in each module."""
         num_ranks = self.topology.num_ranks
         if self.work is None:
-            costs = self._costs_in(rank * np.int64(num_slots) + slot)
+            costs = self._costs_on(rank, slot, num_slots)
             return self.cost.slot_loads(costs, rank, slot, num_ranks, num_slots)
         return work_of_slots(self.work, rank, slot, num_ranks, num_slots)
 

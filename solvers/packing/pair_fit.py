@@ -10,6 +10,7 @@ from solvers.groups import read_only
 from solvers.packing._problem import Assignment, PackingProblem, num_groups_of, solve
 from solvers.packing.types import PackingResult
 
+_EVEN = (True, False)  # pairs of like size first, and of most unlike: which are better depends on the lengths
 _TRIES = 64  # of the smaller of two items: more gain a few groups in 100,000, and time
 
 
@@ -105,7 +106,7 @@ def _fill(sizes, left, cap, max_items, even, skip, class_of, group_of):
 def assign_pair_fit(problem: PackingProblem) -> Assignment:
     """Pair fit on a prepared problem, by either order of pairs, whichever needs fewer; the group of each item."""
     sizes, counts = runs_of_equal_sizes(problem.sorted_sizes)
-    found = [_assigned(problem, sizes, counts, even) for even in (True, False)]
+    found = [_assigned(problem, sizes, counts, even) for even in _EVEN]
     return min(found, key=num_groups_of)
 
 

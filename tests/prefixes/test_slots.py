@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import balancer
 from balancer import PlanError
 from balancer.cost import parse_cost
-from solvers.errors import InfeasibleError, SolverError
 from solvers import CertificateError
+from solvers.errors import InfeasibleError, SolverError
 from solvers.packing import check_prefix_schedule, prefix_schedule_bound, schedule_with_prefixes
 
 

@@ -28,7 +28,6 @@ WINDOW_ROWS = 1 << 20
 COST = "quadratic:a=24576,b=1"
 """By default, what a sample costs: of a model of 4,096 hidden units, attention inside documents."""
 
-_BUDGET = 0.05  # seconds' worth of search in a window, counted
 _LEFT_OVER = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
 """Of all tokens: small samples that fill up packs which are even in cost; benchmarks/ablation.py, even_packs."""
 
@@ -197,7 +196,7 @@ def _grouped(
     """Return the pack of each piece, and the proven least number of packs."""
     fits = pieces <= settings.tokens
     alone = len(pieces) - int(fits.sum())  # each in a pack of its own, whoever packs
-    found = pack(pieces[fits], settings.tokens, time_budget=_BUDGET)
+    found = pack(pieces[fits], settings.tokens)
     if found.gap:
         other = pack(pieces[fits], settings.tokens, "pair_fit")
         found = min(found, other, key=lambda each: each.num_groups)

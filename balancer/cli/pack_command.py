@@ -22,7 +22,10 @@ from solvers.errors import Wording
 __all__ = ["pack_command"]
 
 _WORDS = Wording({
-    **{name: f"--{name.replace('_', '-')}" for name in ("tokens", "window_rows", "over_long", "cost", "per_step")},
+    **{
+        name: f"--{name.replace('_', '-')}"
+        for name in ("tokens", "window_rows", "over_long", "cost", "per_step", "resume", "out")
+    },
     **{f"over_long='{name}'": f"--over-long {name}" for name in OVER_LONG},
 })  # fmt: skip
 

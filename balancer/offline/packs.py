@@ -258,6 +258,7 @@ def pack(
     ([[0, 2], [1, 3]], 2, 2)
     """
     settings = PackSettings(tokens, window_rows, over_long, cost, even_cost, per_step)
+    _check_resumed(out, resume)
     if _are_lengths(log) and out is None:  # as trainers call it, step by step: no file is made of the lengths
         return _of_lengths(as_int64("lengths", np.asarray(log)), settings)
     kept: list[PackedWindow] = []
@@ -271,6 +272,12 @@ def pack(
     if target is not None:
         return Packs.load(target)
     return _joined(kept, {"settings": settings.to_json(), "totals": totals.stored()})
+
+
+def _check_resumed(out: str | os.PathLike[str] | None, resume: bool) -> None:
+    """Refuse to go on from parts that are nowhere."""
+    if resume and out is None:
+        raise UsageError("{resume} needs {out}, the folder that the killed run wrote")
 
 
 def _of_lengths(lengths: NDArray[np.int64], settings: PackSettings) -> Packs:
@@ -321,6 +328,7 @@ def pack_run(
     `out` is a file, or with a trailing slash, or where one exists, a folder, whose parts of a killed run are kept to
     `resume`. `kept` gets every window that is packed, and `tick` the rows done since. Memory is of one window.
     """
+    _check_resumed(out, resume)
     columns = default_columns(log) if length is None else choose_length(log, length)
     request: dict[str, Any] = {"settings": settings.to_json(), "length": list(columns)}
     if out is not None:
@@ -466,5 +474,5 @@ def _check_target(
         except (InputError, LookupError, TypeError):
             same = False
         if not same:
-            raise UsageError("{out} holds something else than these packs", "{overwrite} replaces it", out=out)
+            raise UsageError("{there} holds something else than these packs", "{overwrite} replaces it", there=out)
     return sources

@@ -61,6 +61,7 @@ def test_steps_and_what_is_over_long_are_told(run):
     (("--tokens", 60, "--per-step", 0), 2, "--per-step must be >= 1, got 0"),
     (("--tokens", 60, "--cost", "padded"), 2, "--cost = 'padded' is no such cost"),
     (("--tokens", 60, "--length", "n_token"), 2, "did you mean 'n_tokens'?"),
+    (("--tokens", 100, "--resume"), 2, "--resume needs --out, the folder that the killed run wrote"),
     (("--tokens", 100, "--out", "x.parquet", "--resume"), 2, "one file has no parts to resume; write a folder: x"),
     (("--tokens", 100, "--out", "log.parquet"), 2, "the packs would overwrite their log"),
     ((), 2, "Missing option '--tokens'"),

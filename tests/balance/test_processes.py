@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from nightly import examples
 from run_cases import (
     COMMAND,
     Killed,
@@ -240,11 +239,11 @@ def test_an_interrupt_while_workers_begin_is_told_in_a_line(folder, tmp_path):
     assert (run.returncode, len(printed.split("\n"))) == (130, 3), printed  # click's is empty
 
 
-@pytest.mark.more_by_night
+# By day they are killed where a run is known to be: the test of four ends above
+@pytest.mark.nightly
 @needs_proc
 def test_random_kills_of_workers_and_driver_change_no_byte(folder, tmp_path):
-    """By day twice, by night twenty times."""
-    kill_at_random(folder / "log.parquet", tmp_path, 20 if examples(1) > 1 else 2, workers_of)
+    kill_at_random(folder / "log.parquet", tmp_path, 20, workers_of)
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def numbers(out):
 # -------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("log", ["logs/log.parquet", "many", "many/", "many/*.parquet"])
+@pytest.mark.parametrize("log", ["logs/log.parquet", pytest.param("many", marks=pytest.mark.nightly), "many/*.parquet"])
 def test_a_log_in_a_store_is_planned_as_on_disk(store, capsys, log):
     here = run(capsys, "plan", "log.parquet", *SHAPE, "--json", "--out", "here.parquet")
     there = run(capsys, "plan", f"{store.uri}/{log}", *SHAPE, "--json", "--out", "plan.parquet")
@@ -263,7 +263,7 @@ def test_a_log_that_was_replaced_is_refused(store, capsys):
 
 
 def test_slow_answers_are_waited_for(store, server, capsys):
-    server.delay = 0.1
+    server.delay = 0.02
     out = f"{store.uri}/plan/"
     assert run(capsys, "plan", f"{store.uri}/logs/log.parquet", *SHAPE, "--out", out)[0] == 0
     assert run(capsys, "report", out)[0] == 0

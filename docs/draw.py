@@ -1,7 +1,7 @@
 """The pictures of the README and the site, light and dark: docs/pictures/*.svg.
 
 Run: python docs/draw.py [NAME ...]. Some are drawn from a plan made here, by the figures of `balancer report`; those of
-long measurements from the tables in benchmarks/README.md, which the scripts named there print.
+long measurements from the tables in docs/benchmarks/, which the scripts named there print.
 """
 
 import re
@@ -50,11 +50,10 @@ def columns() -> dict[str, np.ndarray]:
     return found | {"tokens": sum(found[name] for name in TOKENS.split("+"))}
 
 
-def table_of(heading: str, which: int = 0) -> Iterator[list[str]]:
-    """Yield the rows of a table of benchmarks/README.md, the first of a section or a later one."""
-    text = (ROOT / "benchmarks" / "README.md").read_text()
-    section = re.split(rf"^## {re.escape(heading)}.*$", text, flags=re.M)[1].split("\n## ")[0]
-    tables = re.findall(r"(?:^\|.*\n)+", section, re.M)
+def table_of(page: str, which: int = 0) -> Iterator[list[str]]:
+    """Yield the rows of a table of a page of docs/benchmarks/, the first or a later one."""
+    text = (ROOT / "docs" / "benchmarks" / f"{page}.md").read_text()
+    tables = re.findall(r"(?:^\|.*\n)+", text, re.M)
     for line in tables[which].splitlines()[2:]:
         yield [cell.strip() for cell in line.strip("|").split("|")]
 
@@ -102,7 +101,7 @@ def loads() -> tuple[str, float, float]:
 
 def gap() -> tuple[str, float, float]:
     """Gap to the proven bound against time, of every method and public package."""
-    rows = [row for row in table_of("Public packages") if row[1].startswith("16,384")]
+    rows = [row for row in table_of("peers") if row[1].startswith("16,384")]
 
     def number(cell: str) -> float:
         return float(cell.removesuffix(" ppm").replace(",", ""))
@@ -226,7 +225,7 @@ def groups() -> tuple[str, float, float]:
 def in_flight() -> tuple[str, float, float]:
     """Makespan over the bound against what a pipeline may hold between forward and backward."""
     limits = (1.05, 1.1, 1.2, 1.4, 1.6)
-    rows = list(table_of("Pipelines", 2))
+    rows = list(table_of("pipelines", 2))
 
     def draw(figure: Any) -> None:
         axis = figure.subplots()

@@ -59,6 +59,7 @@ nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_merge_streams = True
 
+copybutton_prompt_text, copybutton_prompt_is_regexp = r">>> |\.\.\. |\$ ", True
 autosummary_generate = True
 autosummary_ignore_module_all = False
 autodoc_typehints = "none"  # the docstrings say more: shapes, units
@@ -68,6 +69,7 @@ numpydoc_xref_param_type = False
 templates_path = ["_templates"]
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+smartquotes_action = "qe"  # two hyphens begin an option
 html_theme = "pydata_sphinx_theme"
 html_title = "seqbalancer"
 html_show_sourcelink = False
@@ -125,7 +127,7 @@ def _commands():
             for one in asked
             if one in shared
         ]
-        text = inspect.cleandoc(command.help or "").replace("\b\n", "")
+        text = re.sub(r"\x08\n(.*?)(?=\n\n|\Z)", r"```text\n\1\n```", inspect.cleandoc(command.help or ""), flags=re.S)
         shown += [f"## `balancer {name}`\n", text + "\n", f"```text\n{usage}\n```\n"]
         shown += [_directives(f"balancer {name}", own)] if own else []
         shown += [f"Also, as [several commands](#options-of-several-commands): {', '.join(also)}.\n"] if also else []
@@ -151,6 +153,18 @@ def _know_linked_pages(app, env, docnames):
         env.project._path_to_docname[Path(env.doc2path(docname)).resolve()] = docname
 
 
+def _pictures(folder, text, path):
+    """Return a picture in both schemes, and in both again for a phone where it was drawn for one."""
+    drawn = {"": ".picture"}
+    if (folder / f"{path}_narrow-light.svg").exists():
+        drawn = {"": ".picture .on-wide", "_narrow": ".picture .on-narrow"}
+    return " ".join(
+        f"![{text}]({path}{name}-{scheme}.svg){{.only-{scheme} {classes}}}"
+        for name, classes in drawn.items()
+        for scheme in ("light", "dark")
+    )
+
+
 def _read(app, docname, source):
     """Links of a page that is kept elsewhere are relative to there; a picture is shown in the reader's scheme."""
     page = Path(app.env.doc2path(docname))
@@ -158,7 +172,7 @@ def _read(app, docname, source):
     if page.is_symlink():
         kept = page.resolve().parent
         text = _LINK.sub(lambda link: f"]({os.path.relpath(kept / link[1], page.parent)}", text)
-    source[0] = _LIGHT.sub(r"![\1](\2-light.svg){.only-light .picture} ![\1](\2-dark.svg){.only-dark .picture}", text)
+    source[0] = _LIGHT.sub(lambda found: _pictures(page.parent, *found.groups()), text)
 
 
 OF_MODULES = ("function", "class", "exception", "data")

@@ -39,6 +39,7 @@ PHASES = {
 }
 MODELS = ("internvit-6b", "whisper-large-v3-encoder", "qwen2-72b")
 WIDTH = 6.8  # inches: on a phone, where pictures are 640 pixels wide and scroll, text has 12 pixels
+NARROW = 3.8
 LINES = ("-", "--", "-.", ":", (0, (5, 1)))
 MARKS = "os^Dv*Xph<>P8d"
 
@@ -58,25 +59,31 @@ def table_of(page: str, which: int = 0) -> Iterator[list[str]]:
         yield [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def step() -> tuple[str, float, float]:
-    """Load of every rank in one step, as sampled and planned."""
+def step(stacked: bool = False) -> tuple[str, float, float]:
+    """Load of every rank in one step, as sampled and planned, side by side or one above the other."""
     ranks, each, which = 64, 16, 50
     lengths = columns()["tokens"][which * ranks * each : (which + 1) * ranks * each]
     plan = balancer.balance(lengths, ranks, 8, np.repeat(np.arange(ranks), each))
 
     def draw(figure: Any) -> None:
-        axes = figure.subplots(1, 2, sharey=True)
+        axes = figure.subplots(*((2, 1) if stacked else (1, 2)), sharex=stacked, sharey=True)
         for axis, values, color, name in (
             (axes[0], plan.home_loads, IN_PAGE.before, "as sampled"),
             (axes[1], plan.loads, IN_PAGE.after, "planned"),
         ):
             axis.bar(range(ranks), values / 1000, color=color, width=0.86)
             axis.axhline(values.max() / 1000, color=IN_PAGE.ink, linestyle="--", linewidth=1)
-            axis.set(xlabel="rank", xlim=(-1, ranks))
+            axis.set(xlabel="" if stacked and axis is axes[0] else "rank", xlim=(-1, ranks))
             axis.set_title(f"{name}: {1 - values.mean() / values.max():.1%} of all time is waiting", fontsize=10)
         axes[0].set_ylabel("thousand tokens")
 
-    return svg_of("step", draw, 2.8, WIDTH), WIDTH, 2.8
+    width, height = (NARROW, 4.4) if stacked else (WIDTH, 2.8)
+    return svg_of("step", draw, height, width), width, height
+
+
+def step_narrow() -> tuple[str, float, float]:
+    """The same for a phone."""
+    return step(stacked=True)
 
 
 def loads() -> tuple[str, float, float]:
@@ -263,7 +270,7 @@ def split() -> tuple[str, float, float]:
 
 
 PICTURES: dict[str, Callable[[], tuple[str, float, float]]] = {
-    draw.__name__: draw for draw in (step, loads, gap, crossing, ramp, groups, in_flight, split)
+    draw.__name__: draw for draw in (step, step_narrow, loads, gap, crossing, ramp, groups, in_flight, split)
 }
 
 

@@ -125,7 +125,9 @@ def _commands():
         text = re.sub(r"\x08\n(.*?)(?=\n\n|\Z)", r"```text\n\1\n```", inspect.cleandoc(command.help or ""), flags=re.S)
         shown += [f"## `balancer {name}`\n", text + "\n", f"```text\n{usage}\n```\n"]
         shown += [_directives(f"balancer {name}", own)] if own else []
-        shown += [f"Also, as [several commands](#options-of-several-commands): {', '.join(also)}.\n"] if also else []
+        shown += (
+            [f"Also [options of several commands](#options-of-several-commands): {', '.join(also)}.\n"] if also else []
+        )
     shown += ["## Options of several commands\n", _directives("balancer", shared)]
     return "\n".join(shown)
 

@@ -7,17 +7,17 @@ comma := ,
 EXTRAS := test,lint$(if $(TORCH),$(comma)integrations)
 BIN := $(VENV)/bin
 
-.PHONY: demo pictures site docs release test test-numba nightly lint coverage wheel bench clean
+.PHONY: demo pictures notebooks site docs release test test-numba nightly lint coverage wheel bench clean
 
-$(VENV)/installed: pyproject.toml constraints.txt
+$(BIN)/pip:
 	$(PYTHON) -c 'import sys; sys.exit("seqbalancer needs Python 3.11 or newer, not " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
-	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/pip
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]' $(TORCH)
 	touch $@
 
-$(VENV)/demo: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit("seqbalancer needs Python 3.11 or newer, not " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
-	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+$(VENV)/demo: pyproject.toml constraints.txt | $(BIN)/pip
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[plot]'
 	touch $@
 
@@ -30,16 +30,17 @@ demo: $(VENV)/demo  ## Plan a real log, check the plan that was written, and mak
 pictures: $(VENV)/installed  ## The pictures of the README and the site, light and dark: docs/pictures/
 	$(BIN)/python docs/draw.py
 
-$(VENV)/docs: pyproject.toml constraints.txt $(VENV)/installed
+$(VENV)/docs: pyproject.toml constraints.txt | $(BIN)/pip
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
-# NOTEBOOKS=off leaves their pictures out; `make test` executes them anyway.
-site: $(VENV)/docs  ## The site in out/site, a warning being an error
-	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --doctree-dir out/doctrees \
-	    --define nb_execution_mode=$(or $(NOTEBOOKS),cache) docs out/site
+notebooks: $(VENV)/installed  ## The notebooks run anew, and kept with what they print and draw
+	$(BIN)/python tools/run_notebooks.py
 
-docs: site  ## The site, and each of its pages looked at in a browser, wide and narrow, light and dark
+site: $(VENV)/docs  ## The site in out/site, a warning being an error; it needs no torch
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --doctree-dir out/doctrees docs out/site
+
+docs: site $(VENV)/installed  ## The site, and each of its pages looked at in a browser, wide and narrow, light and dark
 	$(BIN)/python -m pytest -q tests/site
 
 release: $(VENV)/docs  ## sdist and wheel in dist/, checked, and run from a fresh environment

@@ -1,6 +1,6 @@
 """Several phases: five strategies on the shipped log, images as items, and what planning within groups costs.
 
-Run: python benchmarks/many_phases.py [strategies] [items] [groups]. Prints tables for benchmarks/README.md.
+Run: python benchmarks/many_phases.py [strategies] [items] [groups]. Prints the tables of docs/benchmarks/phases.md.
 """
 
 import sys

@@ -1,20 +1,27 @@
 """How the site is built: `make docs`."""
 
+import ast
+import inspect
 import os
 import re
 import sys
+from collections import Counter
+from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))  # of notebooks
-os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
 import click  # noqa: E402
 from sphinx.util.nodes import make_refnode  # noqa: E402
+from without_torch import stand_in  # noqa: E402
 
 from balancer._version import __version__  # noqa: E402
 from balancer.cli.main import cli  # noqa: E402
+
+if find_spec("torch") is None:
+    stand_in()
 
 project, author, release = "seqbalancer", "The seqbalancer maintainers", __version__
 copyright = author
@@ -44,12 +51,10 @@ nitpick_ignore_regex = [
 
 myst_enable_extensions = ["attrs_inline", "colon_fence"]
 myst_heading_anchors = 4
-nb_execution_mode = "cache"
-nb_execution_cache_path = str(ROOT / "out" / "notebooks")
-nb_execution_timeout = 600
-nb_execution_raise_on_error = True
+nb_execution_mode = "off"  # they are kept with their outputs: make notebooks
 nb_merge_streams = True
 
+copybutton_prompt_text, copybutton_prompt_is_regexp = r">>> |\.\.\. |\$ ", True
 autosummary_generate = True
 autosummary_ignore_module_all = False
 autodoc_typehints = "none"  # the docstrings say more: shapes, units
@@ -59,6 +64,7 @@ numpydoc_xref_param_type = False
 templates_path = ["_templates"]
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+smartquotes_action = "qe"  # two hyphens begin an option
 html_theme = "pydata_sphinx_theme"
 html_title = "seqbalancer"
 html_show_sourcelink = False
@@ -77,18 +83,64 @@ html_theme_options = {
 html_context = {"default_mode": "auto"}
 html_sidebars = {"index": []}
 
+CONTEXT = click.Context(cli)
 _LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)")
 _LIGHT = re.compile(r"!\[([^\]]*)\]\(([^)]*)-light\.svg\)")
 
 
-def _help():
-    """Return what every command says of itself."""
+SHARED = 3  # commands that take an option in the same words: then it is told once
+
+
+def _asked(parameter):
+    """Return how an option is written, and what is said of it."""
+    _, told = parameter.get_help_record(CONTEXT) or ("", "")
+    names = ", ".join((*parameter.opts, *parameter.secondary_opts))
+    value = "" if parameter.is_flag else f" {parameter.make_metavar(CONTEXT)}"
+    return names + value, re.sub(r"([*`_|\\])", r"\\\1", told)
+
+
+def _directives(program, asked):
+    shown = "".join(f"\n.. option:: {names}\n\n   {told}\n" for names, told in asked)
+    return f"```{{eval-rst}}\n.. program:: {program}\n{shown}```\n"
+
+
+def _commands():
+    """Return what every command says of itself: an anchor for each option, those of several commands once."""
+    options = {
+        name: [_asked(one) for one in command.params if isinstance(one, click.Option) and not one.hidden]
+        for name, command in sorted(cli.commands.items())
+    }
+    takers = Counter(chain.from_iterable(options.values()))
+    shared = sorted(one for one, many in takers.items() if many >= SHARED)
     shown = []
-    for name, command in sorted(cli.commands.items()):
-        text = command.get_help(
-            click.Context(command, info_name=f"balancer {name}", max_content_width=88, terminal_width=88)
+    for name, asked in options.items():
+        command = cli.commands[name]
+        usage = command.get_usage(click.Context(command, info_name=f"balancer {name}", terminal_width=88))
+        own = [one for one in asked if one not in shared]
+        also = [
+            f"{{option}}`{re.split('[ ,]', one[0])[0]} <balancer {re.split('[ ,]', one[0])[0]}>`"
+            for one in asked
+            if one in shared
+        ]
+        text = re.sub(r"\x08\n(.*?)(?=\n\n|\Z)", r"```text\n\1\n```", inspect.cleandoc(command.help or ""), flags=re.S)
+        shown += [f"## `balancer {name}`\n", text + "\n", f"```text\n{usage}\n```\n"]
+        shown += [_directives(f"balancer {name}", own)] if own else []
+        shown += (
+            [f"Also [options of several commands](#options-of-several-commands): {', '.join(also)}.\n"] if also else []
         )
-        shown.append(f"## `balancer {name}`\n\n```text\n{text}\n```\n")
+    shown += ["## Options of several commands\n", _directives("balancer", shared)]
+    return "\n".join(shown)
+
+
+def _examples():
+    """Return a section of each example: what it says of itself, and its code, folded."""
+    shown = []
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        title, _, told = ast.get_docstring(ast.parse(path.read_text())).partition("\n\n")
+        name = path.stem.replace("_", " ").capitalize()
+        told = re.sub(r"^    (.*)$", r"```\n\1\n```", told, flags=re.M)
+        code = f":::{{dropdown}} {path.name}\n```{{literalinclude}} ../../examples/{path.name}\n```\n:::\n"
+        shown.append(f"## {name}\n\n{title}\n\n{told}\n\n{code}")
     return "\n".join(shown)
 
 
@@ -98,14 +150,26 @@ def _know_linked_pages(app, env, docnames):
         env.project._path_to_docname[Path(env.doc2path(docname)).resolve()] = docname
 
 
+def _pictures(folder, text, path):
+    """Return a picture in both schemes, and in both again for a phone where it was drawn for one."""
+    drawn = {"": ".picture"}
+    if (folder / f"{path}_narrow-light.svg").exists():
+        drawn = {"": ".picture .on-wide", "_narrow": ".picture .on-narrow"}
+    return " ".join(
+        f"![{text}]({path}{name}-{scheme}.svg){{.only-{scheme} {classes}}}"
+        for name, classes in drawn.items()
+        for scheme in ("light", "dark")
+    )
+
+
 def _read(app, docname, source):
     """Links of a page that is kept elsewhere are relative to there; a picture is shown in the reader's scheme."""
     page = Path(app.env.doc2path(docname))
-    text = source[0].replace("%commands%", _help())
+    text = source[0].replace("%commands%", _commands()).replace("%examples%", _examples())
     if page.is_symlink():
         kept = page.resolve().parent
         text = _LINK.sub(lambda link: f"]({os.path.relpath(kept / link[1], page.parent)}", text)
-    source[0] = _LIGHT.sub(r"![\1](\2-light.svg){.only-light .picture} ![\1](\2-dark.svg){.only-dark .picture}", text)
+    source[0] = _LIGHT.sub(lambda found: _pictures(page.parent, *found.groups()), text)
 
 
 OF_MODULES = ("function", "class", "exception", "data")

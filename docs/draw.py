@@ -1,7 +1,7 @@
 """The pictures of the README and the site, light and dark: docs/pictures/*.svg.
 
 Run: python docs/draw.py [NAME ...]. Some are drawn from a plan made here, by the figures of `balancer report`; those of
-long measurements from the tables in benchmarks/README.md, which the scripts named there print.
+long measurements from the tables in docs/benchmarks/, which the scripts named there print.
 """
 
 import re
@@ -39,6 +39,7 @@ PHASES = {
 }
 MODELS = ("internvit-6b", "whisper-large-v3-encoder", "qwen2-72b")
 WIDTH = 6.8  # inches: on a phone, where pictures are 640 pixels wide and scroll, text has 12 pixels
+NARROW = 3.8
 LINES = ("-", "--", "-.", ":", (0, (5, 1)))
 MARKS = "os^Dv*Xph<>P8d"
 
@@ -50,34 +51,39 @@ def columns() -> dict[str, np.ndarray]:
     return found | {"tokens": sum(found[name] for name in TOKENS.split("+"))}
 
 
-def table_of(heading: str, which: int = 0) -> Iterator[list[str]]:
-    """Yield the rows of a table of benchmarks/README.md, the first of a section or a later one."""
-    text = (ROOT / "benchmarks" / "README.md").read_text()
-    section = re.split(rf"^## {re.escape(heading)}.*$", text, flags=re.M)[1].split("\n## ")[0]
-    tables = re.findall(r"(?:^\|.*\n)+", section, re.M)
+def table_of(page: str, which: int = 0) -> Iterator[list[str]]:
+    """Yield the rows of a table of a page of docs/benchmarks/, the first or a later one."""
+    text = (ROOT / "docs" / "benchmarks" / f"{page}.md").read_text()
+    tables = re.findall(r"(?:^\|.*\n)+", text, re.M)
     for line in tables[which].splitlines()[2:]:
         yield [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def step() -> tuple[str, float, float]:
-    """Load of every rank in one step, as sampled and planned."""
+def step(stacked: bool = False) -> tuple[str, float, float]:
+    """Load of every rank in one step, as sampled and planned, side by side or one above the other."""
     ranks, each, which = 64, 16, 50
     lengths = columns()["tokens"][which * ranks * each : (which + 1) * ranks * each]
     plan = balancer.balance(lengths, ranks, 8, np.repeat(np.arange(ranks), each))
 
     def draw(figure: Any) -> None:
-        axes = figure.subplots(1, 2, sharey=True)
+        axes = figure.subplots(*((2, 1) if stacked else (1, 2)), sharex=stacked, sharey=True)
         for axis, values, color, name in (
             (axes[0], plan.home_loads, IN_PAGE.before, "as sampled"),
             (axes[1], plan.loads, IN_PAGE.after, "planned"),
         ):
             axis.bar(range(ranks), values / 1000, color=color, width=0.86)
             axis.axhline(values.max() / 1000, color=IN_PAGE.ink, linestyle="--", linewidth=1)
-            axis.set(xlabel="rank", xlim=(-1, ranks))
+            axis.set(xlabel="" if stacked and axis is axes[0] else "rank", xlim=(-1, ranks))
             axis.set_title(f"{name}: {1 - values.mean() / values.max():.1%} of all time is waiting", fontsize=10)
         axes[0].set_ylabel("thousand tokens")
 
-    return svg_of("step", draw, 2.8, WIDTH), WIDTH, 2.8
+    width, height = (NARROW, 4.4) if stacked else (WIDTH, 2.8)
+    return svg_of("step", draw, height, width), width, height
+
+
+def step_narrow() -> tuple[str, float, float]:
+    """The same for a phone."""
+    return step(stacked=True)
 
 
 def loads() -> tuple[str, float, float]:
@@ -102,7 +108,7 @@ def loads() -> tuple[str, float, float]:
 
 def gap() -> tuple[str, float, float]:
     """Gap to the proven bound against time, of every method and public package."""
-    rows = [row for row in table_of("Public packages") if row[1].startswith("16,384")]
+    rows = [row for row in table_of("peers") if row[1].startswith("16,384")]
 
     def number(cell: str) -> float:
         return float(cell.removesuffix(" ppm").replace(",", ""))
@@ -226,7 +232,7 @@ def groups() -> tuple[str, float, float]:
 def in_flight() -> tuple[str, float, float]:
     """Makespan over the bound against what a pipeline may hold between forward and backward."""
     limits = (1.05, 1.1, 1.2, 1.4, 1.6)
-    rows = list(table_of("Pipelines", 2))
+    rows = list(table_of("pipelines", 2))
 
     def draw(figure: Any) -> None:
         axis = figure.subplots()
@@ -264,7 +270,7 @@ def split() -> tuple[str, float, float]:
 
 
 PICTURES: dict[str, Callable[[], tuple[str, float, float]]] = {
-    draw.__name__: draw for draw in (step, loads, gap, crossing, ramp, groups, in_flight, split)
+    draw.__name__: draw for draw in (step, step_narrow, loads, gap, crossing, ramp, groups, in_flight, split)
 }
 
 

@@ -42,7 +42,7 @@ TOLD_AFTER_S = 1.0
 
 
 _REACHED = "at most some 30"
-"""Kernels that Python calls in one command: the table of benchmarks/README.md on first calls."""
+"""Kernels that Python calls in one command: the table of docs/benchmarks/first_call.md."""
 
 
 class Compiled:

@@ -11,7 +11,7 @@ A field is one of two kinds. *By row*, each row is wanted as a tensor of its own
 and handed out as parts of the buffer in which they arrived. They lie there in the order in which they would be sent
 back, so that the way back needs no copy. *In one piece*, the field is wanted as one tensor: it is copied out of the
 buffer once more, and what stays is copied straight from the field before to the field after. (Fields by themselves
-could arrive where they are wanted, but the collectives for that cost what the copies do: see benchmarks/README.md.)
+could arrive where they are wanted, but the collectives for that cost what the copies do: docs/benchmarks/executor.md.)
 """
 
 import math

@@ -35,6 +35,8 @@ const next = () => {{
     found[page] = {{
       overflow: inside.documentElement.scrollWidth - inside.documentElement.clientWidth,
       text: [smallest, text],
+      cut: [...inside.querySelectorAll(".bd-article pre")]
+        .filter((code) => code.scrollWidth > code.clientWidth + 1).length,
       background: seen.getComputedStyle(inside.body).backgroundColor,
       outside: seen.performance.getEntriesByType("resource").map((entry) => entry.name)
         .filter((name) => !name.startsWith("file:")),
@@ -67,6 +69,8 @@ def test_pages_as_a_browser_shows_them(tmp_path, width, scheme):
     assert sorted(found) == pages
     assert [page for page, seen in found.items() if seen["overflow"] > 0] == []
     assert {tuple(seen["text"]): page for page, seen in found.items() if seen["text"][0] < 12} == {}
+    if width == 1280:
+        assert [page for page, seen in found.items() if seen["cut"]] == []
     for page, seen in found.items():
         assert seen["outside"] == seen["broken"] == [], page
         bright = sum(map(int, re.findall(r"[0-9]+", seen["background"])[:3])) > 382

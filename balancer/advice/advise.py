@@ -214,13 +214,14 @@ def advise(
 
     Notes
     -----
-    All steps of a short log are planned, of a long one 8 to 64, of some 2**17 rows: the first line says which. The same log gives the same advice, times of planning aside.
+    All steps of a short log are planned, of a long one 8 to 64, of some 2**17 rows: the first line says which. The same
+    log gives the same advice, times of planning aside.
 
     Examples
     --------
-    >>> found = advise({"tokens": [900, 100, 400, 600, 500, 500, 70, 930]}, num_ranks=2, batch_per_rank=2)
+    >>> found = advise({"tokens": [900, 400, 100, 600, 500, 930, 70, 500]}, num_ranks=2, batch_per_rank=2)
     >>> round(found.waiting, 3), round(found.within.waiting, 3), [each.name for each in found.chosen]
-    (0.108, 0.0, ['within_step'])
+    (0.267, 0.0, ['within_step'])
     """
     with opened_by(log, step, beside) as (opened, said, held):
         odd = [name for name in ("epochs", "shuffle", "first_epoch", "first_sample") if beside.get(name) is not None]

@@ -205,14 +205,29 @@ def test_a_log_of_few_steps_is_taken_whole():
 
 def test_the_screen_ends_in_lines_that_run(tmp_path):
     pq.write_table(pa.table({"tokens": long_tailed(640)}), tmp_path / "log.parquet")
-    words = "advise log.parquet --ranks 8 --batch-per-rank 8 --price=2 --gpus-per-rank 2 --html advice.html".split()
+    words = [
+        "advise",
+        "log.parquet",
+        "--ranks",
+        "8",
+        "--batch-per-rank",
+        "8",
+        "--price=2",
+        "--gpus-per-rank",
+        "2",
+        "--html",
+        "advice.html",
+    ]
     line = [sys.executable, "-m", "balancer", *words]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "page written to advice.html" in done.stdout
     page = (tmp_path / "advice.html").read_text()
-    assert "balancer plan log.parquet" in page and "<script" not in page
+    assert "balancer plan log.parquet" in page
+    assert "<script" not in page
     commands = re.findall(r"^ +balancer (plan .*)$", done.stdout, re.MULTILINE)
-    assert commands and "--price" not in "".join(commands) and "--html" not in "".join(commands)
+    assert commands
+    assert "--price" not in "".join(commands)
+    assert "--html" not in "".join(commands)
     for each in commands:
         ran = subprocess.run([sys.executable, "-m", "balancer", *each.split(), "--overwrite"], cwd=tmp_path,
                              capture_output=True, text=True, check=False)  # fmt: skip

@@ -138,10 +138,12 @@ def travels(advice: Advice, finding: Finding) -> str:
     """Say what a rank sends, in MB."""
     if len(advice.settings.setup.phases) == 1:
         size = finding.moved * ID_BYTES / 1e6
-        return (
-            f"costs: a rank sends {finding.moved:,.0f} tokens a step, {size:.2g} MB as ids of {ID_BYTES} bytes; none "
-            "where the loader reads by the plan"
+        rest = (
+            "; and what attention exchanges"
+            if finding.name in _SHARING
+            else "; none where the loader reads by the plan"
         )
+        return f"costs: a rank sends {finding.moved:,.0f} tokens a step, {size:.2g} MB as ids of {ID_BYTES} bytes{rest}"
     return f"costs: a rank sends {finding.moved / 1e6:,.2g} MB a step"
 
 

@@ -30,19 +30,19 @@ def write_advice_page(path: str, advice: Advice, command: Sequence[str] = ()) ->
             rows.append(("money a day less", f"{advice.price * advice.hours_a_day(each):,.0f}"))
         cards.append(_card(each.title, each.waiting, advice, "if this is done", rows))
     columns = [(HEADER[0], False), *((name, True) for name in HEADER[1:])]
-    cells = [
-        [escaped(cell) for cell in (row if len(row) > 2 else (f"{row[0]}: {row[1]}", *[""] * (len(HEADER) - 1)))]
-        for row in rows_of(advice)
-    ]
+    rows_told = list(rows_of(advice))
+    cells = [list(map(escaped, row)) for row in rows_told if len(row) > 2]
     said = list(verdict(advice))
-    lead = escaped(said[0] if said else gained(advice, advice.chosen[-1]))
-    sections = [section("What was tried", escaped(" ".join(said[1:])), after=table(columns, [("", cells)]))]
+    lead = escaped(said[0] if said else _sentence(gained(advice, advice.chosen[-1])))
+    untried = [_sentence(": ".join(row)) for row in rows_told if len(row) == 2]
+    told = escaped(" ".join((*said[1:], *untried)))
+    sections = [section("What was tried", told, after=table(columns, [("", cells)]))]
     for each in advice.chosen:
-        lines = "\n".join(to_paste(each, command))
-        words = (
-            f"{escaped(gained(advice, each))}. It asks for: {escaped(each.changes)}. {escaped(travels(advice, each))}."
-        )
-        sections.append(section(escaped(each.title.capitalize()), words, after=f"<pre>{escaped(lines)}</pre>"))
+        lines = escaped("\n".join(to_paste(each, command)))
+        words = gained(advice, each), f"it asks for {each.changes}", travels(advice, each)
+        pasted = f'<pre style="white-space: pre-wrap; overflow-wrap: anywhere">{lines}</pre>'
+        told = escaped(" ".join(map(_sentence, words)))
+        sections.append(section(escaped(_sentence(each.title)[:-1]), told, after=pasted))
     taken = "</p><p>".join(map(escaped, assumed(advice)))
     sections.append(section("What was assumed", f"{taken}</p><p>{escaped(measured_line(advice))}."))
     about = escaped(f"Planned {advice.sample.in_words(advice.within.steps)}.")
@@ -50,6 +50,10 @@ def write_advice_page(path: str, advice: Advice, command: Sequence[str] = ()) ->
         str(advice.log.path), "advice", lead, about, cards, sections, "Every number is computed on this log."
     )
     write_document(path, page)
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."
 
 
 def _card(title: str, waiting: float, advice: Advice, words: str, rows: list[tuple[str, str]]) -> str:

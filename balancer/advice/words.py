@@ -111,7 +111,7 @@ def verdict(advice: Advice) -> Iterator[str]:
         yield (
             f"No plan of whole samples within a step can do better than {advice.least:.3f} times the even share: in "
             f"{steps} one sample alone is longer than a rank's fair share; the worst, row {advice.cap_row:,} of "
-            f"{advice.cap_length:,}, makes its step {advice.cap_ratio:.2f} times as long."
+            f"length {advice.cap_length:,}, makes its step {advice.cap_ratio:.2f} times as long."
         )
     if not advice.chosen:
         yield f"There is nothing to gain here: ranks wait {percent(advice.waiting)} of the time, and nothing that was "\

@@ -81,8 +81,10 @@ def test_what_it_says_is_the_same_every_time(advice):
 
 
 def test_the_remedy_that_asks_least_is_chosen_among_equals(advice):
-    first, second, third = (replace(advice.within, name=name, saves=saves, time=time)
-                            for name, saves, time in (("a", 0.1, 0.9), ("b", 0.395, 0.605), ("c", 0.4, 0.6)))  # fmt: skip
+    first, second, third = (
+        replace(advice.within, name=name, saves=saves, time=time)
+        for name, saves, time in (("a", 0.1, 0.9), ("b", 0.395, 0.605), ("c", 0.4, 0.6))
+    )
     assert replace(advice, remedies=(first, second, third)).best == second
     assert replace(advice, remedies=(replace(first, saves=0.009),)).best is None
     assert [each.name for each in advice.remedies] == [each.name for each in REMEDIES]

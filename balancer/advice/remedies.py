@@ -179,7 +179,7 @@ REMEDIES = (
     *(
         Remedy(
             f"defer_{steps}", f"samples up to {steps} step{'s' * (steps > 1)} early or late", _defer(steps), _SAME_LOSS,
-            "no sample leaves its stretch of steps, so a whole epoch gains a little more",
+            "no sample leaves its stretch of steps, and a whole epoch may gain more",
         )
         for steps in (1, 2, 4)
     ),

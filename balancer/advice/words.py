@@ -184,8 +184,11 @@ def assumed(advice: Advice) -> Iterator[str]:
     yield f"Assumed: steps take what their samples cost, {costs}{unit}; ranks wait for each other in every phase;"
     yield "  exchanges, gradients and loading take no time beside that; rows are drawn in the log's order."
     said = {each.assumed: each for each in advice.remedies if each.assumed and not each.why_not}
+    if len(advice.sample.stretches) == 1:  # which no sample could leave
+        said = {text: each for text, each in said.items() if not each.name.startswith("defer")}
     for text, finding in said.items():
         yield f"  {finding.title}: {text}."
     if fewer := [each for each in advice.remedies if not each.why_not and each.steps < advice.within.steps]:
-        told = (f"{each.title} on the first {each.steps:,}" for each in fewer)
-        yield f"  Fewer steps were enough for what takes long to plan: {', '.join(told)}."
+        told = (f"{each.title} on {each.steps:,}" for each in fewer)
+        yield "  Fewer steps were planned where that takes long, and time and bound scaled to the work of all:"
+        yield f"  {', '.join(told)}."

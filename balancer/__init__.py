@@ -34,6 +34,7 @@ __all__ = [
     "StepPlan",
     "Topology",
     "__version__",
+    "advise",
     "balance",
     "configure",
     "defer",
@@ -62,6 +63,10 @@ def __getattr__(name: str) -> Any:
         from balancer.report.plan_log import plan_log
 
         return plan_log
+    if name == "advise":
+        from balancer.advice.advise import advise
+
+        return advise
     if name == "configure":  # it brings in all that simulates
         from balancer.simulate.configure import configure
 

@@ -114,7 +114,7 @@ class _Imported(Mapping[str, click.Command]):
         return len(_NAMES)
 
 
-_NAMES = ("plan", "report", "compare", "simulate", "configure", "solve", "fit", "step", "pack", "warmup")
+_NAMES = ("advise", "plan", "report", "compare", "simulate", "configure", "solve", "fit", "step", "pack", "warmup")
 
 
 @click.group(

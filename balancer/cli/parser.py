@@ -16,9 +16,9 @@ from balancer.io.columns import LengthUnknownError
 from balancer.problem.step_file import read_step
 from solvers.errors import WordedError, Wording
 
-__all__ = ["Command", "NamedFlag", "command"]
+__all__ = ["WORDS", "Command", "NamedFlag", "command"]
 
-_WORDS = "balancer.words"
+WORDS = "balancer.words"
 """Where a command's context keeps the words that it was given."""
 
 
@@ -37,7 +37,7 @@ def _with_command(ctx: click.Context, error: LengthUnknownError) -> Exception:
     """Return the error with the command to paste, where something in the log looks like a length."""
     if not error.likely or "length" not in ctx.params:
         return error
-    words = [*ctx.command_path.split(), *ctx.meta[_WORDS], "--length", error.likely]
+    words = [*ctx.command_path.split(), *ctx.meta[WORDS], "--length", error.likely]
     return InputError(f"{error.what}\nsay which, such as: {shlex.join(words)}")
 
 
@@ -49,7 +49,7 @@ class Command(click.Command):
         for word in args:
             if "\0" in word:
                 raise InputError(f"{word!r:.200} holds a null byte, which no name can have")
-        ctx.meta[_WORDS] = list(args)
+        ctx.meta[WORDS] = list(args)
         flags = {word for option in self.params if isinstance(option, NamedFlag) for word in option.opts}
         args = _with_names(args, flags) if flags else args
         given = Counter(self.make_parser(ctx).parse_args(list(args))[2])

@@ -119,15 +119,16 @@ class Stretch(NamedTuple):
 def rows_of_steps(
     log: LengthLog, settings: LogSettings, endless: bool = False,
     stretches: Sequence[Stretch | Scattered] | None = None, saved: SavedSteps | None = None,
-    on_epoch: OnEpoch = lambda _: None,
+    on_epoch: OnEpoch = lambda _: None, read: Callable[[], Iterator[Block]] | None = None,
 ) -> Iterator[Rows]:  # fmt: skip
     """Read the columns that the phases name, step by step, epoch by epoch; if `endless`, the log over and over.
 
     Memory is a block's or a step's, unless the epochs are shuffled: then it is that of the columns. Given `stretches`,
     those steps alone; each holds all rows of its steps. Where samples run early or late, memory is that of the columns
-    too; `saved` are the steps of a plan, and `on_epoch` is called with what was found for each epoch.
+    too; `saved` are the steps of a plan, and `on_epoch` is called with what was found for each epoch. `read` yields
+    rows in place of the whole log's.
     """
-    read, size = reader_of(log, settings), settings.samples_per_step
+    read, size = read or reader_of(log, settings), settings.samples_per_step
     if settings.across is not None:
         yield from _across(settings, epochs_of(log, read, settings, endless, saved, on_epoch))
         return

@@ -37,7 +37,7 @@ from balancer.report.summary import RunSummary
 from balancer.report.text import counted
 from solvers.errors import ArgumentTypeError, UsageError, WordedError, Wording
 
-__all__ = ["LogPlan", "about", "about_plan", "plan_log", "plan_opened"]
+__all__ = ["LogPlan", "about", "about_plan", "opened_by", "plan_log", "plan_opened", "settings_of"]
 
 _OF_RANKS = ("num_ranks", "ranks_per_node", "topology")
 _OF_LOG = ("batch_per_rank", "home", "drop_last", "epochs", "shuffle", "first_epoch", "first_sample")
@@ -208,21 +208,33 @@ def plan_log(
     >>> round(numbers["imbalance_ratio_before"], 3), round(numbers["imbalance_ratio_after"], 3)
     (1.3, 1.02)
     """
+    if out is not None and is_table(log):
+        _check_named(log)
+    engine = Processes(jobs) if jobs > 1 else Serial()
+    target = None if out is None else os.fspath(out)
+    with opened_by(log, step, beside) as (opened, said, held):
+        settings = settings_of(opened, said, beside | _left(log, held, continued, at_step, beside))
+        found = plan_opened(opened, settings, target, engine=engine, resume=resume, overwrite=overwrite)
+    return LogPlan(opened, settings, found, target, held)
+
+
+@contextlib.contextmanager
+def opened_by(
+    log: Any, step: str | os.PathLike[str] | None, beside: Mapping[str, Any]
+) -> Iterator[tuple[LengthLog, StepTables, Any]]:
+    """Open a log, or a table, and a step file; errors in the context are told as Python's callers know things.
+
+    The last that it yields holds a table's file, as long as it is held.
+    """
     held = None
     if is_table(log):
-        _check_named(None if out is None else log)
         held = _Folder()
         write_table(log, held.file)
     elif not isinstance(log, str | os.PathLike) and not all(isinstance(path, str | os.PathLike) for path in log):
         raise ArgumentTypeError("log", "be a path, paths, or a table", "numbers: give {'tokens': numbers}")
-    engine = Processes(jobs) if jobs > 1 else Serial()
-    target = None if out is None else os.fspath(out)
     said = StepTables() if step is None else read_step(step)
     with _told(held, said.wording(beside)):
-        opened = open_log(held.file if held else log)
-        settings = _settings(opened, said, beside | _left(log, held, continued, at_step, beside))
-        found = plan_opened(opened, settings, target, engine=engine, resume=resume, overwrite=overwrite)
-    return LogPlan(opened, settings, found, target, held)
+        yield open_log(held.file if held else log), said, held
 
 
 def _left(
@@ -275,7 +287,7 @@ def _check_named(table: object) -> None:
         )
 
 
-def _settings(log: LengthLog, said: StepTables, beside: Mapping[str, Any]) -> LogSettings:
+def settings_of(log: LengthLog, said: StepTables, beside: Mapping[str, Any]) -> LogSettings:
     """Return how a log is planned by what a step file says, by keywords, or by both."""
     known = tuple(spec.name for spec in fields(PlanSettings))
     of_step = ("phases", "length", "cost", *CONSTRAINTS)

@@ -1,0 +1,194 @@
+"""Advice as a screen of text, and the lines of it that are pasted into a shell and a trainer."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from balancer.advice.advise import WORTH, Advice, Finding
+from balancer.cost import parse_cost
+from balancer.report.text import counted, of_costs
+
+__all__ = [
+    "HEADER",
+    "assumed",
+    "gained",
+    "lines_of",
+    "measured_line",
+    "percent",
+    "rows_of",
+    "to_paste",
+    "travels",
+    "verdict",
+]
+
+ID_BYTES = 8
+"""Of a token of a single phase that travels: an int64 id."""
+
+_SHARING = ("sequence_groups", "context_shards")
+
+
+def lines_of(advice: Advice, command: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the screen; `command` are the words of a ``balancer plan`` of the same log, if somebody typed them.
+
+    Nothing in it is of a clock: see :func:`measured_line`.
+    """
+    yield f"{advice.log.path.name}: planned {advice.sample.in_words(advice.within.steps)}, {_of_ranks(advice)}"
+    yield ""
+    yield from _table([HEADER, *rows_of(advice)])
+    yield ""
+    yield from verdict(advice)
+    for finding in advice.chosen:
+        yield ""
+        yield f"{finding.title}: {gained(advice, finding)}"
+        yield f"  asks for: {finding.changes}"
+        yield f"  {travels(advice, finding)}"
+        yield from (f"    {line}" for line in to_paste(finding, command))
+    yield ""
+    yield from assumed(advice)
+
+
+def measured_line(advice: Advice) -> str:
+    """Say what the clock gave."""
+    parts = [f"{each.title} {each.plan_ms:,.1f}" for each in (advice.within, *advice.remedies) if not each.why_not]
+    return f"planning took, in ms a step (median): {'; '.join(parts)}"
+
+
+def _of_ranks(advice: Advice) -> str:
+    topology = advice.settings.setup.topology
+    ranks = counted(topology.num_ranks, "rank")
+    gpus = f" of {advice.gpus // topology.num_ranks} GPUs" * (advice.gpus != topology.num_ranks)
+    batch = "" if advice.settings.batch_per_rank is None else f" x {advice.settings.batch_per_rank}"
+    return f"{ranks}{gpus}{batch}"
+
+
+HEADER = ("", "time", "waiting", "GPUs that wait", "at best", "saves")
+
+
+def rows_of(advice: Advice) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of the table: today, a plan within the step, and what could be done besides.
+
+    A row of two cells is of what was not tried, and says why.
+    """
+    yield "today, as sampled", "1.000", percent(advice.waiting), f"{advice.gpus * advice.waiting:.1f}", "", ""
+    for finding in (advice.within, *advice.remedies):
+        besides = "and " * (finding is not advice.within)
+        if finding.why_not:
+            yield f"{besides}{finding.title}", finding.why_not
+            continue
+        saves = percent(finding.saves) if finding.is_worth_it else "nothing to gain"
+        yield (
+            f"{besides}{finding.title}", f"{finding.time:.3f}", percent(finding.waiting),
+            f"{advice.gpus * finding.waiting:.1f}", f"{finding.best_possible:.3f}", saves,
+        )  # fmt: skip
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Align cells; the first column is text."""
+    full = [row for row in rows if len(row) > 2]
+    widths = [max(len(row[i]) for row in (full if i else rows)) for i in range(len(HEADER))]
+    for row in rows:
+        if len(row) == 2:
+            yield f"{row[0]:<{widths[0]}}  {row[1]}"
+            continue
+        cells = (f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))
+        yield f"{row[0]:<{widths[0]}}  {'  '.join(cells)}".rstrip()
+
+
+def percent(share: float) -> str:
+    """Show a share; one that rounds to nothing without a sign."""
+    return f"{abs(share) if abs(share) < 0.0005 else share:.1%}".replace("%", " %")
+
+
+def verdict(advice: Advice) -> Iterator[str]:
+    """Say what is to be done, and what no plan can do."""
+    if advice.sample.is_short:
+        samples = counted(advice.sample.samples_per_step, "sample")
+        yield (
+            f"The log holds less than one step ({samples}): ranks without a sample wait whatever is planned, so "
+            "these numbers say nothing of full steps."
+        )
+    if advice.capped and advice.least - 1 >= WORTH:
+        steps = f"{advice.capped:,} of {advice.within.steps:,} steps"
+        yield (
+            f"No plan of whole samples within a step can do better than {advice.least:.3f} times the even share: in "
+            f"{steps} one sample alone is longer than a rank's fair share; the worst, row {advice.cap_row:,} of "
+            f"length {advice.cap_length:,}, makes its step {advice.cap_ratio:.2f} times as long."
+        )
+    if not advice.chosen:
+        yield f"There is nothing to gain here: ranks wait {percent(advice.waiting)} of the time, and nothing that was "\
+              f"tried saves {percent(WORTH)} of it."  # fmt: skip
+        return
+    if not advice.within.is_worth_it:
+        yield "A plan within the step alone has nothing to gain here."
+    if advice.best is None:
+        yield "Nothing besides a plan within the step has anything to gain here."
+
+
+def gained(advice: Advice, finding: Finding) -> str:
+    """Say what it gains, in GPUs, in hours and in money."""
+    now, then = advice.gpus * advice.waiting, advice.gpus * finding.waiting
+    hours = advice.hours_a_day(finding)
+    money = "" if advice.price is None else f", {advice.price * hours:,.0f} at {advice.price:g} a GPU hour"
+    return (
+        f"of {counted(advice.gpus, 'GPU')} {then:.1f} wait, {now:.1f} do now; a day's training takes "
+        f"{hours:,.0f} GPU hours less{money}"
+    )
+
+
+def travels(advice: Advice, finding: Finding) -> str:
+    """Say what a rank sends, in MB."""
+    if len(advice.settings.setup.phases) == 1:
+        size = finding.moved * ID_BYTES / 1e6
+        rest = (
+            "; and what attention exchanges"
+            if finding.name in _SHARING
+            else "; none where the loader reads by the plan"
+        )
+        return f"costs: a rank sends {finding.moved:,.0f} tokens a step, {size:.2g} MB as ids of {ID_BYTES} bytes{rest}"
+    return f"costs: a rank sends {finding.moved / 1e6:,.2g} MB a step"
+
+
+def to_paste(finding: Finding, command: Sequence[str] = ()) -> Iterator[str]:
+    """Yield what makes the plan, and what trains by it."""
+    if command:
+        yield shlex.join(["balancer", "plan", *_with(command, finding.options or {}), "--out", "plan.parquet"])
+    else:
+        more = f", {finding.keywords}" * bool(finding.keywords)
+        yield f'balancer.plan_log(log, ...{more}, out="plan.parquet")'
+    if finding.name in _SHARING:
+        yield 'balancer.load_plan("plan.parquet", step=k).pieces_on_rank(rank, slot=0)'
+        return
+    yield "from balancer.executor import PlannedBatchSampler"
+    yield 'loader = DataLoader(dataset, batch_sampler=PlannedBatchSampler("plan.parquet", rank))'
+
+
+def _with(words: Sequence[str], options: dict[str, str | None] | object) -> Iterator[str]:
+    """Yield the words of a command with options set or left out, each of which has a value."""
+    changed = dict(options) if isinstance(options, dict) else {}
+    rest = iter(words)
+    for word in rest:
+        name, equals, _ = word.partition("=")
+        if name not in changed:
+            yield word
+        elif not equals:
+            next(rest, None)
+    for name, value in changed.items():
+        if value is not None:
+            yield from (name, value)
+
+
+def assumed(advice: Advice) -> Iterator[str]:
+    """Yield what the numbers take for granted."""
+    phases = advice.settings.setup.phases
+    costs = of_costs({phase.name: str(parse_cost(phase.cost)) for phase in phases}).removeprefix("cost: ")
+    unit = ", all in one unit of time" * (len(phases) > 1)
+    yield f"Assumed: steps take what their samples cost, {costs}{unit}; ranks wait for each other in every phase;"
+    yield "  exchanges, gradients and loading take no time beside that; rows are drawn in the log's order."
+    said = {each.assumed: each for each in advice.remedies if each.assumed and not each.why_not}
+    if len(advice.sample.stretches) == 1:  # which no sample could leave
+        said = {text: each for text, each in said.items() if not each.name.startswith("defer")}
+    for text, finding in said.items():
+        yield f"  {finding.title}: {text}."
+    if fewer := [each for each in advice.remedies if not each.why_not and each.steps < advice.within.steps]:
+        told = (f"{each.title} on {each.steps:,}" for each in fewer)
+        yield "  Fewer steps were planned where that takes long, and time and bound scaled to the work of all:"
+        yield f"  {', '.join(told)}."

@@ -1,0 +1,72 @@
+"""``balancer advise``: what would help a training job, before anything is changed."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from balancer.cli.options import json_option, log_argument, planning_options
+from balancer.cli.parser import WORDS, command
+from balancer.cli.settings import open_job
+from balancer.cli.typed import said_step
+from balancer.cli.wording import GIVEN_IN, OPTIONS
+from balancer.io.log_files import LogPath
+from balancer.report.text import printable
+from solvers.errors import Wording
+
+__all__ = ["advise_command"]
+
+_OWN = ("--price", "--gpus-per-rank", "--html")
+"""Options with a value that ``balancer plan`` does not have."""
+
+
+@command("advise", short_help="Say what would help a training job, and what it costs.")
+@log_argument
+@planning_options
+@click.option("--price", type=float, metavar="P", help="Of a GPU hour, in any currency.")
+@click.option("--gpus-per-rank", type=int, default=1, show_default=True, metavar="G",
+              help="GPUs that one data-parallel rank has.")  # fmt: skip
+@click.option("--html", "page", metavar="FILE.html", help="Write the advice as a page.")
+@json_option
+def advise_command(
+    log: LogPath, price: float | None, gpus_per_rank: int, page: str | None, as_json: bool, **options: Any
+) -> None:
+    """Say what waiting costs in steps of LOG, what each remedy would gain, with proof, and how to get it.
+
+    \b
+    balancer advise log.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 --length text_tokens+image_tokens
+    balancer advise log.parquet --ranks 64 --batch-per-rank 16 --cost flops:qwen2-7b --price 2 --html advice.html
+    """  # noqa: D301 (click's mark, not an escape)
+    from balancer.advice.advise import advise_opened
+    from balancer.advice.page import check_page, write_advice_page
+    from balancer.advice.words import lines_of, measured_line
+
+    if page is not None:
+        check_page(page)
+    context = click.get_current_context()
+    job = open_job(log, said_step(options))
+    said: Wording = context.meta[GIVEN_IN]
+    wording = Wording({**OPTIONS.names, **said.names})
+    found = advise_opened(job.log, job.settings, price=price, gpus_per_rank=gpus_per_rank, wording=wording)
+    typed = list(_without_own(context.meta[WORDS]))
+    if page is not None:
+        write_advice_page(page, found, typed)
+    if as_json:
+        ms = {each.name: each.plan_ms for each in (found.within, *found.remedies) if not each.why_not}
+        click.echo(json.dumps(found.summary() | {"plan_ms_a_step": ms}, indent=2))
+        return
+    for line in (*lines_of(found, typed), "", measured_line(found)):
+        click.echo(printable(line))
+    if page is not None:
+        click.echo(printable(f"page written to {page}"))
+
+
+def _without_own(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words that ``balancer plan`` understands."""
+    rest = iter(words)
+    for word in rest:
+        if word in _OWN:
+            next(rest, None)
+        elif word != "--json" and word.partition("=")[0] not in _OWN:
+            yield word

@@ -30,8 +30,6 @@ from solvers.partitioning import lpt
 from solvers.pipeline import MultiplexResult, PipelineRun
 from solvers.types import Record, SolveStatus, relative_gap
 
-__all__ = ["DispatchPlan"]
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DispatchPlan(Record):

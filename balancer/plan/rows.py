@@ -18,8 +18,6 @@ from balancer.problem.placement import Placement
 from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup
 
-__all__ = ["append_phase", "as_table", "open_writer", "save", "slots_beyond_rows"]
-
 
 def open_writer(path: str | os.PathLike[str], setup: Setup, whole: bool = False, **more: Any) -> PlanWriter:
     """Return a writer with the columns that plans with this setup need; `whole` as in :func:`append_phase`.

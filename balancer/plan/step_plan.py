@@ -26,9 +26,6 @@ from balancer.problem.topology import Topology
 from solvers.errors import ArgumentError, Named, UsageError
 from solvers.groups import members_by_group
 
-__all__ = ["Parts", "PhasePlan", "StepPlan", "as_step_plan", "own_name", "parts_of", "reshard", "reshard_on",
-           "shards_of"]  # fmt: skip
-
 
 class Parts(NamedTuple):
     """The parts of which a fed phase's samples consist, sample after sample, in the order in which they are read."""

@@ -7,8 +7,6 @@ from balancer.report.remarks import warnings_of
 from balancer.report.summary import RunSummary
 from balancer.report.text import counted
 
-__all__ = ["brief", "plot"]
-
 
 def brief(summary: RunSummary, title: str) -> str:
     """Return the imbalance ratio of every phase, before, after and at best, as HTML."""

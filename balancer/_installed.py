@@ -3,8 +3,6 @@
 import importlib.util
 from pathlib import Path
 
-__all__ = ["check_solvers"]
-
 
 def check_solvers() -> None:
     """Raise ImportError, naming the path and the remedy, if another ``solvers`` shadows ours."""

@@ -17,8 +17,6 @@ from balancer.offline.steps import compare_log
 from balancer.report.plan_log import about
 from balancer.report.summary import JSON_VERSION, RunSummary
 
-__all__ = ["compare_command"]
-
 
 @command("compare", short_help="Plan a log by several strategies, side by side.")
 @log_argument

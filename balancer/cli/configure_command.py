@@ -25,8 +25,6 @@ from balancer.problem.step_tables import StepTables
 from balancer.report.text import printable
 from balancer.simulate.configure import LAST_S, Configuration, configure
 
-__all__ = ["configure_command"]
-
 _DOING = "write the layout"
 
 

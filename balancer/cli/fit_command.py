@@ -15,8 +15,6 @@ from balancer.errors import FitError, InputError
 from balancer.io.measurements import read_measurements
 from balancer.report.text import printable
 
-__all__ = ["fit_command"]
-
 
 @command("fit", short_help="Fit a cost model to measured step times.")
 @click.argument("measurements", type=click.Path())

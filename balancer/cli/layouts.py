@@ -25,8 +25,6 @@ from balancer.simulate.configure import price_layouts
 from balancer.simulate.given import given_of
 from balancer.simulate.layout_price import Priced
 
-__all__ = ["about_layouts", "compare_layouts", "layout_arguments"]
-
 
 def layout_arguments(step: StepTables, options: dict[str, Any]) -> dict[str, Any]:
     """Return what is said of a step as :func:`balancer.configure` takes it."""

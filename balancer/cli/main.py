@@ -19,8 +19,6 @@ from balancer.report.text import printable
 from solvers import SolverError
 from solvers.errors import WordedError
 
-__all__ = ["main"]
-
 DONE, FAILED, BAD_INPUT, NOT_READ = 0, 1, 2, 141  # the last as a shell has it: 128 + SIGPIPE
 
 

@@ -25,10 +25,6 @@ from balancer.problem.cuts.micro_batches import OVER_LONG, SCHEDULES
 from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.settings import EPS, METHODS, MODES, OBJECTIVES, PLACEMENTS, as_tolerance
 
-__all__ = ["Tolerance", "add_options", "budget_option", "cluster_option", "comparison_options", "engine_options",
-           "json_option", "log_argument", "method_option", "module_options", "planning_options",
-           "rate_options"]  # fmt: skip
-
 _SEVERAL: dict[str, Any] = {"multiple": True}
 
 

@@ -19,8 +19,6 @@ from balancer.report.text import counted, printable
 from solvers import pack
 from solvers.errors import Wording
 
-__all__ = ["pack_command"]
-
 _WORDS = Wording({
     **{
         name: f"--{name.replace('_', '-')}"

@@ -16,8 +16,6 @@ from balancer.io.columns import LengthUnknownError
 from balancer.problem.step_file import read_step
 from solvers.errors import WordedError, Wording
 
-__all__ = ["WORDS", "Command", "NamedFlag", "command"]
-
 WORDS = "balancer.words"
 """Where a command's context keeps the words that it was given."""
 

@@ -15,8 +15,6 @@ from balancer.report.page_data import PageData
 from balancer.report.summary import RunSummary
 from balancer.report.text import counted, printable
 
-__all__ = ["PictureFiles", "Pictures", "picture_options"]
-
 
 def picture_options(figure: str, step: str) -> Callable[[Any], Any]:
     """Make the options that say what to draw, and where to; `figure` is what ``--plot`` draws, `step` the default."""

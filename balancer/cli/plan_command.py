@@ -27,8 +27,6 @@ from balancer.report.plan_log import about, plan_opened
 from balancer.report.summary import RunSummary
 from balancer.report.text import printable
 
-__all__ = ["plan_command"]
-
 _FEW_FILES = 100
 
 

@@ -26,8 +26,6 @@ from balancer.report.shards import SharedPacks
 from balancer.report.summary import RunSummary
 from balancer.report.text import of_costs, printable
 
-__all__ = ["report_command"]
-
 
 def _own_step(command: Any) -> Any:
     """Add ``--step``, of which nothing but the comparison with the plan is taken."""

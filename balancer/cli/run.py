@@ -15,20 +15,6 @@ from balancer.report.summary import RunSummary
 from balancer.report.text import counted, make_safe
 from solvers import USES_CLOCK
 
-__all__ = [
-    "COMPILED",
-    "READY_BUDGET",
-    "Compiled",
-    "Pace",
-    "bar_of",
-    "make_ready",
-    "print_run",
-    "progress",
-    "table_console",
-    "timed",
-]
-
-
 READY_BUDGET = 0.1
 """Most seconds' worth of work in the plan that makes the kernels ready."""
 

@@ -29,8 +29,6 @@ from balancer.report.text import counted, of_costs
 from solvers.arguments import as_count
 from solvers.errors import SolverError, UsageError, Wording
 
-__all__ = ["Job", "chosen_strategies", "engine_of", "open_job", "unconstrained"]
-
 
 @dataclass(frozen=True, slots=True)
 class Job:

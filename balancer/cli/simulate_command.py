@@ -42,8 +42,6 @@ from balancer.simulate import WAITS, Cluster, PhaseModel, Simulation, StepTime, 
 if TYPE_CHECKING:
     from balancer.report.simulation_page import Assumptions
 
-__all__ = ["simulate_command"]
-
 
 def _model_options(command: Any) -> Any:
     """Add what runs, and on what."""

@@ -12,8 +12,6 @@ from balancer.errors import InputError
 from balancer.problem.topology import MAX_RANKS
 from solvers import PARTITIONERS, partition
 
-__all__ = ["solve_command"]
-
 
 @command(
     "solve", short_help="Split one list of numbers into groups.", context_settings={"ignore_unknown_options": True}

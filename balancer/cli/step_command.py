@@ -13,8 +13,6 @@ from balancer.io.logs import LengthLog, default_columns, open_log
 from balancer.problem.step_keys import KEYS
 from balancer.report.text import printable
 
-__all__ = ["step_command"]
-
 
 @command("step", short_help="Write a step file for a log, to be edited.")
 @log_argument

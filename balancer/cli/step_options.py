@@ -9,8 +9,6 @@ from balancer.errors import InputError
 from balancer.problem.step_file import read_step
 from balancer.problem.step_keys import KEYS
 
-__all__ = ["BARE", "STEP", "step_option"]
-
 BARE = ""
 """What a flag that may name a phase holds without a name."""
 

@@ -15,8 +15,6 @@ from balancer.problem.step_keys import KEYS
 from balancer.problem.step_tables import CUTS_OF_STEPS, StepTables, named_options
 from solvers.errors import UsageError
 
-__all__ = ["by_phase", "option_of", "refuse", "said_step"]
-
 _OPTION_OF = {"phases": "--phase", "caps": "--cap", "byte_sizes": "--bytes", "costs": "--cost", "models": "--model",
               "layouts": "--layout"}  # fmt: skip
 _FOR_A_PHASE = "is for a phase, but there are none: name them with --phase NAME=COL[+COL...]"

@@ -18,8 +18,6 @@ from balancer.planning.warmup import first_calls
 from balancer.problem.settings import COUNTED_METHODS
 from balancer.report.text import counted
 
-__all__ = ["warmup_command"]
-
 _METHODS_FOR = {"plan": ("auto",), "runtime": ("auto",), "all": COUNTED_METHODS}
 
 

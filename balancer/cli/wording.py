@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from balancer.problem.phases import CONSTRAINTS
 from solvers.errors import Wording, braced
 
-__all__ = ["GIVEN_IN", "OPTIONS", "of_layout"]
-
 GIVEN_IN = "balancer.given_in"
 """Where a command's context keeps the words for what a file says in place of options."""
 

@@ -14,9 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from solvers.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["AREAS", "OWN_PREFIX", "Terms", "area", "area_sums", "as_terms", "checked", "largest_rate", "pairs",
-           "pairs_before"]  # fmt: skip
-
 Terms = tuple[tuple[str, int], ...]
 """Names of areas and what a pair of each takes, in the order of :data:`AREAS`, then by size; no name twice, no 0."""
 

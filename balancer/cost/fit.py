@@ -22,22 +22,6 @@ from solvers.arguments import as_count, as_int64
 from solvers.errors import ArgumentError
 from solvers.types import Record
 
-__all__ = [
-    "FOLDS",
-    "WEIGHTS",
-    "CostFit",
-    "Fit",
-    "as_steps",
-    "check_fit",
-    "fit_cost",
-    "fold_of",
-    "held_out",
-    "judged",
-    "solve",
-    "spreads",
-    "weight_of",
-]
-
 WEIGHTS = ("relative", "absolute")
 _FEWEST_STEPS = 10
 _FEWEST_OF_DEGREE = 3

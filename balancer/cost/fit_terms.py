@@ -18,8 +18,6 @@ from balancer.cost.integer import IntegerCost, integer_seconds
 from balancer.errors import InputError
 from solvers.errors import ArgumentError
 
-__all__ = ["LengthError", "TermsFit", "fit_terms"]
-
 _CLOSE = 1.02  # times the least error
 _COLLINEAR = 1e-6
 _FEWEST_STEPS = 10

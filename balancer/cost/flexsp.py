@@ -5,8 +5,6 @@ from fractions import Fraction
 from balancer.cost.model import CostModel
 from balancer.cost.sequence_parallel import Sharing
 
-__all__ = ["FLEXSP"]
-
 _BANDWIDTH = {2: "119.54", 4: "104.07", 8: "96.5", 16: "10.33", 32: "5.94", 64: "4.87"}  # GB/s; beyond 64 assumed flat
 _PER_MS = 10**9  # a work unit is a picosecond
 

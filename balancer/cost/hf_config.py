@@ -19,8 +19,6 @@ from balancer.cost.layers import Projector
 from balancer.cost.shapes import Decoder, Module, VisionEncoder
 from balancer.errors import InputError
 
-__all__ = ["MODEL_TYPES", "QWEN2_VIT", "modules_of", "read_config"]
-
 QWEN2_VIT: dict[str, Any] = {
     "depth": 32,
     "embed_dim": 1280,

@@ -13,8 +13,6 @@ from balancer.cost.hf_section import Section, all_biased
 from balancer.cost.layers import Attention, Block, Experts, Mlp
 from balancer.cost.shapes import Decoder
 
-__all__ = ["DECODERS", "qwen2"]
-
 _ALIKE = ("llama", "internlm2", "gemma", "mistral", "mixtral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe")
 """Families whose layers are alike, unless a window is shorter than the context."""
 

@@ -6,8 +6,6 @@ from balancer.cost.hf_section import Section, all_biased, head_dim_of
 from balancer.cost.layers import Attention, Block, Convolution, Mlp, Projector
 from balancer.cost.shapes import AudioEncoder, VisionEncoder
 
-__all__ = ["QWEN3_VITS", "VISION_ENCODERS", "whisper"]
-
 QWEN3_VITS = tuple(
     kind + part for kind in ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe") for part in ("", "_vision")
 )

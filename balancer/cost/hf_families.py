@@ -34,8 +34,6 @@ from balancer.cost.hf_section import Section
 from balancer.cost.parts import Part, linear, mlp, norm, total
 from balancer.cost.shapes import Decoder
 
-__all__ = ["FAMILIES", "TEXT_KEYS", "all_sliding", "family_decoder"]
-
 
 def _llama_4_kinds(section: Section, layers: int) -> list[str]:
     listed = section.raw("no_rope_layers", None) or []

@@ -9,12 +9,6 @@ from balancer.cost.layers import Attention, Block, Mlp
 from balancer.cost.parts import Part, conv, experts, grouped, indexer, latent, linear, mlp, norm, scan, total
 from balancer.cost.shapes import Decoder
 
-__all__ = [
-    "ACTIVE_KEYS", "CHUNKED", "EXPERT_KEYS", "FULL", "INDEXED", "REUSED", "SCANNED", "SLIDING", "Family", "Mixer",
-    "all_experts", "all_full", "decoder_of", "delta_net", "every", "experts_of", "first_dense", "grouped_of",
-    "head_width", "kimi_delta", "kv_heads_of", "latent_of", "mamba_1", "mamba_2", "mlp_of", "no_experts", "short_conv",
-]  # fmt: skip
-
 Mixer = Callable[[Section, "Family", str], Part]
 """From the configuration, its family and a kind of layer to what lets the layer's tokens see each other."""
 

@@ -8,8 +8,6 @@ from typing import Any
 from balancer.cost.layers import Attention
 from balancer.errors import InputError
 
-__all__ = ["Section", "all_biased", "head_dim_of"]
-
 _NEEDED: Any = object()
 _LARGEST = 2**31 - 1
 

@@ -9,8 +9,6 @@ from balancer.cost.areas import Terms, area, as_terms, largest_rate
 from balancer.cost.model import CostModel
 from solvers.arguments import INT64_MAX
 
-__all__ = ["IntegerCost", "at_least_one", "integer_flops", "integer_seconds", "integers_together"]
-
 _TOLERANCE = 1e-3
 _ROOM, _TOTAL_LENGTH, _LONGEST = 2**58, 2**24, 2**17  # up to such a step, whatever is added up of its costs fits
 _TIME_UNITS = (("ns", 10**9), ("ps", 10**12), ("fs", 10**15))

@@ -6,8 +6,6 @@ and biases are not counted, as in the literature and in ``torch.utils.flop_count
 
 from dataclasses import dataclass
 
-__all__ = ["Attention", "Block", "Convolution", "Experts", "Mlp", "Projector", "check_counts", "exact_quotient"]
-
 
 def check_counts(owner: object, minimum: int, *names: str) -> None:
     """Raise ValueError unless each of the attributes is an integer of at least `minimum`."""

@@ -11,8 +11,6 @@ from typing import NamedTuple
 from balancer.cost.layers import Block, Experts
 from balancer.cost.shapes import AudioEncoder, Decoder, Module, VisionEncoder
 
-__all__ = ["ZERO_STAGES", "Kept", "kept_bytes", "state_bytes"]
-
 ZERO_STAGES = (0, 1, 2, 3)
 """What data-parallel ranks share: nothing; the optimizer; gradients too; parameters too."""
 

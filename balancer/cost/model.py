@@ -18,8 +18,6 @@ from solvers.makespan_bounds import makespan_bound
 from solvers.partitioning import padded
 from solvers.partitioning.mixed import mixed_bound
 
-__all__ = ["CostModel"]
-
 _LARGEST_POWER = 62  # 2 to a larger one does not fit int64
 
 

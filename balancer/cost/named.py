@@ -10,8 +10,6 @@ from balancer.cost.polynomial import LengthPolynomial
 from balancer.cost.shapes import Module
 from balancer.errors import InputError
 
-__all__ = ["MODELS", "NamedModel", "flops", "module", "shown_name"]
-
 
 @dataclass(frozen=True, slots=True)
 class NamedModel:

@@ -16,8 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 from balancer.cost.areas import area_sums, checked
 from balancer.cost.integer import IntegerCost, integer_seconds
 
-__all__ = ["OnlineCost"]
-
 _PRIOR = 0.001  # weight of the base model, in steps
 _LARGEST_SURPRISE = 0.5  # a stalled step teaches no more than one that takes half again as long,
 _USUAL_SURPRISES = 9  # or than twice what is usual of so many steps, where the base model is far off

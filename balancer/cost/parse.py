@@ -12,8 +12,6 @@ from balancer.cost.named import flops, module, shown_name
 from balancer.cost.sequence_parallel import Sharing
 from solvers.errors import UsageError
 
-__all__ = ["COSTS", "parse_cost"]
-
 
 def _linear(a: int = 1, **sharing: int) -> CostModel:
     return CostModel(a=a, sharing=Sharing.of(sharing))

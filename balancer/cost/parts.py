@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from balancer.cost.areas import Terms, as_terms, pairs
 
-__all__ = ["Part", "conv", "experts", "grouped", "indexer", "latent", "linear", "mlp", "norm", "scan", "total"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:

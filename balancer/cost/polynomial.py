@@ -12,8 +12,6 @@ from balancer.cost.areas import Terms, as_terms, largest_rate, pairs
 from balancer.cost.integer import IntegerCost, integer_flops
 from balancer.cost.model import CostModel
 
-__all__ = ["LengthPolynomial"]
-
 
 @dataclass(frozen=True, slots=True)
 class LengthPolynomial:

@@ -18,9 +18,6 @@ from solvers.errors import ArgumentError
 from solvers.grouping import MOST_RANK_TIME, as_degrees
 from solvers.types import Record
 
-__all__ = ["EXCHANGES", "DegreeTimes", "Sharing", "check_heads", "exchange_bytes", "heads_divide",
-           "legal_degrees", "padded_heads"]  # fmt: skip
-
 EXCHANGES = ("ulysses", "ring")
 """How the ranks of a group see each other's tokens: heads for tokens, all to all; or keys and values, round a ring."""
 

@@ -14,8 +14,6 @@ from balancer.cost.layers import Block, Convolution, Mlp, Projector, check_count
 from balancer.cost.parts import Part, total
 from balancer.cost.polynomial import LengthPolynomial
 
-__all__ = ["AudioEncoder", "Decoder", "Module", "VisionEncoder"]
-
 
 class Module(Protocol):
     """What every module can tell."""

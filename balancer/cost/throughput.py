@@ -12,8 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 from balancer.errors import InputError, on_a_line
 from solvers.types import Record
 
-__all__ = ["SaturatingThroughput", "Throughput", "ThroughputCurve"]
-
 _MOST_ADJUSTED = 0.2
 _COLUMNS = ("tokens", "flops_per_second")
 _SHARDS = "tp"

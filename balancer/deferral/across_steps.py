@@ -10,8 +10,6 @@ from balancer.deferral.request import Request
 from solvers.arguments import as_count, as_share
 from solvers.errors import ArgumentTypeError, UsageError
 
-__all__ = ["AcrossSteps"]
-
 _SHARES = ("tokens_within", "counts", "most_long_share")
 _WORDS = {"tokens_within": ("any",), "counts": ("exact", "any"), "most_long_share": ()}
 

@@ -16,8 +16,6 @@ from balancer.deferral.request import Request
 from solvers.arguments import as_budget
 from solvers.errors import UsageError
 
-__all__ = ["DeferBuffer"]
-
 Ints = NDArray[np.int64]
 
 _FORESEEN = 2  # windows of steps; on the benchmark's log 1 is 2.6 points worse on average and 3 is 1.1: `online`

@@ -18,8 +18,6 @@ from solvers.deferral import windows
 from solvers.errors import ArgumentError, SolverError, UsageError
 from solvers.types import Proven, status_of
 
-__all__ = ["Deferral", "Drawn", "defer"]
-
 Ints = NDArray[np.int64]
 
 

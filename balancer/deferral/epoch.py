@@ -13,8 +13,6 @@ from balancer.deferral.request import Request, held_in
 from balancer.deferral.work import Chosen, PhaseWork, choose
 from solvers.errors import UsageError
 
-__all__ = ["EpochSteps", "check_steps", "choose_steps"]
-
 Ints = NDArray[np.int64]
 
 

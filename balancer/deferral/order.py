@@ -9,8 +9,6 @@ from balancer.cost import CostModel
 from balancer.deferral.defer import Drawn
 from balancer.deferral.request import Request
 
-__all__ = ["cut_from", "deferred_order"]
-
 Ints = NDArray[np.int64]
 
 

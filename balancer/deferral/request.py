@@ -13,8 +13,6 @@ from solvers.arguments import as_costs, as_count, as_share
 from solvers.deferral import UNLIMITED
 from solvers.errors import ArgumentError, UsageError
 
-__all__ = ["Request", "held_in"]
-
 Ints = NDArray[np.int64]
 
 _LONG = 8  # a sample longer than one part in so many of a rank's mean share counts as long

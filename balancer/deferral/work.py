@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 import solvers
 from solvers.deferral import least_makespans
 
-__all__ = ["Chosen", "PhaseWork", "choose"]
-
 Ints = NDArray[np.int64]
 
 _BUDGET = 1.5  # seconds' worth of work for all searches: the solver's own default for one

@@ -34,8 +34,6 @@ from balancer.io.megatron import INDEX_MAGIC, sequence_lengths
 from balancer.io.plan_format import METADATA_KEY
 from balancer.io.store import exists, is_remote, opened, raw_reader, text_reader
 
-__all__ = ["FORMATS", "Format", "count_rows", "json_rows", "open_file", "raw_blocks", "rows_of_first_group"]
-
 _HEAD_BYTES = 4096
 _CSV_BLOCK_BYTES = 2 << 20  # Arrow reads up to 32 of them ahead
 _PARQUET_BUFFER_BYTES = 1 << 20

@@ -11,8 +11,6 @@ from typing import Any
 from balancer.errors import InputError
 from balancer.io.store import as_path, find, is_folder, is_remote
 
-__all__ = ["LogPath", "files_of"]
-
 LogPath = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """What names a log: a path, or several whose rows follow one another."""
 

@@ -33,8 +33,6 @@ from balancer.io.columns import check_column, listed
 from balancer.io.formats import json_rows
 from balancer.io.logs import LengthLog, open_log
 
-__all__ = ["RankTimes", "read_measurements", "read_rank_times"]
-
 RankTimes = dict[int, dict[int, list[float]]]
 """Of each measured step, by number, of each rank the seconds of its micro-batches in order."""
 

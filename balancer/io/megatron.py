@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from balancer.errors import InputError
 
-__all__ = ["INDEX_MAGIC", "sequence_lengths"]
-
 INDEX_MAGIC = b"MMIDIDX\x00\x00"
 _HEADER = np.dtype([("magic", "S9"), ("version", "<u8"), ("tokens", "u1"), ("sequences", "<u8"), ("documents", "<u8")])
 

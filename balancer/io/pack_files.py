@@ -30,8 +30,6 @@ from balancer.io._atomic import (
 from balancer.io.plan_folder import PlanFolder
 from balancer.io.plan_format import MANIFEST, PART_NAME, from_json, manifest_of, to_json
 
-__all__ = ["PACKS_KEY", "PACK_FORMAT", "PACK_VERSION", "PackFile", "PackFolder", "pack_table", "read_packs"]
-
 PACKS_KEY = b"balancer.packs"
 PACK_FORMAT, PACK_PART_FORMAT, PACK_VERSION = "balancer-packs", "balancer-packs-part", 1
 PIECES = ("rows", "starts", "lengths")

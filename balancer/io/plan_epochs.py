@@ -7,8 +7,6 @@ from typing import Any, Self
 
 from solvers.arguments import as_count, as_integer
 
-__all__ = ["PlanEpochs"]
-
 
 @dataclass(frozen=True, slots=True)
 class PlanEpochs:

@@ -40,8 +40,6 @@ from balancer.io.plan_format import (
 from balancer.io.plan_reader import read_footer
 from balancer.io.store import as_path, exists, is_remote, names_in, remove, write
 
-__all__ = ["PlanFolder"]
-
 _TOKEN_DIGITS = 8
 _TEMPORARY = re.compile(r"\.(.*)\.[0-9a-f]{8}\.tmp")
 

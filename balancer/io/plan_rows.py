@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from solvers.types import Record
 
-__all__ = ["GAP", "GAPS", "PlanStep"]
-
 GAP = {"device": np.int32, "backward": np.int32}
 """Columns of what runs in gaps."""
 

@@ -17,11 +17,6 @@ import pyarrow as pa
 
 from balancer.errors import InputError
 
-__all__ = [
-    "RemotePath", "as_path", "exists", "find", "is_folder", "is_remote", "names_in", "opened", "put", "raw_reader",
-    "read_whole", "remove", "size_and_tag", "text_reader", "write",
-]  # fmt: skip
-
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _BUFFER_BYTES = 4 << 20
 

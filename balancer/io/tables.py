@@ -12,8 +12,6 @@ from balancer.errors import InputError, on_a_line
 from balancer.problem.ragged import Ragged
 from solvers.errors import ArgumentTypeError
 
-__all__ = ["as_arrow", "as_columns", "is_table", "write_table"]
-
 _KINDS = "a DataFrame, an Arrow table, a data set of Hugging Face's, or map names to arrays"
 
 

@@ -23,8 +23,6 @@ from balancer.problem.shuffle import shuffled
 from solvers.deferral import MOST_STEPS
 from solvers.errors import SolverError, UsageError, WordedError, Wording
 
-__all__ = ["EpochRows", "OnEpoch", "SavedSteps", "epochs_of", "request_of"]
-
 Ints = NDArray[np.int64]
 OnEpoch = Callable[[EpochSteps], None]
 

@@ -21,8 +21,6 @@ from balancer.offline.steps import rows_of_steps
 from balancer.offline.totals import SomeTotals, Totals
 from balancer.plan.step_plan import StepPlan
 
-__all__ = ["check_run"]
-
 
 def check_run(
     path: str, totals: type[SomeTotals], log: str | os.PathLike[str] | None = None, *, engine: Engine | None = None,

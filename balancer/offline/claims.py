@@ -22,8 +22,6 @@ from solvers.bounds import Bound
 from solvers.types import SolveStatus
 from solvers.verify import TRUSTED_BOUNDS
 
-__all__ = ["Beside", "Claims", "FileClaim", "SavedClaims", "read_from"]
-
 _CONTENTS = ("size", "sha256", "etag", "footer_sha256")
 
 Ints = NDArray[np.int64]

@@ -10,8 +10,6 @@ from balancer.offline.claims import Claims
 from balancer.offline.load import source_of
 from solvers.errors import ArgumentError
 
-__all__ = ["left_of"]
-
 
 def left_of(plan: str | os.PathLike[str], log: LogPath, at_step: int) -> dict[str, Any]:
     """Return, as settings of a log have them, the epochs that are left behind the first `at_step` steps of a plan.

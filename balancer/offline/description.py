@@ -13,8 +13,6 @@ from balancer.plan.reasons import Reasons
 from balancer.plan.rows import slots_beyond_rows
 from balancer.plan.step_plan import StepPlan
 
-__all__ = ["PlanDigest", "contents_of", "describe", "sources_of"]
-
 
 class _Runs:
     """Of each phase, by words that hold for some of its steps: the first and last step of each run of these."""

@@ -19,8 +19,6 @@ import pyarrow as pa
 
 from balancer.errors import InputError
 
-__all__ = ["ENGINES", "Cluster", "Engine", "LostWorkerError", "Processes", "Serial", "Task", "Tick", "cores"]
-
 Task = tuple[int, Any]
 """Something to do, and its number."""
 

@@ -26,8 +26,6 @@ from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import StepPlan
 from balancer.problem.phases import SINGLE_PHASE
 
-__all__ = ["checked_steps", "load_plan", "load_plans", "load_steps", "log_of", "replayed", "source_of"]
-
 _DIFFERS = "the log's size or SHA-256 differs"
 
 

@@ -20,8 +20,6 @@ from balancer.problem.setup import Setup
 from balancer.problem.step_tables import StepTables
 from balancer.problem.topology import Topology
 
-__all__ = ["OfModels", "check_made_by", "settings_of_step"]
-
 
 class OfModels(NamedTuple):
     """What models say where phases do not: costs, and work of stages."""

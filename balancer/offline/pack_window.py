@@ -19,8 +19,6 @@ from solvers.errors import (
     Wording,
 )
 
-__all__ = ["OVER_LONG", "PackSettings", "PackedWindow", "pack_window"]
-
 OVER_LONG = ("error", "own", "drop", "cut")
 """What a sample over the tokens of a pack gets."""
 

@@ -10,8 +10,6 @@ from balancer.errors import InputError
 from balancer.offline.packs import Packs
 from solvers.errors import ArgumentTypeError, UsageError
 
-__all__ = ["PackedDataset"]
-
 
 class PackedDataset:
     """A data set whose elements are packs: samples joined end to end, and how long each is.

@@ -26,8 +26,6 @@ from balancer.problem.ragged import Ragged
 from solvers.arguments import as_int64
 from solvers.errors import UsageError, WordedError
 
-__all__ = ["PackTotals", "Packs", "pack", "pack_run"]
-
 
 @dataclass(slots=True)
 class PackTotals:

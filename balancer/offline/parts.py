@@ -10,8 +10,6 @@ from balancer.offline.scatter import Scattered
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import Stretch
 
-__all__ = ["Part", "fitted", "num_parts", "parts_of"]
-
 _FEWEST_ROWS = 1 << 18  # of a row group that takes longer to read than it is worth to speak of
 
 

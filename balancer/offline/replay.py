@@ -21,8 +21,6 @@ from balancer.problem.problem import Problem
 from balancer.problem.ragged import Ragged
 from solvers.errors import SolverError
 
-__all__ = ["of_plan", "replay_step"]
-
 
 @contextmanager
 def of_plan(where: str) -> Iterator[None]:

@@ -33,8 +33,6 @@ from balancer.offline.totals import SomeTotals, Totals
 from balancer.plan.rows import append_phase, open_writer
 from solvers.errors import UsageError
 
-__all__ = ["NOT_COUNTED", "plan_run", "sorted_rows"]
-
 NOT_COUNTED = (
     "its rows cannot be counted without reading them, so its steps cannot be dealt out; write the log as Parquet, or "
     "work in one process"

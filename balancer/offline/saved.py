@@ -20,8 +20,6 @@ from balancer.problem.batch import GlobalBatch
 from balancer.problem.phases import PhaseItems, check_volumes, default_own, feeding
 from balancer.problem.ragged import Ragged
 
-__all__ = ["load_saved"]
-
 
 def load_saved(plan_file: PlanFile) -> StepPlan:
     """Read the one step plan of a file."""

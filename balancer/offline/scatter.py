@@ -25,8 +25,6 @@ from balancer.problem.block import Block
 from balancer.problem.ragged import Ragged
 from balancer.problem.shuffle import unshuffled
 
-__all__ = ["Scattered", "gathered", "is_large", "scattered"]
-
 _ROWS_PER_FILE = 2_000_000
 _MOST_HELD = 1 << 25  # values of a log, which one process holds and orders in memory
 

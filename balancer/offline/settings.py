@@ -10,8 +10,6 @@ from balancer.problem.batch import HOMES
 from balancer.problem.setup import Setup
 from solvers.arguments import as_count, as_integer
 
-__all__ = ["LogSettings"]
-
 _SAMPLES_PER_PART = 1_000_000  # of a part of whole steps: some seconds' planning, and a few megabytes
 _STEPS_IN_GAPS = 16  # where each takes tenths of a second or more
 _STEPS_OF_TOKENS = 256  # where nobody says how many samples each has

@@ -29,18 +29,6 @@ from balancer.problem.smallest_cap import least_cap
 from solvers.arguments import as_count
 from solvers.errors import SolverError, UsageError, WordedError, Wording
 
-__all__ = [
-    "Rows",
-    "Steps",
-    "Stretch",
-    "compare_log",
-    "plan_log",
-    "plan_rows",
-    "reader_of",
-    "rows_of_steps",
-    "strategies_of",
-]
-
 _MOST_ROWS = 2**21  # of a log that are read on for the sake of a message
 _ROWS_AT_ONCE = 2**16  # of those in memory, of whose steps the items are found together
 

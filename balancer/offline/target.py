@@ -14,8 +14,6 @@ from balancer.offline.description import sources_of
 from balancer.offline.settings import LogSettings
 from solvers.errors import UsageError
 
-__all__ = ["check_target", "is_parts"]
-
 _SUFFIXES = ("", ".parquet", ".pq")
 _OF_RESULT = ("digest", "steps", "samples", "producer", "fell_back", "sources", "step_samples")
 """What a description says besides the request; sources are compared by their contents."""

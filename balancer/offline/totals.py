@@ -5,8 +5,6 @@ from typing import Any, Protocol, Self, TypeVar
 
 from balancer.plan.step_plan import StepPlan
 
-__all__ = ["SomeTotals", "Totals"]
-
 
 class Totals(Protocol):
     """What is added up over the steps of a run; :class:`balancer.report.summary.RunSummary` is one."""

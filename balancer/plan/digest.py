@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from balancer.problem.placement import Placement
 from balancer.problem.topology import Topology
 
-__all__ = ["digest_after", "placements_digest"]
-
 _NARROW, _WIDE = np.dtype("<i4"), np.dtype("<i8")
 
 

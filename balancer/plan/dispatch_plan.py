@@ -30,8 +30,6 @@ from solvers.partitioning import lpt
 from solvers.pipeline import MultiplexResult, PipelineRun
 from solvers.types import Record, SolveStatus, relative_gap
 
-__all__ = ["DispatchPlan"]
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DispatchPlan(Record):
@@ -487,22 +485,17 @@ class DispatchPlan(Record):
         status = SolveStatus.OPTIMAL if makespan == bound.value else SolveStatus.FEASIBLE
         return DispatchPlan(placed, self.loads, self.home_loads, makespan, bound.value, bound.name, status, self.method)
 
-    def plot(self, path: str) -> None:
-        """Draw the load of ranks before and after to a PNG or SVG file; needs the extra ``plot``."""
-        from balancer.report.brief import plot_step
-
-        plot_step(self, path)
-
     def to_pandas(self) -> Any:
         """Return a row a sample as a pandas DataFrame, as plan files have them."""
-        from balancer.report.brief import rows_of_step
+        from balancer.plan.rows import as_table  # those who plan at run time need no files
 
-        return rows_of_step(self).to_pandas()
+        return as_table(self).to_pandas()
 
     def _repr_html_(self) -> str:
-        from balancer.report.brief import brief_of_step
+        from balancer.plan.shown import Ratios, as_html
 
-        return brief_of_step(self)
+        what = f"{self.num_samples:,} samples on {self.num_ranks:,} ranks"
+        return as_html("Plan of a step", what, {SINGLE_PHASE: Ratios.from_plan(self)})
 
     def digest(self) -> str:
         """SHA-256, in hex, of topology, placements, slots, turns and dropped samples: equal where plans are the same.

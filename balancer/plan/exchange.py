@@ -13,8 +13,6 @@ from balancer.problem.placement import Placement
 from solvers.groups import group_loads
 from solvers.types import Record
 
-__all__ = ["RankExchange", "rank_exchange"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankExchange(Record):

@@ -9,8 +9,6 @@ from balancer.problem.phases import SINGLE_PHASE, Phase, PhaseItems, default_own
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 
-__all__ = ["as_only_phase"]
-
 
 def as_only_phase(plan: Any, bytes_per_element: int = 1) -> tuple[Setup, GlobalBatch, PhaseItems]:
     """Return setup, batch and items of the step plan whose only phase, ``"all"``, is a dispatch plan."""

@@ -24,9 +24,6 @@ from solvers.packing import MOST_BINS
 from solvers.tiles import intersections
 from solvers.types import Record
 
-__all__ = ["GroupTable", "Pieces", "PiecesOnRank", "Segments", "SequenceGroup", "Shares", "least_rank_time",
-           "running_stops", "runs", "segments"]  # fmt: skip
-
 
 class SequenceGroup(NamedTuple):
     """Ranks that share samples in one slot."""

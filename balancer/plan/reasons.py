@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
-__all__ = ["Reason", "Reasons"]
-
 
 class Reason(str):
     """Why something was not done, with a percentage that differs from step to step.

@@ -25,8 +25,6 @@ from solvers.groups import group_loads
 from solvers.tiles import Packed, windowed
 from solvers.types import Record
 
-__all__ = ["Resharding", "Shards", "Source"]
-
 
 @dataclass(frozen=True, eq=False)
 class Shards(Record):

@@ -1,6 +1,7 @@
 """Plans as rows of a plan file, and a file that holds all of one step's plan, its lengths too."""
 
 import os
+import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,8 +17,6 @@ from balancer.problem.phases import Phase, PhaseItems
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup
-
-__all__ = ["append_phase", "open_writer", "save", "slots_beyond_rows"]
 
 
 def open_writer(path: str | os.PathLike[str], setup: Setup, whole: bool = False, **more: Any) -> PlanWriter:
@@ -108,6 +107,16 @@ def save(
         for phase, plan in phases.values():
             append_phase(writer, 0, 0, batch, phase, plan, setup, whole=True)
         writer.close(description)
+
+
+def as_table(plan: Any) -> Any:
+    """Return the rows of a plan as an Arrow table, as a file that it is saved to has them."""
+    import pyarrow.parquet as pq
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "plan.parquet")
+        plan.save(path)
+        return pq.read_table(path)
 
 
 def _described(asked: Phase, mine: PhaseItems, plan: Any) -> dict[str, Any]:

@@ -26,9 +26,6 @@ from balancer.problem.topology import Topology
 from solvers.errors import ArgumentError, Named, UsageError
 from solvers.groups import members_by_group
 
-__all__ = ["Parts", "PhasePlan", "StepPlan", "as_step_plan", "own_name", "parts_of", "reshard", "reshard_on",
-           "shards_of"]  # fmt: skip
-
 
 class Parts(NamedTuple):
     """The parts of which a fed phase's samples consist, sample after sample, in the order in which they are read."""
@@ -358,22 +355,21 @@ class StepPlan:
         held = Pieces.parts(stream.source, parts.sample_of_part, stream.lengths)
         return segments(name, held, plan.pieces, plan.lengths).stream
 
-    def plot(self, path: str) -> None:
-        """Draw the load of ranks before and after to a PNG or SVG file; needs the extra ``plot``."""
-        from balancer.report.brief import plot_step
-
-        plot_step(self, path)
-
     def to_pandas(self) -> Any:
         """Return a row a sample as a pandas DataFrame, as plan files have them."""
-        from balancer.report.brief import rows_of_step
+        from balancer.plan.rows import as_table  # those who plan at run time need no files
 
-        return rows_of_step(self).to_pandas()
+        return as_table(self).to_pandas()
 
     def _repr_html_(self) -> str:
-        from balancer.report.brief import brief_of_step
+        from balancer.plan.shown import Ratios, as_html
 
-        return brief_of_step(self)
+        before = list(self.phases)[:-1]
+        phases = {name: Ratios.from_plan(phase.plan) for name, phase in self.phases.items()}
+        if self.encoders_in_pipeline:  # their bound is the whole pipeline's
+            phases |= {name: phases[name]._replace(best=None) for name in before}
+        what = f"{self.num_samples:,} samples on {self.num_ranks:,} ranks"
+        return as_html("Plan of a step", what, phases)
 
     def digest(self) -> str:
         """SHA-256, in hex, over the digests of the phases, in order: ranks whose digests agree hold the same plan.

@@ -17,8 +17,6 @@ from balancer.problem.placement import Placement
 from solvers.bounds import Bound
 from solvers.types import SolveStatus
 
-__all__ = ["plan_of_words", "words_of", "words_of_plan"]
-
 _CERTIFICATE = ("lower_bound", "bound_name", "num_slots", "placement", "fell_back")
 
 

@@ -21,8 +21,6 @@ from solvers.bounds import Bound
 from solvers.errors import SolverError, Wording
 from solvers.groups import members_by_group
 
-__all__ = ["plan_shards", "shards_bound"]
-
 _WORDING = Wording({"micro_batch_tokens": "pack_tokens", "num_micro_batches": "num_slots"})
 
 Ints = NDArray[np.int64]

@@ -13,8 +13,6 @@ from typing import Any, Self
 
 from solvers.errors import UsageError, braced
 
-__all__ = ["Position", "begun_anew", "check_same"]
-
 VERSION = 2
 """Of saved positions; 1 were those of releases until 0.2, which counted batches of a number of ranks."""
 

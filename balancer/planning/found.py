@@ -11,8 +11,6 @@ from solvers.makespan_bounds import makespan_bound
 from solvers.prefixes import prefix_bound
 from solvers.types import SolveStatus
 
-__all__ = ["Claim", "Found", "closed_form_bound"]
-
 
 class Found(NamedTuple):
     """Samples where and when they run, and the proof."""

@@ -26,8 +26,6 @@ from solvers.groups import read_only
 from solvers.relocation import as_eps
 from solvers.types import PartitionResult, SolveStatus
 
-__all__ = ["long_short_bound", "plan_long_short"]
-
 Ints = NDArray[np.int64]
 _GROUP_BUDGET = 0.0002  # seconds' worth of work for a group
 _ITEM_BUDGET = 1e-6  # of relocation, at least

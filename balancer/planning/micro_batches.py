@@ -39,8 +39,6 @@ from solvers.bounds import Bound
 from solvers.errors import InfeasibleError, SolverError
 from solvers.packing import MOST_BINS, Priced, ScheduleResult, prefix_schedule_bound, schedule_with_prefixes
 
-__all__ = ["plan_slots", "slots_bound"]
-
 _MOST_TRIED = 4
 """Numbers of slots, where the number is free and the first have no room."""
 

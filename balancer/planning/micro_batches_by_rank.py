@@ -23,8 +23,6 @@ from balancer.problem.problem import Problem
 from solvers.errors import SolverError
 from solvers.packing import SharesResult, cut_shares
 
-__all__ = ["balance_before_last", "balance_last", "follow", "keep_last"]
-
 
 def keep_last(step: Step, samples: Placement) -> DispatchPlan:
     """Compute the last phase where its samples are, whatever the constraints say; with micro-batches, cut.

@@ -49,9 +49,6 @@ from solvers.groups import members_by_group
 from solvers.packing import schedule_micro_batches
 from solvers.relocation import RelocationProblem, as_eps, relocated
 
-__all__ = ["PARTS", "Placed", "effective", "of_nodes", "place", "place_slots", "relocate_schedule", "takes_longer",
-           "why_not_relocate", "with_less_room", "without_slots"]  # fmt: skip
-
 _OF_COUNTS = ("min_samples_per_rank", "max_samples_per_rank")
 """What relocation takes besides, of whole samples each by itself."""
 

@@ -28,8 +28,6 @@ from solvers.pipeline.solver import PipelineProblem, held_by_replica, schedule_p
 from solvers.relocation import as_eps
 from solvers.types import SolveStatus
 
-__all__ = ["pipeline_bound", "plan_in_gaps", "plan_pipelines"]
-
 _MOST_TRIED = 4
 """Numbers of slots, where the number is free."""
 

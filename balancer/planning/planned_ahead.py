@@ -9,8 +9,6 @@ from contextlib import suppress
 from typing import TypeVar
 from weakref import WeakSet
 
-__all__ = ["planned_ahead"]
-
 DEPTH = 2
 """Steps that are planned before they are asked for."""
 

@@ -37,8 +37,6 @@ from balancer.problem.settings import EPS, PlanSettings, default_placement
 from balancer.problem.topology import Topology, check_topology
 from solvers.bounds import Bound
 
-__all__ = ["PLANNERS", "Planner", "balance", "plan_problem", "replay_plan"]
-
 
 def balance(
     lengths: ArrayLike,

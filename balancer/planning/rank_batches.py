@@ -9,8 +9,6 @@ from balancer.planning.epoch_position import Position, begun_anew, check_same
 from solvers.arguments import as_index, as_integer
 from solvers.errors import UsageError
 
-__all__ = ["RankBatches"]
-
 
 class RankBatches:
     """A batch sampler of one rank: it has epochs, its place in one is saved and loaded, and it is not dealt out again.

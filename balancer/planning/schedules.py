@@ -25,9 +25,6 @@ from solvers.groups import group_loads, members_by_group
 from solvers.makespan_bounds import makespan_bound
 from solvers.packing import Priced, ScheduleResult, cut_shares, price_tokens, schedule_micro_batches
 
-__all__ = ["ROOMS", "Schedule", "Shares", "by_value", "cut_at_once", "cut_slots", "heights_of", "mended",
-           "partition_ranks", "priced_by", "ranks_bound", "schedule_bound", "schedule_jointly"]  # fmt: skip
-
 ROOMS = (Fraction(1), Fraction(7, 10), Fraction(7, 5))
 """Of the tokens of tall slots: where prices of a token are taken."""
 

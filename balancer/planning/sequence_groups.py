@@ -22,8 +22,6 @@ from solvers.errors import UsageError, Wording
 from solvers.packing import MOST_BINS
 from solvers.relocation import as_eps
 
-__all__ = ["Units", "groups_bound", "plan_groups"]
-
 _CLOSED_FORM_S = 1e-9  # of a bound's budget, which then is spent by what takes no search
 
 

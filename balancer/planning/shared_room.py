@@ -12,8 +12,6 @@ from balancer.problem.cuts.sequence_groups import LongShort
 from balancer.problem.problem import Problem
 from solvers.errors import InfeasibilityCertificate, InfeasibleError, Named, SolverError, UsageError, braced
 
-__all__ = ["Held", "Room"]
-
 Ints = NDArray[np.int64]
 _COUNTS = "max_samples_per_rank"
 _PARTS = (12, 15, 16)  # sixteenths of what a group's ranks hold: what is less full is easier to share out

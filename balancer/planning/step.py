@@ -34,22 +34,6 @@ from balancer.problem.topology import Topology
 from solvers.bounds import Bound
 from solvers.errors import ContradictionError, InfeasibleError, WordedError, Wording
 
-__all__ = [
-    "Step",
-    "encoder_problem",
-    "finished",
-    "in_first_slot",
-    "make_step",
-    "of_items",
-    "orchestrate",
-    "plan_in_slots",
-    "plan_phase",
-    "plan_phases",
-    "plan_step",
-    "rehearse",
-    "step_of",
-]  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:

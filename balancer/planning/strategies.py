@@ -33,17 +33,6 @@ from balancer.problem.setup import Setup, as_phases, as_topology
 from balancer.problem.topology import Topology
 from solvers.errors import InfeasibleError, UsageError
 
-__all__ = [
-    "SHARING",
-    "STRATEGIES",
-    "chosen",
-    "plan_with",
-    "sorted_window",
-    "strategies_for",
-    "taken",
-    "with_outputs_home",
-]
-
 
 def as_sampled(step: Step) -> StepPlan:
     """Compute every phase where the samples lie: nothing is balanced, nothing moves."""

@@ -20,8 +20,6 @@ from solvers.pipeline import (
     run,
 )
 
-__all__ = ["Timed", "Timeline", "asked_of", "scheduled"]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 _ROUNDS = 3  # without caps, under those that follow from it, and under those that follow from that

@@ -16,8 +16,6 @@ from balancer.problem.settings import COUNTED_METHODS, EPS
 from solvers._jit import compile_at_once
 from solvers.bounds import Bound, dual_feasible_bound
 
-__all__ = ["first_calls", "warmup"]
-
 
 def warmup(methods: Sequence[str] = COUNTED_METHODS) -> None:
     """Compile, or load from the cache on disk, every kernel that planning uses; call it before the first step.

@@ -17,8 +17,6 @@ from balancer.problem.smallest_cap import with_smallest_cap
 from solvers.arguments import as_share
 from solvers.bounds import Bound, dual_feasible_bound, goal_above, late_bound
 
-__all__ = ["plan_whole_shares", "whole_shares_bound"]
-
 
 def plan_whole_shares(problem: Problem, cut: Cut, settings: PlanSettings) -> Found:
     """Solve for groups, then give these to ranks."""

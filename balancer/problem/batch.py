@@ -12,16 +12,6 @@ from solvers.arguments import as_count, as_int64
 from solvers.errors import ArgumentError, ArgumentTypeError
 from solvers.types import Record
 
-__all__ = [
-    "HOMES",
-    "GlobalBatch",
-    "checked_prefixes",
-    "contiguous_homes",
-    "kept_samples",
-    "strided_homes",
-    "whole_batches",
-]
-
 
 def contiguous_homes(num_samples: int, num_ranks: int, batch_per_rank: int) -> Placement:
     """Sample i lies on rank ``i // batch_per_rank``; in a short batch the last ranks hold nothing."""

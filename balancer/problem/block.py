@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from balancer.problem.ragged import Ragged, consecutive
 
-__all__ = ["Block"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:

@@ -16,8 +16,6 @@ from balancer.problem.topology import Topology
 from solvers.arguments import as_count
 from solvers.errors import ArgumentError
 
-__all__ = ["CLUSTERS", "Cluster", "read_cluster"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:

@@ -13,8 +13,6 @@ from solvers.arguments import as_count, as_int64, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, UsageError, Wording, braced
 from solvers.groups import group_loads
 
-__all__ = ["COLUMNS", "CONSTRAINTS", "PER_SAMPLE", "TAKERS", "Cap", "Constraints", "Declared", "Prompts", "not_taken"]
-
 MAX_TOKENS = "max_tokens_per_rank"
 """The name of the cap on the sum of lengths."""
 

@@ -12,8 +12,6 @@ from balancer.errors import InputError
 from balancer.problem.ragged import Ragged
 from solvers.errors import Named
 
-__all__ = ["ITEM_FUNCTIONS", "ItemsExpression", "lengths", "parse_items", "qwen2vl_patches", "qwen2vl_tokens"]
-
 # Qwen2-VL's units are squares of 28 px: 2 x 2 patches of 14 px that become one token. An image has 4 to 16,384.
 _UNIT = 28
 _PATCHES_PER_UNIT = 4

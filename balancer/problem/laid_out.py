@@ -7,8 +7,6 @@ from balancer.problem.layout import StepLayout
 from balancer.problem.step_tables import StepTables, named_options
 from solvers.errors import ArgumentError, UsageError, braced
 
-__all__ = ["LaidOut", "check_beside", "laid_out", "taken_keys"]
-
 _SAID = {"stages": ("counts", "chunks", "recompute"), "sequence_groups": ("degrees",),
          "micro_batches": ("pipeline_stages",)}  # fmt: skip
 """Keys for which every layout stands."""

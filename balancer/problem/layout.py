@@ -17,9 +17,6 @@ from balancer.problem.step_times import StepTimes
 from solvers.arguments import as_count
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, WordedError, Wording
 
-__all__ = ["LAYOUT_MODES", "ModuleLayout", "StepLayout", "as_generators", "misfit", "no_place_before", "read_layout",
-           "upstream"]  # fmt: skip
-
 LAYOUT_MODES = ("stages", "before", "multiplexed")
 """Encoders are the first stages of the pipeline, run on all GPUs before it, or in its gaps."""
 

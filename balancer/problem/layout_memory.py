@@ -10,8 +10,6 @@ from balancer.cost import Decoder, Module
 from balancer.cost.memory import kept_bytes, state_bytes
 from balancer.problem.layout import ModuleLayout, StepLayout, upstream
 
-__all__ = ["DeviceMemory", "layers_of_stages", "memory_of_devices"]
-
 Floats = NDArray[np.float64]
 
 

@@ -12,8 +12,6 @@ from balancer.problem.topology import MAX_RANKS, Topology
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 from solvers.types import Record
 
-__all__ = ["Mesh"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mesh(Record):

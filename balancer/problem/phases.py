@@ -23,9 +23,6 @@ from solvers.arguments import as_count, as_int64, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, Named, UsageError, WordedError
 from solvers.types import Record
 
-__all__ = ["CONSTRAINTS", "SINGLE_PHASE", "Columns", "Phase", "PhaseItems", "columns_of_none", "default_own", "feeding",
-           "in_phase", "of_phase", "resolve_phases"]  # fmt: skip
-
 SINGLE_PHASE = "all"
 """The name of the only phase of a step whose phases nobody named."""
 

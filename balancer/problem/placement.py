@@ -10,8 +10,6 @@ from solvers.errors import ArgumentError
 from solvers.groups import members_by_group, parts_by_group
 from solvers.types import Record
 
-__all__ = ["Placement"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placement(Record):

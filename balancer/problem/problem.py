@@ -18,8 +18,6 @@ from balancer.problem.topology import Topology
 from solvers.arguments import as_costs
 from solvers.errors import UsageError, Wording, as_words
 
-__all__ = ["Affinity", "Problem", "check_padded", "work_of_slots"]
-
 
 class Affinity(NamedTuple):
     """How much of each sample already lies on which rank, sample after sample (CSR)."""

@@ -10,8 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 from solvers.arguments import INT64_MAX, as_index, as_int64
 from solvers.types import Record
 
-__all__ = ["Ragged", "consecutive", "offsets_of"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ragged(Record):

@@ -12,9 +12,6 @@ from solvers.arguments import as_budget, as_count, as_share
 from solvers.errors import ArgumentError, UsageError
 from solvers.relocation import as_eps
 
-__all__ = ["COUNTED_METHODS", "EPS", "METHODS", "MODES", "OBJECTIVES", "PLACEMENTS", "STOP_AT", "PlanSettings",
-           "as_tolerance", "check_method", "default_placement"]  # fmt: skip
-
 METHODS = (*solvers.PARTITIONERS, "padded", "mixed")
 """Every partition method that :func:`balancer.balance` takes."""
 

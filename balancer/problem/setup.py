@@ -19,8 +19,6 @@ from balancer.problem.settings import PlanSettings, check_method
 from balancer.problem.topology import Topology, check_topology
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, braced
 
-__all__ = ["Setup", "as_layout", "as_phases", "as_topology"]
-
 
 def as_phases(phases: Sequence[Phase] | Mapping[str, str]) -> tuple[Phase, ...]:
     """Read the phases that a caller gives, in full or as names and items."""

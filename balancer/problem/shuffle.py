@@ -19,8 +19,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from solvers.arguments import as_integer
 
-__all__ = ["shuffled", "unshuffled"]
-
 _ROUNDS = 8
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1

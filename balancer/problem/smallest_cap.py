@@ -13,8 +13,6 @@ from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import MAX_TOKENS, Constraints
 from solvers.errors import InfeasibilityCertificate, InfeasibleError, Named, SolverError, braced
 
-__all__ = ["check_cap", "check_longest", "least_cap", "needed", "with_smallest_cap"]
-
 _BUDGET = 0.01  # seconds' worth of looking for a plan that needs little room
 
 

@@ -15,8 +15,6 @@ from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.step_keys import KEYS, KINDS
 from balancer.problem.step_tables import CUTS_OF_STEPS, StepTables, table_in_words
 
-__all__ = ["read_step"]
-
 
 def read_step(path: str | os.PathLike[str]) -> StepTables:
     """Read a step file.

@@ -15,8 +15,6 @@ from balancer.problem.cuts.micro_batches import ENCODERS, OVER_LONG, SCHEDULES
 from balancer.problem.settings import METHODS, MODES, OBJECTIVES, PLACEMENTS
 from solvers.arguments import as_share
 
-__all__ = ["KEYS", "KINDS", "Key", "schema"]
-
 
 @dataclass(frozen=True, slots=True)
 class Key:

@@ -21,8 +21,6 @@ from balancer.problem.step_keys import KEYS
 from balancer.problem.topology import Topology
 from solvers.errors import UsageError, Wording, braced
 
-__all__ = ["CUTS_OF_STEPS", "DEGREES", "StepTables", "keys_of_micro_batches", "named_options", "table_in_words"]
-
 CUTS_OF_STEPS = ("micro_batches", "sequence_groups", "context_shards")
 """The tables that say how a step is cut, of which there is one."""
 

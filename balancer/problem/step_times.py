@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from balancer.cost import LengthPolynomial
 from solvers.errors import ArgumentTypeError, UsageError
 
-__all__ = ["PER_SECOND", "UNIT_BYTES", "GapTasks", "ModuleRate", "StepItems", "StepTimes", "TimedStep", "in_units"]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

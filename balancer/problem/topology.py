@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from solvers.arguments import as_count
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 
-__all__ = ["MAX_RANKS", "Topology", "check_topology"]
-
 MAX_RANKS = 2**22  # a hundred times the largest clusters; a typing error should not allocate gigabytes
 
 

@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["across_lines", "joined"]
-
 _SUMS = ("steps", "even_share", "floor", "chosen_floor", "lower_bound")
 _LARGEST = ("largest_displacement", "long_from")
 

@@ -15,8 +15,6 @@ from balancer.simulate.given import Given
 from balancer.simulate.layout_bounds import room_of
 from balancer.simulate.layout_price import Priced
 
-__all__ = ["assumptions", "excluded", "in_words", "numbers_of", "print_configuration", "print_layouts"]
-
 _MOST_ROWS = 12
 _MARKS = {"bound": "slower", "close": "at most 3 % faster", "memory": "do not fit", "left": "not reached",
           "scheduled": "scheduled", "partly": "scheduled in part"}  # fmt: skip

@@ -30,8 +30,6 @@ from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import StepPlan
 from balancer.report.text import counted
 
-__all__ = ["MeasuredFit", "MeasuredSteps", "expected_largest"]
-
 _FEWEST_STEPS = 5
 _VARIED = 0.1  # by which loads must differ, of the largest, for c0 to be told from k
 _FITS = 4

@@ -9,8 +9,6 @@ from balancer.errors import InputError
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import StepPlan
 
-__all__ = ["PricedSteps"]
-
 
 @dataclass(slots=True)
 class PricedSteps:

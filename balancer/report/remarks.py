@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from balancer.report.summary import RunSummary
 from balancer.report.text import counted
 
-__all__ = ["warnings_of"]
-
 
 def warnings_of(summary: RunSummary) -> Iterator[str]:
     """Yield a sentence for each thing that a reader of the numbers would take for something else."""

@@ -13,8 +13,6 @@ from balancer.plan.step_plan import StepPlan
 from balancer.report.text import counted
 from solvers.context import MeasuredLayout
 
-__all__ = ["SharedPacks"]
-
 _MOST_STEPS = 16
 """Steps that are looked at, the first: rules of tiles take some 10 ms a pack, and packs of a log are much alike."""
 

@@ -18,8 +18,6 @@ from balancer.plan.step_plan import PhasePlan, StepPlan
 from balancer.plan.stream import Traffic
 from balancer.report.across import joined
 
-__all__ = ["JSON_VERSION", "PhaseSummary", "RunSummary", "StreamSummary", "as_range", "waiting"]
-
 JSON_VERSION = 2
 """Of the documents that ``--json`` prints; it rises when a name in them changes its meaning or goes."""
 

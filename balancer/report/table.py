@@ -13,23 +13,6 @@ from balancer.report.remarks import warnings_of
 from balancer.report.summary import PhaseSummary, RunSummary, StreamSummary, as_range, waiting
 from balancer.report.text import counted
 
-__all__ = [
-    "NARROWEST",
-    "as_alike",
-    "as_bytes",
-    "as_percent",
-    "as_ratios",
-    "before_slots",
-    "groups_of",
-    "how_many",
-    "left_out",
-    "print_comparison",
-    "print_loads",
-    "print_placements",
-    "print_summary",
-    "why_not_relocated",
-]
-
 NARROWEST = 76
 """Columns that the table needs; on a narrower terminal lines wrap, but no number is cut."""
 

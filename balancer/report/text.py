@@ -4,8 +4,6 @@ import html
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["counted", "escaped", "make_safe", "of_costs", "printable"]
-
 _MOST = 2000
 
 

@@ -12,8 +12,6 @@ from balancer.simulate.phase_model import PhaseModel
 from solvers.errors import UsageError, braced
 from solvers.groups import padded_loads
 
-__all__ = ["Computed", "compute_phase", "on_gpus", "span"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Computed:

@@ -21,8 +21,6 @@ from balancer.simulate.layouts import Stub, numbers_of_slots, stubs_of
 from solvers.arguments import as_budget, unknown
 from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleError, UsageError
 
-__all__ = ["LAST_S", "REASONS", "Configuration", "configure", "modes_of", "price_layouts"]
-
 REASONS = ("memory", "bound", "close", "scheduled", "partly", "left")
 """Why a layout is not the winner: it does not fit; a bound proves that it is slower, or that it is no more than 3 %
 faster; it was scheduled, so that tables may show it; so it was, but the budget ended before numbers of micro-batches

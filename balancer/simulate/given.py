@@ -25,8 +25,6 @@ from balancer.problem.topology import Topology
 from solvers.arguments import as_count
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 
-__all__ = ["Given", "given_of"]
-
 Ints = NDArray[np.int64]
 
 

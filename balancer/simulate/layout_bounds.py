@@ -18,8 +18,6 @@ from balancer.simulate.given import Given
 from balancer.simulate.layout_times import PipelineTimes, gradient_seconds, rate_of
 from balancer.simulate.layouts import Stub
 
-__all__ = ["LayoutCase", "QuickBound", "room_of", "slots_held"]
-
 Floats = NDArray[np.float64]
 _USABLE = 0.9  # of a GPU's memory; the rest is for buffers and fragments
 

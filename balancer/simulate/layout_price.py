@@ -13,8 +13,6 @@ from balancer.problem.layout import StepLayout
 from balancer.problem.step_times import PER_SECOND, StepItems, in_units
 from balancer.simulate.layout_bounds import LayoutCase, room_of, slots_held
 
-__all__ = ["Priced", "price", "timeline"]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -15,8 +15,6 @@ from balancer.problem.layout import ModuleLayout, StepLayout
 from balancer.problem.step_times import ModuleRate, StepItems
 from balancer.simulate.given import Given
 
-__all__ = ["PipelineTimes", "gradient_seconds", "rate_of"]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 _BYTES = 2  # of an activation, a parameter, a gradient: bfloat16

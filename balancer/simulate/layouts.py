@@ -10,8 +10,6 @@ from balancer.cost.sequence_parallel import EXCHANGES, exchange_bytes
 from balancer.problem.layout import ModuleLayout, StepLayout, misfit
 from balancer.simulate.given import Given
 
-__all__ = ["Stub", "numbers_of_slots", "stubs_of"]
-
 _SHARDS = (1, 2, 4, 8)  # by tensors, and of samples
 _STAGES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 16, 20, 24, 32)
 _STAGES_BESIDE = (1, 2, 3, 4)

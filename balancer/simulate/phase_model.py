@@ -10,8 +10,6 @@ from balancer.cost.memory import kept_bytes
 from balancer.cost.throughput import SaturatingThroughput, Throughput
 from solvers.arguments import as_count
 
-__all__ = ["PhaseModel"]
-
 
 @dataclass(frozen=True, slots=True)
 class PhaseModel:

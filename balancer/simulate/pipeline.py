@@ -14,8 +14,6 @@ from balancer.simulate.phase_model import PhaseModel
 from solvers.errors import ArgumentError
 from solvers.pipeline import PipelineRun
 
-__all__ = ["Pipelined", "run_pipelines"]
-
 _PASSES = 3  # a forward, and a backward of twice as much: what a model's useful FLOPs count
 
 Floats = NDArray[np.float64]

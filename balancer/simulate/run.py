@@ -15,8 +15,6 @@ from balancer.simulate.phase_model import PhaseModel
 from balancer.simulate.step import StepTime, step_time
 from solvers.arguments import as_count
 
-__all__ = ["PhaseTotals", "Simulation", "StrategyTotals", "simulate_log"]
-
 
 @dataclass(slots=True)
 class PhaseTotals:

@@ -23,8 +23,6 @@ from balancer.simulate.phase_model import PhaseModel
 from balancer.simulate.pipeline import Pipelined, run_pipelines
 from solvers.errors import ArgumentError, UsageError
 
-__all__ = ["WAITS", "ExchangeTime", "PhaseTime", "StepTime", "exchange_seconds", "step_time"]
-
 WAITS = ("phase", "step")
 """When ranks wait for each other: after every phase, or once per step (as if phases exchanged nothing)."""
 

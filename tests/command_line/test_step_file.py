@@ -261,7 +261,7 @@ def test_what_a_plan_of_a_log_gives(command, log, tmp_path):
     pytest.importorskip("matplotlib")
     plan.to_html("page.html")
     plan.plot("loads.png")
-    one.plot("step.svg")
+    balancer.plot(one, "step.svg")
     assert all((tmp_path / name).stat().st_size for name in ("page.html", "loads.png", "step.svg"))
 
 

@@ -20,8 +20,6 @@ from solvers.errors import UsageError
 from solvers.groups import group_loads
 from solvers.pipeline import MultiplexResult, PipelineRun
 
-__all__ = ["PlacedInGaps"]
-
 Ints = NDArray[np.int64]
 _ALIKE = ("makespan", "forward_start", "forward_end", "backward_start", "backward_end", "busy", "idle")
 """What a run with tasks in its gaps has as one without has it."""

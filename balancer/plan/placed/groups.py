@@ -21,8 +21,6 @@ from solvers.arguments import INT64_MAX
 from solvers.groups import members_by_group
 from solvers.relocation import relocation_bound
 
-__all__ = ["PlacedGroups"]
-
 Ints = NDArray[np.int64]
 
 

@@ -9,8 +9,6 @@ from balancer.plan.pieces import Pieces, segments
 from balancer.plan.placed.whole import WholeShares
 from balancer.plan.stream import Stream, Traffic
 
-__all__ = ["PlacedPieces"]
-
 Ints = NDArray[np.int64]
 
 

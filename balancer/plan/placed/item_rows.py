@@ -11,8 +11,6 @@ from balancer.io.plan_rows import PlanStep
 from balancer.plan.pieces import GroupTable
 from balancer.problem.phases import PhaseItems
 
-__all__ = ["ItemRows", "OneEach", "RowsBeside", "in_order_of"]
-
 Ints = NDArray[np.int64]
 
 

@@ -12,8 +12,6 @@ from balancer.plan.placed.item_rows import ItemRows, OneEach
 from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.topology import Topology
 
-__all__ = ["check_pieces", "first_rows", "item_of", "read_pieces"]
-
 
 def read_pieces(where: str, rows: PlanStep) -> OneEach:
     """Read groups off the rows of pieces; PlanError if they are none."""

@@ -12,8 +12,6 @@ from balancer.problem.problem import work_of_slots
 from solvers.arguments import as_index
 from solvers.pipeline import PipelineRun
 
-__all__ = ["PlacedPipelines"]
-
 Ints = NDArray[np.int64]
 
 

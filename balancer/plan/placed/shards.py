@@ -23,8 +23,6 @@ from solvers.groups import group_loads
 from solvers.packing import MOST_BINS
 from solvers.relocation import relocation_bound
 
-__all__ = ["PlacedShards"]
-
 _RULES = ("head_tail", "per_document", "round_robin")
 """What frameworks ship: PyTorch's and Megatron's default, Megatron's of packed documents, PyTorch's PTRR."""
 

@@ -10,8 +10,6 @@ from balancer.problem.cuts.micro_batches import MicroBatches
 from solvers.arguments import INT64_MAX
 from solvers.relocation import relocation_bound
 
-__all__ = ["PlacedSlots"]
-
 Ints = NDArray[np.int64]
 
 

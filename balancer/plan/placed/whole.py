@@ -25,8 +25,6 @@ from solvers.pipeline import MultiplexResult, PipelineRun
 from solvers.relocation import plain_inter_bound, relocation_bound
 from solvers.types import Record
 
-__all__ = ["WholeShares"]
-
 Ints = NDArray[np.int64]
 
 _NO_STAGES = "the plan has no pipeline stages: plan with MicroBatches(..., stages=PipelineStages(...))"

@@ -27,8 +27,6 @@ from solvers.arguments import as_count, as_integer
 from solvers.context.masks import as_masks
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 
-__all__ = ["SHARD_SCHEDULES", "ContextShards"]
-
 SHARD_SCHEDULES = ("lockstep", "step")
 """Where replicas wait for each other: in every pack, or once a step."""
 

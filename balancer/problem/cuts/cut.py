@@ -15,8 +15,6 @@ from balancer.problem.step_times import TimedStep
 from balancer.problem.topology import Topology
 from solvers.errors import UsageError
 
-__all__ = ["WHOLE_SHARES", "Cut", "ItemsOfPhase", "WholeShares"]
-
 Ints = NDArray[np.int64]
 
 ItemsOfPhase = tuple[CostModel, Ints, Ints]

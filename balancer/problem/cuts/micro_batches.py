@@ -21,23 +21,6 @@ from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, UsageE
 from solvers.groups import group_loads
 from solvers.packing import OBJECTIVES, price_tokens, rests_of_lockstep, slots_for, taken_tokens
 
-__all__ = [
-    "ENCODERS",
-    "IN_SHORT",
-    "MOST_SLOTS",
-    "MOST_SLOTS_OF_STAGES",
-    "NOT_DROPPED",
-    "OVER_LONG",
-    "PACKING",
-    "SCHEDULES",
-    "MicroBatches",
-    "as_micro_batches",
-    "check_adds_up",
-    "check_choice",
-    "check_encoder_in_slots",
-    "check_slots_planned",
-]
-
 SCHEDULES = OBJECTIVES
 """Where ranks meet, by name: in every slot, once a step, or along a pipeline."""
 

@@ -30,8 +30,6 @@ from solvers.pipeline import (
 )
 from solvers.pipeline.solver import PipelineProblem, held_by_replica
 
-__all__ = ["PipelineStages"]
-
 Ints = NDArray[np.int64]
 Times = tuple[int, ...]
 Names = tuple[str, ...]

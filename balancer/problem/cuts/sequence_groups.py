@@ -29,8 +29,6 @@ from solvers.arguments import INT64_MAX, as_count, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, Wording
 from solvers.packing import slots_for
 
-__all__ = ["GROUPING", "ORDERS", "LongShort", "SequenceGroups", "equal_nodes"]
-
 ORDERS = ("contiguous", "zigzag")
 """Which part of a sample a rank of its group holds, by name; see :class:`SequenceGroups`."""
 

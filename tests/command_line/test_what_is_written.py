@@ -25,6 +25,7 @@ MODEL = ("--phase", "llm=tokens", "--model", "llm=qwen2-7b", "--cluster", "h200"
 OPTIONS = {
     ("plan", "--out"): (("log.csv", *SHAPE, "--overwrite"), "new.parquet"),
     ("pack", "--out"): (("log.csv", "--tokens", 100, "--length", "tokens", "--overwrite"), "new.parquet"),
+    ("advise", "--html"): (("log.csv", *SHAPE), "new.html"),
     ("report", "--html"): (("plan.parquet",), "new.html"),
     ("report", "--plot"): (("plan.parquet",), "new.svg"),
     ("simulate", "--html"): (("log.csv", *MODEL, "--ranks", 2, "--batch-per-rank", 4), "new.html"),

@@ -24,7 +24,7 @@ def write_advice_page(path: str, advice: Advice, command: Sequence[str] = ()) ->
     """Write the page; `command` are the words of a ``balancer plan`` of the same log, if somebody typed them."""
     cards = [_card("today", advice.waiting, advice, "as samples are drawn", [])]
     for each in advice.chosen:
-        rows = [("time", f"{each.time:.3f} of today's"), ("proven at best", f"{each.best_possible:.3f}"),
+        rows = [("time", f"{each.time:.3f} of today's"), ("bound", f"{each.best_possible:.3f}"),
                 ("GPU hours a day less", f"{advice.hours_a_day(each):,.0f}")]  # fmt: skip
         if advice.price is not None:
             rows.append(("money a day less", f"{advice.price * advice.hours_a_day(each):,.0f}"))

@@ -84,7 +84,7 @@ class Sample:
         if self.steps_of_log == self.num_steps:
             return f"all {steps:,} full steps"
         if len(self.stretches) == 1:
-            return f"the first {steps:,} steps"
+            return f"the first {steps:,} steps" if steps > 1 else "the first step"
         firsts = ", ".join(f"{0 if each.span is None else each.span.first_row:,}" for each in self.stretches)
         return f"{steps:,} of some {self.steps_of_log:,} steps, evenly from rows {firsts} on"
 

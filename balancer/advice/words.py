@@ -60,7 +60,7 @@ def _of_ranks(advice: Advice) -> str:
     return f"{ranks}{gpus}{batch}"
 
 
-HEADER = ("", "time", "waiting", "GPUs that wait", "at best", "saves")
+HEADER = ("", "time", "waiting", "GPUs that wait", "bound", "saves")
 
 
 def rows_of(advice: Advice) -> Iterator[tuple[str, ...]]:

@@ -29,7 +29,7 @@ class Finding:
     Attributes
     ----------
     name, title, changes, assumed : str
-        As :class:`balancer.advice.remedies.Remedy` has them.
+        As ``Remedy`` in ``balancer.advice.remedies`` has them.
     time : float
         What the samples take.
     best_possible : float
@@ -98,7 +98,7 @@ class Advice:
     within : Finding
         What a plan within the step does.
     remedies : tuple of Finding
-        What could be done besides, in the order of :data:`balancer.advice.remedies.REMEDIES`.
+        What could be done besides, in the order of ``balancer.advice.remedies.REMEDIES``.
     capped, cap_row, cap_length, cap_ratio : int, int, int, float
         Sampled steps in which one sample alone is longer than a fair share; the worst one's row, length, and the
         imbalance ratio below which no plan of that step comes.

@@ -263,7 +263,7 @@ def test_a_log_that_was_replaced_is_refused(store, capsys):
 
 
 def test_slow_answers_are_waited_for(store, server, capsys):
-    server.delay = 0.02
+    server.delay = 0.1
     out = f"{store.uri}/plan/"
     assert run(capsys, "plan", f"{store.uri}/logs/log.parquet", *SHAPE, "--out", out)[0] == 0
     assert run(capsys, "report", out)[0] == 0

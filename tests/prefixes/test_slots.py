@@ -71,7 +71,7 @@ def checked(case, cap, found, **keywords):
 @pytest.mark.parametrize("objective", ["lockstep", "step"])
 def test_bound_optimum_and_result_of_tiny_cases(objective):
     near = 0
-    count = min(examples(20), 400)
+    count = min(examples(20), 400)  # every placement of each is tried
     for seed in range(count):
         case, cap = tiny(seed)
         found = made(case, cap, objective=objective, allow_empty=True)

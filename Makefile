@@ -6,6 +6,8 @@ TORCH ?= torch
 comma := ,
 EXTRAS := test,lint$(if $(TORCH),$(comma)integrations)
 BIN := $(VENV)/bin
+# A path, which type checkers follow; they do not run the import hook that is setuptools' default.
+EDITABLE := --quiet --config-settings editable_mode=compat
 
 .PHONY: demo pictures notebooks site docs release test test-numba nightly lint coverage wheel bench clean
 
@@ -14,11 +16,11 @@ $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/pip
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]' $(TORCH)
+	$(BIN)/pip install $(EDITABLE) --constraint constraints.txt --editable '.[$(EXTRAS)]' $(TORCH)
 	touch $@
 
 $(VENV)/demo: pyproject.toml constraints.txt | $(BIN)/pip
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[plot]'
+	$(BIN)/pip install $(EDITABLE) --constraint constraints.txt --editable '.[plot]'
 	touch $@
 
 demo: $(VENV)/demo  ## Plan a real log, check the plan that was written, and make a page of it
@@ -31,7 +33,7 @@ pictures: $(VENV)/installed  ## The pictures of the README and the site, light a
 	$(BIN)/python docs/draw.py
 
 $(VENV)/docs: pyproject.toml constraints.txt | $(BIN)/pip
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/pip install $(EDITABLE) --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
 notebooks: $(VENV)/installed  ## The notebooks run anew, and kept with what they print and draw

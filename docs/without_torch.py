@@ -1,4 +1,7 @@
-"""What the site needs of torch where it is not installed: names to import, to inherit from and to decorate with."""
+"""What the site needs of torch where it is not installed: names to import, to inherit from and to decorate with.
+
+Sphinx's own `autodoc_mock_imports` does not do: its names have no `Tensor | None`, and torch has a release here.
+"""
 
 import sys
 from importlib.abc import Loader, MetaPathFinder

@@ -1,26 +1,16 @@
 """Advice as a page: what waits now and then, every way that was tried, lines to paste, and what was assumed."""
 
-import os
 from collections.abc import Sequence
 
-from balancer.advice.advise import Advice
+from balancer.advice.findings import Findings
 from balancer.advice.words import HEADER, assumed, gained, measured_line, percent, rows_of, to_paste, travels, verdict
-from balancer.errors import InputError
-from balancer.io._atomic import target_of
 from balancer.report.skeleton import card, document, section, table, write_document
 from balancer.report.text import escaped
 
-__all__ = ["check_page", "write_advice_page"]
+__all__ = ["write_advice_page"]
 
 
-def check_page(path: str) -> None:
-    """Raise InputError, before any work, if no page can be written there."""
-    if os.path.splitext(path)[1].lower() not in (".html", ".htm"):
-        raise InputError(f"--html {path}: a page is written as .html; choose such a name")
-    target_of(path, "write the page")
-
-
-def write_advice_page(path: str, advice: Advice, command: Sequence[str] = ()) -> None:
+def write_advice_page(path: str, advice: Findings, command: Sequence[str] = ()) -> None:
     """Write the page; `command` are the words of a ``balancer plan`` of the same log, if somebody typed them."""
     cards = [_card("today", advice.waiting, advice, "as samples are drawn", [])]
     for each in advice.chosen:
@@ -56,6 +46,6 @@ def _sentence(words: str) -> str:
     return f"{words[:1].upper()}{words[1:]}."
 
 
-def _card(title: str, waiting: float, advice: Advice, words: str, rows: list[tuple[str, str]]) -> str:
+def _card(title: str, waiting: float, advice: Findings, words: str, rows: list[tuple[str, str]]) -> str:
     waits = [("GPUs that wait", f"{advice.gpus * waiting:.1f} of {advice.gpus:,}")]
     return card(escaped(title), percent(waiting), f"of the time ranks wait, {words}", [*waits, *rows])

@@ -44,8 +44,8 @@ class Tried:
         The worst of those.
     moved : int
         Bytes that leave their rank, or elements where there is one phase, over all steps.
-    plan_ms : float
-        Median time that a step took to plan. Of all numbers here the only one that a clock gave.
+    seconds : list of float
+        What each step took to plan. Of all here the only numbers that a clock gave.
     """
 
     steps: int = 0
@@ -59,8 +59,7 @@ class Tried:
     capped: int = 0
     cap: Cap | None = None
     moved: int = 0
-    plan_ms: float = 0.0
-    _seconds: list[float] = field(default_factory=list, repr=False)
+    seconds: list[float] = field(default_factory=list, repr=False)
 
     @property
     def waiting(self) -> float:
@@ -71,6 +70,11 @@ class Tried:
     def waiting_before(self) -> float:
         """The same as the samples lie."""
         return float(1 - self.even / self.before) if self.before else 0.0
+
+    @property
+    def plan_ms(self) -> float:
+        """Median time that a step took to plan."""
+        return 1000 * median(self.seconds)
 
     def add(self, rows: Rows, plan: StepPlan) -> None:
         """Take in a step."""
@@ -99,8 +103,7 @@ class Tried:
         self.samples += plan.num_samples
         self.tokens += int(plan.batch.lengths.sum())
         self.longest = max(self.longest, int(plan.batch.lengths.max(initial=0)))
-        self._seconds.append(plan.runtime_s)
-        self.plan_ms = 1000 * median(self._seconds)
+        self.seconds.append(plan.runtime_s)
 
 
 def tried(sample: Sample, settings: LogSettings) -> Tried:

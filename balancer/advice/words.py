@@ -1,9 +1,9 @@
 """Advice as a screen of text, and the lines of it that are pasted into a shell and a trainer."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from balancer.advice.advise import WORTH, Advice, Finding
+from balancer.advice.findings import WORTH, Finding, Findings
 from balancer.cost import parse_cost
 from balancer.report.text import counted, of_costs
 
@@ -26,7 +26,7 @@ ID_BYTES = 8
 _SHARING = ("sequence_groups", "context_shards")
 
 
-def lines_of(advice: Advice, command: Sequence[str] = ()) -> Iterator[str]:
+def lines_of(advice: Findings, command: Sequence[str] = ()) -> Iterator[str]:
     """Yield the screen; `command` are the words of a ``balancer plan`` of the same log, if somebody typed them.
 
     Nothing in it is of a clock: see :func:`measured_line`.
@@ -46,13 +46,13 @@ def lines_of(advice: Advice, command: Sequence[str] = ()) -> Iterator[str]:
     yield from assumed(advice)
 
 
-def measured_line(advice: Advice) -> str:
+def measured_line(advice: Findings) -> str:
     """Say what the clock gave."""
     parts = [f"{each.title} {each.plan_ms:,.1f}" for each in (advice.within, *advice.remedies) if not each.why_not]
     return f"planning took, in ms a step (median): {'; '.join(parts)}"
 
 
-def _of_ranks(advice: Advice) -> str:
+def _of_ranks(advice: Findings) -> str:
     topology = advice.settings.setup.topology
     ranks = counted(topology.num_ranks, "rank")
     gpus = f" of {advice.gpus // topology.num_ranks} GPUs" * (advice.gpus != topology.num_ranks)
@@ -63,7 +63,7 @@ def _of_ranks(advice: Advice) -> str:
 HEADER = ("", "time", "waiting", "GPUs that wait", "bound", "saves")
 
 
-def rows_of(advice: Advice) -> Iterator[tuple[str, ...]]:
+def rows_of(advice: Findings) -> Iterator[tuple[str, ...]]:
     """Yield the cells of the table: today, a plan within the step, and what could be done besides.
 
     A row of two cells is of what was not tried, and says why.
@@ -98,7 +98,7 @@ def percent(share: float) -> str:
     return f"{abs(share) if abs(share) < 0.0005 else share:.1%}".replace("%", " %")
 
 
-def verdict(advice: Advice) -> Iterator[str]:
+def verdict(advice: Findings) -> Iterator[str]:
     """Say what is to be done, and what no plan can do."""
     if advice.sample.is_short:
         samples = counted(advice.sample.samples_per_step, "sample")
@@ -123,7 +123,7 @@ def verdict(advice: Advice) -> Iterator[str]:
         yield "Nothing besides a plan within the step has anything to gain here."
 
 
-def gained(advice: Advice, finding: Finding) -> str:
+def gained(advice: Findings, finding: Finding) -> str:
     """Say what it gains, in GPUs, in hours and in money."""
     now, then = advice.gpus * advice.waiting, advice.gpus * finding.waiting
     hours = advice.hours_a_day(finding)
@@ -134,7 +134,7 @@ def gained(advice: Advice, finding: Finding) -> str:
     )
 
 
-def travels(advice: Advice, finding: Finding) -> str:
+def travels(advice: Findings, finding: Finding) -> str:
     """Say what a rank sends, in MB."""
     if len(advice.settings.setup.phases) == 1:
         size = finding.moved * ID_BYTES / 1e6
@@ -150,7 +150,7 @@ def travels(advice: Advice, finding: Finding) -> str:
 def to_paste(finding: Finding, command: Sequence[str] = ()) -> Iterator[str]:
     """Yield what makes the plan, and what trains by it."""
     if command:
-        yield shlex.join(["balancer", "plan", *_with(command, finding.options or {}), "--out", "plan.parquet"])
+        yield shlex.join(["balancer", "plan", *_with(command, finding.options), "--out", "plan.parquet"])
     else:
         more = f", {finding.keywords}" * bool(finding.keywords)
         yield f'balancer.plan_log(log, ...{more}, out="plan.parquet")'
@@ -161,9 +161,8 @@ def to_paste(finding: Finding, command: Sequence[str] = ()) -> Iterator[str]:
     yield 'loader = DataLoader(dataset, batch_sampler=PlannedBatchSampler("plan.parquet", rank))'
 
 
-def _with(words: Sequence[str], options: dict[str, str | None] | object) -> Iterator[str]:
+def _with(words: Sequence[str], changed: Mapping[str, str | None]) -> Iterator[str]:
     """Yield the words of a command with options set or left out, each of which has a value."""
-    changed = dict(options) if isinstance(options, dict) else {}
     rest = iter(words)
     for word in rest:
         name, equals, _ = word.partition("=")
@@ -176,7 +175,7 @@ def _with(words: Sequence[str], options: dict[str, str | None] | object) -> Iter
             yield from (name, value)
 
 
-def assumed(advice: Advice) -> Iterator[str]:
+def assumed(advice: Findings) -> Iterator[str]:
     """Yield what the numbers take for granted."""
     phases = advice.settings.setup.phases
     costs = of_costs({phase.name: str(parse_cost(phase.cost)) for phase in phases}).removeprefix("cost: ")

@@ -8,6 +8,7 @@ import click
 
 from balancer.cli.options import json_option, log_argument, planning_options
 from balancer.cli.parser import WORDS, command
+from balancer.cli.pictures import check_page
 from balancer.cli.settings import open_job
 from balancer.cli.typed import said_step
 from balancer.cli.wording import GIVEN_IN, OPTIONS
@@ -39,7 +40,7 @@ def advise_command(
     balancer advise log.parquet --ranks 64 --batch-per-rank 16 --cost flops:qwen2-7b --price 2 --html advice.html
     """  # noqa: D301 (click's mark, not an escape)
     from balancer.advice.advise import advise_opened
-    from balancer.advice.page import check_page, write_advice_page
+    from balancer.advice.page import write_advice_page
     from balancer.advice.words import lines_of, measured_line
 
     if page is not None:

@@ -28,6 +28,13 @@ def picture_options(figure: str, step: str) -> Callable[[Any], Any]:
     return lambda command: add_options(command, options)
 
 
+def check_page(path: str) -> None:
+    """Raise InputError, before any work, if no page can be written there."""
+    if os.path.splitext(path)[1].lower() not in (".html", ".htm"):
+        raise InputError(f"--html {path}: a page is written as .html; choose such a name")
+    target_of(path, "write the page")
+
+
 @dataclass(frozen=True, slots=True)
 class PictureFiles:
     """Where a command draws to, besides its table: a page, a figure, or nowhere."""
@@ -40,10 +47,8 @@ class PictureFiles:
         if self.page is not None:
             from balancer.report.canvas import require_matplotlib
 
-            if os.path.splitext(self.page)[1].lower() not in (".html", ".htm"):
-                raise InputError(f"--html {self.page}: a page is written as .html; choose such a name")
             require_matplotlib("--html")
-            target_of(self.page, "write the page")
+            check_page(self.page)
         if self.plot is not None:
             from balancer.report.canvas import check_plot
 

@@ -1,0 +1,147 @@
+"""What was found on a log: of each remedy its numbers, and of all of them what to choose."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from balancer.advice.sample import Sample
+from balancer.io.logs import LengthLog
+from balancer.offline.settings import LogSettings
+from balancer.report.plan_log import about
+from balancer.report.summary import JSON_VERSION
+
+__all__ = ["WORTH", "Finding", "Findings"]
+
+WORTH = 0.01
+"""Share of the time that a remedy must save to be worth a word. A judgement: steps of equal work vary by as much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one remedy does to the sampled steps. Times are of the same samples, those of today being 1.
+
+    Attributes
+    ----------
+    name, title, changes, assumed : str
+        As ``Remedy`` in ``balancer.advice.remedies`` has them.
+    time : float
+        What the samples take.
+    best_possible : float
+        Proven: no plan of this kind takes less.
+    waiting : float
+        Share of the time that the mean rank waits.
+    saves : float
+        Share of the time that goes: of today's, and of remedies that of a plan within the step.
+    moved : float
+        What a rank sends to others in a step on average: elements of a single phase, bytes of several.
+    steps : int
+        Steps that were planned.
+    options : mapping of str to str or None
+        What ``balancer plan`` is told besides; None of an option that goes.
+    keywords : str
+        The same for :func:`balancer.plan_log`.
+    why_not : str
+        Why it is of no use here, or could not be planned; else empty. Then there are no numbers.
+    plan_ms : float
+        What a step took to plan, by the clock.
+    """
+
+    name: str
+    title: str
+    changes: str = ""
+    assumed: str = ""
+    time: float = 1.0
+    best_possible: float = 1.0
+    waiting: float = 0.0
+    saves: float = 0.0
+    moved: float = 0.0
+    steps: int = 0
+    options: Mapping[str, str | None] = field(default_factory=dict)
+    keywords: str = ""
+    why_not: str = ""
+    plan_ms: float = 0.0
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether it saves enough to speak of."""
+        return not self.why_not and self.saves >= WORTH
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the numbers by name, but what a clock gave."""
+        if self.why_not:
+            return {"why_not": self.why_not}
+        names = ("time", "best_possible", "waiting", "saves", "steps")
+        return {name: getattr(self, name) for name in names} | {
+            "moved_a_rank_and_step": self.moved, "options": dict(self.options),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What was found on a log: the numbers of :class:`balancer.advice.advise.Advice`, and what follows from them."""
+
+    log: LengthLog
+    settings: LogSettings
+    sample: Sample
+    waiting: float
+    within: Finding
+    remedies: tuple[Finding, ...]
+    capped: int
+    cap_row: int
+    cap_length: int
+    cap_ratio: float
+    gpus: int
+    price: float | None = None
+
+    @property
+    def best(self) -> Finding | None:
+        """The remedy to choose besides a plan within the step; None where none saves enough to speak of.
+
+        The one that saves most, or one that asks less of a trainer and takes hardly longer.
+        """
+        worth = [each for each in self.remedies if each.is_worth_it]
+        least = min((each.time for each in worth), default=0.0)
+        return next((each for each in worth if each.time <= (1 + WORTH) * least), None)
+
+    @property
+    def least(self) -> float:
+        """Proven: the imbalance ratio, over all sampled steps, of any plan within the step."""
+        even = self.within.time * (1 - self.within.waiting)
+        return self.within.best_possible / even if even else 1.0
+
+    @property
+    def chosen(self) -> tuple[Finding, ...]:
+        """What is worth it: a plan within the step, and the best remedy. Neither, one, or both."""
+        first = (self.within,) if self.within.is_worth_it else ()
+        return first if self.best is None else (*first, self.best)
+
+    def hours_a_day(self, finding: Finding) -> float:
+        """Return the GPU hours that a day of today's training takes less."""
+        return 24 * self.gpus * (1 - finding.time)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the numbers by name, as ``balancer advise --json`` prints them, without what a clock gave."""
+        every = {each.name: each for each in (self.within, *self.remedies)}
+        found: dict[str, Any] = {
+            "version": JSON_VERSION,
+            **about(self.log, self.settings),
+            "gpus": self.gpus,
+            "steps": self.within.steps,
+            "sample": self.sample.in_words(self.within.steps),
+            "waiting": self.waiting,
+            "gpus_waiting": self.gpus * self.waiting,
+            "capped_steps": self.capped,
+            "capping_sample": {"row": self.cap_row, "length": self.cap_length,
+                               "imbalance_ratio_best_possible": self.cap_ratio} if self.capped else None,
+            "ways": {
+                name: each.as_json() | ({} if each.why_not else {
+                    "gpus_waiting": self.gpus * each.waiting, "gpu_hours_a_day": self.hours_a_day(each),
+                }) for name, each in every.items()
+            },
+            "worth": WORTH,
+            "worth_it": [each.name for each in self.chosen],
+        }  # fmt: skip
+        if self.price is not None:
+            found["price"] = self.price
+            found["saved_a_day"] = {each.name: self.price * self.hours_a_day(each) for each in self.chosen}
+        return found

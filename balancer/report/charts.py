@@ -189,7 +189,9 @@ def _short(value: float, decimals: int = 0) -> str:
 # Charts.
 
 
-def loads(axis: Any, shown: RankLoads, title: str, before: bool, most: float, colors: Colors = IN_PAGE) -> None:
+def loads(
+    axis: Any, shown: RankLoads, title: str, ylabel: str, before: bool, most: float, colors: Colors = IN_PAGE
+) -> None:
     """Draw load over mean load of ranks, the busiest first, and how long all wait for it; `most` is where it ends.
 
     What the sample that caps the step costs is hatched, and a proven bound dotted.
@@ -207,7 +209,7 @@ def loads(axis: Any, shown: RankLoads, title: str, before: bool, most: float, co
     axis.axhline(shown.loads[0], color=colors["ink"], linestyle="--", linewidth=1)
     if shown.bound is not None:
         axis.axhline(shown.bound, color=colors["ink"], linestyle=":", linewidth=1.2)
-    axis.set(xlabel="rank, the busiest first", ylabel="load / mean load", ylim=(0, 1.05 * most))
+    axis.set(xlabel="rank, the busiest first", ylabel=ylabel, ylim=(0, 1.05 * most))
     axis.set_xlim(0, edges[-1])
     axis.set_title(title, loc="left", color=color)
     _whole_ticks(axis.xaxis, 1, shown.num_ranks, shift=filled / 2 - 1)  # in the middle of bars

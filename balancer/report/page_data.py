@@ -2,6 +2,7 @@
 
 import bisect
 import heapq
+import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -102,8 +103,10 @@ class PhaseData:
         self.profile_after = _added(self.profile_after, shown[1].loads * means[1])
         self.mean_before, self.mean_after = self.mean_before + means[0], self.mean_after + means[1]
         self.num_ranks = shown[1].num_ranks
-        largest, ratios = [loads.loads[0] for loads in shown], [plan.home_imbalance_ratio, plan.imbalance_ratio]
-        self.waits_once &= np.allclose(largest, ratios, rtol=1e-6)
+        ratios = plan.home_imbalance_ratio, plan.imbalance_ratio
+        self.waits_once &= all(
+            math.isclose(one.loads[0], of, rel_tol=1e-6) for one, of in zip(shown, ratios, strict=True)
+        )
         total, share = plan.perfect()
         bound = plan.lower_bound * share / total if total else 1.0
         self.at_bound += bound * means[1]
@@ -255,8 +258,8 @@ class PageData:
 
     def _hold(self, plans: dict[str, DispatchPlan], shown: dict[str, tuple[RankLoads, RankLoads]]) -> None:
         """Hold this step if it was asked for, or is of those so far that are nearest to the median one."""
-        counted = [plan for name, plan in plans.items() if name not in self.following]
-        saved = sum(plan.home_imbalance_ratio - plan.imbalance_ratio for plan in counted)
+        ratios = [phase.ratios[-1] for name, phase in self.phases.items() if name not in self.following]
+        saved = sum(before - after for before, after, _ in ratios)
         bisect.insort(self._saved, saved)
         if self.asked_step not in (None, self._steps):
             return

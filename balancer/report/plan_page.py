@@ -1,7 +1,7 @@
 """The page of a plan: what it changes, where ranks wait, what still caps it, and what to do with it."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,7 @@ def plan_page(summary: RunSummary, data: PageData, source: str, plan: str = "", 
 def plot_loads(data: PageData, path: str) -> None:
     """Write the load of ranks before and after, a row a phase, to a PNG or SVG file."""
     shown = {name: phase.profiles() for name, phase in data.phases.items() if name not in data.following}
+    of_stages = data.picture is not None and data.picture.pipelines
 
     def draw(figure: Any) -> None:
         rows = figure.subfigures(len(shown), 1, squeeze=False)[:, 0]
@@ -53,7 +54,7 @@ def plot_loads(data: PageData, path: str) -> None:
             title = printable(name)
             if len(shown) > 1:
                 row.suptitle(title if len(title) <= 40 else f"{title[:39]}…", parse_math=False, fontsize=11)
-            for panel, axis in zip(_pair(both, data.phases[name].waits_once), row.subplots(1, 2), strict=True):
+            for panel, axis in zip(_pair(data.phases[name], both, bool(of_stages)), row.subplots(1, 2), strict=True):
                 panel(axis, colors=charts.ON_PAPER)
 
     charts.plot_to_file(path, 9, 3.2 * len(shown), draw)
@@ -222,19 +223,22 @@ def _sections(summary: RunSummary, data: PageData, plan: str, log: str) -> Itera
     yield _what_now(summary, plan, log)
 
 
-def _pair(both: Sequence[RankLoads], of_time: bool) -> Iterator[partial[None]]:
-    """Yield what draws loads before, and after, on one scale; `of_time` if all wait for the busiest once a step."""
+def _pair(phase: PhaseData, both: Sequence[RankLoads], of_stages: bool) -> Iterator[partial[None]]:
+    """Yield what draws loads of a phase before, and after, on one scale."""
     most = max(shown.loads[0] for shown in both)
+    what, ylabel = ("bubble", "time / mean, no bubbles") if of_stages else ("waiting", "load / mean load")
     for shown, name in zip(both, ("as sampled", "planned"), strict=True):
         busiest = float(shown.loads[0])
-        said = f"{as_percent(waiting(busiest))} of all time is waiting" if of_time else f"the most is {busiest:.2f}"
+        said = f"{as_percent(waiting(busiest))} of all time is {what}"
+        said = said if phase.waits_once else f"the most is {busiest:.2f}"
         before = name == "as sampled"
-        yield partial(charts.loads, shown=shown, title=f"{name}: {said}", before=before, most=most)
+        yield partial(charts.loads, shown=shown, title=f"{name}: {said}", ylabel=ylabel, before=before, most=most)
 
 
-def _chart_of_pair(key: str, name: str, both: Sequence[RankLoads], of_time: bool, caption: bool, what: str) -> Chart:
+def _chart_of_pair(key: str, name: str, pair: Iterable[partial[None]], both: Sequence[RankLoads], caption: bool,
+                   what: str) -> Chart:  # fmt: skip
     """Return the loads of ranks, before and after."""
-    panels = [lambda figure, panel=panel: panel(figure.subplots()) for panel in _pair(both, of_time)]
+    panels = [lambda figure, panel=panel: panel(figure.subplots()) for panel in pair]
     before, after = both
     rank = before.ranks_a_bar * np.arange(len(before.loads)) + 1
     numbers = numbers_of({"from rank": rank.tolist(), "before": before.loads.tolist(), "after": after.loads.tolist()})
@@ -256,10 +260,11 @@ def _where_ranks_wait(summary: RunSummary, phases: dict[str, PhaseData]) -> Sect
         )
     elif summary.in_slots:
         words += " Where ranks meet in micro-batches, they wait for more than these sums show."
-    drawn = [
-        _chart_of_pair(f"profile-{i}", name, phase.profiles(), phase.waits_once, len(phases) > 1, "Load of ranks")
-        for i, (name, phase) in enumerate(phases.items())
-    ]
+    drawn = []
+    for i, (name, phase) in enumerate(phases.items()):
+        both = phase.profiles()
+        pair = _pair(phase, both, summary.in_pipeline)
+        drawn.append(_chart_of_pair(f"profile-{i}", name, pair, both, len(phases) > 1, "Load of ranks"))
     return Section("Where ranks wait", words, drawn, hero=True)
 
 
@@ -281,11 +286,10 @@ def _one_step(picture: StepPicture, data: PageData) -> Section:
                  "whatever is planned."  # fmt: skip
     if each > 1:
         words += f" Each bar stands for {each} ranks, and shows the busiest."
-    waits, what = [data.phases[name].waits_once for name in shown], f"Load of ranks in step {picture.step:,}"
-    drawn = [
-        _chart_of_pair(f"step-{i}", name, both, waits[i], len(shown) > 1, what)
-        for i, (name, both) in enumerate(shown.items())
-    ]
+    drawn, what = [], f"Load of ranks in step {picture.step:,}"
+    for i, (name, both) in enumerate(shown.items()):
+        pair = _pair(data.phases[name], both, of_stages=False)
+        drawn.append(_chart_of_pair(f"step-{i}", name, pair, both, len(shown) > 1, what))
     return Section(f"Step {picture.step:,} by rank", words, drawn)
 
 

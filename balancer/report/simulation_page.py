@@ -234,7 +234,7 @@ def _pipelines(data: SimulationData) -> Section:
     runs = {name: run for name, run in data.pipelines.items() if name != "sorted_batches"} or data.pipelines
     words = (
         "The same samples by each strategy, and of the replicas the one that takes longest. Numbers are micro-batches; "
-        "what is blank is bubble. This is one step of many, not picked for what it shows; --step draws another."
+        "what is blank is bubble. This is one step of many, not picked for what it shows; --page-step draws another."
     )
     shown = {_plain(name): run for name, run in runs.items()}
     return pipeline_section(
@@ -252,7 +252,7 @@ def _timeline(data: SimulationData, phases: Sequence[str]) -> Section:
         met = "ranks wait for each other once, at its end"
     words = (
         f"The same samples by each strategy, the busiest rank first; {met}. What is blank is waiting, grey is exchange "
-        f"that is not hidden.{many} This is one step of many, not picked for what it shows; --step draws another."
+        f"that is not hidden.{many} This is one step of many, not picked for what it shows; --page-step draws another."
     )
     ends = ", ".join(f"{_plain(name)} {as_seconds(step.seconds)}" for name, step in bars.items())
     says = f"Timeline of one step by rank, a panel a strategy, which takes: {ends}"

@@ -18,10 +18,14 @@ __all__ = [
     "to_paste",
     "travels",
     "verdict",
+    "within_error",
 ]
 
 ID_BYTES = 8
 """Of a token of a single phase that travels: an int64 id."""
+
+SHOWN = 0.0005
+"""A standard error that is not 0.0 in points."""
 
 _SHARING = ("sequence_groups", "context_shards")
 
@@ -68,7 +72,14 @@ def rows_of(advice: Findings) -> Iterator[tuple[str, ...]]:
 
     A row of two cells is of what was not tried, and says why.
     """
-    yield "today, as sampled", "1.000", percent(advice.waiting), f"{advice.gpus * advice.waiting:.1f}", "", ""
+    yield (
+        "today, as sampled",
+        "1.000",
+        within_error(advice.waiting, advice.waiting_error),
+        f"{advice.gpus * advice.waiting:.1f}",
+        "",
+        "",
+    )
     for finding in (advice.within, *advice.remedies):
         besides = "and " * (finding is not advice.within)
         if finding.why_not:
@@ -76,7 +87,7 @@ def rows_of(advice: Findings) -> Iterator[tuple[str, ...]]:
             continue
         saves = percent(finding.saves) if finding.is_worth_it else "nothing to gain"
         yield (
-            f"{besides}{finding.title}", f"{finding.time:.3f}", percent(finding.waiting),
+            f"{besides}{finding.title}", f"{finding.time:.3f}", within_error(finding.waiting, finding.waiting_error),
             f"{advice.gpus * finding.waiting:.1f}", f"{finding.best_possible:.3f}", saves,
         )  # fmt: skip
 
@@ -96,6 +107,11 @@ def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
 def percent(share: float) -> str:
     """Show a share; one that rounds to nothing without a sign."""
     return f"{abs(share) if abs(share) < 0.0005 else share:.1%}".replace("%", " %")
+
+
+def within_error(share: float, error: float) -> str:
+    """Show a share with its standard error, if it has one that shows."""
+    return f"{percent(share)} ± {100 * error:.1f}" if error >= SHOWN else percent(share)
 
 
 def verdict(advice: Findings) -> Iterator[str]:
@@ -187,6 +203,8 @@ def assumed(advice: Findings) -> Iterator[str]:
         said = {text: each for text, each in said.items() if not each.name.startswith("defer")}
     for text, finding in said.items():
         yield f"  {finding.title}: {text}."
+    if max(advice.waiting_error, *(each.waiting_error for each in (advice.within, *advice.remedies))) >= SHOWN:
+        yield "  ± is one standard error: of the log's steps, some were planned; they are taken for independent."
     if fewer := [each for each in advice.remedies if not each.why_not and each.steps < advice.within.steps]:
         told = (f"{each.title} on {each.steps:,}" for each in fewer)
         yield "  Fewer steps were planned where that takes long, and time and bound scaled to the work of all:"

@@ -29,6 +29,7 @@ Ints = NDArray[np.int64]
 def plan_shards(problem: Problem, cut: ContextShards, settings: PlanSettings) -> Found:
     """Make packs of replicas near home, and divide each among the ranks of its replica."""
     try:
+        # As if each replica were one rank. Which documents share a pack is decided before any is cut.
         packs = plan_slots(_of_replicas(problem, cut), cut.packs, settings)
     except SolverError as error:
         raise error.in_words(_WORDING) from None
@@ -75,6 +76,7 @@ def _sharded(
         first = pack // packs.num_slots * cut.degree
         documents, empty = mine[lengths[mine] > 0], mine[lengths[mine] == 0]
         nothing = np.zeros_like(empty)
+        # Documents of no tokens have nothing to divide. They have a place all the same, as every sample has.
         found.append((empty, nothing, nothing, np.full_like(empty, first)))
         if len(documents):
             shards = solvers.context_shards(

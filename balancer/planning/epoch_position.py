@@ -55,6 +55,7 @@ class Position:
                 "state must be what state_dict() returned, got {state}; it has no {missing}",
                 state=repr(state)[:80], missing=", ".join(missing),
             )  # fmt: skip
+        # A state that is no JSON has no digest: it was changed, whatever its version says.
         digest = _digest({name: state[name] for name in names[:-1]})
         if digest is not None and state["version"] != VERSION:
             raise UsageError(

@@ -31,6 +31,8 @@ ROOMS = (Fraction(1), Fraction(7, 10), Fraction(7, 5))
 _ADDITIVE = CostModel()  # where there are micro-batches, costs add up
 
 _ROUNDS = 64
+"""Swaps that are made at most, one a round; most mends end after a few."""
+
 _TRIED = 32
 """Swaps that are cut in a round, all in one call."""
 
@@ -289,6 +291,7 @@ def _swapped(
     above = _above(problem.costs, ranks, slots, num_ranks, targets)
     for left in range(_ROUNDS, 0, -1):
         worst = int(np.argmax(above))
+        # With all or none, more ranks above their targets than rounds left is too many: each round mends one at most.
         if above[worst] <= 0 or (all_or_none and np.count_nonzero(above > 0) > left):
             break
         swaps = _promising(units, worst, above, num_slots)
@@ -319,6 +322,7 @@ def _promising(units: _Units, worst: int, above: Ints, num_slots: int) -> list[t
     half, change = above // 2, less // (2 * max(1, num_slots - 1))  # whose sums fit int64
     after = np.maximum(half[worst] - change, half[other] + change)
     counts = np.diff(units.offsets)
+    # As many samples for as many, so that limits on counts stay kept.
     may = (less > 0) & (counts[give][:, None] == counts[take]) & (after < half[worst])
     if units.allowed is not None:
         may &= units.allowed[give][:, other] & units.allowed[take, worst]
@@ -348,10 +352,12 @@ def _best(problem: Problem, units: _Units, swaps: list[tuple[int, int]], targets
         return None
     parts = [_after(units, give, take) for give, take in swaps]
     samples = np.concatenate([samples for samples, _ in parts])
+    # Each swap is two ranks of its own in one call of the cutter: a call for each would take longer than the cutting.
     ranks = np.concatenate([ranks + np.int32(2 * k) for k, (_, ranks) in enumerate(parts)])
     try:
         slots = cut(samples, ranks, 2 * len(swaps))
     except SolverError:  # one of them does not fit
+        # The call says that one does not fit, and not which. The most promising are asked one by one.
         alone = swaps[:_TRIED_ALONE] if len(swaps) > 1 else []
         tried = [_best(problem, units, [swap], targets, cut) for swap in alone]
         return min((one for one in tried if one is not None), key=lambda one: max(one.above), default=None)

@@ -14,9 +14,12 @@ from solvers.errors import InfeasibilityCertificate, InfeasibleError, Named, Sol
 
 Ints = NDArray[np.int64]
 _COUNTS = "max_samples_per_rank"
-_PARTS = (12, 15, 16)  # sixteenths of what a group's ranks hold: what is less full is easier to share out
-_MOST = 2**61  # of a quantity, of all items
-_BUDGET = 0.01  # seconds' worth of looking for a cap that does
+# Sixteenths of what a group's ranks hold: what is less full is easier to share out.
+_PARTS = (12, 15, 16)
+# Of a quantity, of all items: a sum over ranks still fits int64.
+_MOST = 2**61
+# Seconds' worth of looking for a cap that does: the default of `solvers.partition`.
+_BUDGET = 0.01
 
 
 class Held(NamedTuple):

@@ -179,7 +179,7 @@ class Source(NamedTuple):
         return Pieces(held.sample[kept], held.start[kept], held.stop[kept], place)
 
     def of_target(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return which items are parts of those that are chosen of the target's: bool[n]."""
+        """Return which items are parts of chosen items of the target: bool[n]."""
         return chosen if self.within is None else chosen[self.within[0]]
 
     def in_target(self, pieces: Pieces) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

@@ -163,7 +163,7 @@ class StepPlan:
 
     @cached_property
     def _put_out(self) -> dict[str, Pieces]:
-        """The pieces of outputs of each encoder whose items ranks share, which its stream has in place of items."""
+        """The pieces of outputs of each encoder whose items ranks share. Its stream has pieces instead of items."""
         phases = {name: phase for name, phase in self.phases.items() if phase.items.feeds is not None}
         return {
             name: phase.plan.put_out(phase.items.outputs) for name, phase in phases.items() if phase.plan.cut.shares

@@ -29,7 +29,7 @@ class Position:
     batches: int = 0  # that each rank has had in this epoch, as a trainer counts them
 
     def saved(self, of: Mapping[str, Any]) -> dict[str, Any]:
-        """Return it as JSON, with what it is a place in: a fingerprint of data and order, by name."""
+        """Return it as JSON, with a fingerprint of the data and order that it is a place in, by name."""
         state = {"version": VERSION, **asdict(self), "of": dict(of)}
         return state | {"digest": _digest(state)}
 
@@ -88,7 +88,7 @@ def _digest(state: Mapping[str, Any]) -> str | None:
 
 
 def begun_anew(position: Position) -> Position:
-    """Return where the step that was begun begins, and say what is trained again: its gradients are in no state."""
+    """Return the beginning of a step that was cut short, with a warning: its gradients are saved nowhere."""
     if position.begun:
         warnings.warn(
             f"the state was saved within an optimizer step of epoch {position.epoch}, after {position.begun} of its "

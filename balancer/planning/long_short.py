@@ -135,9 +135,9 @@ def _bound(units: Units, cut: LongShort, room: Room, num_ranks: int) -> Bound:
 
 
 def _least_area(units: Units, cut: LongShort, room: Room, target: int) -> tuple[Ints, int]:
-    """Return what rank-time each unit takes at least if it ends by `target`, as all can; and how many groups share.
+    """Return the least rank-time of each unit that ends by `target`, as all can; and how many groups share units.
 
-    These are as many as hold, by then, what is too long for one rank.
+    There are as many groups as are needed to end by then whatever is too long for one rank.
     """
     times, overhead, allowed = units.times.times, units.times.overhead, room.allowed
     areas, never = times * np.array(cut.degrees)[:, None], np.iinfo(np.int64).max
@@ -229,7 +229,7 @@ def _beside_large(groups: Problem, room: Fraction, settings: PlanSettings) -> Pl
 def _emptied(groups: Problem, large: Ints, rest: Ints, room: Fraction) -> NDArray[np.int32]:
     """Return which group each large item is to have: that of which least moves, the item and what lies there counted.
 
-    Of what lies there only that counts for which there is room: the rest moves in any case. The item that takes most to
+    What lies in a group counts only as far as there is room for it: the rest moves anyway. The item that takes most to
     move chooses first.
     """
     home, volumes, node = groups.batch.home.rank_of_sample, groups.move_volumes, groups.topology.node_of_rank

@@ -50,13 +50,13 @@ from solvers.packing import schedule_micro_batches
 from solvers.relocation import RelocationProblem, as_eps, relocated
 
 _OF_COUNTS = ("min_samples_per_rank", "max_samples_per_rank")
-"""What relocation takes besides, of whole samples each by itself."""
+"""Constraints that relocation takes too, where samples are whole and none are tied together."""
 
 _LEAST_PART = Fraction(1, 10_000)
-"""Of the makespan, that relocation is tried with."""
+"""The least part of the makespan that relocation is tried with."""
 
 PARTS = (Fraction(9, 10), Fraction(1, 2), Fraction(1, 10))
-"""Of what ranks or nodes have room for beyond an even share: the less, the more alike are their samples."""
+"""Parts of the room that ranks or nodes have beyond an even share. With less room, their samples become more alike."""
 
 _TRIED = {
     "lockstep": ((PARTS[0], False), (PARTS[1], True), (PARTS[2], True)),

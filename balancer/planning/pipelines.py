@@ -210,7 +210,7 @@ def _scheduled(problem: Problem, cut: MicroBatches, num_slots: int, time_budget:
 
 
 def _keywords(problem: Problem, cut: MicroBatches) -> dict[str, Any]:
-    """Return what :func:`solvers.schedule_pipeline` takes, but for the number of slots."""
+    """Return the arguments of :func:`solvers.schedule_pipeline`, without the number of slots."""
     if cut.stages is None or problem.work is None:
         raise ValueError("pipelines are planned from stages")
     return {
@@ -224,9 +224,10 @@ def _keywords(problem: Problem, cut: MicroBatches) -> dict[str, Any]:
 
 
 def _room(problem: Problem, cut: MicroBatches) -> dict[str, Any]:
-    """Return what samples take of a micro-batch, and its cap; a sample over the cap takes all, and so has it alone.
+    """Return the room that each sample takes in a micro-batch, and the cap. A sample over the cap takes all the room.
 
-    To keep those of length 0 away from it too, each takes a part of an element so small that all of them take none.
+    Samples of length 0 must not join it either. So each of them takes a part of an element, so small that all of them
+    together take less than one.
     """
     lengths, cap = problem.batch.lengths, cut.max_tokens
     if cut.over_long != "own" or not (lengths > cap).any():

@@ -5,8 +5,8 @@ lengths -> :class:`~balancer.problem.batch.GlobalBatch` -> :class:`~balancer.pro
 
 Each way to cut a step has a planner of its own, by name in :data:`PLANNERS`. It returns what it has
 :class:`~balancer.planning.found.Found`: the samples in their places, how the solver ended, why samples were not
-relocated if they were not, and `prove`, a function that gives the lower bound. The plan calls that with its makespan,
-which it alone knows: no bound needs to prove more.
+relocated if they were not, and `prove`, a function that gives the lower bound. The plan calls it with its makespan,
+which only the plan knows. No bound needs to prove more than that.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Batches that are one rank's already, epoch by epoch: what samplers have in common that stand in a data loader."""
+"""Batches of one rank, epoch by epoch: what all samplers that stand in a data loader have in common."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence

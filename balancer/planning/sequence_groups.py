@@ -88,7 +88,7 @@ def groups_bound(placed: PlacedGroups, makespan: int, settings: PlanSettings, se
 
 
 def _wording(problem: Problem, unit: NDArray[np.int64]) -> Wording:
-    """Return what errors of the solver are called here: an item is a sample, or the first of those that go together."""
+    """Return the words for errors of the solver: an item is a sample, or the first of several that stay together."""
     first = np.unique(unit, return_index=True)[1]
     together = problem.batch.numbers[first[np.bincount(unit) > 1]]
     return Wording(
@@ -128,7 +128,7 @@ def _rearranged(problem: Problem, cut: SequenceGroups, groups: GroupTable, objec
 
 
 def _places(starts: NDArray[np.int32], degree: int, node: int, num_ranks: int) -> NDArray[np.int32]:
-    """Return of each rank the place that it is in, else one in its node, else -1."""
+    """Return the place that each rank is in, or else one in its node, or else -1."""
     place_of_rank = np.full(num_ranks, -1, dtype=np.int32)
     for place, start in enumerate(starts.tolist()):
         # Ranks of the group's node that are in no such group are near it all the same.

@@ -204,7 +204,7 @@ def orchestrate(
 
 
 def columns_of(batch: Any) -> Columns:
-    """Return the columns of a batch; TypeError says what it is instead of a table."""
+    """Return the columns of a batch; TypeError names what was given, if it is no table."""
     if isinstance(batch, Mapping):
         return batch
     from balancer.io.tables import as_columns  # Arrow is not loaded for columns that are arrays already

@@ -79,7 +79,7 @@ def scheduled(
 
 
 def asked_of(times: StepTimes, step: StepItems) -> dict[str, Any]:
-    """Return what :func:`solvers.schedule_pipeline` takes, but for caps and budget."""
+    """Return the arguments of :func:`solvers.schedule_pipeline`, without caps and budget."""
     return {
         "work": times.work(step),
         "num_replicas": times.replicas,

@@ -417,7 +417,7 @@ def _into_parts(
     key = hashlib.sha256(to_json(request | {"producer": __version__, "sources": _contents(request)})).hexdigest()
     with PackFolder(out, key, resume=resume) as folder:
         for number, (first, lengths) in enumerate(windows):
-            # A part that is there, whole, and of this very request is kept. What a killed run was writing is none.
+            # A part is kept if it is whole and of this very request. A killed run leaves no half part behind.
             part = folder.whole(number)
             if part is None:
                 window, of_window = _packed(log, lengths, settings, first), PackTotals()

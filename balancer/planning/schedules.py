@@ -1,5 +1,9 @@
 """What schedules of micro-batches are made of: all laid out at once, or ranks first, and each rank's share cut.
 
+A slot is *tall* if its longest samples make it so much costlier than an even share that only its cap on tokens limits
+what else it holds. Tokens in tall slots get a *price* (:mod:`solvers.packing.prices`): what a sample costs beyond it
+has to find room in the other slots, and this is a sum that a partition can make even.
+
 Shares that fit their slots badly are mended: a rank swaps samples with another until both fit. That what ranks hold is
 even, at any price of a token, does not say that it fills their tall slots: of two long samples on a rank a tall slot
 may hold one, and the other makes all its slots longer. It shows when the shares are cut.
@@ -26,7 +30,7 @@ from solvers.makespan_bounds import makespan_bound
 from solvers.packing import Priced, ScheduleResult, cut_shares, price_tokens, schedule_micro_batches
 
 ROOMS = (Fraction(1), Fraction(7, 10), Fraction(7, 5))
-"""Of the tokens of tall slots: where prices of a token are taken."""
+"""Parts of the tokens of tall slots at which prices of a token are taken: at each, another sum may be even."""
 
 _ADDITIVE = CostModel()  # where there are micro-batches, costs add up
 
@@ -195,7 +199,8 @@ def _cut_one_by_one(
     """Cut with a search for each rank; slot k counts as holding ``head_starts[k]`` already."""
     num_ranks = problem.topology.num_ranks
     lengths, cap = problem.batch.lengths, micro_batches.max_tokens
-    alone = np.where(lengths > cap, len(lengths), 1)  # of which a micro-batch takes n
+    # A second quantity, n in each micro-batch: an over-long sample takes all of it, so that it lies alone.
+    alone = np.where(lengths > cap, len(lengths), 1)
     sizes, caps = np.stack((np.minimum(lengths, cap), alone), axis=1), [cap, max(1, len(lengths))]
     slots = np.empty(len(ranks), dtype=np.int32)
     for rank in range(num_ranks):
@@ -222,7 +227,11 @@ def mended(
     problem: Problem, micro_batches: MicroBatches, limits: Constraints, shares: Shares, counted: NDArray[np.int64],
     targets: NDArray[np.int64], all_or_none: bool = False,
 ) -> Shares:  # fmt: skip
-    """Swap samples between ranks whose shares fit slots of at most `targets`, int64[K], badly."""
+    """Swap samples between ranks whose shares fit slots of at most `targets`, int64[K], badly.
+
+    `counted`, int64[n], is the part of each cost that slots beside the tall ones must hold. With `all_or_none`, swaps
+    that cannot bring all ranks below their targets are not begun.
+    """
 
     def cut(samples: NDArray[np.int64], ranks: NDArray[np.int32], num_ranks: int) -> NDArray[np.int32]:
         some = problem.costs[samples], problem.batch.lengths[samples], ranks, num_ranks

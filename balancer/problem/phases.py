@@ -112,7 +112,7 @@ class Phase:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or set(self.name) & set(":="):
             raise ValueError(f"a phase needs a name without ':' and '=', got {self.name!r}")
-        # Read at once, so that a cost that is none is refused where the phase is made, and not in every step.
+        # Read at once: a text that says no cost is refused where the phase is made, and not in every step.
         object.__setattr__(self, "cost", parse_cost(self.cost))
         if not isinstance(self.items, str) or not self.items.strip():
             raise ValueError(f"phase {self.name!r}: items must name columns, got {self.items!r}")

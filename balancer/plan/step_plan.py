@@ -163,7 +163,7 @@ class StepPlan:
 
     @cached_property
     def _put_out(self) -> dict[str, Pieces]:
-        """The pieces of outputs of each encoder whose items ranks share, which its stream has in place of items."""
+        """The pieces of outputs of each encoder whose items ranks share. Its stream has pieces instead of items."""
         phases = {name: phase for name, phase in self.phases.items() if phase.items.feeds is not None}
         return {
             name: phase.plan.put_out(phase.items.outputs) for name, phase in phases.items() if phase.plan.cut.shares
@@ -187,6 +187,7 @@ class StepPlan:
         parts, (start, _) = self.parts[phase], self._ends_in(phase)
         mine = np.flatnonzero(parts.stream_of_part == parts.streams.index(name))
         at = np.empty_like(mine)
+        # Parts are in the order in which they are read; items of a stream are in their own.
         at[parts.item_of_part[mine]] = mine
         return parts.sample_of_part[at], start[at]
 
@@ -254,6 +255,7 @@ class StepPlan:
         first, counts = parts.item_of_part.copy(), np.ones(len(parts.item_of_part), dtype=np.int64)
         for s, pieces in held.items():
             mine = parts.stream_of_part == s
+            # An item that ranks share is one part for each of its pieces: they arrive from different ranks.
             begins = np.searchsorted(pieces.sample, np.arange(len(self.phases[feeders[s]].items.outputs) + 1))
             counts[mine], first[mine] = np.diff(begins)[first[mine]], begins[first[mine]]
         part, number = runs(counts)
@@ -380,6 +382,7 @@ class StepPlan:
             return self[SINGLE_PHASE].digest()
         digest = hashlib.sha256()
         for name, phase in self.phases.items():
+            # Names and samples too: two phases with equal placements are not the same plan.
             digest.update(name.encode() + b"\0" + bytes.fromhex(phase.plan.digest()))
             digest.update(np.ascontiguousarray(phase.items.sample_of_item, dtype="<i8").data)
         return digest.hexdigest()

@@ -22,6 +22,7 @@ _CERTIFICATE = ("lower_bound", "bound_name", "num_slots", "placement", "fell_bac
 
 def words_of(text: bytes) -> NDArray[np.int64]:
     """Return bytes as whole words, padded with zeros."""
+    # Whole words, as collectives of some backends take integers of one kind and no bytes.
     return np.frombuffer(text + b"\0" * (-len(text) % 8), dtype="<i8").astype(np.int64)
 
 
@@ -58,10 +59,12 @@ def _plan_of(step: Step, items: PhaseItems, said: Mapping[str, Any], words: NDAr
     rank, position, slot = words.astype(np.int32).reshape(3, -1)
     target = Placement.checked(rank, step.setup.topology_of(items.phase.name).num_ranks, position)
     problem = step.problem(items)
+    # Encoders have the slots of the last phase, which only the plan says.
     if items is not step.items[-1]:
         problem = encoder_problem(step, items, said["num_slots"])
     beside = [np.array(array, dtype=np.int32) for array in said["beside"]]
     where = PLACED[problem.cut.name].put_together(problem, target, slot.copy(), said["num_slots"], *beside)
+    # Not proven anew: the rank that planned has proven it, and the others would each search for as long.
     bound = Bound(said["lower_bound"], said["bound_name"])
     return DispatchPlan.from_placed(
         where, lambda _: bound, step.settings, placement=said["placement"], status=SolveStatus(said["status"]),

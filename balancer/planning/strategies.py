@@ -89,6 +89,7 @@ def sorted_batches(step: Step) -> StepPlan:
     started = time.perf_counter()
     order = np.argsort(step.items[-1].lengths, kind="stable")
     rank = np.empty(len(order), dtype=np.int32)
+    # Dealt in order of length: neighbours in length go to different ranks.
     rank[order] = np.arange(len(order)) % step.topology.num_ranks
     home = Placement.by_sample_order(rank, step.topology.num_ranks)
     dealt = replace(step, batch=replace(step.batch, home=home))
@@ -108,6 +109,7 @@ def static_degree(step: Step) -> StepPlan:
     for degree in possible:
         try:
             plan = plan_step(_with(step, replace(cut, degrees=(degree,))))
+        # A degree may be too small for the longest sample.
         except InfeasibleError:
             continue
         if best is None or _last(plan).makespan < _last(best).makespan:

@@ -111,9 +111,12 @@ def _best_group(even, target, given, busy, d, i):
         load = loads[start]
         for r in range(start + 1, start + given.ranks[d]):
             load = max(load, loads[r])
+        # Best fit by time: the busiest group that still ends in time, so that emptier ones keep room for what fits
+        # nowhere else. Time is compared first, as rooms take longer.
         if load + table[d, i] > target or not (even or load > rated):
             continue
         filled = _filled(given, busy.held, d, i, start)
+        # 1024ths of what is used, turned around, so that the least full rates most and every rating is above -1.
         rating = 1100 - max(filled, _parts(load + table[d, i], target)) if even else load
         if filled >= 0 and rating > rated:
             best, rated = start, rating
@@ -128,6 +131,7 @@ def _place_by(even, target, given, floor, busy, chosen):
     busy.held[:] = 0
     for i in range(given.table.shape[1]):
         best = -1
+        # Few ranks first: a shared item takes more rank-time, so none is shared more widely than it has to be.
         for d in range(floor[i], len(ranks)):
             best = _best_group(even, target, given, busy, d, i)
             if best >= 0:
@@ -154,6 +158,8 @@ def _place_under(target, given, floor, busy, chosen):
     """
     most = _place_by(False, target, given, floor, busy, chosen)
     if most < 0 and len(given.caps) > 0:
+        # Only where something is capped, and only where the other way fails: filling groups one by one packs time
+        # better.
         most = _place_by(True, target, given, floor, busy, chosen)
     return most
 
@@ -199,6 +205,8 @@ def _share(given, least, work, chosen):
     floor, busy = np.zeros(n, dtype=np.int64), _make_busy(given)
     trial = Chosen(np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64))
     a_try = n * given.ranks[top] * len(given.ranks)
+    # What is always there: all items on all ranks. Where even that breaks a cap, nothing is known yet, and the search
+    # goes on until something is found.
     high, known = _on_all(given)
     chosen.level[:] = top
     chosen.first[:] = 0
@@ -270,10 +278,12 @@ def _share_enough(given, starts, enough, overhead, chosen, taken):
         mine = Sharing(given.table[:, here], given.shares[:, :, here], given.caps, given.ranks)
         placed = Chosen(chosen.level[here], chosen.first[here])
         placed.level[:] = 0
+        # Most groups end in time with all items whole: LPT is enough to see that, and it shares nothing.
         taken[g] = _fewest_busy(mine.table[0], busy.loads, placed.first)
         # Whole items end too late, or do not fit: share those that find no place.
         if taken[g] > enough or not _held_whole(mine, placed.first, busy.held):
             taken[g] = _place_under(enough - overhead, mine, floor, busy, placed)
+            # The overhead is of sharing at all, once.
             if taken[g] >= 0 and placed.level.max() > 0:
                 taken[g] += overhead
 
@@ -466,6 +476,7 @@ def long_short_groups(
     if len(group) != table.shape[1]:
         raise ArgumentError("group_of_item", f"have one entry for each of {table.shape[1]} items", len(group))
     held, limits = _as_shares(shares, caps, table.shape)
+    # Group by group, in each the longest first: the kernel walks every group as one slice.
     order = np.lexsort((-table[0], group))
     ordered, held = read_only(table[:, order]), read_only(held[:, :, order])
     starts = read_only(np.concatenate([[0], sizes.cumsum()]))
@@ -473,6 +484,7 @@ def long_short_groups(
     taken = np.zeros(num_groups, dtype=np.int64)
     given = Sharing(ordered, held, limits, ranks)
     _share_enough(given, starts, enough, extra, Chosen(level, first), taken)
+    # The few groups that could not end by `enough` decide the step, so that each gets a search of its own.
     for g in np.flatnonzero(taken < 0).tolist():
         mine = slice(starts[g], starts[g + 1])
         part = Sharing(read_only(ordered[:, mine]), read_only(held[:, :, mine]), limits, ranks)
@@ -550,6 +562,7 @@ def _prepare(
         d, i = (int(at) for at in np.argwhere(quick)[0])
         rule = f"take at least {{alone}}[{i}] / {chain[d]} = {single[i]} / {chain[d]} on {chain[d]} ranks"
         raise ArgumentError("shared", rule, int(rows[d, i]), i)
+    # On one rank there is nothing to share.
     rows, chain = (rows[:0], []) if size == 1 else (rows, chain)
     return np.vstack([single[None], rows]), read_only(np.array([1, *chain], dtype=np.int64)), overhead
 
@@ -561,6 +574,7 @@ def _bound(table: Ints, ranks: Ints, overhead: int) -> tuple[int, str, int]:
     if len(ranks) == 1:
         return *whole, whole[0]
     least, reason = _least_target(table, ranks)
+    # Sharing none is always allowed, so the bound is the lesser of the two.
     return *min(whole, (int(least) + overhead, _REASONS[reason])), whole[0]
 
 
@@ -589,6 +603,8 @@ _Found = tuple[int, Ints, Ints]  # makespan; level and first rank of each item
 
 def _unshared(given: Sharing, budget: float) -> _Found:
     """Share none."""
+    # Searched partitions are worth 7 +- 2 ppm beside LPT (docs/benchmarks/searches.md): a quarter of the budget is
+    # enough.
     found = partition(given.table[0], int(given.ranks[-1]), time_budget=budget / 4)
     level, first = np.zeros(given.table.shape[1], dtype=np.int64), found.group_of_item.astype(np.int64)
     return (found.makespan if _keeps_caps(given, level, first) else _NONE), level, first

@@ -208,12 +208,15 @@ def _least_high(problem: PrefixProblem, held: Tokens, order: Ints, num_slots: in
 
     def fits(height: int) -> bool:
         heights = np.maximum(tall, height).repeat(num_ranks)
+        # Micro-batches of lower slots begin with the difference as load, so that one height is the limit for all.
         begin = read_only(heights[0] - heights)
         return bool(try_pack(given, held, int(heights[0]), order, begin, group_of, loads))
 
     low, high = problem.total // (num_slots * num_ranks), problem.total
+    # Steps that double, as the least height is mostly near the mean; then halves.
     reached, step = low, max(1, low // 64)
     while not fits(reached):
+        # All of it in one micro-batch would be lower than that: it is the tokens that do not fit.
         if reached >= high:
             return None
         low, reached, step = reached + 1, min(high, reached + step), step * 2
@@ -260,6 +263,7 @@ def _pack_ranks(given, tokens, first_prefix, num_slots, group_of):
 def _packed_by_rank(problem: PrefixProblem, held: Tokens, of_ranks: Ints, num_slots: int) -> Ints | None:
     """Return the micro-batch of each sorted item, rank by rank; None if the items of some rank do not fit."""
     given, num_ranks = problem.given, problem.num_groups
+    # A prefix on two ranks counts on both, so it is two prefixes from here on.
     pair = of_ranks * len(given.once) + given.prefix_of
     order = np.argsort(pair, kind="stable")
     pairs, first = np.unique(pair[order], return_index=True)

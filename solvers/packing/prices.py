@@ -20,9 +20,12 @@ from numpy.typing import NDArray
 
 from solvers.packing._schedule_bounds import forced_heights
 
-_BITS = 62  # of products
+# Bits of products that fit int64.
+_BITS = 62
+# The part of the tall slots' tokens that is filled before the price is read off: all, by default.
 _ALL = Fraction(1)
-_MOST_SHIFT = 24  # a price is exact enough to a part in 2**24 of a cost unit
+# A price is exact enough to a part in 2**24 of a cost unit: under a cap of 16 million tokens that is one unit in all.
+_MOST_SHIFT = 24
 
 
 class Priced(NamedTuple):
@@ -75,8 +78,10 @@ def price_tokens(
         if shift < 0:
             break
         priced = int(price * 2.0**shift)
+        # Rounded down for samples and up for the cap: so no rank that is allowed is refused.
         counted = np.minimum(costs, priced * tokens >> shift)
         total, most = int(counted.sum()), rest - (-tall * cap * priced >> shift)
+        # Compared across, without division: at which price all samples together are nearest to what ranks may hold.
         if total * best.most > fullest * most:
             best, fullest = Priced(counted, most, tall), total
     return best

@@ -103,6 +103,7 @@ class PartitionProblem:
         group_of_item = np.empty(len(assignment), dtype=np.int32)
         loads = np.zeros(self.num_groups, dtype=np.int64)
         makespan = int(_give_back(self.order, self.sorted_costs, assignment, group_of_item, loads))
+        # Ties to the closed form: its proof can be recomputed, that of a search cannot.
         best = self.bound if bound is None or bound.value <= self.bound.value else bound
         return PartitionResult(
             group_of_item, loads, makespan, method, lower_bound=best.value, bound_name=best.name,

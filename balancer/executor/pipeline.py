@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.utils.checkpoint import checkpoint
 
+from balancer.executor.alike import attempt, held_by_all
 from balancer.executor.collectives import Collectives
-from balancer.executor.errors import ExecutorError, PeerError, PlanMismatchError, against_majority, summary
+from balancer.executor.errors import ExecutorError, PlanMismatchError, against_majority, summary
 from balancer.executor.peers import Peers
 from balancer.executor.pipeline_lists import Key, Messages, named
 from balancer.plan.dispatch_plan import DispatchPlan
@@ -88,15 +89,14 @@ class PipelineRunner:
         self.device, self.num_devices = dist.get_rank(group), dist.get_world_size(group)
         self.modules, self.encoders = dict(sorted(modules.items())), dict(sorted((encoders or {}).items()))
         self.outputs, self.loss, self._shared = dict(outputs), loss, dict(sorted((shared or {}).items()))
-        said = self._agree(self._odd_modules(), {"stages": sorted(modules), "shared": list(self._shared)})
-        of_pipe = [held for _, held in said[self._peers.rank]]
+        mine = {"stages": sorted(modules), "shared": list(self._shared)}
+        of_pipe = self._held_by_all(mine, self._odd_modules())[self._peers.rank]
         held = sorted(stage for each in of_pipe for stage in each["stages"])
         self.num_stages = len(held)
         if held != list(range(len(held))):
             raise ArgumentError("modules", "be of all stages from 0 on, each on one process", held)
         self._owners = {name: [d for d, each in enumerate(of_pipe) if name in each["shared"]] for name in self._shared}
-        on = next((p.device for p in self._parameters()), torch.device("cpu"))
-        self.on = on
+        self.on = next((p.device for p in self._parameters()), torch.device("cpu"))
 
     @property
     def rank(self) -> int:
@@ -121,19 +121,9 @@ class PipelineRunner:
         of = (p for module in (*self.modules.values(), *self.encoders.values()) for p in module.parameters())
         return [p for p in dict.fromkeys(of) if p.requires_grad]
 
-    def _agree(self, failure: Exception | None, held: Mapping[str, Any]) -> list[list[Any]]:
-        """Return what all processes hold; the same kind of error on all if one has failed."""
-        said = self._peers.gather_json([summary(failure) if failure else "", dict(held)])
-        if failure is not None:
-            raise failure
-        errors = {
-            r * self.num_devices + d: text for r, row in enumerate(said) for d, (text, _) in enumerate(row) if text
-        }
-        if errors:
-            first = min(errors)
-            rank, device = divmod(first, self.num_devices)
-            raise PeerError(f"device {device} of rank {rank} cannot go on: {errors[first]}", [rank])
-        return said
+    def _held_by_all(self, held: Any, failure: Exception | None) -> list[list[Any]]:
+        """Return what all processes hold, by rank and device; an error on all if one has failed."""
+        return held_by_all(self._peers, held, failure, "cannot go on", f"on device {self.device}, ")
 
     def step(
         self, plan: DispatchPlan | StepPlan, inputs: Mapping[int | str, Any], labels: Sequence[Any] = ()
@@ -162,17 +152,9 @@ class PipelineRunner:
         ArgumentError, UsageError
             What this process was given does not go with the plan.
         """
-        failure: Exception | None = None
-        run, digest = None, ""
-        try:
-            digest = hashlib.sha256(
-                plan.digest().encode() + repr(sorted(map(repr, self.outputs.items()))).encode()
-            ).hexdigest()
-            run = _Step(self, plan, inputs, labels)
-        except Exception as error:  # whatever it is, the others must hear of it before they wait
-            failure = error
-        said = self._agree(failure, {"plan": digest})
-        self._check_alike([held["plan"] for row in said for _, held in row])
+        run, failure = attempt(lambda: _Step(self, plan, inputs, labels))
+        digests = self._held_by_all("" if run is None else run.digest(), failure)
+        self._check_alike([digest for of_rank in digests for digest in of_rank])
         before = [(p, p.grad) for p in self._parameters()]
         for p, _ in before:
             p.grad = None
@@ -244,7 +226,7 @@ class _Step:
         self, runner: PipelineRunner, plan: DispatchPlan | StepPlan, inputs: Mapping[int | str, Any],
         labels: Sequence[Any],
     ) -> None:  # fmt: skip
-        self.runner, self.inputs, self.labels = runner, inputs, labels
+        self.runner, self.given, self.inputs, self.labels = runner, plan, inputs, labels
         self.plan, self.before = _piped(plan)
         self._check_plan()
         self.stages: PipelineStages = self.plan.placed.stages
@@ -271,6 +253,11 @@ class _Step:
         self._pieces = {
             self.messages.makes(op)[0][0][1:]: op.pieces for tasks in self.messages.tasks.values() for op in tasks
         }
+
+    def digest(self) -> str:
+        """SHA-256, in hex, of what all processes must have alike: the plan, and the rows that stages put out."""
+        outputs = repr(sorted(map(repr, self.runner.outputs.items())))
+        return hashlib.sha256(self.given.digest().encode() + outputs.encode()).hexdigest()
 
     def _check_plan(self) -> None:
         stages = getattr(self.plan.micro_batches, "stages", None)

@@ -23,7 +23,6 @@ from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.gaps import DeviceOp
 from balancer.plan.step_plan import StepPlan
 from balancer.problem.cuts.pipeline_stages import PipelineStages
-from balancer.problem.phases import PhaseItems
 from balancer.problem.topology import Topology
 from solvers.errors import ArgumentError, UsageError
 
@@ -211,12 +210,9 @@ def _gradient(parameter: Parameter) -> Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
-def _piped(plan: DispatchPlan | StepPlan) -> tuple[DispatchPlan, dict[str, PhaseItems]]:
-    """Return the plan of the pipelines, and the items of the phases before the last, if there are any."""
-    if isinstance(plan, DispatchPlan):
-        return plan, {}
-    *before, last = plan.phases
-    return plan[last], {name: plan.phases[name].items for name in before}
+def _work_of(op: DeviceOp) -> tuple[Any, ...]:
+    """Return what a forward and its backward have in common: a slot's work in a stage, or a part of a sample's."""
+    return op.slot, op.stage, op.sample, op.part
 
 
 class _Step:
@@ -227,7 +223,7 @@ class _Step:
         labels: Sequence[Any],
     ) -> None:  # fmt: skip
         self.runner, self.given, self.inputs, self.labels = runner, plan, inputs, labels
-        self.plan, self.before = _piped(plan)
+        self.plan, self.before = plan.last, plan.items_before
         self._check_plan()
         self.stages: PipelineStages = self.plan.placed.stages
         rank, devices = runner.rank, runner.num_devices
@@ -320,10 +316,10 @@ class _Step:
         """Run all ops of this device; return the sum of the losses."""
         total = 0.0
         for op in self.ops:
-            if op.stage is None:
-                self._task_backward(op) if op.backward else self._task_forward(op)
-            elif op.backward:
+            if op.backward:
                 self._backward(op)
+            elif op.stage is None:
+                self._task_forward(op)
             else:
                 total += self._forward(op)
         for work, _, device in self._sent:
@@ -348,7 +344,7 @@ class _Step:
             if stage == self.stages.num_stages - 1:
                 out = runner.loss(out, self.labels[op.slot])
         if op.kind != "none":
-            self._kept[stage, op.slot] = out, leaves
+            self._kept[_work_of(op)] = out, leaves
         for key, device in self.messages.makes(op):
             self._check_rows(named(op), out, self._shape(key), runner.outputs[stage][1])
             self._send(key, device, out.detach())
@@ -376,7 +372,7 @@ class _Step:
         return {name: torch.cat([empty[name], *parts]) for name, parts in found.items()}
 
     def _backward(self, op: DeviceOp) -> None:
-        out, leaves = self._kept.pop((op.stage, op.slot))
+        out, leaves = self._kept.pop(_work_of(op))
         needs = self.messages.needs(op)
         gradient = self._receive(needs[0]) if needs else None
         wanted = [leaf for leaf in leaves if leaf.requires_grad]
@@ -397,14 +393,8 @@ class _Step:
                 found.append(out.reshape(-1))
             flat = torch.cat(found)
         if op.kind != "none":
-            self._kept[op.sample, op.part, "task"] = flat, []
+            self._kept[_work_of(op)] = flat, []
         self._send(key, device, flat.detach().clone())
-
-    def _task_backward(self, op: DeviceOp) -> None:
-        flat, _ = self._kept.pop((op.sample, op.part, "task"))
-        gradient = self._receive(self.messages.needs(op)[0])
-        if flat.requires_grad:
-            torch.autograd.backward(flat, gradient)
 
     def _check_rows(self, where: str, out: Tensor, shape: Iterable[int], dtype: torch.dtype) -> None:
         if tuple(out.shape) != tuple(shape) or out.dtype != dtype:

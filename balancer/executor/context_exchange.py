@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -11,10 +11,10 @@ import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from balancer.executor.alike import attempt, held_by_all
 from balancer.executor.collectives import Collectives
 from balancer.executor.context_rows import KeyRows, ShardRows
-from balancer.executor.errors import PeerError, PlanMismatchError, against_majority, listed, summary
-from balancer.planning.broadcast import words_of
+from balancer.executor.errors import PlanMismatchError, against_majority, listed
 from solvers.context import ContextShardsResult
 from solvers.errors import ArgumentError, UsageError
 
@@ -343,26 +343,17 @@ class _Gather(torch.autograd.Function):
 
 def _agreed(peers: Collectives, checked: Callable[[], ShardRows]) -> ShardRows:
     """Return this rank's shards; an error on all ranks unless all have them, and the same."""
-    rows: ShardRows | None = None
-    failure: Exception | None = None
-    digest = np.zeros(4, dtype=np.int64)
-    try:
-        rows = checked()
-        digest = np.frombuffer(bytes.fromhex(rows.digest()), dtype=np.int64)
-    except Exception as error:  # whatever it is, the others must hear of it before they wait for rows
-        failure = error
-    said = peers.gather(np.append(int(failure is not None), digest))
-    if rows is None or said[:, 0].any():
-        told = peers.gather_ragged(words_of(b"" if failure is None else summary(failure).encode()))
-        texts = {rank: words.tobytes().rstrip(b"\0").decode() for rank, words in enumerate(told)}
-        raise failure or PeerError.of("could not take the shards", {rank: text for rank, text in texts.items() if text})
-    held = {rank: row.tobytes() for rank, row in enumerate(said)}
+    rows, failure = attempt(checked)
+    digest = "" if rows is None else rows.digest()
+    held = {
+        rank: found for rank, (found,) in enumerate(held_by_all(peers, digest, failure, "could not take the shards"))
+    }
     if odd := list(against_majority(held)[1]):
         raise PlanMismatchError(
             f"{listed(odd)} of {len(held)} hold{'s' * (len(odd) == 1)} other shards, or masks, than the majority; "
             "nothing has been exchanged: give every rank the same lengths and settings", odd,
         )  # fmt: skip
-    return rows
+    return cast(ShardRows, rows)  # else this rank's failure was raised
 
 
 def _local_queries(keys: KeyRows, rank: int) -> Tensor:

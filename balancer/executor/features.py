@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from balancer.executor.alike import held_by_all
 from balancer.executor.errors import FieldMismatchError, listed
 from balancer.executor.peers import Peers
 
@@ -62,7 +63,7 @@ class Features:
         dtypes = [tensor.dtype for tensor in tensors]
         dtype = str(reduce(torch.promote_types, dtypes)).removeprefix("torch.") if dtypes else None
         mine = [bool(filled), dtype, [list(tensor.shape[1:]) for tensor in tensors]]
-        said: list[Any] = [of_rank[0] for of_rank in self._peers.gather_json(mine)]
+        said: list[Any] = [of_rank[0] for of_rank in held_by_all(self._peers, mine)]
         usable = [not shapes or (dtype in DTYPES and shapes == shapes[:1] * len(shapes)) for _, dtype, shapes in said]
         if strange := [rank for rank, is_usable in enumerate(usable) if not is_usable]:
             rule = "must be of one trailing shape and a floating dtype"

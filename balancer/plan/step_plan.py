@@ -83,13 +83,11 @@ class StepPlan:
     def __post_init__(self) -> None:
         if self.part_order is not None:
             _ = self.parts  # which refuse an order that is none
-        last = list(self.phases)[-1]
-        laid_out = self.setup.layout is not None
-        if laid_out:
+        if self.setup.layout is not None:
             for phase in self.parts:
                 self._check_parts(phase, "{layouts}")
-        elif self[last].cut.shares and not self.is_single:
-            self._check_parts(last, "{sequence_groups}")
+        elif self.last.cut.shares and not self.is_single:
+            self._check_parts(list(self.phases)[-1], "{sequence_groups}")
 
     @cached_property
     def streams(self) -> Mapping[str, Stream]:
@@ -284,18 +282,28 @@ class StepPlan:
     @property
     def encoders_first(self) -> bool:
         """Whether all phases but the last compute their items before the first micro-batch."""
-        return list(self.phases.values())[-1].plan.cut.encoders == "step"
+        return self.last.cut.encoders == "step"
 
     @property
     def encoders_in_pipeline(self) -> bool:
         """Whether all phases but the last are stages of its pipelines."""
-        return list(self.phases.values())[-1].plan.cut.encoders_in_stages
+        return self.last.cut.encoders_in_stages
 
     def __getitem__(self, phase: str) -> DispatchPlan:
         """Return the dispatch plan of a phase."""
         if phase not in self.phases:
             raise KeyError(f"no phase {phase!r}; phases are {', '.join(self.phases)}")
         return self.phases[phase].plan
+
+    @property
+    def last(self) -> DispatchPlan:
+        """The dispatch plan of the last phase."""
+        return list(self.phases.values())[-1].plan
+
+    @property
+    def items_before(self) -> dict[str, PhaseItems]:
+        """The items of the phases before the last, by name."""
+        return {name: self.phases[name].items for name in list(self.phases)[:-1]}
 
     @property
     def num_ranks(self) -> int:
@@ -315,7 +323,7 @@ class StepPlan:
     @property
     def num_slots(self) -> int:
         """Micro-batches a step, the same in every phase but those of encoders whose items ranks share."""
-        return list(self.phases.values())[-1].plan.num_slots
+        return self.last.num_slots
 
     @property
     def idle_ranks(self) -> dict[str, NDArray[np.int32]]:

@@ -104,8 +104,16 @@ def check_partition(
     groups = check_groups(result, len(array), (max(m, 1),))
     counts = np.bincount(groups, minlength=m)
     _check_loads(array, result, m, counts, padded, rows)
+    _check_counts(counts, equal_counts, min_items)
+    if rows is None:
+        _check_bound(array, result, m, equal_counts, padded, min_items)
+    else:
+        _check_mixed_bound(array, rows, result, m, equal_counts)
+
+
+def _check_counts(counts: NDArray[np.int64], equal_counts: bool, min_items: int) -> None:
     if equal_counts:
-        few, many = len(array) // m, -(-len(array) // m)
+        few, many = counts.sum() // len(counts), -(-counts.sum() // len(counts))
         wrong = (counts < few) | (counts > many)
         if wrong.any():
             group = int(np.argmax(wrong))
@@ -113,10 +121,6 @@ def check_partition(
     if counts.min(initial=min_items) < min_items:
         group = int(np.argmin(counts))
         raise CertificateError(f"min_items: group {group} holds {counts[group]} items, not {min_items} at least")
-    if rows is None:
-        _check_bound(array, result, m, equal_counts, padded, min_items)
-    else:
-        _check_mixed_bound(array, rows, result, m, equal_counts)
 
 
 def _checked_rows(costs: NDArray[np.int64], total: int, row_costs: ArrayLike, padded: bool) -> NDArray[np.int64]:

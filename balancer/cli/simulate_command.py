@@ -32,6 +32,7 @@ from balancer.io.log_files import LogPath
 from balancer.offline.of_step import OfModels
 from balancer.plan.step_plan import StepPlan
 from balancer.problem.cuts.sequence_groups import LongShort
+from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.step_tables import DEGREES, StepTables
 from balancer.report.plan_log import about
 from balancer.report.simulation_data import SimulationData
@@ -260,9 +261,10 @@ def _print(
     console = table_console()
     console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
     first = next(iter(found.strategies.values()))
-    times = _table("seconds a step", ("all", "±", "compute", "waits", "exchange", "MFU", "faster"))
+    times = _table("seconds a step", ("total", "±", "compute", "waits", "exchange", "MFU", "faster"))
     cut = any(run.most_slots > 1 for run in found.strategies.values())
-    peaks = _table("most at a time", (*first.phases, "GiB a GPU", *["micro-batches"] * cut, "samples/s"))
+    names = ["elements"] if [*first.phases] == [SINGLE_PHASE] else first.phases
+    peaks = _table("most at a time", (*names, "GiB a GPU", *["micro-batches"] * cut, "samples/s"))
     runs = found.strategies.values()
     parts = [
         as_alike([run.seconds / run.steps for run in runs]),
@@ -280,7 +282,7 @@ def _print(
         peaks.add_row(name, *tokens, f"{run.activation_bytes / 2**30:,.1f}", *slots, rates[i])
     console.print(times)
     if saved:
-        pairs = _table(f"seconds a step saved beside {next(iter(found.strategies))}", ("all", "±"))
+        pairs = _table(f"seconds a step saved beside {next(iter(found.strategies))}", ("mean", "±"))
         for name, (mean, error) in saved.items():
             pairs.add_row(name, f"{mean:.3g}", f"{error:.1g}")
         console.print(pairs)

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
+from balancer.problem.phases import SINGLE_PHASE
 from balancer.report.summary import RunSummary
-from balancer.report.text import counted
+from balancer.report.text import counted, of_phase
 
 
 def warnings_of(summary: RunSummary) -> Iterator[str]:
@@ -17,7 +18,7 @@ def warnings_of(summary: RunSummary) -> Iterator[str]:
     elif summary.short_steps:
         what = "The last step is" if summary.short_steps == 1 else f"{summary.short_steps:,} last steps of epochs are"
         each = ", ".join(
-            f"{name} {phase.ratio_before:.3f} before, {phase.ratio_after:.3f} after"
+            f"{name} {phase.ratio_before:.3f} before, {phase.ratio_after:.3f} after".removeprefix(f"{SINGLE_PHASE} ")
             for name, phase in summary.short.items()
             if not phase.follows
         )
@@ -27,4 +28,6 @@ def warnings_of(summary: RunSummary) -> Iterator[str]:
         )
     for name, phase in summary.phases.items():
         if not phase.worked_after:
-            yield f"{name}: all lengths are 0, so there is nothing to balance; are these the columns that you mean?"
+            yield of_phase(
+                name, "all lengths are 0, so there is nothing to balance; are these the columns that you mean?"
+            )

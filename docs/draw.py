@@ -21,12 +21,9 @@ from balancer.io.logs import open_log
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log
 from balancer.problem.setup import Setup
-from balancer.report import figures
-from balancer.report.canvas import IN_PAGE, svg_of
+from balancer.report.charts import DARK, IN_PAGE, LIGHT, gantt, svg_of
 from balancer.report.page_data import PageData
-from balancer.report.pipeline_figure import gantt
-from balancer.report.simulation_figures import time_split
-from balancer.report.style import DARK, LIGHT
+from balancer.report.simulation_page import time_split
 from balancer.simulate import CLUSTERS, PhaseModel, simulate_log
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -95,10 +92,17 @@ def loads() -> tuple[str, float, float]:
     def draw(figure: Any) -> None:
         axes = figure.subplots(1, 3, sharey=True)
         for axis, (name, phase) in zip(axes, data.phases.items(), strict=True):
-            figures.profile(figure, phase, axis=axis)
-            axis.set_title(name, fontsize=10)
-            axis.set_ylim(0, 3.2)
-            axis.get_legend().remove()
+            before, after = phase.profiles()
+            share = np.linspace(0, 100, len(before.loads) + 1)
+            ends = {"baseline": None, "linewidth": 2}
+            axis.stairs(before.loads, share, color=IN_PAGE.before, linestyle="--", label="before", **ends)
+            axis.stairs(after.loads, share, color=IN_PAGE.after, label="after", **ends)
+            axis.axhline(
+                after.bound, color=IN_PAGE.ink, linestyle=":", linewidth=1.2, label="proven bound on the first"
+            )
+            axis.set(
+                title=name, xlabel="ranks, busiest first, %", ylabel="load / mean load", xlim=(0, 100), ylim=(0, 3.2)
+            )
         for axis in axes[1:]:
             axis.set_ylabel("")
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
@@ -266,7 +270,7 @@ def split() -> tuple[str, float, float]:
     )
     settings = LogSettings(Setup(cluster.topology(64), phases), 16)
     found = simulate_log(open_log(LOG), settings, models, cluster, num_steps=100)
-    return svg_of("split", lambda figure: time_split(figure, found.strategies), 3, WIDTH), WIDTH, 3
+    return svg_of("split", time_split(found.strategies), 3, WIDTH), WIDTH, 3
 
 
 PICTURES: dict[str, Callable[[], tuple[str, float, float]]] = {

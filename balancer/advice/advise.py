@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from balancer.advice.findings import Finding, Findings
-from balancer.advice.page import write_advice_page
 from balancer.advice.remedies import REMEDIES, Case, Remedy, Way, prompts_of
 from balancer.advice.sample import sample_of
 from balancer.advice.tried import Tried, tried
@@ -47,7 +46,9 @@ class Advice(Findings):
     """
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Write a page of it."""
+        """Write a page of it; needs the extra ``plot``."""
+        from balancer.advice.page import write_advice_page
+
         write_advice_page(os.fspath(path), self)
 
     def __str__(self) -> str:

@@ -1,51 +1,72 @@
 """Advice as a page: what waits now and then, every way that was tried, lines to paste, and what was assumed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from balancer.advice.findings import Findings
 from balancer.advice.words import HEADER, assumed, gained, measured_line, percent, rows_of, to_paste, travels, verdict
-from balancer.report.skeleton import card, document, section, table, write_document
-from balancer.report.text import escaped
+from balancer.report import charts
+from balancer.report.page import Card, Chart, Page, Section, Table, html, numbers_of, write_page
 
 __all__ = ["write_advice_page"]
 
 
 def write_advice_page(path: str, advice: Findings, command: Sequence[str] = ()) -> None:
     """Write the page; `command` are the words of a ``balancer plan`` of the same log, if somebody typed them."""
-    cards = [_card("today", advice.waiting, advice, "as samples are drawn", [])]
-    for each in advice.chosen:
-        rows = [("time", f"{each.time:.3f} of today's"), ("bound", f"{each.best_possible:.3f}"),
-                ("GPU hours a day less", f"{advice.hours_a_day(each):,.0f}")]  # fmt: skip
-        if advice.price is not None:
-            rows.append(("money a day less", f"{advice.price * advice.hours_a_day(each):,.0f}"))
-        cards.append(_card(each.title, each.waiting, advice, "if this is done", rows))
-    columns = [(HEADER[0], False), *((name, True) for name in HEADER[1:])]
-    rows_told = list(rows_of(advice))
-    cells = [list(map(escaped, row)) for row in rows_told if len(row) > 2]
     said = list(verdict(advice))
-    lead = escaped(said[0] if said else _sentence(gained(advice, advice.chosen[-1])))
-    untried = [_sentence(": ".join(row)) for row in rows_told if len(row) == 2]
-    told = escaped(" ".join((*said[1:], *untried)))
-    sections = [section("What was tried", told, after=table(columns, [("", cells)]))]
-    for each in advice.chosen:
-        lines = escaped("\n".join(to_paste(each, command)))
-        words = gained(advice, each), f"it asks for {each.changes}", travels(advice, each)
-        pasted = f'<pre style="white-space: pre-wrap; overflow-wrap: anywhere">{lines}</pre>'
-        told = escaped(" ".join(map(_sentence, words)))
-        sections.append(section(escaped(_sentence(each.title)[:-1]), told, after=pasted))
-    taken = "</p><p>".join(map(escaped, assumed(advice)))
-    sections.append(section("What was assumed", f"{taken}</p><p>{escaped(measured_line(advice))}."))
-    about = escaped(f"Planned {advice.sample.in_words(advice.within.steps)}.")
-    page = document(
-        str(advice.log.path), "advice", lead, about, cards, sections, "Every number is computed on this log."
-    )
-    write_document(path, page)
+    lead = said[0] if said else _sentence(gained(advice, advice.chosen[-1]))
+    about = f"Planned {advice.sample.in_words(advice.within.steps)}."
+    sections = [_tried(advice, said[1:]), *_to_do(advice, command)]
+    taken = " ".join(map(str.strip, assumed(advice)))
+    sections.append(Section("What was assumed", f"{taken} {_sentence(measured_line(advice))}"))
+    footer = "Every number is computed on this log."
+    write_page(path, Page(str(advice.log.path), "advice", lead, about, list(_cards(advice)), sections, footer))
 
 
 def _sentence(words: str) -> str:
     return f"{words[:1].upper()}{words[1:]}."
 
 
-def _card(title: str, waiting: float, advice: Findings, words: str, rows: list[tuple[str, str]]) -> str:
+def _cards(advice: Findings) -> Iterator[Card]:
+    yield _card("today", advice.waiting, advice, "as samples are drawn", [], "before")
+    for each in advice.chosen:
+        rows = [("time", f"{each.time:.3f} of today's"), ("bound", f"{each.best_possible:.3f}"),
+                ("GPU hours a day less", f"{advice.hours_a_day(each):,.0f}")]  # fmt: skip
+        if advice.price is not None:
+            rows.append(("money a day less", f"{advice.price * advice.hours_a_day(each):,.0f}"))
+        yield _card(each.title, each.waiting, advice, "if this is done", rows)
+
+
+def _card(
+    title: str, waiting: float, advice: Findings, words: str, rows: list[tuple[str, str]], when: str = "after"
+) -> Card:
     waits = [("GPUs that wait", f"{advice.gpus * waiting:.1f} of {advice.gpus:,}")]
-    return card(escaped(title), percent(waiting), f"of the time ranks wait, {words}", [*waits, *rows])
+    big = html('<span class="{}">{}</span>', when, percent(waiting))
+    return Card(title, big, f"of the time ranks wait, {words}", [*waits, *rows])
+
+
+def _tried(advice: Findings, said: Sequence[str]) -> Section:
+    """Return what today takes and what each remedy would, with the table of the screen."""
+    found = [each for each in (advice.within, *advice.remedies) if not each.why_not]
+    names = ["today, as sampled", *(each.title for each in found)]
+    times, waits = [1.0, *(each.time for each in found)], [advice.waiting, *(each.waiting for each in found)]
+    waiting = [time * share for time, share in zip(times, waits, strict=True)]
+    working = [time - share for time, share in zip(times, waiting, strict=True)]
+    parts = [charts.Bar(working, "after", "compute"), charts.Bar(waiting, "before", "waiting", "//")]
+    draw = partial(charts.bars, names=names, parts=parts, xlabel="time of the same samples, today's being 1",
+                   ends=[f"{time:.3f}" for time in times])  # fmt: skip
+    numbers = numbers_of({"": names, "compute": working, "waiting": waiting}, [""])
+    says = f"Time by what is done, of compute and waiting: today 1, at best {min(times):.3f}"
+    drawn = Chart("tried", says, draw, numbers, height=1.2 + 0.3 * len(names), width=9.5, broad=True)
+    told = list(rows_of(advice))
+    untried = [_sentence(": ".join(row)) for row in told if len(row) == 2]
+    table = Table(HEADER, [("", [row for row in told if len(row) > 2])], HEADER[:1])
+    return Section("What was tried", " ".join((*said, *untried)), [drawn], table=table)
+
+
+def _to_do(advice: Findings, command: Sequence[str]) -> Iterator[Section]:
+    """Yield what each remedy asks for that was chosen, and lines to paste."""
+    for each in advice.chosen:
+        words = gained(advice, each), f"it asks for {each.changes}", travels(advice, each)
+        lines = "\n".join(to_paste(each, command))
+        yield Section(_sentence(each.title)[:-1], " ".join(map(_sentence, words)), pasted=[("To paste:", lines)])

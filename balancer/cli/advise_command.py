@@ -28,7 +28,7 @@ _OWN = ("--price", "--gpus-per-rank", "--html")
 @click.option("--price", type=float, metavar="P", help="Of a GPU hour, in any currency.")
 @click.option("--gpus-per-rank", type=int, default=1, show_default=True, metavar="G",
               help="GPUs that one data-parallel rank has.")  # fmt: skip
-@click.option("--html", "page", metavar="FILE.html", help="Write the advice as a page.")
+@click.option("--html", "page", metavar="FILE.html", help="Write the advice as a page; needs the extra 'plot'.")
 @json_option
 def advise_command(
     log: LogPath, price: float | None, gpus_per_rank: int, page: str | None, as_json: bool, **options: Any
@@ -40,7 +40,6 @@ def advise_command(
     balancer advise log.parquet --ranks 64 --batch-per-rank 16 --cost flops:qwen2-7b --price 2 --html advice.html
     """  # noqa: D301 (click's mark, not an escape)
     from balancer.advice.advise import advise_opened
-    from balancer.advice.page import write_advice_page
     from balancer.advice.words import lines_of, measured_line
 
     if page is not None:
@@ -52,6 +51,8 @@ def advise_command(
     found = advise_opened(job.log, job.settings, price=price, gpus_per_rank=gpus_per_rank, wording=wording)
     typed = list(_without_own(context.meta[WORDS]))
     if page is not None:
+        from balancer.advice.page import write_advice_page
+
         write_advice_page(page, found, typed)
     if as_json:
         ms = {each.name: each.plan_ms for each in (found.within, *found.remedies) if not each.why_not}

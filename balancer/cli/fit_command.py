@@ -52,8 +52,7 @@ def fit_command(
     balancer fit steps.csv --skip 10
     """  # noqa: D301 (click's mark, not an escape)
     if plot is not None:
-        from balancer.report.canvas import check_plot
-        from balancer.report.residual_plot import plot_residuals
+        from balancer.report.charts import check_plot, plot_residuals
 
         check_plot(plot)  # before the work
     if not max_error > 0:

@@ -30,6 +30,9 @@ def picture_options(figure: str, step: str) -> Callable[[Any], Any]:
 
 def check_page(path: str) -> None:
     """Raise InputError, before any work, if no page can be written there."""
+    from balancer.report.charts import require_plotting
+
+    require_plotting("--html")
     if os.path.splitext(path)[1].lower() not in (".html", ".htm"):
         raise InputError(f"--html {path}: a page is written as .html; choose such a name")
     target_of(path, "write the page")
@@ -45,12 +48,9 @@ class PictureFiles:
 
     def __post_init__(self) -> None:
         if self.page is not None:
-            from balancer.report.canvas import require_matplotlib
-
-            require_matplotlib("--html")
             check_page(self.page)
         if self.plot is not None:
-            from balancer.report.canvas import check_plot
+            from balancer.report.charts import check_plot
 
             check_plot(self.plot)
         if self.step is not None and self.page is None:
@@ -98,8 +98,8 @@ class Pictures:
             if self.data.picture is None:
                 raise self.files.missing_step(source, summary.steps)
             of_log = "" if log is None else f", a plan of {os.path.basename(log)}"
-            write_page(self.files.page, summary, self.data, f"{source}{of_log}")
+            write_page(self.files.page, summary, self.data, f"{source}{of_log}", source, log or "")
         if self.files.plot is not None:
-            from balancer.report.figures import plot_loads
+            from balancer.report.plan_page import plot_loads
 
             plot_loads(self.data, self.files.plot)

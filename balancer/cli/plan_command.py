@@ -24,6 +24,7 @@ from balancer.offline.target import is_parts
 from balancer.problem.cuts import Cut
 from balancer.problem.settings import PLACEMENTS
 from balancer.report.plan_log import about, plan_opened
+from balancer.report.remarks import to_train
 from balancer.report.summary import RunSummary
 from balancer.report.text import printable
 
@@ -91,12 +92,9 @@ def _next_steps(out: str, cut: Cut) -> Iterator[str]:
     """Say what to do with a plan that was written."""
     yield "to check it, and see what it gains:"
     yield f"  {shlex.join(['balancer', 'report', out, '--html', f'{os.path.splitext(out.rstrip(os.sep))[0]}.html'])}"
-    yield "to train by it, in place of the loader's own sampler:"
-    yield "  from balancer.executor import PlannedBatchSampler"
-    yield f"  loader = DataLoader(dataset, batch_sampler=PlannedBatchSampler({out!r}, rank))"
-    if cut.shares:
-        yield "ranks share samples; which elements of each are whose:"
-        yield f"  balancer.load_plan({out!r}, step=0).pieces_on_rank(rank, slot=0)"
+    for what, lines in to_train(out, cut.shares):
+        yield f"{what}:"
+        yield from (f"  {line}" for line in lines.split("\n"))
 
 
 def _planned(

@@ -35,7 +35,7 @@ def _own_step(command: Any) -> Any:
 @command("report", short_help="Check a plan against its log and say what it gains.")
 @click.argument("plan", type=click.Path())
 @click.option("--log", type=click.Path(), help="The log that PLAN was made from, if it is not where PLAN says.")
-@picture_options("the load of ranks", "the one in which the plan saves most")
+@picture_options("the load of ranks", "the median one, by what the plan saves")
 @click.option(
     "--measured", metavar="FILE", help="Set what ranks took (columns step, rank, seconds) beside what PLAN predicts."
 )

@@ -150,7 +150,7 @@ def _write(files: PictureFiles, found: Simulation, data: SimulationData, stated:
             raise files.missing_step("the simulation", found.steps)
         write_simulation_page(files.page, found, data, stated, log)
     if files.plot is not None:
-        from balancer.report.simulation_figures import plot_split
+        from balancer.report.simulation_page import plot_split
 
         plot_split(found.strategies, files.plot)
 

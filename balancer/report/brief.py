@@ -26,8 +26,8 @@ def plot(plan: DispatchPlan | StepPlan, path: str) -> None:
     InputError
         If the path cannot be written.
     """
-    from balancer.report.figures import plot_loads
     from balancer.report.page_data import PageData
+    from balancer.report.plan_page import plot_loads
 
     data = PageData()
     data.add(as_step_plan(plan))

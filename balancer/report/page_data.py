@@ -1,7 +1,8 @@
 """What the page shows of a run, added up step by step; its size does not grow with samples or ranks."""
 
+import bisect
 import heapq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,22 +13,23 @@ from balancer.plan.gaps import Between
 from balancer.plan.step_plan import StepPlan
 from balancer.plan.stream import Stream
 from balancer.problem.constraints import CONSTRAINTS
+from balancer.problem.placement import Placement
 from balancer.problem.topology import Topology
 from solvers.pipeline import PipelineRun
 
-__all__ = ["PageData", "PhaseData", "StepPicture", "WorstStep", "coarse"]
+__all__ = ["PageData", "PhaseData", "RankLoads", "StepPicture", "WorstStep", "ranks_a_bar"]
 
-MOST_POINTS = 128
-"""Points of a curve over ranks; if there are more, neighbours are joined, the busiest standing for all."""
-MOST_ROWS = 64
-"""Rows of the timeline."""
+MOST_BARS = 128
+"""Bars of a chart of ranks; if there are more ranks, neighbours are joined, the busiest standing for all."""
 MOST_NODES = 32
 """Rows and columns of the heat map; if there are more nodes, neighbours are joined."""
 MOST_WORST = 10
 """Steps in the table of the worst ones."""
 BINS_AN_OCTAVE = 4
+_MOST_HELD = 16  # steps near the median one, of which one will be drawn
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -47,11 +49,37 @@ class WorstStep:
         return -self.minus_step
 
 
+def ranks_a_bar(num_ranks: int) -> int:
+    """Return how many neighbours are joined in a chart of ranks."""
+    return -(-num_ranks // MOST_BARS)
+
+
+@dataclass(frozen=True, slots=True)
+class RankLoads:
+    """Load over mean load of ranks, the busiest first; where there are many, a bar stands for some neighbours."""
+
+    loads: Floats  # float64[at most MOST_BARS]
+    num_ranks: int
+    cap: float = 0.0  # what the sample that caps the step costs, over the mean load; 0 if none does
+    cap_bar: int = 0  # where its rank is
+    bound: float | None = None  # proven: the busiest has no less
+
+    @classmethod
+    def of(cls, loads: Floats) -> "RankLoads":
+        """Join neighbours of loads in order, the busiest standing for all of them."""
+        return cls(loads[:: ranks_a_bar(len(loads))], len(loads))
+
+    @property
+    def ranks_a_bar(self) -> int:
+        """How many ranks a bar stands for."""
+        return ranks_a_bar(self.num_ranks)
+
+
 @dataclass(slots=True)
 class PhaseData:
     """One phase over all steps."""
 
-    # float64[at most MOST_POINTS]: sums over the steps of loads, ranks busiest first; and of mean loads, so that long
+    # float64[at most MOST_BARS]: sums over the steps of loads, ranks busiest first; and of mean loads, so that long
     # steps count for more, as they do in the ratios of a summary
     profile_before: Floats = field(default_factory=lambda: np.zeros(0))
     profile_after: Floats = field(default_factory=lambda: np.zeros(0))
@@ -63,15 +91,16 @@ class PhaseData:
     # int64[]: items by length: bin b holds lengths from 2**(b / BINS_AN_OCTAVE); zeros are counted apart
     length_counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(64 * BINS_AN_OCTAVE, dtype=np.int64))
     zeros: int = 0  # items of length 0
+    num_ranks: int = 0  # of a layout, replicas
     worst: list[WorstStep] = field(default_factory=list)  # a heap of the most uneven steps
 
-    def add(self, plan: DispatchPlan, row_of_item: NDArray[np.int64], step: int) -> None:
-        """Take in the next full step and its number; each item is of a row of the log."""
-        before, after = relative_loads(plan)
+    def add(self, plan: DispatchPlan, shown: tuple[RankLoads, RankLoads], row_of_item: Ints, step: int) -> None:
+        """Take in the next full step, its loads and its number; each item is of a row of the log."""
         means = [float(even_rank_time(plan, home)) / plan.num_ranks for home in (True, False)]
-        self.profile_before = _added(self.profile_before, coarse(np.sort(before)[::-1], MOST_POINTS) * means[0])
-        self.profile_after = _added(self.profile_after, coarse(np.sort(after)[::-1], MOST_POINTS) * means[1])
+        self.profile_before = _added(self.profile_before, shown[0].loads * means[0])
+        self.profile_after = _added(self.profile_after, shown[1].loads * means[1])
         self.mean_before, self.mean_after = self.mean_before + means[0], self.mean_after + means[1]
+        self.num_ranks = shown[1].num_ranks
         total, share = plan.perfect()
         bound = plan.lower_bound * share / total if total else 1.0
         self.at_bound += bound * means[1]
@@ -89,26 +118,27 @@ class PhaseData:
         if len(self.worst) > MOST_WORST:
             heapq.heappop(self.worst)
 
-    def profiles(self) -> tuple[Floats, Floats, float]:
-        """Return load over mean load, ranks busiest first: before, after, and at the bound; of all steps."""
+    def profiles(self) -> tuple[RankLoads, RankLoads]:
+        """Return load over mean load of all steps, before and after, with the bound of the latter."""
         if not self.mean_before or not self.mean_after:  # all loads are 0
-            return np.ones_like(self.profile_before), np.ones_like(self.profile_after), 1.0
+            even = np.ones_like(self.profile_before)
+            return RankLoads(even, self.num_ranks), RankLoads(even, self.num_ranks, bound=1.0)
+        before, after = self.profile_before / self.mean_before, self.profile_after / self.mean_after
         bound = self.at_bound / self.mean_after
-        return self.profile_before / self.mean_before, self.profile_after / self.mean_after, bound
+        return RankLoads(before, self.num_ranks), RankLoads(after, self.num_ranks, bound=bound)
 
 
 @dataclass(frozen=True, slots=True)
 class StepPicture:
-    """One step by rank: of each phase, load over mean load before and after.
+    """One step by rank: of each phase the loads before and after, and by how much its ratios fall, all together.
 
-    Where there are many ranks, each row stands for `ranks_a_row` consecutive ones, and the busiest of them. With
-    pipeline stages `pipelines` are the slowest replica's run before, and after, `between` is what runs in their gaps
-    where encoders do, and `no_bubble` is what the mean replica would take without bubbles.
+    With pipeline stages `pipelines` are the slowest replica's run before, and after, `between` is what runs in their
+    gaps where encoders do, and `no_bubble` is what the mean replica would take without bubbles.
     """
 
     step: int
-    ranks_a_row: int
-    phases: dict[str, tuple[Floats, Floats]]
+    saved: float
+    phases: dict[str, tuple[RankLoads, RankLoads]]
     pipelines: dict[str, PipelineRun] = field(default_factory=dict)
     between: dict[str, Between] = field(default_factory=dict)
     no_bubble: float = 1.0
@@ -146,12 +176,11 @@ def _encoder_slots(plan: StepPlan, phase: str) -> str:
 class PageData:
     """What the page shows in addition to a :class:`balancer.report.summary.RunSummary`."""
 
-    asked_step: int | None = None  # the step to draw by rank; by default the one in which the plan saves most
+    asked_step: int | None = None  # the step to draw by rank; by default the median one, by what the plan saves
     phases: dict[str, PhaseData] = field(default_factory=dict)
     following: set[str] = field(default_factory=set)  # encoders in the pipelines of the last phase
     # what the plan of each phase was asked to do, in words; it may hold column names, which users chose
     asked: dict[str, str] = field(default_factory=dict)
-    picture: StepPicture | None = None
     # float64[k, k]: what moves from node to node over all steps, within a node not counted: bytes, or elements
     # where there is one phase. Each row and column stands for `nodes_a_row` nodes.
     traffic: Floats = field(default_factory=lambda: np.zeros((0, 0)))
@@ -161,31 +190,47 @@ class PageData:
     laid_out: bool = False  # phases run on other ranks than the last
     _steps: int = field(default=0, init=False)
     _rows: int = field(default=0, init=False)
-    _most_saved: float = field(default=-np.inf, init=False)
+    _saved: list[float] = field(default_factory=list, init=False)  # by each full step, ascending
+    _held: list[StepPicture] = field(default_factory=list, init=False)
 
     @property
     def nodes_a_row(self) -> int:
         """Nodes per row of the heat map."""
         return -(-self.num_nodes // MOST_NODES)
 
+    @property
+    def median_saved(self) -> float:
+        """What the plan of the median full step saves, as :class:`StepPicture` counts it."""
+        return self._saved[(len(self._saved) - 1) // 2]
+
+    @property
+    def picture(self) -> StepPicture | None:
+        """The step to draw: the one asked for, or one that saves what the median step does, or next to it."""
+        return min(self._held, key=self._from_median, default=None)
+
+    def _from_median(self, picture: StepPicture) -> tuple[float, int]:
+        return abs(picture.saved - self.median_saved), picture.step
+
     def add(self, plan: StepPlan, short: bool = False) -> None:
         """Take in the next step; a `short` one only where it is asked for, or the first. O(items + ranks log ranks)."""
         plans = {name: phase.plan for name, phase in plan.phases.items()}
         if short and self._steps:  # a log of one short step has no other to show
             if self._steps == self.asked_step:
-                self._draw(plans)
+                self._held = [self._drawn(plans, {name: loads_of(each) for name, each in plans.items()}, 0.0)]
             self._pass_over(plan)
             return
-        rows = plan.batch.kept + self._rows
+        rows, shown = plan.batch.kept + self._rows, dict[str, tuple[RankLoads, RankLoads]]()
         if plan.encoders_in_pipeline:
             self.following = set(list(plan.phases)[:-1])
         for name, phase in plan.phases.items():
             self.asked.setdefault(name, asked_for(phase.plan, _encoder_slots(plan, name)))
-            self.phases.setdefault(name, PhaseData()).add(phase.plan, rows[phase.items.sample_of_item], self._steps)
+            shown[name] = loads_of(phase.plan)
+            of_items = rows[phase.items.sample_of_item]
+            self.phases.setdefault(name, PhaseData()).add(phase.plan, shown[name], of_items, self._steps)
         self.of_bytes, self.num_ranks = not plan.is_single, plan.num_ranks
         self.laid_out = plan.setup.layout is not None
         self._add_traffic(list(plan.streams.values()), plan.topology)
-        self._maybe_draw(plans)
+        self._hold(plans, shown)
         self._pass_over(plan)
 
     def _pass_over(self, plan: StepPlan) -> None:
@@ -205,30 +250,27 @@ class PageData:
             volumes = np.bincount(cell, weights=stream.bytes_of_item[crosses], minlength=size * size)
             self.traffic += volumes.reshape(size, size)
 
-    def _maybe_draw(self, plans: dict[str, DispatchPlan]) -> None:
-        """Keep this step as the one to draw, if it was asked for or the plan saves more than in any before."""
+    def _hold(self, plans: dict[str, DispatchPlan], shown: dict[str, tuple[RankLoads, RankLoads]]) -> None:
+        """Hold this step if it was asked for, or is of those so far that are nearest to the median one."""
         counted = [plan for name, plan in plans.items() if name not in self.following]
         saved = sum(plan.home_imbalance_ratio - plan.imbalance_ratio for plan in counted)
-        wanted = saved > self._most_saved if self.asked_step is None else self._steps == self.asked_step
-        if not wanted:
+        bisect.insort(self._saved, saved)
+        if self.asked_step is not None:
+            if self._steps == self.asked_step:
+                self._held = [self._drawn(plans, shown, saved)]
             return
-        self._most_saved = saved
-        self._draw(plans)
+        furthest = max(self._held, key=self._from_median, default=None)
+        if furthest is not None and len(self._held) == _MOST_HELD:
+            if abs(saved - self.median_saved) >= self._from_median(furthest)[0]:
+                return
+            self._held.remove(furthest)
+        self._held.append(self._drawn(plans, shown, saved))
 
-    def _draw(self, plans: dict[str, DispatchPlan]) -> None:
-        """Keep this step as the one to draw."""
-        rows = {}
-        for name, plan in plans.items():
-            before, after = relative_loads(plan)
-            rows[name] = coarse(before, MOST_ROWS), coarse(after, MOST_ROWS)
+    def _drawn(
+        self, plans: dict[str, DispatchPlan], shown: dict[str, tuple[RankLoads, RankLoads]], saved: float
+    ) -> StepPicture:
         last = list(plans.values())[-1]
-        self.picture = StepPicture(
-            self._steps,
-            -(-self.num_ranks // MOST_ROWS),
-            rows,
-            *_slowest_pipelines(last),
-            _of(last.perfect()),
-        )
+        return StepPicture(self._steps, saved, shown, *_slowest_pipelines(last), _of(last.perfect()))
 
 
 def _of(fraction: tuple[int, int]) -> float:
@@ -250,30 +292,35 @@ def _slowest_pipelines(plan: DispatchPlan) -> tuple[dict[str, PipelineRun], dict
     return runs, boxes
 
 
-def relative_loads(plan: DispatchPlan) -> tuple[Floats, Floats]:
-    """Return load over mean load of each rank, before and after; of time, where ranks have speeds.
+def loads_of(plan: DispatchPlan) -> tuple[RankLoads, RankLoads]:
+    """Return load over mean load of ranks, before and after; of time, where ranks have speeds.
 
     Of pipelines, what each takes over what the mean one would without bubbles.
     """
     if plan.cut.num_stages:
         perfect, share = plan.perfect()
-        both = [plan.pipeline_makespans(home) * share / perfect if perfect else np.ones(plan.num_ranks)
-                for home in (True, False)]  # fmt: skip
-        return both[0], both[1]
+        times = (plan.pipeline_makespans(home) * share / perfect if perfect else np.ones(plan.num_ranks)
+                 for home in (True, False))  # fmt: skip
+        before, after = (RankLoads.of(np.sort(time)[::-1]) for time in times)
+        return before, after
+    return _by_load(plan, plan.home_loads, plan.home), _by_load(plan, plan.loads, plan.target)
+
+
+def _by_load(plan: DispatchPlan, loads: Ints, placement: Placement) -> RankLoads:
+    """Put ranks in order, and find what the sample that caps the step costs of its rank's load."""
     speeds = plan.constraints.rank_speeds
-    weights = np.ones(plan.num_ranks) if speeds is None else np.asarray(speeds, dtype=np.float64)
-    found = []
-    for loads in (plan.home_loads, plan.loads):
-        mean = float(loads.sum()) / float(weights.sum())
-        found.append(loads / weights / mean if mean else np.ones(plan.num_ranks))
-    return found[0], found[1]
-
-
-def coarse(values: Floats, most: int) -> Floats:
-    """Join neighbours, the largest standing for all of them, so that at most so many are left."""
-    width = -(-len(values) // most)
-    largest: Floats = np.maximum.reduceat(values, np.arange(0, len(values), width))
-    return largest
+    weights = np.ones(len(loads)) if speeds is None else np.asarray(speeds, dtype=np.float64)
+    mean = float(loads.sum()) / float(weights.sum())
+    relative = loads / weights / mean if mean else np.ones(len(loads))
+    order = np.argsort(-relative, kind="stable")
+    shown = RankLoads.of(relative[order])
+    cap = plan.binding_sample
+    if cap is None or plan.cut.shares or not plan.cost.additive:
+        return shown
+    rank = int(placement.rank_of_sample[cap])
+    bar = int(np.flatnonzero(order == rank)[0]) // shown.ranks_a_bar
+    cost = float(plan.problem.whole_costs[cap].sum() / weights[rank] / mean)
+    return replace(shown, cap=min(cost, float(shown.loads[bar])), cap_bar=bar)
 
 
 def _added(sums: Floats, values: Floats) -> Floats:

@@ -108,11 +108,12 @@ class LogPlan:
         """Write the page of the plan, as ``balancer report --html`` does; needs the extra ``plot``."""
         from balancer.report.plan_page import write_page
 
-        write_page(os.fspath(path), self.totals, self._page_data(), f"a plan of {self.log.path.name}")
+        source, log = f"a plan of {self.log.path.name}", str(self.log.path)
+        write_page(os.fspath(path), self.totals, self._page_data(), source, self.out or "", log)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draw the load of ranks before and after to a PNG or SVG file; needs the extra ``plot``."""
-        from balancer.report.figures import plot_loads
+        from balancer.report.plan_page import plot_loads
 
         plot_loads(self._page_data(), os.fspath(path))
 

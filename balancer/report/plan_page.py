@@ -1,16 +1,31 @@
-"""The page of a plan: what it changes, where ranks wait, and what still caps it."""
+"""The page of a plan: what it changes, where ranks wait, what still caps it, and what to do with it."""
 
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
+
+import numpy as np
 
 from balancer.cost import parse_cost
-from balancer.report import figures, numbers
+from balancer.plan.gaps import Between
+from balancer.report import charts
 from balancer.report.across import across_lines
-from balancer.report.canvas import svg_of
-from balancer.report.page_data import PageData, PhaseData, StepPicture, WorstStep
-from balancer.report.pipeline_figure import pipeline_section
-from balancer.report.remarks import warnings_of
-from balancer.report.skeleton import card, chart, document, facts, keys, named, section, table, write_document
+from balancer.report.charts import Line, mean_steps
+from balancer.report.page import (
+    Card,
+    Chart,
+    Page,
+    Section,
+    Table,
+    facts,
+    html,
+    named,
+    numbers_of,
+)
+from balancer.report.page import write_page as write
+from balancer.report.page_data import BINS_AN_OCTAVE, PageData, PhaseData, RankLoads, StepPicture, WorstStep
+from balancer.report.remarks import to_train, warnings_of
 from balancer.report.summary import PhaseSummary, RunSummary, as_range, waiting
 from balancer.report.table import (
     as_bytes,
@@ -21,46 +36,63 @@ from balancer.report.table import (
     left_out,
     why_not_relocated,
 )
-from balancer.report.text import counted, escaped
+from balancer.report.text import counted, printable
 
-__all__ = ["page", "write_page"]
+__all__ = ["page", "pipeline_section", "plot_loads", "write_page"]
 
 _MOST_IN_LEAD = 3
+_EVEN = 1.001  # imbalance ratio up to which a step is no bad one
+_FEWEST_NODES = 4  # of a heat map
+_WORTH = 0.01  # share of the time that must be waiting under any plan, for another remedy to be named
 
 LONGEST_REASONS = 1000
 """Characters that are shown of what was asked for, and of why samples were not relocated."""
 
 
-def write_page(path: str, summary: RunSummary, data: PageData, source: str) -> None:
+def write_page(path: str, summary: RunSummary, data: PageData, source: str, plan: str = "", log: str = "") -> None:
     """Write the page of a run to a file, which is there as a whole or not at all."""
-    write_document(path, page(summary, data, source))
+    write(path, page(summary, data, source, plan, log))
 
 
-def page(summary: RunSummary, data: PageData, source: str) -> str:
-    """Return the page of a run as HTML, from data of the same steps, at least one; `source` says of what."""
+def page(summary: RunSummary, data: PageData, source: str, plan: str = "", log: str = "") -> Page:
+    """Return the page of a run, from data of the same steps, at least one.
+
+    `source` says of what, `plan` and `log` are the files to go on with.
+    """
     cards = [_headline(name, phase) for name, phase in summary.phases.items()]
     footer = "Every number is recomputed from the plan and its log."
-    return document(
-        source,
-        "rank balance",
-        _lead(summary, data),
-        _about(summary, data),
-        cards + _traffic_headline(summary),
-        _sections(summary, data),
-        footer,
-    )
+    return Page(
+        source, "rank balance", _lead(summary, data), _about(summary, data), cards + _traffic_headline(summary),
+        list(_sections(summary, data, plan or "plan.parquet", log or "LOG")), footer,
+    )  # fmt: skip
+
+
+def plot_loads(data: PageData, path: str) -> None:
+    """Write the load of ranks before and after, a row a phase, to a PNG or SVG file."""
+    shown = {name: phase.profiles() for name, phase in data.phases.items() if name not in data.following}
+
+    def draw(figure: Any) -> None:
+        rows = figure.subfigures(len(shown), 1, squeeze=False)[:, 0]
+        for row, (name, both) in zip(rows, shown.items(), strict=True):
+            title = printable(name)
+            if len(shown) > 1:
+                row.suptitle(title if len(title) <= 40 else f"{title[:39]}…", parse_math=False, fontsize=11)
+            for panel, axis in zip(_pair(both), row.subplots(1, 2), strict=True):
+                panel(axis, colors=charts.ON_PAPER)
+
+    charts.plot_to_file(path, 9, 3.2 * len(shown), draw)
 
 
 def _lead(summary: RunSummary, data: PageData) -> str:
     """Return what a plan is worth in one sentence, and what it assumes."""
     phases = {name: phase for name, phase in summary.phases.items() if not phase.follows}
     if len(phases) > 1 and not summary.priced_before:
-        return f"{_lead_of_flops(summary.phases, data)}{_lead_of_phases(phases)}"
+        return _lead_of_flops(summary.phases, data) + _lead_of_phases(phases)
     assumed = "If time is proportional to cost, and what moves costs none, this plan"
     if len(phases) > 1:
         saved = 1 - summary.priced_after / summary.priced_before
         assumed = "If time is proportional to cost, in one unit for all phases, and what moves costs none, this plan"
-        return f"{assumed} makes a step take <strong>{as_percent(max(0.0, saved))} less time</strong>."
+        return html("{} makes a step take <strong>{} less time</strong>.", assumed, as_percent(max(0.0, saved)))
     phase = next(iter(phases.values()))
     saved = 1 - phase.ratio_after / phase.ratio_before
     who = "stages" if phase.num_stages else "ranks"
@@ -70,25 +102,26 @@ def _lead(summary: RunSummary, data: PageData) -> str:
     proof = "proven to be the least possible" if left == least else f"proven: at least {least} under any plan"
     if saved < 0.0005:
         return f"{assumed} saves no time: {who} wait {left} of theirs, as before ({proof})."
-    return (
-        f"{assumed} makes a step take <strong>{as_percent(saved)} less time</strong>: {who} wait "
-        f'<span class="after">{left}</span> of theirs in place of <span class="before">{waited}</span> ({proof}).'
-    )
+    return html(
+        '{} makes a step take <strong>{} less time</strong>: {} wait <span class="after">{}</span> of theirs in place '
+        'of <span class="before">{}</span> ({}).', assumed, as_percent(saved), who, left, waited, proof,
+    )  # fmt: skip
 
 
 def _lead_of_flops(phases: dict[str, PhaseSummary], data: PageData) -> str:
     """Return what a step of all phases saves where models say how many FLOPs a unit of each cost is; else nothing."""
     units = [_flops_of_unit(phase) for phase in phases.values()]
     if data.laid_out or not all(units) or any(phase.schedule is not None for phase in phases.values()):
-        return ""
+        return html("")
     before, after = (
         sum(unit * spent for unit, spent in zip(units, of, strict=True))
         for of in ([each.spent_before for each in phases.values()], [each.spent_after for each in phases.values()])
     )
     saved = max(0.0, 1 - after / before) if before else 0.0
-    return (
+    return html(
         "If time is proportional to FLOPs, phases run one after the other, and what moves costs none, this plan makes "
-        f"a step take <strong>{as_percent(saved)} less time</strong>. "
+        "a step take <strong>{} less time</strong>. ",
+        as_percent(saved),
     )
 
 
@@ -104,36 +137,41 @@ def _flops_of_unit(phase: PhaseSummary) -> int:
 def _lead_of_phases(phases: dict[str, PhaseSummary]) -> str:
     """Return what a plan is worth in every phase, where costs of phases cannot be added up."""
     most = sorted(phases.items(), key=lambda found: found[1].ratio_after / found[1].ratio_before)[:_MOST_IN_LEAD]
-    each = ", ".join(
-        f'in {named(name, 40)} <span class="after">{as_percent(waiting(phase.ratio_after))}</span> in place of '
-        f'<span class="before">{as_percent(waiting(phase.ratio_before))}</span>'
-        for name, phase in most
-    )
-    return (
-        f"With this plan ranks wait {each} of the phase's time, if that is proportional to cost. What a step saves "
-        "depends on how long each phase takes: <code>balancer simulate</code> prices it."
+    shares = [(named(name, 40), waiting(phase.ratio_after), waiting(phase.ratio_before)) for name, phase in most]
+    each = html(", ").join(
+        html('in {} <span class="after">{}</span> in place of <span class="before">{}</span>', name,
+             as_percent(after), as_percent(before))
+        for name, after, before in shares
+    )  # fmt: skip
+    return html(
+        "With this plan ranks wait {} of the phase's time, if that is proportional to cost. What a step saves depends "
+        "on how long each phase takes: <code>balancer simulate</code> prices it.",
+        each,
     )
 
 
 def _about(summary: RunSummary, data: PageData) -> str:
     shape = counted(data.num_ranks, "rank") + f" on {data.num_nodes:,} nodes" * (data.num_nodes > 1)
-    dropped = "".join(f" {escaped(line)}" for line in warnings_of(summary))
-    dropped += f" {left_out(summary)}" if summary.dropped else ""
-    dropped += "".join(f" {escaped(line)}" for line in across_lines(summary.across)) if summary.across else ""
-    before = f" {before_slots(summary).capitalize()}" if summary.in_slots else ""
-    return f"{how_many(summary)}, {shape}.{dropped}{before}"
+    said = [f"{how_many(summary)}, {shape}.", *warnings_of(summary)]
+    said += [left_out(summary)] if summary.dropped else []
+    said += across_lines(summary.across) if summary.across else []
+    said += [before_slots(summary).capitalize()] if summary.in_slots else []
+    return " ".join(said)
 
 
-def _headline(name: str, phase: PhaseSummary) -> str:
+def _before_and_after(before: str, after: str) -> str:
+    return html('<span class="before">{}</span> → <span class="after">{}</span>', before, after)
+
+
+def _headline(name: str, phase: PhaseSummary) -> Card:
     """Return the card of one phase: what waiting costs before and after."""
     before, after, bound = (
         as_percent(waiting(ratio)) for ratio in (phase.ratio_before, phase.ratio_after, phase.ratio_bound)
     )
     if phase.follows:
         words = "imbalance ratio before and after, in the pipeline with the last phase"
-        ratios = as_ratios((phase.ratio_before, phase.ratio_after))
-        big = f'<span class="before">{ratios[0]}</span> → <span class="after">{ratios[1]}</span>'
-        return card(named(name), big, words, [("items", f"{phase.items:,}")])
+        big = _before_and_after(*as_ratios((phase.ratio_before, phase.ratio_after)))
+        return Card(named(name), big, words, [("items", f"{phase.items:,}")])
     numbers = phase.as_json()
     ratios = as_ratios((phase.ratio_before, phase.ratio_after, phase.ratio_bound))
     rows = {
@@ -155,14 +193,14 @@ def _headline(name: str, phase: PhaseSummary) -> str:
         rows["pipeline stages"] = f"{phase.num_stages:,}"
     if phase.fell_back:
         rows["steps not relocated"] = f"{len(phase.fell_back):,} of {phase.steps:,}"
-    big = f'<span class="before">{before}</span> → <span class="after">{after}</span>'
     what = "of all stages' time is bubble" if phase.num_stages else "of rank-time is waiting"
     words = f"{what}, before and after; at least {bound} under any plan"
-    return card(named(name), big, words, rows.items())
+    return Card(named(name), _before_and_after(before, after), words, rows.items())
 
 
-def _traffic_headline(summary: RunSummary) -> list[str]:
+def _traffic_headline(summary: RunSummary) -> list[Card]:
     """Return the card of what moves, if there are streams or several nodes."""
+    rows: list[tuple[str, object]]
     if summary.streams:
         rows = [
             (named(name), f"{as_bytes(stream.inter_node / summary.steps)} of {as_bytes(stream.total / summary.steps)}")
@@ -181,45 +219,98 @@ def _traffic_headline(summary: RunSummary) -> list[str]:
         if phase.inter_node_bound:
             rows.append(("must cross nodes, proven", as_percent(numbers["must_cross_nodes"])))
         big, what = as_percent(numbers["crosses_nodes"]), "of all volume crosses nodes"
-    return [card("traffic", big, what, rows)]
+    return [Card("traffic", big, what, rows)]
 
 
-def _sections(summary: RunSummary, data: PageData) -> Iterator[str]:
+def _sections(summary: RunSummary, data: PageData, plan: str, log: str) -> Iterator[Section]:
     """Yield the parts below the headline."""
-    more = " Where ranks meet in micro-batches, they wait for more than these sums show." if summary.in_slots else ""
+    counted_phases = {name: phase for name, phase in data.phases.items() if name not in data.following}
+    yield _where_ranks_wait(summary, counted_phases)
+    if (picture := data.picture) is not None:
+        yield _pipelines(picture, data) if picture.pipelines else _one_step(picture, data)
+    yield Section(
+        "Step by step",
+        f"Imbalance ratio of each step: {_what_is_uneven(summary)}. Between plan and proven bound lies the gap.",
+        [_by_step(f"steps-{i}", name, phase) for i, (name, phase) in enumerate(counted_phases.items())],
+    )
+    yield _worst(counted_phases)
+    if data.num_nodes >= _FEWEST_NODES:
+        yield _between_nodes(data)
+    yield Section(
+        "How long items are",
+        "Items by length, on a logarithmic axis. The longest set what no plan can mend.",
+        [_lengths(f"lengths-{i}", name, phase) for i, (name, phase) in enumerate(data.phases.items())],
+    )
+    yield _asked(summary, data)
+    yield _assumed(summary, data)
+    yield _what_now(summary, plan, log)
+
+
+def _pair(both: Sequence[RankLoads], of_time: bool = True) -> Iterator[partial[None]]:
+    """Yield what draws loads before, and after, on one scale; `of_time` if all wait for the busiest once a step."""
+    most = max(shown.loads[0] for shown in both)
+    for shown, name in zip(both, ("as sampled", "planned"), strict=True):
+        busiest = float(shown.loads[0])
+        said = f"{as_percent(waiting(busiest))} of all time is waiting" if of_time else f"the most is {busiest:.2f}"
+        before = name == "as sampled"
+        yield partial(charts.loads, shown=shown, title=f"{name}: {said}", before=before, most=most)
+
+
+def _chart_of_pair(key: str, name: str, both: Sequence[RankLoads], of_time: bool, caption: bool, what: str) -> Chart:
+    """Return the loads of ranks, before and after."""
+    panels = [lambda figure, panel=panel: panel(figure.subplots()) for panel in _pair(both, of_time)]
+    before, after = both
+    rank = before.ranks_a_bar * np.arange(len(before.loads)) + 1
+    numbers = numbers_of({"from rank": rank.tolist(), "before": before.loads.tolist(), "after": after.loads.tolist()})
+    says = f"{what} over the mean: the busiest {before.loads[0]:.2f} before, {after.loads[0]:.2f} after; phase {name}"
+    width = 4.6 if caption else 6.0
+    return Chart(key, says, panels, numbers, named(name) if caption else "", height=2.6, width=width)
+
+
+def _where_ranks_wait(summary: RunSummary, phases: dict[str, PhaseData]) -> Section:
+    """Return the pair of charts that a reader shall see first."""
     words = (
-        "Load of each rank over the mean, ranks from the busiest to the idlest, of all full steps together. A phase "
-        f"lasts as long as its busiest rank; below its load, all others wait.{more}"
+        "Load of each rank over the mean, of all full steps together. All wait for the busiest, at the dashed line; "
+        "dotted, proven: no plan has it lower."
     )
     if summary.in_pipeline:
         words = (
             "Time of each replica's pipeline over that of the mean one without bubbles, from the longest to the "
             "shortest, of all full steps together. A step lasts as long as the longest."
         )
-    yield section(
-        "Where ranks wait",
-        words,
-        _charts(data, "profile", _of_profile, figures.profile, numbers.profile),
-    )
-    if data.picture is not None and data.picture.pipelines:
-        yield _pipelines(data.picture, data.asked_step is not None)
-    elif data.picture is not None:
-        yield _timeline(data.picture, data.asked_step is not None)
-    if data.num_nodes > 1:
-        yield _between_nodes(data)
-    yield section(
-        "Step by step",
-        f"Imbalance ratio of each step: {_what_is_uneven(summary)}. Between plan and proven bound lies the gap.",
-        _charts(data, "steps", _of_steps, figures.by_step, numbers.by_step),
-    )
-    yield _worst(data)
-    yield _asked(summary, data)
-    yield _assumed(summary, data)
-    yield section(
-        "How long items are",
-        "Items by length, on a logarithmic axis. The longest set what no plan can mend.",
-        _charts(data, "lengths", _of_lengths, figures.lengths, numbers.lengths),
-    )
+    elif summary.in_slots:
+        words += " Where ranks meet in micro-batches, they wait for more than these sums show."
+    of_time = not (summary.in_pipeline or summary.in_slots)
+    drawn = [
+        _chart_of_pair(f"profile-{i}", name, phase.profiles(), of_time, len(phases) > 1, "Load of ranks")
+        for i, (name, phase) in enumerate(phases.items())
+    ]
+    return Section("Where ranks wait", words, drawn)
+
+
+def _which(picture: StepPicture, data: PageData) -> str:
+    """Say why this step is drawn."""
+    if data.asked_step is not None:
+        return "the step asked for"
+    nearly = "" if picture.saved == data.median_saved else "nearly "
+    return f"{nearly}the median step, by what the plan saves"
+
+
+def _one_step(picture: StepPicture, data: PageData) -> Section:
+    """Return one step by rank."""
+    shown = {name: both for name, both in picture.phases.items() if name not in data.following}
+    each = max(loads.ranks_a_bar for both in shown.values() for loads in both)
+    words = f"This is {_which(picture, data)}."
+    if any(loads.cap for both in shown.values() for loads in both):
+        words += " Hatched is the one sample that costs more than a rank's fair share: its rank is the slowest " \
+                 "whatever is planned."  # fmt: skip
+    if each > 1:
+        words += f" Each bar stands for {each} ranks, and shows the busiest."
+    drawn = [
+        _chart_of_pair(f"step-{i}", name, both, True, len(shown) > 1, f"Load of ranks in step {picture.step:,}")
+        for i, (name, both) in enumerate(shown.items())
+    ]
+    return Section(f"Step {picture.step:,} by rank", words, drawn)
 
 
 def _what_is_uneven(summary: RunSummary) -> str:
@@ -231,96 +322,125 @@ def _what_is_uneven(summary: RunSummary) -> str:
     return "what it takes, as ranks meet with micro-batches, over what it would if all of them were even"
 
 
-def _of_profile(phase: PhaseData) -> str:
-    before, after = (loads[0] for loads in phase.profiles()[:2])
-    return f"Load of ranks over the mean: the busiest {before:.2f} before, {after:.2f} after"
+def _by_step(key: str, name: str, phase: PhaseData) -> Chart:
+    """Return the imbalance ratio of every step."""
+    ratios = dict(zip(("before", "after", "proven bound"), np.transpose(phase.ratios), strict=True))
+    lines = {title: Line(values, title.removeprefix("proven ")) for title, values in ratios.items()}
+    means = {title: mean_steps(values) for title, values in ratios.items()}
+    columns = {"from step": means["after"][0].tolist(), **{title: mean.tolist() for title, (*_, mean) in means.items()}}
+    worst = [float(ratios[when].max()) for when in ("before", "after")]
+    says = f"Imbalance ratio of each step: at most {worst[0]:.2f} before, {worst[1]:.2f} after; phase {name}"
+    draw = partial(charts.over_steps, lines=lines, ylabel="imbalance ratio")
+    return Chart(key, says, draw, numbers_of(columns), named(name))
 
 
-def _of_steps(phase: PhaseData) -> str:
-    worst = [max(ratio[when] for ratio in phase.ratios) for when in (0, 1)]
-    return f"Imbalance ratio of each step: at most {worst[0]:.2f} before, {worst[1]:.2f} after"
+def _lengths(key: str, name: str, phase: PhaseData) -> Chart:
+    """Return how many items have which length."""
+    there = np.flatnonzero(phase.length_counts)
+    bins = np.arange(there[0], there[-1] + 2) if len(there) else there
+    counts, edges = phase.length_counts[bins[:-1]], 2.0 ** (bins / BINS_AN_OCTAVE)
+    numbers = numbers_of({"length from": np.ceil(edges[:-1]).astype(int).tolist(), "items": counts.tolist()})
+    note = f"Left out: {phase.zeros:,} of length 0" if phase.zeros else ""
+    says = f"Number of items by length, {int(counts.sum()):,} in all; phase {name}"
+    return Chart(key, says, partial(charts.histogram, counts=counts, edges=edges), numbers, named(name), note=note)
 
 
-def _of_lengths(phase: PhaseData) -> str:
-    return f"Number of items by length, {int(phase.length_counts.sum()):,} in all"
-
-
-def _charts(
-    data: PageData,
-    kind: str,
-    description: Callable[[PhaseData], str],
-    draw: Callable[..., None],
-    behind: Callable[[PhaseData], str],
-) -> list[str]:
-    """Return a chart of one kind for each phase, with its description and its numbers."""
-    charts = []
-    for i, (name, phase) in enumerate(data.phases.items()):
-        if name in data.following and kind != "lengths":
-            continue
-        svg = svg_of(f"{kind}-{i}", partial(draw, phase=phase))
-        note = f"Left out: {phase.zeros:,} of length 0" if kind == "lengths" and phase.zeros else ""
-        words = f"{description(phase)}; phase {name}"
-        charts.append(chart(f"{kind}-{i}", named(name), words, svg, behind(phase), note))
-    return charts
-
-
-def _pipelines(picture: StepPicture, asked_for: bool) -> str:
+def _pipelines(picture: StepPicture, data: PageData) -> Section:
     """Return the section that shows the slowest pipeline of one step."""
-    which = "the step asked for" if asked_for else "the step in which the plan saves most"
     late = any(each.late.any() for each in picture.between.values())
     ahead = f" Before, encoders run ahead of the pipeline, evenly on all devices{', and generators behind it' * late}."
     words = (
-        f"This is {which}, and of its replicas the one that takes longest, before and after. Numbers are "
-        f"micro-batches, what is blank is bubble.{ahead * bool(picture.between)} Small ones first and last fill and "
-        "drain a pipeline fast."
+        f"This is {_which(picture, data)}, and of its replicas the one that takes longest, before and after. Numbers "
+        f"are micro-batches, what is blank is bubble.{ahead * bool(picture.between)} Small ones first and last fill "
+        "and drain a pipeline fast."
     )
     unit = picture.no_bubble, "time, in which the mean replica would take 1 without bubbles"
     title = f"Step {picture.step:,}: stages of one pipeline"
     return pipeline_section(title, words, picture.pipelines, unit, "tokens", picture.between)
 
 
-def _timeline(picture: StepPicture, asked_for: bool) -> str:
-    """Return the section that shows one step by rank."""
-    which = "the step asked for" if asked_for else "the step in which the plan saves most"
-    each = (
-        f" Each row stands for {picture.ranks_a_row} ranks, and shows the busiest." if picture.ranks_a_row > 1 else ""
-    )
-    svg = svg_of("timeline", lambda figure: figures.timeline(figure, picture), height=6)
-    return section(
-        f"Step {picture.step:,} by rank",
-        f"This is {which}. A phase starts when the slowest rank has ended the one before; what is blank is waiting. "
-        f"Phases are drawn in units of their own mean load.{each}",
-        [chart("timeline", "", _of_timeline(picture), svg, numbers.timeline(picture))],
-        before=keys(picture.phases),
-        tall=True,
-    )
+def pipeline_section(
+    title: str, words: str, runs: charts.Runs, unit: tuple[float, str], held: str = "",
+    between: dict[str, Between] | None = None, key: str = "pipeline",
+) -> Section:  # fmt: skip
+    """Return the section that shows a replica's stages in each of some runs.
+
+    Runs are of pipelines of equally many devices, by names that no user chose, and `between` what runs in the gaps of
+    those that have some. `unit` is what times are divided by, and what they then are; `held` what is in flight,
+    "tokens" or "bytes", of which a table tells if it is named.
+    """
+    devices, boxes = max(len(run.busy) for run in runs.values()), between or {}
+    stages = next(iter(runs.values())).forward_start.shape[1]
+    columns = [f"{way} {stage}" for way in ("forward", "backward") for stage in range(stages)]
+    starts = {name: np.concatenate([run.forward_start, run.backward_start], axis=1) for name, run in runs.items()}
+    groups = [
+        (
+            name,
+            [(f"{k}", *("" if start < 0 else f"{start / unit[0]:.3f}" for start in row)) for k, row in enumerate(of)],
+        )
+        for name, of in starts.items()
+    ]
+    ends = ", ".join(f"{name} {run.makespan / unit[0]:.4g}" for name, run in runs.items())
+    says = f"Timeline of the stages of one pipeline, which ends at: {ends}"
+    note = f"In flight is what a device holds between forwards and backwards, in {held}; the last row has the mean " \
+           "of shares and the most of any device." if held else ""  # fmt: skip
+    height = 0.7 + len(runs) * (0.5 + 0.24 * devices)
+    draw = partial(charts.gantt, runs=runs, unit=unit, between=boxes)
+    numbers = Table(("micro-batch starts", *columns), groups)
+    kinds = [("forward", charts.FORWARD), ("backward", charts.BACKWARD)]
+    kinds += [("encoders", charts.TASK)] * any((~each.late).any() for each in boxes.values())
+    kinds += [("generators", charts.LATE)] * any(each.late.any() for each in boxes.values())
+    keys = [(kind, charts.phase_variable(color)) for kind, color in kinds]
+    drawn = Chart(key, says, draw, numbers, keys=keys, note=note, height=height, width=9.5, broad=True)
+    return Section(title, words, [drawn], _in_flight(runs, boxes, held) if held else None)
 
 
-def _of_timeline(picture: StepPicture) -> str:
-    before, after = (sum(float(loads[when].max()) for loads in picture.phases.values()) for when in (0, 1))
-    return f"Timeline of one step by rank: it takes {before:.2f} before, {after:.2f} after, in units of the mean load"
+def _in_flight(runs: Mapping[str, Any], boxes: dict[str, Between], held: str) -> Table:
+    """Return bubbles, and what is held in flight, by device and in all."""
+    columns, of_devices = ["device"], [[str(device) for device in range(len(next(iter(runs.values())).busy))] + ["all"]]
+    shown = as_bytes if held == "bytes" else "{:,}".format
+    for name, run in runs.items():
+        columns += [f"bubble, {name}", f"most in flight, {name}"]
+        idle = run.idle / run.makespan if run.makespan else np.zeros(len(run.busy))
+        of_devices.append([as_percent(float(share)) for share in (*idle, run.bubble)])
+        of_devices.append([shown(int(most)) for most in (*run.in_flight, run.in_flight.max())])
+    for name, each in boxes.items():
+        columns.append(f"beside the pipeline, {name}")
+        shares = np.bincount(each.device, each.takes, len(runs[name].busy)) / max(runs[name].makespan, 1)
+        of_devices.append([as_percent(float(share)) for share in (*shares, shares.mean())])
+    return Table(columns, [("", list(zip(*of_devices, strict=True)))])
 
 
-def _between_nodes(data: PageData) -> str:
+def _between_nodes(data: PageData) -> Section:
     """Return the section of the heat map."""
     title = "What travels between nodes"
     if not data.traffic.any():
-        return section(title, "Nothing crosses nodes.")
+        return Section(title, "Nothing crosses nodes.")
+    scale, unit = _unit_of(float(data.traffic.max()), data.of_bytes)
     each = f" Each row and column stands for {data.nodes_a_row} nodes." if data.nodes_a_row > 1 else ""
-    svg = svg_of("traffic", lambda figure: figures.traffic(figure, data), height=4)
     words = f"From each node to each other, all steps together; what stays within a node is left out.{each}"
-    return section(
-        title, words, [chart("traffic", "", "Heat map of traffic between nodes", svg, numbers.traffic(data))]
-    )
+    nodes = [f"{i * data.nodes_a_row:,}" for i in range(len(data.traffic))]
+    columns = dict(zip((f"to {node}" for node in nodes), (data.traffic / scale).T.tolist(), strict=True))
+    numbers = numbers_of({f"{unit}, from node": nodes, **columns})
+    draw = partial(charts.heat_map, volumes=data.traffic / scale, nodes_a_row=data.nodes_a_row,
+                   label=f"{unit} over all steps")  # fmt: skip
+    return Section(title, words, [Chart("traffic", "Heat map of traffic between nodes", draw, numbers, height=4)])
 
 
-def _worst(data: PageData) -> str:
-    """Return the table of the most uneven steps and what caps them."""
-    columns = (
-        ("step", True), ("before", True), ("after", True), ("at best", True), ("capped by row", True), ("length", True)
-    )  # fmt: skip
+def _unit_of(largest: float, of_bytes: bool) -> tuple[float, str]:
+    """Return what volumes are divided by to be shown, and what they then are."""
+    for power, prefix, word in ((12, "T", "trillion"), (9, "G", "billion"), (6, "M", "million"), (3, "K", "thousand")):
+        if largest >= 10.0**power:
+            return 10.0**power, f"{prefix}B" if of_bytes else f"{word} elements"
+    return 1.0, "B" if of_bytes else "elements"
+
+
+def _worst(phases: dict[str, PhaseData]) -> Section:
+    """Return the table of the most uneven steps and what caps them; of those that are even enough none."""
+    columns = ("step", "before", "after", "at best", "capped by row", "length")
     worst = {
-        name: sorted(phase.worst, reverse=True) for name, phase in data.phases.items() if name not in data.following
+        name: [step for step in sorted(phase.worst, reverse=True) if step.ratio_after > _EVEN]
+        for name, phase in phases.items()
     }
     steps = [step for phase in worst.values() for step in phase]
     ratios = zip(
@@ -330,30 +450,33 @@ def _worst(data: PageData) -> str:
         strict=True,
     )
     groups = [(named(name), [_worst_row(step, next(ratios)) for step in phase]) for name, phase in worst.items()]
-    return section(
-        "The worst steps",
+    words = (
         "The steps whose plans are the most uneven: imbalance ratio before, after, and proven to be the best possible. "
         "Where one sample costs more than a rank's fair share, its rank is the slowest whatever is planned; its row in "
-        "the log, from 0, says which.",
-        after=table(columns, groups),
+        "the log, from 0, says which."
     )
+    if not steps:
+        return Section("The worst steps", f"By imbalance ratio: none over {_EVEN}.")
+    return Section("The worst steps", words, table=Table(columns, groups, empty=f"none over {_EVEN}"))
 
 
-def _asked(summary: RunSummary, data: PageData) -> str:
+def _worst_row(worst: WorstStep, ratios: tuple[str, ...]) -> tuple[str, ...]:
+    cap = ("—", "—") if worst.cap_row is None else (f"{worst.cap_row:,}", f"{worst.cap_length:,}")
+    return f"{worst.step:,}", *ratios, *cap
+
+
+def _asked(summary: RunSummary, data: PageData) -> Section:
     """Return the section that says what plans were to do, and where samples were not kept near their homes."""
-    asked = "".join(f"<li>{named(name)}: {named(words, LONGEST_REASONS)}</li>" for name, words in data.asked.items())
-    missed = "".join(
-        f"<li>{named(name)}: {named(why_not_relocated(phase), LONGEST_REASONS)}</li>"
+    said = [html("{}: {}", named(name), named(words, LONGEST_REASONS)) for name, words in data.asked.items()]
+    said += [
+        html("What could not be had, {}: {}", named(name), named(why_not_relocated(phase), LONGEST_REASONS))
         for name, phase in summary.phases.items()
         if phase.fell_back
-    )
-    after = f"<ul>{asked}</ul>"
-    if missed:
-        after += f"<p>What could not be had:</p><ul>{missed}</ul>"
-    return section("What was asked for", "Of each phase, by the plan of the first step.", after=after)
+    ]
+    return Section("What was asked for", "Of each phase, by the plan of the first step.", lines=said)
 
 
-def _assumed(summary: RunSummary, data: PageData) -> str:
+def _assumed(summary: RunSummary, data: PageData) -> Section:
     """Return the section that says what the numbers take for granted."""
     compute = [("time of a rank", "proportional to the cost of what it holds, the same on all ranks")]
     if len(data.phases) > 1:
@@ -362,10 +485,17 @@ def _assumed(summary: RunSummary, data: PageData) -> str:
     apart = f"full ones; {counted(summary.short_steps, 'short one')} apart"
     steps = [("steps", apart if summary.short_steps else "all")]
     steps.append(("weights", "a long step counts for more than a short one: ratios are of rank-time"))
-    words = "Waiting and time follow from costs alone. <code>balancer simulate</code> prices steps on a cluster."
-    return section("Assumed", words, after=facts([("Time", compute), ("Steps", steps)]))
+    words = html("Waiting and time follow from costs alone. <code>balancer simulate</code> prices steps on a cluster.")
+    return Section("Assumed", words, table=facts([("Time", compute), ("Steps", steps)]))
 
 
-def _worst_row(worst: WorstStep, ratios: tuple[str, ...]) -> tuple[str, ...]:
-    cap = ("—", "—") if worst.cap_row is None else (f"{worst.cap_row:,}", f"{worst.cap_length:,}")
-    return f"{worst.step:,}", *ratios, *cap
+def _what_now(summary: RunSummary, plan: str, log: str) -> Section:
+    """Return what to go on with: to train by the plan, to see what it gained, and to wait less still."""
+    shares = any(phase.items_volume for phase in summary.phases.values())
+    pasted = list(to_train(plan, shares))
+    measured = shlex.join(["balancer", "report", plan, "--measured", "times.csv"])
+    pasted.append(("to set what ranks then took (columns step, rank, seconds) beside what it predicts", measured))
+    if any(not phase.follows and waiting(phase.ratio_bound) > _WORTH for phase in summary.phases.values()):
+        what = "to see what helps where a plan within the step cannot; the dots are options, as the plan was made by"
+        pasted.append((what, f"{shlex.join(['balancer', 'advise', log])} ..."))
+    return Section("What now", "", pasted=[(f"{what[:1].upper()}{what[1:]}:", lines) for what, lines in pasted])

@@ -1,4 +1,4 @@
-"""What must be said beside the numbers of a run: of which steps they are not, and that there is nothing to balance."""
+"""What must be said beside the numbers of a run: of which steps they are not, and how to train by the plan."""
 
 from collections.abc import Iterator
 
@@ -31,3 +31,15 @@ def warnings_of(summary: RunSummary) -> Iterator[str]:
             yield of_phase(
                 name, "all lengths are 0, so there is nothing to balance; are these the columns that you mean?"
             )
+
+
+def to_train(plan: str, shares: bool) -> Iterator[tuple[str, str]]:
+    """Yield what for and the lines that train by a plan file, in which ranks may share samples."""
+    lines = (
+        "from balancer.executor import PlannedBatchSampler",
+        f"loader = DataLoader(dataset, batch_sampler=PlannedBatchSampler({plan!r}, rank))",
+    )
+    yield "to train by it, in place of the loader's own sampler", "\n".join(lines)
+    if shares:
+        pieces = f"balancer.load_plan({plan!r}, step=0).pieces_on_rank(rank, slot=0)"
+        yield "ranks share samples; which elements of each are whose", pieces

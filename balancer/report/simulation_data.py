@@ -2,12 +2,13 @@
 
 import heapq
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from balancer.plan.step_plan import StepPlan
-from balancer.report.page_data import MOST_ROWS, coarse
+from balancer.report.page_data import ranks_a_bar
 from balancer.simulate.step import StepTime
 from solvers.pipeline import PipelineRun
 
@@ -38,13 +39,15 @@ class SlowStep:
 
 @dataclass(frozen=True, slots=True)
 class StepBars:
-    """One step by rank: what each computes in each phase.
+    """One step by rank: what each computes in each phase, the busiest first.
 
-    Where there are many ranks, each row stands for `ranks_a_row` consecutive ones, and the busiest of them.
+    Where ranks wait after every phase, the order is each phase's own. Where there are many ranks, each row stands for
+    `ranks_a_row` neighbours, and the busiest of them.
     """
 
     ranks_a_row: int
     phases: dict[str, Floats]  # float64[rows]: seconds
+    starts: dict[str, Floats | float]  # of each phase, on each of the rows or on all
     ends: dict[str, float]  # when a phase is over on all ranks, if ranks wait after each; else empty
     compute_end: float  # when all is computed, and in `seconds` exchanges are over too
     seconds: float
@@ -78,22 +81,19 @@ class SimulationData:
 
     def _drawn(self, step: StepTime) -> StepBars:
         by_phase = {name: phase.rank_seconds for name, phase in step.phases.items()}
-        num_ranks = len(next(iter(by_phase.values())))
-        ends: dict[str, float] = {}
-        if self.waits == "phase":
-            end = 0.0
-            for name, phase in step.phases.items():
-                end += phase.compute_s + phase.waiting_s
-                ends[name] = end
-            rows = {name: coarse(each, MOST_ROWS) for name, each in by_phase.items()}
-        else:  # of neighbours, the rank that is busy longest over all phases
-            total = np.sum(list(by_phase.values()), axis=0)
-            starts = np.arange(0, num_ranks, -(-num_ranks // MOST_ROWS))
-            busiest = [
-                first + int(np.argmax(part)) for first, part in zip(starts, np.split(total, starts[1:]), strict=True)
-            ]
-            rows = {name: each[busiest] for name, each in by_phase.items()}
-        return StepBars(-(-num_ranks // MOST_ROWS), rows, ends, step.compute_s + step.waiting_s, step.seconds)
+        busiest_first = np.argsort(-np.sum(list(by_phase.values()), axis=0), kind="stable")
+        width = ranks_a_bar(len(busiest_first))
+        rows, ends, starts = dict[str, Floats](), dict[str, float](), dict[str, Floats | float]()
+        start: Any = 0.0
+        for name, phase in step.phases.items():
+            order = np.argsort(-by_phase[name], kind="stable") if self.waits == "phase" else busiest_first
+            rows[name], starts[name] = by_phase[name][order][::width], start
+            if self.waits == "phase":
+                start += phase.compute_s + phase.waiting_s
+                ends[name] = start
+            else:
+                start = start + rows[name]
+        return StepBars(width, rows, starts, ends, step.compute_s + step.waiting_s, step.seconds)
 
 
 def _slow_step(strategy: str, number: int, plan: StepPlan, step: StepTime) -> SlowStep:

@@ -2,24 +2,39 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from balancer.cost import parse_cost
 from balancer.cost.throughput import SaturatingThroughput
 from balancer.offline.settings import LogSettings
-from balancer.report import numbers
-from balancer.report import simulation_figures as figures
-from balancer.report.canvas import svg_of
-from balancer.report.page_data import MOST_ROWS
-from balancer.report.pipeline_figure import pipeline_section
+from balancer.report import charts
+from balancer.report.charts import Bar, Line, mean_steps
+from balancer.report.page import (
+    Card,
+    Chart,
+    Page,
+    Section,
+    Table,
+    as_cell,
+    facts,
+    html,
+    keys_of_phases,
+    named,
+    numbers_of,
+)
+from balancer.report.page import write_page as write
+from balancer.report.page_data import MOST_BARS
+from balancer.report.plan_page import pipeline_section
 from balancer.report.simulation_data import SimulationData, SlowStep
-from balancer.report.skeleton import card, chart, document, facts, keys, named, section, table, write_document
 from balancer.report.summary import as_range
 from balancer.report.table import as_bytes, as_percent
-from balancer.report.text import counted, escaped
+from balancer.report.text import counted
 from balancer.simulate import Cluster, PhaseModel, Simulation
 from balancer.simulate.run import StrategyTotals
 
-__all__ = ["Assumptions", "simulation_page", "write_simulation_page"]
+__all__ = ["Assumptions", "as_seconds", "plot_split", "simulation_page", "time_split", "write_simulation_page"]
+
+Totals = Mapping[str, StrategyTotals]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +57,49 @@ def write_simulation_page(
     path: str, found: Simulation, data: SimulationData, assumed: Assumptions, source: str
 ) -> None:
     """Write the page of a simulation to a file, which is there as a whole or not at all."""
-    write_document(path, simulation_page(found, data, assumed, source))
+    write(path, simulation_page(found, data, assumed, source))
 
 
-def simulation_page(found: Simulation, data: SimulationData, assumed: Assumptions, source: str) -> str:
-    """Return the page of a simulation as HTML, from data of the same steps, at least one; `source` says of what."""
+def simulation_page(found: Simulation, data: SimulationData, assumed: Assumptions, source: str) -> Page:
+    """Return the page of a simulation, from data of the same steps, at least one; `source` says of what."""
     first, base = next(iter(found.strategies.items()))
     cards = [_headline(name, run, first, base, data) for name, run in found.strategies.items()]
     footer = "A prediction from lengths, shapes and data sheets by the assumptions above, not a measurement."
-    return document(
-        source,
-        "predicted step time",
-        _lead(found),
-        _about(found, assumed),
-        cards,
-        _sections(found, data, assumed),
-        footer,
-    )
+    sections = list(_sections(found, data, assumed))
+    return Page(source, "predicted step time", _lead(found), _about(found, assumed), cards, sections, footer)
+
+
+def plot_split(totals: Totals, path: str) -> None:
+    """Write what a step's seconds are spent on, a bar a strategy, to a PNG or SVG file."""
+    draw = time_split(totals, charts.ON_PAPER)
+    charts.plot_to_file(path, 7, 1.3 + 0.45 * len(totals), draw)
+
+
+def time_split(totals: Totals, colors: charts.Colors = charts.IN_PAGE) -> partial[None]:
+    """Return what draws what a step's seconds are spent on, with the standard deviation over steps."""
+    parts = [Bar(values, *look) for values, look in zip(_split(totals).values(), _LOOK_OF_SPLIT, strict=True)]
+    spread = [run.deviation_s for run in totals.values()]
+    ends = [f"{run.seconds / run.steps:.3g} ± {run.deviation_s:.2g}" for run in totals.values()]
+    return partial(charts.bars, names=_plain_names(totals), parts=parts, xlabel="seconds a step, ± standard deviation",
+                   ends=ends, spread=spread, colors=colors)  # fmt: skip
+
+
+_LOOK_OF_SPLIT = (("after", "compute"), ("before", "waiting", "//"), ("faint", "exchange"))
+
+
+def _split(totals: Totals) -> dict[str, list[float]]:
+    return {
+        f"{name}, s": [getattr(run, f"{name}_s") / run.steps for run in totals.values()]
+        for name in ("compute", "waiting", "exchange")
+    }
+
+
+def _plain_names(names: Iterable[str]) -> list[str]:
+    return [_plain(name) for name in names]
+
+
+def _of_strategies(totals: Totals, columns: Mapping[str, Sequence[float]]) -> Table:
+    return numbers_of({"strategy": _plain_names(totals), **columns}, ["strategy"])
 
 
 def as_seconds(value: float) -> str:
@@ -70,7 +111,7 @@ def as_seconds(value: float) -> str:
     return "0 s" if value == 0 else f"{value:.1e} s"
 
 
-def _of_same_batches(totals: Mapping[str, StrategyTotals]) -> list[str]:
+def _of_same_batches(totals: Totals) -> list[str]:
     """Return the strategies that see the batches as they come, if there are any."""
     return [name for name in totals if name != "sorted_batches"] or list(totals)
 
@@ -83,15 +124,15 @@ def _lead(found: Simulation) -> str:
     run = totals[best]
     step, mfu = as_seconds(run.seconds / run.steps), as_percent(run.mfu)
     if len(alike) == 1:
-        return f"By this prediction a step takes <strong>{step}</strong>, at an MFU of {mfu}."
+        return html("By this prediction a step takes <strong>{}</strong>, at an MFU of {}.", step, mfu)
     faster = run.samples_per_s / first.samples_per_s if first.samples_per_s else 1.0
     if faster < 1.0005:
         return f"By this prediction nothing is faster than {_plain(alike[0])}: {step} a step, at an MFU of {mfu}."
-    return (
-        f"By this prediction the same GPUs train <strong>{faster:.2f} times as fast</strong>: a step takes "
-        f'<span class="after">{step}</span> {_plain(best)}, in place of '
-        f'<span class="before">{as_seconds(first.seconds / first.steps)}</span> {_plain(alike[0])}.'
-    )
+    return html(
+        "By this prediction the same GPUs train <strong>{:.2f} times as fast</strong>: a step takes "
+        '<span class="after">{}</span> {}, in place of <span class="before">{}</span> {}.', faster, step, _plain(best),
+        as_seconds(first.seconds / first.steps), _plain(alike[0]),
+    )  # fmt: skip
 
 
 def _about(found: Simulation, assumed: Assumptions) -> str:
@@ -99,12 +140,11 @@ def _about(found: Simulation, assumed: Assumptions) -> str:
     num_ranks = settings.setup.topology.num_ranks
     again = f"; the log's {found.rows:,} rows were read {found.passes:.3g} times" if found.passes > 1 else ""
     each = f" of {size} GPUs" if size > 1 else ""
-    return (
-        f"{counted(found.steps, 'step')} by each strategy{again}. "
-        f"{counted(num_ranks * size, 'GPU')} ({named(assumed.cluster_name)}), "
-        f"{counted(num_ranks, 'rank')}{each}, {_drawn(settings)}. "
-        "± is the standard deviation over steps."
-    )
+    return html(
+        "{} by each strategy{}. {} ({}), {}{}, {}. ± is the standard deviation over steps.",
+        counted(found.steps, "step"), again, counted(num_ranks * size, "GPU"), named(assumed.cluster_name),
+        counted(num_ranks, "rank"), each, _drawn(settings),
+    )  # fmt: skip
 
 
 def _drawn(settings: LogSettings) -> str:
@@ -114,7 +154,7 @@ def _drawn(settings: LogSettings) -> str:
     return "steps cut by tokens"
 
 
-def _headline(name: str, run: StrategyTotals, first: str, base: StrategyTotals, data: SimulationData) -> str:
+def _headline(name: str, run: StrategyTotals, first: str, base: StrategyTotals, data: SimulationData) -> Card:
     """Return the card of a strategy: its throughput beside the first one's, and MFU."""
     mean = run.seconds / run.steps
     rows = [
@@ -130,60 +170,80 @@ def _headline(name: str, run: StrategyTotals, first: str, base: StrategyTotals, 
     faster = run.samples_per_s / base.samples_per_s if base.samples_per_s else 1.0
     words = "the throughput that others are compared with"
     if len(data.seconds) == 1:
-        return card(_plain(name), rows[0][1], "MFU: useful FLOPs over what the GPUs could do in that time", rows[1:])
+        return Card(_plain(name), rows[0][1], "MFU: useful FLOPs over what the GPUs could do in that time", rows[1:])
     if name != first:
         words = f"the throughput of {_plain(first)}"
         same_batches = "sorted_batches" not in (name, first)
         ratios = [a / b for a, b in zip(data.seconds[first], data.seconds[name], strict=True) if b]
         if same_batches and len(ratios) > 1:
             rows.insert(0, ("step by step", f"{min(ratios):.2f} to {max(ratios):.2f} ×"))
-    return card(_plain(name), f"{faster:.2f} ×", words, rows)
+    return Card(_plain(name), f"{faster:.2f} ×", words, rows)
 
 
 def _plain(strategy: str) -> str:
     return strategy.replace("_", " ")
 
 
-def _sections(found: Simulation, data: SimulationData, assumed: Assumptions) -> Iterator[str]:
+def _sections(found: Simulation, data: SimulationData, assumed: Assumptions) -> Iterator[Section]:
     """Yield the parts below the headline."""
-    totals = found.strategies
-    phases = list(next(iter(totals.values())).phases)
-    height = 1.2 + 0.34 * len(totals)
-    split = svg_of("split", lambda figure: figures.time_split(figure, totals), height)
-    described = f"Seconds of a step by strategy, of compute, waiting and exchange: {_steps_of(totals)}"
-    charts = [chart("split", "", described, split, numbers.split(totals))]
-    words = (
-        "A step is the mean of what ranks compute, what they wait for the slowest, and what of the exchanges is not "
-        "hidden."
-    )
-    if data.waits == "phase" and len(phases) > 1 and not data.pipelines:
-        each = svg_of("waiting", lambda figure: figures.waiting_by_phase(figure, totals), height)
-        charts.append(chart("waiting", keys(phases), "Waiting by phase and strategy", each, numbers.waiting(totals)))
-        words += " Ranks wait after every phase: the second chart says in which."
-    yield section("Where the time goes", words + _other_batches(found), charts)
+    phases = list(next(iter(found.strategies.values())).phases)
+    yield _where_time_goes(found, data, phases)
     if data.pipelines:
         yield _pipelines(data)
     elif data.bars:
         yield _timeline(data, phases)
-    each = svg_of("steps", lambda figure: figures.steps(figure, data.seconds))
-    described = f"Seconds of every step by strategy; on average {_steps_of(totals)}"
-    words = f"Seconds of each step; the numbers above are the mean of {counted(found.steps, 'step')}."
-    yield section("Step by step", words, [chart("steps", "", described, each, numbers.seconds_by_step(data.seconds))])
-    yield _memory(totals, phases, assumed, height)
+    yield _step_by_step(found, data)
+    yield _memory(found.strategies, phases, assumed)
     yield _slow(found, data)
-    yield _exchanges(totals)
+    yield _exchanges(found.strategies)
     yield _assumptions(found, assumed)
 
 
-def _steps_of(totals: Mapping[str, StrategyTotals]) -> str:
+def _where_time_goes(found: Simulation, data: SimulationData, phases: Sequence[str]) -> Section:
+    totals, height = found.strategies, _height(found.strategies)
+    words = (
+        "A step is the mean of what ranks compute, what they wait for the slowest, and what of the exchanges is not "
+        "hidden."
+    )
+    says = f"Seconds of a step by strategy, of compute, waiting and exchange: {_steps_of(totals)}"
+    numbers = _of_strategies(totals, {**_split(totals), "±, s": [run.deviation_s for run in totals.values()]})
+    drawn = [Chart("split", says, time_split(totals), numbers, height=height)]
+    if data.waits == "phase" and len(phases) > 1 and not data.pipelines:
+        waits = [[run.phases[name].waiting_s / run.steps for run in totals.values()] for name in phases]
+        draw = partial(charts.bars, names=_plain_names(totals), parts=[Bar(each, i) for i, each in enumerate(waits)],
+                       xlabel="seconds of waiting in a step, mean of ranks")  # fmt: skip
+        numbers = _of_strategies(totals, {html("{}, s", named(name, 40)): waits[i] for i, name in enumerate(phases)})
+        says, keys = "Waiting by phase and strategy", keys_of_phases(phases)
+        drawn.append(Chart("waiting", says, draw, numbers, keys=keys, height=height))
+        words += " Ranks wait after every phase: the second chart says in which."
+    others = " Sorted batches has other batches than the rest." if "sorted_batches" in totals else ""
+    return Section("Where the time goes", words + others, drawn)
+
+
+def _height(totals: Totals) -> float:
+    """Return inches of a chart with a bar a strategy."""
+    return 1.2 + 0.34 * len(totals)
+
+
+def _step_by_step(found: Simulation, data: SimulationData) -> Section:
+    alike = _of_same_batches(found.strategies)
+    best = max(alike, key=lambda name: found.strategies[name].samples_per_s)
+    of = {name: i for i, name in enumerate(data.seconds)} | {alike[0]: "before"} | {best: "after"}
+    lines = {_plain(name): Line(seconds, of[name]) for name, seconds in data.seconds.items()}
+    means = {name: mean_steps(line.values) for name, line in lines.items()}
+    columns = {"from step": next(iter(means.values()))[0].tolist()}
+    columns |= {f"{name}, s": mean.tolist() for name, (*_, mean) in means.items()}
+    draw = partial(charts.over_steps, lines=lines, ylabel="seconds", least=0.0)
+    says = f"Seconds of every step by strategy; on average {_steps_of(found.strategies)}"
+    words = f"Seconds of each step; the numbers above are the mean of {counted(found.steps, 'step')}."
+    return Section("Step by step", words, [Chart("steps", says, draw, numbers_of(columns))])
+
+
+def _steps_of(totals: Totals) -> str:
     return ", ".join(f"{_plain(name)} {as_seconds(run.seconds / run.steps)}" for name, run in totals.items())
 
 
-def _other_batches(found: Simulation) -> str:
-    return " Sorted batches has other batches than the rest." if "sorted_batches" in found.strategies else ""
-
-
-def _pipelines(data: SimulationData) -> str:
+def _pipelines(data: SimulationData) -> Section:
     """Return the section that shows the slowest pipeline of one step by each strategy."""
     runs = {name: run for name, run in data.pipelines.items() if name != "sorted_batches"} or data.pipelines
     words = (
@@ -196,31 +256,46 @@ def _pipelines(data: SimulationData) -> str:
     )
 
 
-def _timeline(data: SimulationData, phases: Sequence[str]) -> str:
+def _timeline(data: SimulationData, phases: Sequence[str]) -> Section:
     """Return the section that shows one step by rank."""
     bars = {name: step for name, step in data.bars.items() if name != "sorted_batches"} or data.bars
     each = next(iter(bars.values())).ranks_a_row
     many = f" Each row stands for {each} ranks, and shows the busiest." if each > 1 else ""
-    met = "each phase starts when the slowest rank has ended the one before" if data.waits == "phase" else (
-        "ranks wait for each other once, at its end"
-    )  # fmt: skip
-    svg = svg_of("timeline", lambda figure: figures.timeline(figure, bars), height=0.7 + 1.4 * len(bars))
+    met = "each phase starts when the slowest rank has ended the one before, and has an order of its own"
+    if data.waits != "phase":
+        met = "ranks wait for each other once, at its end"
     words = (
-        f"The same samples by each strategy; {met}. What is blank is waiting, grey is exchange that is not hidden."
-        f"{many} This is one step of many, not picked for what it shows; --step draws another."
+        f"The same samples by each strategy, the busiest rank first; {met}. What is blank is waiting, grey is exchange "
+        f"that is not hidden.{many} This is one step of many, not picked for what it shows; --step draws another."
     )
     ends = ", ".join(f"{_plain(name)} {as_seconds(step.seconds)}" for name, step in bars.items())
-    described = f"Timeline of one step by rank, a panel a strategy, which takes: {ends}"
-    drawn = [chart("timeline", "", described, svg, numbers.bars_by_rank(bars))]
-    return section(f"Step {data.drawn_step:,} by rank", words, drawn, before=keys(phases), tall=True)
+    says = f"Timeline of one step by rank, a panel a strategy, which takes: {ends}"
+    titled = {f"{_plain(name)}: {step.seconds:.3g} s": step for name, step in bars.items()}
+    rows = len(next(iter(next(iter(bars.values())).phases.values())))
+    columns: dict[str, list[float]] = {
+        html("{}: {}, s", _plain(name), named(phase, 40)): seconds.tolist()
+        for name, step in bars.items()
+        for phase, seconds in step.phases.items()
+    }
+    numbers = numbers_of({"from rank": range(1, rows * each + 1, each), **columns})
+    draw, keys, height = partial(charts.timeline, steps=titled), keys_of_phases(phases), 0.7 + 1.4 * len(bars)
+    drawn = Chart("timeline", says, draw, numbers, keys=keys, height=height)
+    return Section(f"Step {data.drawn_step:,} by rank", words, [drawn], tall=True)
 
 
-def _memory(totals: Mapping[str, StrategyTotals], phases: Sequence[str], assumed: Assumptions, height: float) -> str:
+def _memory(totals: Totals, phases: Sequence[str], assumed: Assumptions) -> Section:
     """Return the section of what ranks hold."""
-    size = assumed.cluster.memory_bytes
-    svg = svg_of("memory", lambda figure: figures.memory(figure, totals, size), height)
-    columns = [("strategy", False), *((named(name, 40), True) for name in phases)]
-    rows = [[_plain(name), *(f"{run.phases[phase].peak_tokens:,}" for phase in phases)] for name, run in totals.items()]
+    size, height = assumed.cluster.memory_bytes, _height(totals)
+    held = [run.activation_bytes / 2**30 for run in totals.values()]
+    draw = partial(
+        charts.bars, names=_plain_names(totals), parts=[Bar(held, "after")], ends=list(map(as_cell, held)),
+        xlabel="GiB of activations on a GPU, at most", limit=("memory of a GPU", size / 2**30),
+    )  # fmt: skip
+    says = "Activations of the fullest GPU by strategy"
+    drawn = Chart("memory", says, draw, _of_strategies(totals, {"GiB": held}), height=height)
+    tokens: dict[str, Sequence[float]] = {
+        named(phase, 40): [run.phases[phase].peak_tokens for run in totals.values()] for phase in phases
+    }
     over = [_plain(name) for name, run in totals.items() if run.activation_bytes > size]
     which = "every strategy" if len(over) == len(totals) else ", ".join(over)
     warning = (
@@ -228,37 +303,32 @@ def _memory(totals: Mapping[str, StrategyTotals], phases: Sequence[str], assumed
         if over
         else " Weights, gradients and the optimizer's state come on top of it."
     )
-    return section(
-        "What a rank holds",
+    words = (
         "The most activations on any GPU in any step, estimated, and below, the most elements that any rank holds of a "
-        f"phase at a time, padding included{_in_micro_batches(assumed)}.{warning}",
-        [chart("memory", "", "Activations of the fullest GPU by strategy", svg, numbers.memory(totals))],
-        after=table(columns, [("", rows)]),
+        f"phase at a time, padding included{_in_micro_batches(assumed)}.{warning}"
     )
+    return Section("What a rank holds", words, [drawn], table=_of_strategies(totals, tokens))
 
 
 def _in_micro_batches(assumed: Assumptions) -> str:
     return ", in a micro-batch" if assumed.settings.setup.settings.cut.in_words() else ""
 
 
-def _slow(found: Simulation, data: SimulationData) -> str:
+def _slow(found: Simulation, data: SimulationData) -> Section:
     """Return the table of the slowest steps, and what caps them."""
     names = list(found.strategies)
     best = max(_of_same_batches(found.strategies), key=lambda name: found.strategies[name].samples_per_s)
-    columns = (
-        ("step", True), ("seconds", True), ("waiting", True), ("most in", False), ("capped by row", True),
-        ("length", True),
-    )  # fmt: skip
+    columns = ("step", "seconds", "waiting", "most in", "capped by row", "length")
     groups = [
         (_plain(name), [_slow_row(slow, found.rows) for slow in sorted(data.slow[name], reverse=True)])
         for name in dict.fromkeys((names[0], best))
     ]
-    return section(
+    return Section(
         "What caps it",
         "The slowest steps, what of them ranks wait on average, and in which phase most. Where one sample costs more "
         "than a rank's fair share of that phase, its rank is the slowest whatever is planned; its row in the log, from "
         "0, says which.",
-        after=table(columns, groups),
+        table=Table(columns, groups, ["most in"]),
     )
 
 
@@ -268,36 +338,37 @@ def _slow_row(slow: SlowStep, rows: int) -> tuple[str, ...]:
     return f"{slow.step:,}", f"{slow.seconds:.3g}", f"{slow.waiting_s:.3g}", named(slow.phase, 40), row, length
 
 
-def _exchanges(totals: Mapping[str, StrategyTotals]) -> str:
+def _exchanges(totals: Totals) -> Section:
     """Return the table of what exchanges move."""
-    columns = (("strategy", False), ("not hidden", True), ("across nodes", True), ("within nodes", True))
+    columns = ("strategy", "not hidden", "across nodes", "within nodes")
     rows = []
     for name, run in totals.items():
         moved = [sum(stream[i] for stream in run.streams.values()) / run.steps for i in (1, 2)]
         rows.append((_plain(name), as_seconds(run.exchange_s / run.steps), *map(as_bytes, moved)))
     words = "A step's mean, of all ranks and streams together: inputs there, outputs there and their gradients back."
-    return section("What is exchanged", words, after=table(columns, [("", rows)]))
+    return Section("What is exchanged", words, table=Table(columns, [("", rows)], ["strategy"]))
 
 
-def _assumptions(found: Simulation, assumed: Assumptions) -> str:
+def _assumptions(found: Simulation, assumed: Assumptions) -> Section:
     """Return the table of what all this stands on."""
     groups = [
         *((named(name), _of_phase(name, assumed)) for name in assumed.models),
-        (f"cluster {named(assumed.cluster_name)}", _of_cluster(assumed.cluster)),
+        (html("cluster {}", named(assumed.cluster_name)), _of_cluster(assumed.cluster)),
         ("a step", _of_step(found, assumed)),
     ]
-    return section(
+    return Section(
         "What is assumed",
         "Not in the time: collectives of gradients and parameters, the optimizer, planning, data loading, stragglers, "
         "congestion. They are the same for all strategies, or nearly so: real ratios are nearer to 1 and MFU is lower.",
-        after=facts(groups),
+        table=facts(groups),
     )
 
 
 def _of_phase(name: str, assumed: Assumptions) -> Iterable[tuple[str, str]]:
     model = assumed.models[name]
     phase = next(phase for phase in assumed.settings.setup.phases if phase.name == name)
-    yield "model", f"{named(assumed.model_names[name])}, {assumed.parameters[name] / 1e9:,.3g} billion parameters"
+    billions = f"{assumed.parameters[name] / 1e9:,.3g} billion parameters"
+    yield "model", html("{}, {}", named(assumed.model_names[name]), billions)
     yield "length", named(phase.items)
     areas = ((factor, f" {area}(l)") for area, factor in model.useful.areas)
     terms = ((model.useful.constant, ""), (model.useful.a, " l"), (model.useful.b, " l²"), *areas)
@@ -324,16 +395,16 @@ def _of_cluster(cluster: Cluster) -> Iterable[tuple[str, str]]:
     ):
         yield name, f"{bandwidth / 1e9:,.4g} GB/s a GPU and direction, {as_seconds(latency)} a message"
     if cluster.source:
-        yield "source", f"{named(cluster.source, 400)}; latencies are assumed"
+        yield "source", html("{}; latencies are assumed", named(cluster.source, 400))
 
 
 def _of_step(found: Simulation, assumed: Assumptions) -> Iterable[tuple[str, str]]:
     settings, plan = assumed.settings, assumed.settings.setup.settings
     cut = plan.cut
     size = f"{settings.samples_per_step:,}" if settings.samples_per_step else "as many as its tokens hold"
-    yield "samples", f"{size}, {escaped(settings.home)} on ranks before"
+    yield "samples", f"{size}, {settings.home} on ranks before"
     yield "steps", f"{found.steps:,}, all full; the log's {found.rows:,} rows {found.passes:.3g} times over"
-    yield "planned with", escaped(f"method {plan.method}, placement {plan.placement}, eps {plan.eps}")
+    yield "planned with", f"method {plan.method}, placement {plan.placement}, eps {plan.eps}"
     yield "ranks wait", f"once a {assumed.waits}"
     yield (
         "exchanges",
@@ -342,9 +413,9 @@ def _of_step(found: Simulation, assumed: Assumptions) -> Iterable[tuple[str, str
     )
     yield "activations", "recomputed for the backward pass" if assumed.checkpointing else "kept"
     if words := cut.in_words():
-        yield "slots", escaped(words)
+        yield "slots", words
         if len(settings.setup.phases) > 1:
             each, early = "an item in the micro-batch of its sample", "all items before the first micro-batch"
             yield "encoders compute", each if cut.encoders == "slot" else early
-    if settings.setup.topology.num_ranks > MOST_ROWS:
+    if settings.setup.topology.num_ranks > MOST_BARS:
         yield "charts", "take ranks and steps together; no mark stands for one sample"

@@ -35,7 +35,7 @@ def run_of(plans, step=None):
 def plans_of(names=("vision", "llm"), steps=3, ranks=8, samples=6, seed=0):
     """Plan a few steps whose phases have these names."""
     rng = np.random.default_rng(seed)
-    topology = balancer.Topology.uniform(ranks, 4)
+    topology = balancer.Topology.uniform(ranks, ranks // 4)
     phases = [balancer.Phase(name, f"c{i}") for i, name in enumerate(names)]
     plans = []
     for _ in range(steps):

@@ -11,13 +11,17 @@ from seen_page import Seen, assert_needs_nothing_outside, assert_same_but_names
 
 import balancer
 from balancer.cost import parse_cost
-from balancer.report.page_data import MOST_NODES, MOST_POINTS, MOST_ROWS, MOST_WORST
+from balancer.report.page_data import MOST_BARS, MOST_NODES, MOST_WORST
 
 pytest.importorskip("matplotlib")
 
-from balancer.report import figures, plan_page
-from balancer.report.plan_page import page
+from balancer.report import charts, plan_page
+from balancer.report import page as page_module
 from balancer.report.table import as_percent, why_not_relocated
+
+
+def page(*run):
+    return str(plan_page.page(*run))
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +46,9 @@ def test_ids_are_unique_and_references_lead_somewhere(made):
 
 def test_every_chart_is_there(made):
     charts = {attributes["id"] for tag, attributes in Seen(made).tags if tag == "figure"}
-    each = {f"{kind}-{i}" for kind in ("profile", "steps", "lengths") for i in range(2)}
-    assert charts == each | {"timeline", "traffic"}
-    assert sum(tag == "svg" for tag, _ in Seen(made).tags) == len(charts)
+    each = {f"{kind}-{i}" for kind in ("profile", "step", "steps", "lengths") for i in range(2)}
+    assert charts == each | {"traffic"}
+    assert sum(tag == "svg" for tag, _ in Seen(made).tags) == len(charts) + 4  # before and after, each on its own
     described = [a["aria-label"] for tag, a in Seen(made).tags if a.get("role") == "img"]
     assert len(described) == len(charts)
     assert not re.search(r"#0101", made)  # every mark has become a variable, so that charts suit the dark
@@ -53,7 +57,7 @@ def test_every_chart_is_there(made):
 @pytest.mark.parametrize("octaves", [0.25, 0.5, 1, 2, 3, 5, 8, 12, 20, 40])
 @pytest.mark.parametrize("least", [1, 2**1.5, 7, 256, 300, 9_000, 999_999, 1_200_000])
 def test_labels_of_lengths_do_not_meet(least, octaves):
-    ticks, labels = figures.log_ticks(least, least * 2**octaves)
+    ticks, labels = charts.log_ticks(least, least * 2**octaves)
     assert ticks
     assert least <= min(ticks) <= max(ticks) <= least * 2**octaves
     inches = 3.7 * np.diff(np.log2(ticks)) / (1.1 * octaves)  # of a chart, with margins
@@ -68,7 +72,7 @@ def test_one_of_a_kind_is_told_in_the_singular():
 
 
 def test_no_heat_map_of_nothing():
-    topology = balancer.Topology.uniform(4, 2)
+    topology = balancer.Topology.uniform(4, 1)
     plan = balancer.orchestrate({"a": [3, 3, 3, 3], "b": [1, 1, 1, 1]}, {"a": "a", "b": "b"}, topology)
     seen = Seen(page(*run_of([plan]), "even"))
     assert "Nothing crosses nodes." in seen.text
@@ -115,13 +119,13 @@ def test_names_of_phases_are_text(tmp_path):
         assert sum(piece.startswith(shown(name)) for piece in seen.text) >= 6  # cards, charts, table
         drawings = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
         assert not [svg for svg in drawings if name[:20] in html.unescape(svg)]
-    figures.plot_loads(data, str(tmp_path / "loads.svg"))
-    figures.plot_loads(data, str(tmp_path / "loads.png"))
+    plan_page.plot_loads(data, str(tmp_path / "loads.svg"))
+    plan_page.plot_loads(data, str(tmp_path / "loads.png"))
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_of_files_are_text(name, monkeypatch):
-    monkeypatch.setattr(plan_page, "svg_of", lambda *_, **__: "<svg></svg>")
+    monkeypatch.setattr(page_module, "svg_of", lambda *_, **__: "<svg></svg>")
     run = run_of(plans_of(steps=1))
     seen = Seen(page(*run, name))
     assert_same_but_names(seen, Seen(page(*run, "plan")))
@@ -151,7 +155,7 @@ def test_data_against_loops():
     plans = plans_of()
     _, data = run_of(plans)
     node = plans[0].topology.node_of_rank
-    moved = np.zeros((2, 2))
+    moved = np.zeros((4, 4))
     for plan in plans:
         for stream in plan.streams.values():
             for source, target, volume in zip(
@@ -180,9 +184,9 @@ def test_chart_and_card_show_one_average():
     """That in which a long step counts for more."""
     summary, data = run_of(plans_of())
     for name, phase in summary.phases.items():
-        before, after, bound = data.phases[name].profiles()
-        assert (before[0], after[0]) == pytest.approx((phase.ratio_before, phase.ratio_after))
-        assert bound == pytest.approx(phase.ratio_bound)
+        before, after = data.phases[name].profiles()
+        assert (before.loads[0], after.loads[0]) == pytest.approx((phase.ratio_before, phase.ratio_after))
+        assert after.bound == pytest.approx(phase.ratio_bound)
 
 
 def test_a_step_is_priced_in_flops_where_models_say_what_a_unit_is():
@@ -222,17 +226,41 @@ def test_a_headline_says_what_it_assumes(made):
         assert "proportional to the cost" in text
 
 
-def test_the_step_drawn_is_the_one_asked_for_or_saves_most():
-    plans = plans_of(steps=4)
-    saved = [
-        sum(plan[name].home_imbalance_ratio - plan[name].imbalance_ratio for name in plan.phases) for plan in plans
-    ]
-    assert run_of(plans)[1].picture.step == int(np.argmax(saved))
+def test_the_step_drawn_is_the_one_asked_for_or_the_median_one():
+    plans = plans_of(steps=41, ranks=4)
+    saved = [sum(plan[name].home_imbalance_ratio - plan[name].imbalance_ratio for name in plan.phases)
+             for plan in plans]  # fmt: skip
+    picture = run_of(plans)[1].picture
+    assert sorted(saved).index(picture.saved) in range(18, 23)  # of 41, held near the median as it was when they came
+    assert run_of(plans[:9])[1].picture.saved == sorted(saved[:9])[4]
     picture = run_of(plans, step=2)[1].picture
     assert picture.step == 2
-    before, after = picture.phases["llm"]
-    assert np.allclose(before * plans[2]["llm"].home_loads.mean(), plans[2]["llm"].home_loads)
-    assert np.allclose(after * plans[2]["llm"].loads.mean(), plans[2]["llm"].loads)
+    for drawn, loads in zip(picture.phases["llm"], (plans[2]["llm"].home_loads, plans[2]["llm"].loads), strict=True):
+        assert np.allclose(drawn.loads * loads.mean(), np.sort(loads)[::-1])
+
+
+def test_the_sample_that_caps_a_step_is_marked_on_its_rank():
+    plan = balancer.balance([2, 2, 40, 3, 1, 2], 3, placement="any", home_rank=[0, 0, 1, 1, 2, 2])
+    _, data = run_of([plan])
+    for drawn, loads in zip(data.picture.phases["all"], (plan.home_loads, plan.loads), strict=True):
+        assert drawn.cap * loads.mean() == pytest.approx(40)
+        assert drawn.cap_bar == 0
+    assert "Hatched" in page(*run_of([plan]), "capped")
+    assert "Hatched" not in page(*run_of(plans_of(steps=1, samples=60)), "even")
+
+
+def test_even_steps_are_not_listed():
+    even = page(*run_of([balancer.balance([4, 4, 4, 4], 2)]), "even")
+    assert "By imbalance ratio: none over 1.001." in even
+    assert "capped by row" not in even
+    batch = {"a": [4, 4, 4, 4], "b": [9, 1, 1, 1]}
+    mixed = Seen(page(*run_of([balancer.orchestrate(batch, {"a": "a", "b": "b"}, 2, placement="any")]), "mixed"))
+    assert mixed.text.count("none over 1.001") == 1
+
+
+def test_few_nodes_have_no_heat_map():
+    made = page(*run_of([balancer.balance([9, 1, 1, 1, 5, 3], 6, 2)]), "three nodes")
+    assert "travels between nodes" not in made
 
 
 def test_a_thousand_steps_of_2560_ranks_stay_small():
@@ -245,12 +273,12 @@ def test_a_thousand_steps_of_2560_ranks_stay_small():
         phase.ratios *= 333  # as if it had gone on so
     text = page(summary, data, "plan")
     assert len(text.encode()) < 6e6 / 10
-    assert len(data.phases["llm"].profile_after) <= MOST_POINTS
-    assert len(data.picture.phases["llm"][0]) <= MOST_ROWS
+    assert len(data.phases["llm"].profile_after) <= MOST_BARS
+    assert len(data.picture.phases["llm"][0].loads) <= MOST_BARS
     assert len(data.traffic) <= MOST_NODES
     assert len(data.phases["llm"].worst) <= MOST_WORST
     assert "Each row and column stands for 10 nodes" in text
-    assert "Each row stands for 40 ranks" in text
+    assert "Each bar stands for 20 ranks" in text
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,9 @@ from simulation_cases import H100, log_of, simulated
 pytest.importorskip("matplotlib")
 
 from balancer import MicroBatches
-from balancer.report.page_data import MOST_ROWS
+from balancer.report.page_data import MOST_BARS
 from balancer.report.simulation_data import MOST_SLOW
-from balancer.report.simulation_figures import plot_split
-from balancer.report.simulation_page import as_seconds, simulation_page
+from balancer.report.simulation_page import as_seconds, plot_split, simulation_page
 from balancer.report.summary import as_range
 
 
@@ -31,7 +30,11 @@ def run(log):
 
 @pytest.fixture(scope="module")
 def made(run):
-    return simulation_page(*run, "log.parquet")
+    return page_of(*run, "log.parquet")
+
+
+def page_of(*run):
+    return str(simulation_page(*run))
 
 
 def words_of(text):
@@ -68,14 +71,14 @@ def test_the_headline_is_what_was_found(run, made):
 
 def test_one_strategy_alone_is_compared_with_none(log):
     run = simulated(log, strategies=("orchestrated",))
-    words = words_of(simulation_page(*run, "log"))
+    words = words_of(page_of(*run, "log"))
     mfu = run[0].strategies["orchestrated"].mfu
     assert f"orchestrated {mfu:.1%}".replace("%", " %") + " MFU" in words
     assert "×" not in words
 
 
 def test_a_log_read_again_is_said(log):
-    assert "the log's 60 rows were read 2 times" in words_of(simulation_page(*simulated(log, steps=10), "log"))
+    assert "the log's 60 rows were read 2 times" in words_of(page_of(*simulated(log, steps=10), "log"))
 
 
 def test_what_is_assumed_is_stated(made):
@@ -119,7 +122,7 @@ def test_the_step_drawn(log, waits):
         else:
             assert not bars.ends
             assert max(sum(bars.phases.values())) == pytest.approx(bars.compute_end)
-    text = simulation_page(found, data, assumed, "log")
+    text = page_of(found, data, assumed, "log")
     assert "Step 2 by rank" in text
     assert ('id="waiting"' in text) == (waits == "phase")
 
@@ -131,13 +134,13 @@ def test_many_ranks_and_steps_stay_small(tmp_path, waits):
     data = run[1]
     for name in data.seconds:
         data.seconds[name] *= 500  # as if it had gone on so
-    assert all(len(seconds) <= MOST_ROWS for seconds in data.bars["orchestrated"].phases.values())
+    assert all(len(seconds) <= MOST_BARS for seconds in data.bars["orchestrated"].phases.values())
     if waits == "step":
         longest = max(sum(data.bars["orchestrated"].phases.values()))
         assert longest == pytest.approx(data.bars["orchestrated"].compute_end)
-    text = simulation_page(*run, "log")
+    text = page_of(*run, "log")
     assert len(text.encode()) < 6e6 / 10
-    assert "Each row stands for 8 ranks" in text
+    assert "Each row stands for 4 ranks" in text
 
 
 def test_slow_steps_are_few(log):
@@ -151,7 +154,7 @@ def test_slow_steps_are_few(log):
 
 def test_names_are_text(log, tmp_path):
     names = [name.replace(":", "").replace("=", "") for name in HOSTILE[:3]]
-    plain = Seen(simulation_page(*simulated(log, steps=2), "log"))
+    plain = Seen(page_of(*simulated(log, steps=2), "log"))
     found, data, assumed = simulated(log, names, steps=2)
     hostile = replace(
         assumed,
@@ -159,7 +162,7 @@ def test_names_are_text(log, tmp_path):
         cluster=replace(assumed.cluster, source=HOSTILE[2] + "\U0001f680" * 999),
         model_names=dict(zip(names, HOSTILE[3:], strict=True)),
     )
-    text = simulation_page(found, data, hostile, HOSTILE[-1])
+    text = page_of(found, data, hostile, HOSTILE[-1])
     seen = Seen(text)
     assert_same_but_names(seen, plain)
     for name in (*names, *HOSTILE[3:]):
@@ -183,7 +186,7 @@ def test_names_are_text(log, tmp_path):
     ids=str,
 )
 def test_odd_runs_have_pages(log, options):
-    seen = Seen(simulation_page(*simulated(log, **options), "log"))
+    seen = Seen(page_of(*simulated(log, **options), "log"))
     assert seen.open == []
     assert "nan" not in "".join(seen.text)
     assert "inf" not in "".join(seen.text).replace("information", "").replace("infeasible", "")
@@ -191,15 +194,15 @@ def test_odd_runs_have_pages(log, options):
 
 def test_how_many_micro_batches_every_strategy_makes(log):
     cut = simulated(log, micro_batches=MicroBatches(900, over_long="own", allow_empty=True))
-    text = " ".join(Seen(simulation_page(*cut, "log")).text)
+    text = " ".join(Seen(page_of(*cut, "log")).text)
     for run in cut[0].strategies.values():
         assert run.most_slots > 1
         assert f"micro-batches {as_range(run.fewest_slots, run.most_slots)}" in text
     assert "padding included, in a micro-batch." in text
     assert "encoders compute an item in the micro-batch of its sample" in text
     early = simulated(log, micro_batches=MicroBatches(900, over_long="own", allow_empty=True, encoders="step"))
-    assert "encoders compute all items before the first" in " ".join(Seen(simulation_page(*early, "log")).text)
-    whole = " ".join(Seen(simulation_page(*simulated(log), "log")).text)
+    assert "encoders compute all items before the first" in " ".join(Seen(page_of(*early, "log")).text)
+    whole = " ".join(Seen(page_of(*simulated(log), "log")).text)
     assert "micro-batches 1" not in whole
     assert "in a micro-batch" not in whole
 
@@ -209,12 +212,12 @@ def test_a_log_of_nothing_to_compute(tmp_path):
     import pyarrow.parquet as pq
 
     pq.write_table(pa.table({f"c{i}": [0] * 24 for i in range(3)}), tmp_path / "log.parquet")
-    seen = Seen(simulation_page(*simulated(tmp_path / "log.parquet", steps=2), "log"))
+    seen = Seen(page_of(*simulated(tmp_path / "log.parquet", steps=2), "log"))
     assert "nan" not in "".join(seen.text)
 
 
 def test_the_same_run_makes_the_same_page(log, made):
-    assert simulation_page(*simulated(log), "log.parquet") == made
+    assert page_of(*simulated(log), "log.parquet") == made
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def first_way(
     State or None
         One in which all items are placed.
     bool
-        Whether that there is none is proven, rather than that there are too many ways to try.
+        Whether it is proven that there is none. Otherwise there are too many ways to try them all.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Loops of two lines that kernels share, in place of NumPy's functions, each of which takes longer to compile."""
+"""Loops of two lines that kernels share instead of NumPy's functions, each of which takes longer to compile."""
 
 import numpy as np
 

@@ -16,7 +16,7 @@ def is_ours(folder: str | os.PathLike[str]) -> bool:
     trusted = {0, os.geteuid(), os.stat(__file__).st_uid}
     holds_it = True  # the folder itself, not one above
     path = Path(os.path.realpath(folder))
-    # Every folder above counts: whoever may write to one can put another in place of what it holds.
+    # Every folder above counts: whoever may write to one can exchange what it holds.
     for each in (path, *path.parents):
         try:
             about = each.lstat()

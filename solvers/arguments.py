@@ -156,7 +156,7 @@ def as_int64(name: str, values: ArrayLike) -> NDArray[np.int64]:
 
 def _integral(name: str, array: NDArray[Any]) -> NDArray[np.int64]:
     array = array.astype(np.float64) if array.dtype.itemsize < 8 else array  # float16 cannot hold the limit
-    # Compared as floats: 2**63 - 1 is none, so that anything below 2.0**63 is at most the float before it.
+    # Compared as floats: no float is 2**63 - 1, and the largest below 2.0**63 fits int64.
     fits = np.isfinite(array) & (np.abs(array) < 2.0**63)
     whole = fits & (np.floor(np.where(fits, array, 0)) == array)
     if not whole.all():

@@ -391,6 +391,7 @@ _REFUTATIONS: dict[str, Callable[[list[int], list[int], int, int], bool]] = {
 }
 """Relaxations of mixed costs, by whether they refute a load; see :mod:`solvers.partitioning._mixed_bounds`."""
 
+# Bounds of mixed costs under equal counts.
 _QUOTA_BOUNDS: dict[str, Callable[[list[int], list[int], int], int]] = {
     "row_filler": _row_filler_bound,
     "even_runs": _even_runs_bound,

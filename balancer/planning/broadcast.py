@@ -22,7 +22,6 @@ _CERTIFICATE = ("lower_bound", "bound_name", "num_slots", "placement", "fell_bac
 
 def words_of(text: bytes) -> NDArray[np.int64]:
     """Return bytes as whole words, padded with zeros."""
-    # Whole words, as collectives of some backends take integers of one kind and no bytes.
     return np.frombuffer(text + b"\0" * (-len(text) % 8), dtype="<i8").astype(np.int64)
 
 

@@ -93,7 +93,7 @@ def keys_moved(problem, d, p, q, near_a, near_b):
 
 @helper
 def ranges_moved(p, q, near_a, near_b):
-    """Ranges more, so too."""
+    """How many ranges more ranks have, if the same positions move."""
     more = 1 if near_a[0] == p else 0
     more += 1 if near_a[1] == q else 0
     more -= 1 if near_b[0] == p else 0

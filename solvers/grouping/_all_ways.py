@@ -15,7 +15,7 @@ State = tuple[tuple[Group, ...], ...]  # groups of the slots that hold something
 
 
 def any_way(problem: SequenceProblem, num_slots: int) -> tuple[Solution | None, bool]:
-    """Return a solution of at most so many slots, if one was found; and whether that there is none is proven."""
+    """Return a solution of at most so many slots, if one was found; and whether it is proven that there is none."""
     n = len(problem.order)
     # By size, the largest first: they have the fewest places, so that dead ends show early.
     rank = np.argsort(-problem.least[2], kind="stable")

@@ -390,8 +390,8 @@ def _pick(state, num_slots, most, chosen):
 def _offer(state, way, slot, pool, spots, count, where, order):
     """Choose which of the items left a slot is offered, and in which order; return how many these are.
 
-    ``spots[:count]`` are their places in the pool, ``order`` is filled with some of these. 0: all; 1: most of them; 2:
-    half of those that were elsewhere; 3: those that were here first.
+    ``spots[:count]`` are their places in the pool, ``order`` is filled with some of these. `way` 0: all; 1: most of
+    them; 2: the slot's own and half of the others; 3: the slot's own before all others.
     """
     offered = 0
     # The ways differ in what they keep. Way 3 offers seven in eight of what the slot had before all else, and so

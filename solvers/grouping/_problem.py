@@ -104,7 +104,7 @@ class SequenceProblem:
         chosen, table, volumes, extra = all_degrees[usable], all_times[usable], all_sizes[usable], extra[usable]
         _check_sums(table, volumes, extra, num_ranks, overhead)
         total = int(volumes.max(axis=0).sum())
-        # Where nothing caps sizes, a cap of all of them is none, and kernels need no second case.
+        # Where nothing caps sizes, the cap is all of them, so that kernels need no second case.
         cap = max(1, total) if cap is None else cap
         rooms = np.array([min(int(d) * cap, max(1, total)) for d in chosen], dtype=np.int64)
         fits = volumes <= rooms[:, None]

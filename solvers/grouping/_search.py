@@ -1,5 +1,11 @@
 """How a solution is found: peeled in many ways, the best of them improved by solving a few slots anew.
 
+*Peeling* fills one slot after another from all items that are left, the longest first. Three numbers say how. The
+*density* sets a slot's height: so many 64ths of the time of a group that is full of the longest item left. The *floor*
+is the least degree that a new group gets, by its row. The *weight* says how much time counts, against room, when an
+item chooses among groups. A solution's *value* is the sum of its slots' times, and `goal` is a value that is small
+enough.
+
 Everything is counted work. Where slots are few, what matters is which items share one, so the search spends itself on
 two or three slots at a time, whose items it puts together anew under targets, orders and rules drawn at random. Where
 slots have many groups and there is little work for each item, that comes too seldom: then most of the work goes into
@@ -20,17 +26,21 @@ from solvers.grouping._problem import SequenceProblem
 _DENSITIES = (64, 56, 48, 40, 72, 32, 24, 96)
 # Where peeling is tuned (`tune`), starts lie closer together: so many groups even out what a density does to one.
 _FINE_DENSITIES = (64, 56, 60, 52, 48, 62, 58, 54, 50, 72)
-# Where slots have many groups, peeling is tuned if there is less work for an item than this. Measured when it came in:
-# 6.9 % over the closed form and not 9.9 with 8,192 items on 1,024 ranks in 0.2 s, 6.1 and not 7.9 with 20,480 on 2,560.
+# Where slots have many groups, peeling is tuned if there is less work for an item than this. Measured when it came
+# in: 6.9 % over the closed form and not 9.9 with 8,192 items on 1,024 ranks in 0.2 s, 6.1 and not 7.9 with 20,480 on
+# 2,560. Any value from 20,000 to 80,000 does the same on the steps of benchmarks/constants.py.
 _LITTLE = 40_000
-# Of the work that is left then, this share; the rest solves slots anew.
+# Of the work that is left then, this share; the rest solves slots anew. Two and four fifths do as well: -19 +- 30 and
+# -1 +- 19 ppm.
 _TUNING = 3, 5
 # Work units of a step of peeling and of one of solving anew stand in this proportion.
 _PEELED = 3, 2
-# A fifth of the work at most goes into starts. Slots solved anew are worth more: 891 +- 38 ppm (the same table).
+# A fifth of the work at most goes into starts. With a third, steps are 160 +- 73 ppm longer; with a tenth they are
+# 127 +- 65 ppm shorter (benchmarks/constants.py). Slots solved anew are worth more: 891 +- 38 ppm.
 _PEELING = 5
-# How many are improved, and each for how many hundredths of the work at most: the best alone gets what is left. The row
-# *several improved* is unsure, but steps of 64 items on 16 ranks are worse without all unsure rows at once.
+# How many are improved, and each for how many hundredths of the work at most: the best alone gets what is left. The
+# row *several improved* is unsure, but steps of 64 items on 16 ranks are worse without all unsure rows at once.
+# Without the round of two, steps are 97 +- 90 ppm longer.
 _ROUNDS = ((4, 10), (2, 15), (1, 100))
 # A step of these loops takes longer than a work unit, which is one of the local search of partitions.
 _SCALE = 3, 4

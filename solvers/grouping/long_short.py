@@ -1,7 +1,7 @@
 """Long and short: which items a few ranks share, one after another, before each runs the rest of its own.
 
 All groups of a degree run after those of larger degrees, and groups are aligned, so the ranks of a group reach it at
-the same time: a rank takes the sum of what the groups that it is in are given. Sharing costs rank-time, and evens out.
+the same time: a rank's time is the sum over the groups that it is in. Sharing costs rank-time, and evens ranks out.
 """
 
 import time
@@ -25,6 +25,7 @@ from solvers.partitioning import partition
 from solvers.types import Proven, status_of
 
 Ints = NDArray[np.int64]
+# What refutes a target, by the number that `_refuted` returns; 0: nothing does.
 _REASONS = ("", "longest", "area", "chain")
 _NONE = 1 << 62  # longer than anything takes: no way was found that keeps the caps
 _MOST_HELD = 2.0**62  # of all items
@@ -125,7 +126,7 @@ def _best_group(even, target, given, busy, d, i):
 
 @helper
 def _place_by(even, target, given, floor, busy, chosen):
-    """Place items as `_place_under` does, in the group that is busiest, or if `even` in that which is least full."""
+    """Place items as `_place_under` does: each in the busiest group, or in the least full one if `even`."""
     loads, ranks = busy.loads, given.ranks
     loads[:] = 0
     busy.held[:] = 0
@@ -375,9 +376,9 @@ def long_short(
 
     Notes
     -----
-    Halves a target: items, longest first, go where they fit under it, on as few ranks as possible, so that those are
-    shared that are too long or find no place. Then one item after another has to be on more ranks, and stays there if
-    that ends sooner; and :func:`solvers.partition` has another look at those that are not shared.
+    Halves a target. Items, longest first, go where they fit under it, on as few ranks as possible: an item is shared if
+    it is too long for fewer ranks, or finds no place there. Then one item after another is put on more ranks, and stays
+    there if that ends sooner. Last, :func:`solvers.partition` divides the items anew that are not shared.
     O(n * group_size * D) a try.
 
     The bound is the least target that nothing refutes. If items are shared, all end by a target less the overhead. Each
@@ -456,12 +457,12 @@ def long_short_groups(
     Raises
     ------
     TypeError, ValueError
-        As :func:`long_short` does, or a group that is none.
+        As :func:`long_short` does, or a group out of range.
 
     Notes
     -----
-    A group ends by `enough` where it can with no item shared, or else with those shared, longest first, that find no
-    place. What is not so is found as :func:`long_short` finds it; an item is placed where there is time and room.
+    A group ends by `enough` with no item shared, if it can; else it shares the items that find no place, longest first.
+    All other groups are searched as :func:`long_short` searches. An item is placed where there is time and room.
 
     Examples
     --------
@@ -579,7 +580,7 @@ def _bound(table: Ints, ranks: Ints, overhead: int) -> tuple[int, str, int]:
 
 
 def _solved(given: Sharing, overhead: int, budget: float) -> tuple[int, str, int, Ints, Ints]:
-    """Return the bound, which it is, the makespan, and level and first rank of items, given longest first."""
+    """Return the bound, its name, the makespan, and level and first rank of each item; items come longest first."""
     bound, name, whole = _bound(given.table, given.ranks, overhead)
     if len(given.ranks) == 1 or not given.table.shape[1]:
         return bound, name, *_unshared(given, budget)

@@ -1,4 +1,4 @@
-"""More than the closed forms prove, for those who have seconds: a linear program, or the same with whole groups."""
+"""Bounds that prove more than the closed forms, given seconds: a linear program, or the same with whole groups."""
 
 import time
 from collections.abc import Iterator

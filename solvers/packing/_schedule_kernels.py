@@ -14,6 +14,7 @@ from solvers._exchange import Members, Window, best_exchange, exchange, items_of
 from solvers._jit import helper, kernel
 from solvers._loops import first_largest, first_smallest
 
+# Above every key, cost and room.
 _NEVER = 2**63 - 1
 _NONE = -1
 """Stands for a bin or a leaf where there is none."""

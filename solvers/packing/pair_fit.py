@@ -19,7 +19,7 @@ _TRIES = 64
 
 @helper
 def _first_left(skip, at):
-    """The first class from `at` on of which items are left, ``len(skip) - 1`` if none; shortens its way there."""
+    """The first class from `at` on that has items left, ``len(skip) - 1`` if none; shortens its way there."""
     found = at
     # Classes with nothing left point onwards. Each walk shortens the way for the next, so that they stay near one
     # step.

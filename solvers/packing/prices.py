@@ -6,7 +6,7 @@ tokens, whatever their height; so for any price y of a token, what a rank holds 
     at most   j * y * cap  +  T_j+1 + ... + T_K
 
 because of each sample in the j first slots at most y * tokens are counted, and of all others at most their cost. This
-is the argument behind the bound ``tall_slots`` of schedules, for one rank in place of all; the price at which it says
+is the argument behind the bound ``tall_slots`` of schedules, for one rank instead of all; the price at which it says
 most is the density (cost per token) of the last sample that the tall slots of all ranks have room for. It adds up over
 samples: so partitions, relocations and their bounds, which know of no slots, can use it.
 """

@@ -99,7 +99,7 @@ class PartitionProblem:
         bound: Bound | None = None,
         stopped_early: bool = False,
     ) -> PartitionResult:
-        """Build the result of `assignment`, with `bound` in place of the closed-form one where it is better."""
+        """Build the result of `assignment`, with `bound` instead of the closed-form one where it is better."""
         group_of_item = np.empty(len(assignment), dtype=np.int32)
         loads = np.zeros(self.num_groups, dtype=np.int64)
         makespan = int(_give_back(self.order, self.sorted_costs, assignment, group_of_item, loads))

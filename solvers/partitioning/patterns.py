@@ -184,7 +184,7 @@ def _replace(program, leaving, change, reduced, name):
 
 @helper
 def _enter(program, change, reduced, name):
-    """Bring a column into the basis in place of the row that it empties first; returns whether there is one."""
+    """Bring a column into the basis; it replaces the row that it empties first. Returns whether there is one."""
     amounts = program.amounts
     leaving, least = -1, 0.0
     for r in range(len(change)):

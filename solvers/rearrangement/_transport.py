@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from solvers._jit import helper, kernel
 from solvers._loops import copy, largest_of, smallest_of, sum_of
 
+# Longer than any path.
 _FAR = np.int64(2**63 - 1)
 # Auctions in steps of the largest amount / 2^k, one after the other; without auctions the work ends sooner than the
 # search, and gaps are 194 ppm larger.

@@ -83,25 +83,18 @@ def simulate_command(
     files = PictureFiles(page, plot, step)
     if step is not None and steps is not None and step >= steps:
         raise files.missing_step("the simulation", steps)
-    cluster_name = options["cluster"]
-    cluster = read_cluster(cluster_name)
+    cluster = read_cluster(options["cluster"])
     if options["gpus_per_rank"] is not None:
         cluster = cluster.with_ranks_of(options["gpus_per_rank"])
     if options["layouts"] and strategies is None:
-        for name, given in (("--html", page), ("--plot", plot)):
-            if given is not None:
-                raise InputError(f"{name} needs --strategies beside --layout: layouts are compared in a table")
+        _refuse_pictures(page, plot)
         step_said = said_step(options | {"layouts": None})
         compare_layouts(log, step_said, options, cluster, 1 if steps is None else steps, as_json)
         return
-    step_said = said_step(options)
-    inside = _ranks_per_node(cluster, options["ranks"], options["ranks_per_node"])
-    step_said = step_said.with_keys("", ranks_per_node=inside)
+    step_said = _said_on(cluster, options)
     overlap, waits = options["overlap"], options["waits"]
     assumed = {"efficiency": options["efficiency"], "checkpointing": options["checkpointing"], "overlap": overlap,
                "waits": waits, "bytes_given": bool(step_said.of_phases("bytes"))}  # fmt: skip
-    if options["checkpointing"] and step_said.of("stages"):
-        step_said = step_said.with_keys("stages", recompute=True)
     model_names = step_said.of_phases("model")
     models, parameters = _models(step_said, options, cluster)
     costs = _costs(step_said, options, models, cluster)
@@ -128,8 +121,8 @@ def simulate_command(
         from balancer.report.simulation_page import Assumptions
 
         stated = Assumptions(
-            cluster_name, cluster, settings, model_names, parameters, models, assumed["checkpointing"], overlap, waits,
-            assumed["bytes_given"],
+            options["cluster"], cluster, settings, model_names, parameters, models, assumed["checkpointing"], overlap,
+            waits, assumed["bytes_given"],
         )  # fmt: skip
         _write(files, found, data, stated, str(job.log.path))
     if as_json:
@@ -139,6 +132,21 @@ def simulate_command(
     for line in unconstrained(settings, chosen):
         click.echo(printable(line))
     files.say(as_json)
+
+
+def _refuse_pictures(page: str | None, plot: str | None) -> None:
+    for name, given in (("--html", page), ("--plot", plot)):
+        if given is not None:
+            raise InputError(f"{name} needs --strategies beside --layout: layouts are compared in a table")
+
+
+def _said_on(cluster: Cluster, options: Mapping[str, Any]) -> StepTables:
+    """Return what the options say of a step, and what follows from the cluster and from recomputing activations."""
+    inside = _ranks_per_node(cluster, options["ranks"], options["ranks_per_node"])
+    said = said_step(options).with_keys("", ranks_per_node=inside)
+    if options["checkpointing"] and said.of("stages"):
+        return said.with_keys("stages", recompute=True)
+    return said
 
 
 def _write(files: PictureFiles, found: Simulation, data: SimulationData, stated: "Assumptions", log: str) -> None:

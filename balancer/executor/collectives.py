@@ -3,7 +3,6 @@
 An all-to-all goes straight to each rank, or by nodes, in fewer messages.
 """
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,10 +22,10 @@ from torch import Tensor
 
 from balancer.executor.errors import PeerError, PeerLostError, listed
 from balancer.executor.lookout import Lookout
-from balancer.planning.broadcast import words_of
+from balancer.planning.broadcast import as_words, from_words
 from balancer.problem.topology import Topology
 
-__all__ = ["Collectives", "Meanwhile", "NodeWise", "Sizes", "as_words", "from_words"]
+__all__ = ["Collectives", "Meanwhile", "NodeWise", "Sizes"]
 
 GIVES_UP = 5 / 6  # of the timeout: how late a rank may be
 
@@ -83,7 +82,7 @@ class Collectives:
 
     def gather_json(self, said: Any) -> list[list[Any]]:
         """Return what each rank says, in a list of its own: ranks of one group have no replica peers."""
-        return [[from_words(words)] for words in self.gather_ragged(as_words(said))]
+        return [[from_words(words)[0]] for words in self.gather_ragged(as_words(said))]
 
     def broadcast(self, words: NDArray[np.int64], root: int) -> NDArray[np.int64]:
         """Return what the root gave, int64[k]; what the others give is not looked at."""
@@ -281,16 +280,6 @@ def _wait_in_turn(queue: "SimpleQueue[tuple[Any, Future[None]]]") -> None:
             done.set_result(None)
         except RuntimeError as error:
             done.set_exception(error)
-
-
-def as_words(said: Any) -> NDArray[np.int64]:
-    """Return what JSON can hold as words."""
-    return words_of(json.dumps(said).encode())
-
-
-def from_words(words: NDArray[np.int64]) -> Any:
-    """Return what :func:`as_words` made words of."""
-    return json.loads(words.astype("<i8").tobytes().rstrip(b"\0"))
 
 
 def _padded(words: NDArray[np.int64], size: int) -> NDArray[np.int64]:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from balancer.executor.alike import attempt, held_by_all
 from balancer.executor.collectives import Collectives
-from balancer.executor.context_rows import KeyRows, ShardRows
 from balancer.executor.errors import PlanMismatchError, against_majority, listed
+from balancer.plan.context_rows import KeyRows, ShardRows
 from solvers.context import ContextShardsResult
 from solvers.errors import ArgumentError, UsageError
 
@@ -77,6 +77,14 @@ class _Wire:
                 there(keys.first), there(keys.end),
             )  # fmt: skip
         return self._on_device[kind, device]
+
+    def local_queries(self, kind: str) -> Tensor:
+        """Return the queries of this rank all of whose keys are its own: int64[q], ascending."""
+        keys = self.keys(kind)
+        foreign = np.ones(len(keys.token), dtype=np.int64)
+        foreign[keys.places[self.rank]] = 0
+        before = np.append(0, np.cumsum(foreign))
+        return torch.from_numpy(np.flatnonzero(before[keys.end] == before[keys.first]))
 
     def counts(self, kind: str) -> tuple[list[int], list[int]]:
         """Return how many rows go to each rank, and come from it."""
@@ -280,7 +288,7 @@ class ContextExchange:
 
     def local_queries(self, kind: str = "full") -> Tensor:
         """Return the queries, of this rank's, all of whose keys are its own: int64[q], ascending."""
-        return _local_queries(self.keys(kind), self.rank)
+        return self._wire.local_queries(kind)
 
 
 class PendingGather:
@@ -295,7 +303,7 @@ class PendingGather:
     @property
     def local_queries(self) -> Tensor:
         """The queries that need nothing of what is under way: int64[q]."""
-        return _local_queries(self._wire.keys(self._kind), self._wire.rank)
+        return self._wire.local_queries(self._kind)
 
     def wait(self) -> Any:
         """Return the rows, in order of documents: one tensor, or a tuple of as many as were given. Once."""
@@ -354,13 +362,6 @@ def _agreed(peers: Collectives, checked: Callable[[], ShardRows]) -> ShardRows:
             "nothing has been exchanged: give every rank the same lengths and settings", odd,
         )  # fmt: skip
     return cast(ShardRows, rows)  # else this rank's failure was raised
-
-
-def _local_queries(keys: KeyRows, rank: int) -> Tensor:
-    foreign = np.ones(len(keys.token), dtype=np.int64)
-    foreign[keys.places[rank]] = 0
-    before = np.append(0, np.cumsum(foreign))
-    return torch.from_numpy(np.flatnonzero(before[keys.end] == before[keys.first]))
 
 
 def _as_bytes(rows: Tensor, count: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What activations are like on all ranks: one dtype and one shape, agreed once, so that no rank expects other bytes."""
+"""What activations are like on all ranks: ranks agree once on a dtype and a shape, so that none expects other bytes."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -20,7 +20,7 @@ DTYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "complex128"
 
 
 class Features:
-    """Agreements by phase; a rank without a row adopts what the others have."""
+    """What ranks have agreed on, by phase. A rank without a row takes over what the others have."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers

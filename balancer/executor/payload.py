@@ -28,7 +28,7 @@ from torch import Tensor
 
 from balancer.executor.collectives import Meanwhile, Sizes
 from balancer.executor.memory import Memory, Pool, bytes_of, copy_runs
-from balancer.executor.route import Route, RouteEnd
+from balancer.plan.route import Route, RouteEnd
 
 __all__ = ["AllToAll", "Payload", "Values", "as_whole", "exchange_payloads"]
 

@@ -12,12 +12,13 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from balancer.executor.collectives import Collectives, Meanwhile, NodeWise, Sizes, as_words, from_words
+from balancer.executor.collectives import Collectives, Meanwhile, NodeWise, Sizes
 from balancer.executor.errors import ExecutorError, PeerError, PeerLostError, summary
 from balancer.executor.lookout import Lookout
 from balancer.executor.memory import Memory, compile_runs
 from balancer.executor.payload import AllToAll, Payload, Values, as_whole, exchange_payloads
-from balancer.executor.route import Route
+from balancer.plan.route import Route
+from balancer.planning.broadcast import as_words, from_words
 from balancer.problem.topology import Topology
 
 __all__ = ["EXCHANGES", "NOTHING", "Peers"]
@@ -129,7 +130,7 @@ class Peers:
     def gather_json(self, said: Any) -> list[list[Any]]:
         """Return of every rank what its replica peers, the leader first, say: for when time does not matter."""
         of_replica = [said] if self.replica is None else [each for (each,) in self.replica.gather_json(said)]
-        return [from_words(words) for words in self.gather_ragged(as_words(of_replica))]
+        return [from_words(words)[0] for words in self.gather_ragged(as_words(of_replica))]
 
     def broadcast(self, words: NDArray[np.int64], root: int) -> NDArray[np.int64]:
         """Return what the root gave; what the others give is not looked at."""
@@ -163,7 +164,7 @@ class Peers:
         if not self.leads:
             failed, words = np.split(self.replica.broadcast(NOTHING, 0), [1])
             if failed:
-                raise PeerError(f"the leader of this replica group failed: {from_words(words)}", [self.rank])
+                raise PeerError(f"the leader of this replica group failed: {from_words(words)[0]}", [self.rank])
             return words
         try:
             result = collective()

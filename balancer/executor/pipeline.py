@@ -18,9 +18,9 @@ from balancer.executor.alike import attempt, held_by_all
 from balancer.executor.collectives import Collectives
 from balancer.executor.errors import ExecutorError, PlanMismatchError, against_majority, summary
 from balancer.executor.peers import Peers
-from balancer.executor.pipeline_lists import Key, Messages, named
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.gaps import DeviceOp
+from balancer.plan.pipeline_lists import Key, Messages, named
 from balancer.plan.step_plan import StepPlan
 from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.problem.topology import Topology

@@ -356,14 +356,18 @@ class StepPlan:
         streams = [(self._whole | dict(self.detour))[name] for name in parts.streams]
         if self.setup.layout is not None:
             return reshard(self, f"{phase}:inputs").stream
-        first = np.concatenate(([0], np.cumsum([len(stream.lengths) for stream in streams])))
-        order = first[parts.stream_of_part] + parts.item_of_part
-        name, plan = f"{phase}:inputs", self[phase]
-        stream = fused(name, streams, order, plan.target.lifted(parts.sample_of_part))
+        plan, stream = self[phase], self.in_reading_order(phase, streams)
         if not plan.cut.shares:
             return stream
         held = Pieces.parts(stream.source, parts.sample_of_part, stream.lengths)
-        return segments(name, held, plan.pieces, plan.lengths).stream
+        return segments(stream.name, held, plan.pieces, plan.lengths).stream
+
+    def in_reading_order(self, phase: str, streams: Sequence[Stream]) -> Stream:
+        """Make one stream of those that bring a fed phase whole parts, in the order in which the phase reads them."""
+        parts = self.parts[phase]
+        first = offsets_of([len(stream.lengths) for stream in streams])
+        order = first[parts.stream_of_part] + parts.item_of_part
+        return fused(f"{phase}:inputs", streams, order, self[phase].target.lifted(parts.sample_of_part))
 
     def to_pandas(self) -> Any:
         """Return a row a sample as a pandas DataFrame, as plan files have them."""

@@ -12,8 +12,8 @@ from balancer import Placement  # noqa: E402
 from balancer.executor import payload as payloads  # noqa: E402
 from balancer.executor.memory import Memory  # noqa: E402
 from balancer.executor.payload import Payload, exchange_payloads  # noqa: E402
-from balancer.executor.route import Route, arriving, leaving  # noqa: E402
 from balancer.plan.exchange import rank_exchange  # noqa: E402
+from balancer.plan.route import Route, arriving, leaving  # noqa: E402
 from balancer.plan.stream import Stream  # noqa: E402
 
 CPU = torch.device("cpu")

@@ -20,10 +20,12 @@ from balancer.io.logs import open_log
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log
 from balancer.problem.setup import Setup
+from balancer.report import plan_page as page_of_plan
+from balancer.report.page import write_page
 from balancer.report.page_data import PageData
-from balancer.report.plan_page import write_page
 from balancer.report.simulation_data import SimulationData
-from balancer.report.simulation_page import Assumptions, write_simulation_page
+from balancer.report.simulation_page import Assumptions
+from balancer.report.simulation_page import simulation_page as page_of_simulation
 from balancer.report.summary import RunSummary
 from balancer.simulate import CLUSTERS, PhaseModel, simulate_log
 
@@ -63,7 +65,7 @@ def plan_page(path: Path, steps: int, chosen: LogSettings) -> None:
     for step in range(steps):
         summary.add_step(plans[step % len(plans)])
         data.add(plans[step % len(plans)])
-    write_page(str(path), summary, data, "a large run")
+    write_page(str(path), page_of_plan.plan_page(summary, data, "a large run"))
 
 
 def simulation_page(path: Path, steps: int, chosen: LogSettings, models: dict[str, PhaseModel]) -> None:
@@ -73,7 +75,7 @@ def simulation_page(path: Path, steps: int, chosen: LogSettings, models: dict[st
         seconds[:] = (seconds * (steps // len(seconds) + 1))[:steps]
     parameters = {name: module(text).parameters for name, text in MODULES.items()}
     assumed = Assumptions("h100", h100, chosen, MODULES, parameters, models, False, 0.0, "phase", True)
-    write_simulation_page(str(path), found, data, assumed, "a large run")
+    write_page(str(path), page_of_simulation(found, data, assumed, "a large run"))
 
 
 def opened(folder: Path, page: Path) -> tuple[float, float]:

@@ -65,11 +65,11 @@ def step(stacked: bool = False) -> tuple[str, float, float]:
     def draw(figure: Any) -> None:
         axes = figure.subplots(*((2, 1) if stacked else (1, 2)), sharex=stacked, sharey=True)
         for axis, values, color, name in (
-            (axes[0], plan.home_loads, IN_PAGE.before, "as sampled"),
-            (axes[1], plan.loads, IN_PAGE.after, "planned"),
+            (axes[0], plan.home_loads, IN_PAGE["before"], "as sampled"),
+            (axes[1], plan.loads, IN_PAGE["after"], "planned"),
         ):
             axis.bar(range(ranks), values / 1000, color=color, width=0.86)
-            axis.axhline(values.max() / 1000, color=IN_PAGE.ink, linestyle="--", linewidth=1)
+            axis.axhline(values.max() / 1000, color=IN_PAGE["ink"], linestyle="--", linewidth=1)
             axis.set(xlabel="" if stacked and axis is axes[0] else "rank", xlim=(-1, ranks))
             axis.set_title(f"{name}: {1 - values.mean() / values.max():.1%} of all time is waiting", fontsize=10)
         axes[0].set_ylabel("thousand tokens")
@@ -95,10 +95,10 @@ def loads() -> tuple[str, float, float]:
             before, after = phase.profiles()
             share = np.linspace(0, 100, len(before.loads) + 1)
             ends = {"baseline": None, "linewidth": 2}
-            axis.stairs(before.loads, share, color=IN_PAGE.before, linestyle="--", label="before", **ends)
-            axis.stairs(after.loads, share, color=IN_PAGE.after, label="after", **ends)
+            axis.stairs(before.loads, share, color=IN_PAGE["before"], linestyle="--", label="before", **ends)
+            axis.stairs(after.loads, share, color=IN_PAGE["after"], label="after", **ends)
             axis.axhline(
-                after.bound, color=IN_PAGE.ink, linestyle=":", linewidth=1.2, label="proven bound on the first"
+                after.bound, color=IN_PAGE["ink"], linestyle=":", linewidth=1.2, label="proven bound on the first"
             )
             axis.set(
                 title=name, xlabel="ranks, busiest first, %", ylabel="load / mean load", xlim=(0, 100), ylim=(0, 3.2)
@@ -124,10 +124,12 @@ def gap() -> tuple[str, float, float]:
         for axis, costs in zip(axes, ("linear", "quadratic"), strict=True):
             for row in (row for row in rows if row[0] == costs):
                 i, ours = names.index(row[2]), row[2].startswith("seqbalancer")
-                style = {"color": IN_PAGE.after, "s": 90, "zorder": 3} if ours else {"color": IN_PAGE.before, "s": 38}
+                style = (
+                    {"color": IN_PAGE["after"], "s": 90, "zorder": 3} if ours else {"color": IN_PAGE["before"], "s": 38}
+                )
                 label = row[2].replace("seqbalancer", "ours:").replace("_", " ")
                 axis.scatter(number(row[5]), max(number(row[3]), 1e-2), marker=MARKS[i], label=label, **style)
-            axis.axhline(1e-2, color=IN_PAGE.faint, linestyle=":", linewidth=1)
+            axis.axhline(1e-2, color=IN_PAGE["faint"], linestyle=":", linewidth=1)
             axis.set(xscale="log", yscale="log", xlabel="milliseconds")
             axis.set_title(f"{costs} costs", fontsize=10)
         axes[0].set_ylabel("gap to the proven bound, ppm")
@@ -156,10 +158,10 @@ def crossing() -> tuple[str, float, float]:
         axis = figure.subplots()
         percent = [100 * eps for eps in every]
         crosses = [share(plan.inter_node_volume) for plan in plans]
-        axis.axhline(moved, color=IN_PAGE.before, linestyle="--", linewidth=2)
+        axis.axhline(moved, color=IN_PAGE["before"], linestyle="--", linewidth=2)
         axis.text(percent[0], moved * 0.95, f"rearranged (balanced first, then laid on nodes): {moved:.0f} %", va="top")
-        axis.plot(percent, crosses, color=IN_PAGE.after, marker="o", linewidth=2)
-        axis.plot(percent, [share(plan.inter_node_bound) for plan in plans], color=IN_PAGE.ink, linestyle=":")
+        axis.plot(percent, crosses, color=IN_PAGE["after"], marker="o", linewidth=2)
+        axis.plot(percent, [share(plan.inter_node_bound) for plan in plans], color=IN_PAGE["ink"], linestyle=":")
         at_default = crosses[every.index(1e-3)]
         axis.text(percent[0], 1.5 * crosses[0], f"relocated: {at_default:.1f} % by default, on the dotted line of what "
                   "must cross, proven", va="bottom")  # fmt: skip
@@ -193,7 +195,7 @@ def ramp() -> tuple[str, float, float]:
     def draw(figure: Any) -> None:
         axes = gantt(figure, runs, unit)
         for name, color in (("forward", 0), ("backward", 2)):
-            axes[0].bar(0, 0, color=IN_PAGE.phases[color], label=f"{name}, and which micro-batch")
+            axes[0].bar(0, 0, color=IN_PAGE[f"phase-{color}"], label=f"{name}, and which micro-batch")
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=2, handlelength=1.2)
 
     return svg_of("ramp", draw, 3.6, WIDTH), WIDTH, 3.6
@@ -214,14 +216,14 @@ def groups() -> tuple[str, float, float]:
         for slot in range(plan.num_slots):
             here = plan.groups(slot)
             for group in here:
-                color = IN_PAGE.phases[{1: 4, 2: 2, 4: 1, 8: 0}[group.degree]]
+                color = IN_PAGE[f"phase-{ {1: 4, 2: 2, 4: 1, 8: 0}[group.degree] }"]
                 box = {"height": 0.92 * group.degree, "align": "edge", "linewidth": 0}
                 many = f"{group.degree} ranks" if group.degree > 1 else "single ranks"
                 label = {} if many in seen else {"label": many}
                 seen.add(many)
                 axis.barh(group.ranks[0], group.load / whole, left=start, color=color, **box, **label)
             start += max(group.load for group in here) / whole
-            axis.axvline(start, color=IN_PAGE.ink, linewidth=0.9)
+            axis.axvline(start, color=IN_PAGE["ink"], linewidth=0.9)
         axis.set(
             ylim=(ranks, 0),
             xlim=0,
@@ -241,14 +243,14 @@ def in_flight() -> tuple[str, float, float]:
     def draw(figure: Any) -> None:
         axis = figure.subplots()
         for i, (name, lpt, *cells) in enumerate(rows):
-            color = IN_PAGE.phases[(0, 1, 2, 3, 5)[i]]
+            color = IN_PAGE[f"phase-{(0, 1, 2, 3, 5)[i]}"]
             stages, _, slots, samples = name.replace(" (", ",(").split(", ")
             label = f"{stages.split(',')[0]} stages, {slots} micro-batches of {samples}"
             axis.plot(limits, list(map(float, cells[:5])), color=color, marker=MARKS[i], markersize=4,
                       linestyle=LINES[i], label=label)  # fmt: skip
             held, ratio = map(float, lpt.split(", "))
             axis.plot([held], [ratio], marker="x", color=color, markersize=7)
-        axis.plot([], [], "x", color=IN_PAGE.ink, label="no ramp: as even as whole samples allow")
+        axis.plot([], [], "x", color=IN_PAGE["ink"], label="no ramp: as even as whole samples allow")
         axis.set(xlabel="most tokens in flight, over those of equal micro-batches", ylabel="makespan over the bound")
         axis.legend(fontsize=9)
 

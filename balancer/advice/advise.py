@@ -47,9 +47,10 @@ class Advice(Findings):
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write a page of it; needs the extra ``plot``."""
-        from balancer.advice.page import write_advice_page
+        from balancer.advice.page import advice_page
+        from balancer.report.page import write_page
 
-        write_advice_page(os.fspath(path), self)
+        write_page(os.fspath(path), advice_page(self))
 
     def __str__(self) -> str:
         return "\n".join(lines_of(self))

@@ -6,13 +6,13 @@ from functools import partial
 from balancer.advice.findings import Findings
 from balancer.advice.words import HEADER, assumed, gained, measured_line, percent, rows_of, to_paste, travels, verdict
 from balancer.report import charts
-from balancer.report.page import Card, Chart, Page, Section, Table, html, numbers_of, write_page
+from balancer.report.page import Card, Chart, Page, Section, Table, html, numbers_of
 
-__all__ = ["write_advice_page"]
+__all__ = ["advice_page"]
 
 
-def write_advice_page(path: str, advice: Findings, command: Sequence[str] = ()) -> None:
-    """Write the page; `command` are the words of a ``balancer plan`` of the same log, if somebody typed them."""
+def advice_page(advice: Findings, command: Sequence[str] = ()) -> Page:
+    """Return the page; `command` are the words of a ``balancer plan`` of the same log, if somebody typed them."""
     said = list(verdict(advice))
     lead = said[0] if said else _sentence(gained(advice, advice.chosen[-1]))
     about = f"Planned {advice.sample.in_words(advice.within.steps)}."
@@ -20,7 +20,7 @@ def write_advice_page(path: str, advice: Findings, command: Sequence[str] = ()) 
     taken = " ".join(map(str.strip, assumed(advice)))
     sections.append(Section("What was assumed", f"{taken} {_sentence(measured_line(advice))}"))
     footer = "Every number is computed on this log."
-    write_page(path, Page(str(advice.log.path), "advice", lead, about, list(_cards(advice)), sections, footer))
+    return Page(str(advice.log.path), "advice", lead, about, list(_cards(advice)), sections, footer)
 
 
 def _sentence(words: str) -> str:

@@ -51,9 +51,10 @@ def advise_command(
     found = advise_opened(job.log, job.settings, price=price, gpus_per_rank=gpus_per_rank, wording=wording)
     typed = list(_without_own(context.meta[WORDS]))
     if page is not None:
-        from balancer.advice.page import write_advice_page
+        from balancer.advice.page import advice_page
+        from balancer.report.page import write_page
 
-        write_advice_page(page, found, typed)
+        write_page(page, advice_page(found, typed))
     if as_json:
         ms = {each.name: each.plan_ms for each in (found.within, *found.remedies) if not each.why_not}
         click.echo(json.dumps(found.summary() | {"plan_ms_a_step": ms}, indent=2))

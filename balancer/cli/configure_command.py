@@ -101,9 +101,10 @@ def configure_command(log: LogPath, as_json: bool, out: str | None, page: str | 
         text = json.dumps(found.winner.layout.to_json() | {"found": _told(found)}, indent=2) + "\n"
         write_whole(out, text.encode(), _DOING)
     if page is not None:
-        from balancer.report.layout_page import write_layout_page
+        from balancer.report.layout_page import layout_page
+        from balancer.report.page import write_page
 
-        write_layout_page(page, found, paths[0])
+        write_page(page, layout_page(found, paths[0]))
     if as_json:
         told = about_layouts(log, asked, gpus=options["num_gpus"], batch=options["batch"])
         click.echo(json.dumps(told | found.to_json() | {"runtime_s": runtime_s}, indent=2))

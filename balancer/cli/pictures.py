@@ -93,12 +93,13 @@ class Pictures:
     def write(self, summary: RunSummary, source: str, log: str | None) -> None:
         """Write what was asked for, of a plan and the log that it was made from, if there is one."""
         if self.files.page is not None:
-            from balancer.report.plan_page import write_page
+            from balancer.report.page import write_page
+            from balancer.report.plan_page import plan_page
 
             if self.data.picture is None:
                 raise self.files.missing_step(source, summary.steps)
             of_log = "" if log is None else f", a plan of {os.path.basename(log)}"
-            write_page(self.files.page, summary, self.data, f"{source}{of_log}", source, log or "")
+            write_page(self.files.page, plan_page(summary, self.data, f"{source}{of_log}", source, log or ""))
         if self.files.plot is not None:
             from balancer.report.plan_page import plot_loads
 

@@ -152,11 +152,12 @@ def _said_on(cluster: Cluster, options: Mapping[str, Any]) -> StepTables:
 def _write(files: PictureFiles, found: Simulation, data: SimulationData, stated: "Assumptions", log: str) -> None:
     """Write the page and the figure that were asked for."""
     if files.page is not None:
-        from balancer.report.simulation_page import write_simulation_page
+        from balancer.report.page import write_page
+        from balancer.report.simulation_page import simulation_page
 
         if data.drawn_step >= found.steps:
             raise files.missing_step("the simulation", found.steps)
-        write_simulation_page(files.page, found, data, stated, log)
+        write_page(files.page, simulation_page(found, data, stated, log))
     if files.plot is not None:
         from balancer.report.simulation_page import plot_split
 

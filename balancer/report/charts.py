@@ -26,31 +26,10 @@ from balancer.report.simulation_data import StepBars
 from balancer.report.table import as_percent
 from solvers.pipeline import MultiplexResult, PipelineRun
 
-__all__ = [
-    "DARK",
-    "IN_PAGE",
-    "LIGHT",
-    "ON_PAPER",
-    "Bar",
-    "Colors",
-    "Line",
-    "bars",
-    "check_plot",
-    "gantt",
-    "heat_map",
-    "histogram",
-    "loads",
-    "log_ticks",
-    "mean_steps",
-    "over_steps",
-    "phase_variable",
-    "plot_residuals",
-    "plot_to_file",
-    "require_plotting",
-    "svg_of",
-    "time_over_memory",
-    "timeline",
-]  # fmt: skip
+__all__ = ["BACKWARD", "DARK", "FORWARD", "IN_PAGE", "LATE", "LIGHT", "ON_PAPER", "TASK", "Bar", "Colors", "bars",
+           "check_plot", "gantt", "heat_map", "histogram", "loads", "log_ticks", "mean_steps", "of_phase", "over_steps",
+           "plot_residuals", "plot_to_file", "require_plotting", "svg_of", "time_over_memory",
+           "timeline"]  # fmt: skip
 
 Floats = NDArray[np.float64]
 
@@ -74,42 +53,18 @@ _GAPS_UP_TO = 64  # bars; more stand without gaps
 _MOST_TICKS = 6
 _PICTURES = (".png", ".svg")
 _DOING = "write the figure"
-_NAMES = ("page", "ink", "faint", "before", "after", "bad")
 
 
-@dataclass(frozen=True, slots=True)
-class Colors:
-    """What a chart is drawn in."""
+Colors = Mapping[str, str]
 
-    page: str
-    ink: str
-    faint: str
-    before: str
-    after: str
-    bad: str
-    phases: tuple[str, ...]
-
-    @classmethod
-    def of(cls, colors: Mapping[str, str]) -> "Colors":
-        """Take colours by name."""
-        page, ink, faint, before, after, bad = (colors[name] for name in _NAMES)
-        phases = tuple(colors[f"phase-{i}"] for i in range(NUM_PHASE_COLORS))
-        return cls(page, ink, faint, before, after, bad, phases)
-
-    def of_phase(self, index: int) -> str:
-        """Return the colour of a phase; there are only so many."""
-        return self.phases[index % NUM_PHASE_COLORS]
+ON_PAPER: Colors = LIGHT
+IN_PAGE: Colors = {name: f"#0101{i:02}" for i, name in enumerate(LIGHT)}
+"""Marks that :func:`svg_of` replaces by the page's variables, so that one chart suits light, dark and print."""
 
 
-_MARKS = {name: f"#0101{i:02}" for i, name in enumerate(LIGHT)}
-ON_PAPER, IN_PAGE = Colors.of(LIGHT), Colors.of(_MARKS)
-"""What files are drawn in; and marks that :func:`svg_of` replaces by the page's variables, so that one chart suits
-light, dark and print."""
-
-
-def phase_variable(index: int) -> str:
-    """Return the page's variable for the colour of a phase."""
-    return f"--phase-{index % NUM_PHASE_COLORS}"
+def of_phase(index: int) -> str:
+    """Return the name of the colour of a phase; there are only so many."""
+    return f"phase-{index % NUM_PHASE_COLORS}"
 
 
 # Where charts go.
@@ -146,9 +101,9 @@ def _drawing(width: float, height: float, colors: Colors) -> Iterator[Any]:
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.facecolor": "none",
-        "axes.edgecolor": colors.faint,
+        "axes.edgecolor": colors["faint"],
         "axes.titlesize": 10,
-        **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), colors.ink),
+        **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), colors["ink"]),
         "legend.frameon": False,
         "legend.fontsize": 9,
     }
@@ -178,7 +133,7 @@ def svg_of(name: str, draw: Callable[[Any], Any], height: float = 2.6, width: fl
     svg = svg.replace("url(#", f"url(#{name}-").replace('href="#', f'href="#{name}-')
     svg = re.sub(r"font: (?:\w+ )*([0-9.]+)px [^;\"]*", r"font-size: \1px", svg)  # the page's own font
     svg = re.sub(r"font-family: [^;\"]*(?:; )?", "", svg)
-    for variable, mark in _MARKS.items():
+    for variable, mark in IN_PAGE.items():
         svg = svg.replace(mark, f"var(--{variable})")
     return svg.strip()
 
@@ -239,7 +194,7 @@ def loads(axis: Any, shown: RankLoads, title: str, before: bool, most: float, co
 
     What the sample that caps the step costs is hatched, and a proven bound dotted.
     """
-    color, width = colors.before if before else colors.after, shown.ranks_a_bar
+    color, width = colors["before"] if before else colors["after"], shown.ranks_a_bar
     held = np.zeros(2 * len(shown.loads))
     held[::2] = shown.loads
     starts = width * np.arange(len(shown.loads), dtype=np.float64)
@@ -247,31 +202,22 @@ def loads(axis: Any, shown: RankLoads, title: str, before: bool, most: float, co
     edges = np.append(np.column_stack([starts, starts + filled * width]).ravel(), width * len(starts))
     axis.stairs(held, edges, color=color, fill=True, linewidth=0)
     if shown.cap:
-        axis.bar(starts[shown.cap_bar], shown.cap, filled * width, align="edge", color=color, edgecolor=colors.page,
+        axis.bar(starts[shown.cap_bar], shown.cap, filled * width, align="edge", color=color, edgecolor=colors["page"],
                  hatch="////", linewidth=0)  # fmt: skip
-    axis.axhline(shown.loads[0], color=colors.ink, linestyle="--", linewidth=1)
+    axis.axhline(shown.loads[0], color=colors["ink"], linestyle="--", linewidth=1)
     if shown.bound is not None:
-        axis.axhline(shown.bound, color=colors.ink, linestyle=":", linewidth=1.2)
+        axis.axhline(shown.bound, color=colors["ink"], linestyle=":", linewidth=1.2)
     axis.set(xlabel="rank, the busiest first", ylabel="load / mean load", ylim=(0, 1.05 * most))
     axis.set_xlim(0, edges[-1])
     axis.set_title(title, loc="left", color=color)
     _whole_ticks(axis.xaxis, 1, shown.num_ranks, shift=filled / 2 - 1)  # in the middle of bars
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A value of every step: of what was before, after, the proven bound, or of another strategy, by number."""
-
-    values: Sequence[Any]
-    of: str | int
-
-    def style(self, colors: Colors) -> dict[str, Any]:
-        """Return how it is drawn; told apart without colours, too."""
-        if isinstance(self.of, int):
-            dashes = ("-.", (0, (5, 1)), (0, (1, 1)))[self.of % 3]
-            return {"color": colors.of_phase(self.of + 1), "linestyle": dashes, "linewidth": 1.2}
-        known = {"before": (colors.before, "--", 1.2), "after": (colors.after, "-", 2), "bound": (colors.ink, ":", 1.2)}
-        return dict(zip(("color", "linestyle", "linewidth"), known[self.of], strict=True))
+LINES: dict[str, tuple[str, Any, float]] = {
+    "before": ("before", "--", 1.2), "after": ("after", "-", 2), "bound": ("ink", ":", 1.2),
+    "0": ("phase-1", "-.", 1.2), "1": ("phase-2", (0, (5, 1)), 1.2), "2": ("phase-3", (0, (1, 1)), 1.2),
+}  # fmt: skip
+"""Colour, dashes and width of lines, which are told apart without colours, too."""
 
 
 def mean_steps(values: ArrayLike) -> tuple[NDArray[np.int64], int, Floats]:
@@ -283,13 +229,16 @@ def mean_steps(values: ArrayLike) -> tuple[NDArray[np.int64], int, Floats]:
     return starts, width, np.add.reduceat(of_steps, starts) / counts
 
 
-def over_steps(figure: Any, lines: Mapping[str, Line], ylabel: str, least: float | None = None,
-               colors: Colors = IN_PAGE) -> None:  # fmt: skip
-    """Draw a line a name over the steps; the axis begins at `least`, if that is given."""
+def over_steps(
+    figure: Any, lines: Mapping[str, tuple[ArrayLike, str]], ylabel: str, least: float | None = None
+) -> None:
+    """Draw a line a name over the steps, in a look of :data:`LINES`; the axis begins at `least`, if that is given."""
     axis, starts, width = figure.subplots(), np.zeros(1, dtype=np.int64), 1
-    for name, line in lines.items():
-        starts, width, means = mean_steps(line.values)
-        axis.plot(starts, means, marker="o" if len(starts) == 1 else "", label=name, **line.style(colors))
+    for name, (values, of) in lines.items():
+        color, dashes, thick = LINES[of]
+        starts, width, means = mean_steps(values)
+        marker = "o" if len(starts) == 1 else ""
+        axis.plot(starts, means, color=IN_PAGE[color], linestyle=dashes, linewidth=thick, marker=marker, label=name)
     axis.set(xlabel="step" if width == 1 else f"step, means of {width}", ylabel=ylabel)
     axis.set_ylim(least)
     _whole_ticks(axis.xaxis, 0, int(starts[-1]))
@@ -298,13 +247,10 @@ def over_steps(figure: Any, lines: Mapping[str, Line], ylabel: str, least: float
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A part of each bar; its colour is an attribute of :class:`Colors`, or the number of a phase.
+    """A part of each bar, with the name of its colour; one without a label is told by the page."""
 
-    One without a label is told by the page.
-    """
-
-    values: Sequence[float] | Floats
-    color: str | int
+    values: Sequence[float]
+    color: str
     label: str = ""
     hatch: str = ""
 
@@ -318,21 +264,21 @@ def bars(figure: Any, names: Sequence[str], parts: Sequence[Bar], xlabel: str, e
     """
     axis, rows, left = figure.subplots(), np.arange(len(names)), np.zeros(len(names))
     for part in parts:
-        color = colors.of_phase(part.color) if isinstance(part.color, int) else getattr(colors, part.color)
         over = [limit is not None and value > limit[1] for value in part.values]
-        axis.barh(rows, part.values, 0.62, left, color=np.where(over, colors.bad, color), linewidth=0, label=part.label)
+        color = np.where(over, colors["bad"], colors[part.color])
+        axis.barh(rows, part.values, 0.62, left, color=color, linewidth=0, label=part.label)
         if part.hatch:  # told from the others without colours, too
-            axis.barh(rows, part.values, 0.62, left, fill=False, hatch=part.hatch, edgecolor=colors.ink, linewidth=0)
+            axis.barh(rows, part.values, 0.62, left, fill=False, hatch=part.hatch, edgecolor=colors["ink"], linewidth=0)
         left = left + np.asarray(part.values)
     wide = np.zeros(len(names)) if spread is None else np.asarray(spread)
     if spread is not None:
-        axis.errorbar(left, rows, xerr=(np.minimum(wide, left), wide), fmt="none", ecolor=colors.ink, elinewidth=1,
+        axis.errorbar(left, rows, xerr=(np.minimum(wide, left), wide), fmt="none", ecolor=colors["ink"], elinewidth=1,
                       capsize=3)  # fmt: skip
     end = max(float((left + wide).max()), 0.0 if limit is None else limit[1]) or 1.0
     for row, text in enumerate(ends):
         axis.text(left[row] + wide[row] + 0.015 * end, row, text, va="center")
     if limit is not None:
-        axis.axvline(limit[1], color=colors.ink, linestyle="--", linewidth=1.5, label=limit[0])
+        axis.axvline(limit[1], color=colors["ink"], linestyle="--", linewidth=1.5, label=limit[0])
     room = 1.04 + 0.022 * max(map(len, ends), default=0)
     axis.set(xlabel=xlabel, xlim=(0, room * end), ylim=(len(names) - 0.4, -0.6))
     axis.locator_params(axis="x", nbins=5)
@@ -342,24 +288,24 @@ def bars(figure: Any, names: Sequence[str], parts: Sequence[Bar], xlabel: str, e
         _legend_above(axis, 3)
 
 
-def timeline(figure: Any, steps: Mapping[str, StepBars], colors: Colors = IN_PAGE) -> None:
+def timeline(figure: Any, steps: Mapping[str, StepBars]) -> None:
     """Draw one step by rank, a panel a title; blank within a step is waiting, a grey end is exchange."""
     axes = figure.subplots(len(steps), 1, sharex=True, squeeze=False)[:, 0]
     for axis, (title, step) in zip(axes, steps.items(), strict=True):
         edges = step.ranks_a_row * np.arange(len(next(iter(step.phases.values()))) + 1)
         for i, (name, takes) in enumerate(step.phases.items()):
             axis.stairs(step.starts[name] + takes, edges, baseline=step.starts[name], orientation="horizontal",
-                        fill=True, color=colors.of_phase(i), linewidth=0)  # fmt: skip
+                        fill=True, color=IN_PAGE[of_phase(i)], linewidth=0)  # fmt: skip
         for end in (*step.ends.values(), step.seconds):
-            axis.axvline(end, color=colors.ink, linewidth=0.8)
-        axis.axvspan(step.compute_end, step.seconds, color=colors.faint, linewidth=0)
+            axis.axvline(end, color=IN_PAGE["ink"], linewidth=0.8)
+        axis.axvspan(step.compute_end, step.seconds, color=IN_PAGE["faint"], linewidth=0)
         axis.set(ylabel="rank, busiest first", ylim=(edges[-1], 0), xlim=0)
         _whole_ticks(axis.yaxis, 1, int(edges[-1]), shift=-0.5)
         axis.set_title(title, loc="left")
     axes[-1].set_xlabel("seconds")
 
 
-def heat_map(figure: Any, volumes: Floats, nodes_a_row: int, label: str, colors: Colors = IN_PAGE) -> None:
+def heat_map(figure: Any, volumes: Floats, nodes_a_row: int, label: str) -> None:
     """Draw what moves from node to node."""
     axis, end = figure.subplots(), len(volumes) * nodes_a_row
     extent = (-0.5, end - 0.5, end - 0.5, -0.5)  # ticks in the middle of nodes
@@ -370,14 +316,14 @@ def heat_map(figure: Any, volumes: Floats, nodes_a_row: int, label: str, colors:
     figure.colorbar(image, ax=axis, label=label)
 
 
-def histogram(figure: Any, counts: NDArray[np.int64], edges: Floats, colors: Colors = IN_PAGE) -> None:
+def histogram(figure: Any, counts: NDArray[np.int64], edges: Floats) -> None:
     """Draw how many items have which length; `edges` are those of the bins, one more than there are counts."""
     axis = figure.subplots()
     if not len(counts):
         axis.text(0.5, 0.5, "no item longer than 0", ha="center", transform=axis.transAxes)
         axis.set_axis_off()
         return
-    axis.stairs(counts, edges, color=colors.faint, fill=True)
+    axis.stairs(counts, edges, color=IN_PAGE["faint"], fill=True)
     axis.set(xscale="log", xlabel="length", ylabel="items", ylim=0)
     axis.set_xticks(*log_ticks(edges[0], edges[-1]))
     axis.xaxis.set_minor_formatter("")
@@ -387,26 +333,30 @@ def histogram(figure: Any, counts: NDArray[np.int64], edges: Floats, colors: Col
 _MARKERS = {"stages": "o", "before": "s", "multiplexed": "^"}
 
 
-def time_over_memory(figure: Any, table: Iterable[tuple[str, float, float]],
-                     others: Iterable[tuple[str, float, float]], room: float, bound: float,
-                     colors: Colors = IN_PAGE) -> None:  # fmt: skip
+def time_over_memory(
+    figure: Any,
+    table: Iterable[tuple[str, float, float]],
+    others: Iterable[tuple[str, float, float]],
+    room: float,
+    bound: float,
+) -> None:
     """Draw layouts by mode, GiB and seconds: a step line of what none is better than, and hollow the others.
 
     What takes more memory than there is room for is a red cross.
     """
     axis, best = figure.subplots(), list(table)
-    axis.step([gib for _, gib, _ in best], [seconds for *_, seconds in best], where="post", color=colors.faint,
+    blue, red = IN_PAGE["after"], IN_PAGE["bad"]
+    axis.step([gib for _, gib, _ in best], [seconds for *_, seconds in best], where="post", color=IN_PAGE["faint"],
               linewidth=1)  # fmt: skip
     named: set[str] = set()
-    for (mode, gib, seconds), face in [*((each, colors.after) for each in best), *((each, "none") for each in others)]:
-        color, what = (colors.after, mode) if gib <= room else (colors.bad, "does not fit")
-        marker, face = (_MARKERS[mode], face) if gib <= room else ("X", colors.bad)
-        axis.plot(gib, seconds, marker=marker, color=face, markeredgecolor=color, linestyle="none",
-                  label="" if what in named else what)  # fmt: skip
+    for (mode, gib, seconds), face in [*((each, blue) for each in best), *((each, "none") for each in others)]:
+        what, marker, edge = (mode, _MARKERS[mode], blue) if gib <= room else ("does not fit", "X", red)
+        axis.plot(gib, seconds, marker=marker, color=face if gib <= room else red, markeredgecolor=edge,
+                  linestyle="none", label="" if what in named else what)  # fmt: skip
         named.add(what)
-    axis.axhline(bound, color=colors.ink, linestyle=":", linewidth=1.2, label="proven: none is faster")
+    axis.axhline(bound, color=IN_PAGE["ink"], linestyle=":", linewidth=1.2, label="proven: none is faster")
     if "does not fit" in named:
-        axis.axvline(room, color=colors.bad, linestyle="--", linewidth=1, label="room")
+        axis.axvline(room, color=IN_PAGE["bad"], linestyle="--", linewidth=1, label="room")
     axis.set(xlabel="GiB of a GPU", ylabel="seconds a step")
     _legend_above(axis, 3)
 
@@ -416,14 +366,14 @@ def plot_residuals(fit: Fit, path: str) -> None:
     plot_to_file(path, 10, 4, lambda figure: _residuals(figure, fit))
 
 
-def _residuals(figure: Any, fit: Fit, colors: Colors = ON_PAPER) -> None:
+def _residuals(figure: Any, fit: Fit) -> None:
     left, right = figure.subplots(1, 2)
-    left.scatter(fit.predicted, fit.measured, s=8, color=colors.after)
+    left.scatter(fit.predicted, fit.measured, s=8, color=ON_PAPER["after"])
     ends = [float(min(fit.predicted.min(), fit.measured.min())), float(max(fit.predicted.max(), fit.measured.max()))]
-    left.plot(ends, ends, color=colors.faint, linewidth=1)
+    left.plot(ends, ends, color=ON_PAPER["faint"], linewidth=1)
     left.set(xlabel="predicted, s", ylabel="measured, s", title=f"{fit.steps:,} steps")
-    right.scatter(fit.total_lengths, 100 * (fit.measured / fit.predicted - 1), s=8, color=colors.after)
-    right.axhline(0, color=colors.faint, linewidth=1)
+    right.scatter(fit.total_lengths, 100 * (fit.measured / fit.predicted - 1), s=8, color=ON_PAPER["after"])
+    right.axhline(0, color=ON_PAPER["faint"], linewidth=1)
     title = f"held-out error {fit.held_out_error:.1%}, worst {fit.held_out_worst:.1%}"
     right.set(xlabel="sum of lengths", ylabel="measured over predicted, %", title=title)
 
@@ -436,8 +386,7 @@ FORWARD, TASK, BACKWARD, LATE = 0, 1, 2, 3
 _DIGIT_WIDTH = 0.085  # inches; the number of a micro-batch is written where it fits into its op
 
 
-def gantt(figure: Any, runs: Runs, unit: tuple[float, str], between: Mapping[str, Between] | None = None,
-          colors: Colors = IN_PAGE) -> Any:  # fmt: skip
+def gantt(figure: Any, runs: Runs, unit: tuple[float, str], between: Mapping[str, Between] | None = None) -> Any:
     """Draw a panel a run: a row a device, a box an op, with its micro-batch's number where that fits; return them.
 
     Of what runs in the gaps of a run, `between`, boxes have no number.
@@ -448,16 +397,14 @@ def gantt(figure: Any, runs: Runs, unit: tuple[float, str], between: Mapping[str
     for axis, (title, run) in zip(axes, runs.items(), strict=True):
         devices = len(run.busy)
         for starts, ends, color in (
-            (run.forward_start, run.forward_end, colors.phases[FORWARD]),
-            (run.backward_start, run.backward_end, colors.phases[BACKWARD]),
+            (run.forward_start / scale, run.forward_end / scale, FORWARD),
+            (run.backward_start / scale, run.backward_end / scale, BACKWARD),
         ):
             for stage in range(starts.shape[1]):
-                _draw_ops(
-                    axis, starts[:, stage] / scale, ends[:, stage] / scale, stage % devices, (color, colors.page), end
-                )
+                _draw_ops(axis, starts[:, stage], ends[:, stage], stage % devices, IN_PAGE[of_phase(color)], end)
         if (tasks := (between or {}).get(title)) is not None:
-            _draw_tasks(axis, tasks, scale, colors, end)
-        axis.axvline(run.makespan / scale, color=colors.ink, linewidth=0.8)
+            _draw_tasks(axis, tasks, scale, end)
+        axis.axvline(run.makespan / scale, color=IN_PAGE["ink"], linewidth=0.8)
         axis.set(ylabel="device", ylim=(devices - 0.5, -0.5), xlim=(0, end * 1.005))
         _whole_ticks(axis.yaxis, 0, devices - 1)
         axis.set_title(f"{title}: {run.makespan / scale:,.4g}, bubble {as_percent(run.bubble)}", loc="left")
@@ -465,15 +412,15 @@ def gantt(figure: Any, runs: Runs, unit: tuple[float, str], between: Mapping[str
     return axes
 
 
-def _draw_ops(axis: Any, starts: Floats, ends: Floats, row: int, colors: tuple[str, str], end: float) -> None:
+def _draw_ops(axis: Any, starts: Floats, ends: Floats, row: int, color: str, end: float) -> None:
     there = [k for k in range(len(starts)) if starts[k] >= 0 and ends[k] > starts[k]]
     spans = [(starts[k], ends[k] - starts[k]) for k in there]
     edges = _edges(axis, spans, end)
-    axis.broken_barh(spans, (row - 0.44, 0.88), facecolors=colors[0], edgecolors=colors[1], linewidth=edges)
+    axis.broken_barh(spans, (row - 0.44, 0.88), facecolors=color, edgecolors=IN_PAGE["page"], linewidth=edges)
     digit = _DIGIT_WIDTH / axis.figure.get_figwidth()
     for k, (start, width) in zip(there, spans, strict=True):
         if width >= len(str(k)) * digit * end:
-            axis.text(start + width / 2, row, str(k), ha="center", va="center", fontsize=9, color=colors[1])
+            axis.text(start + width / 2, row, str(k), ha="center", va="center", fontsize=9, color=IN_PAGE["page"])
 
 
 def _edges(axis: Any, spans: Iterable[tuple[float, float]], end: float) -> list[float]:
@@ -482,11 +429,11 @@ def _edges(axis: Any, spans: Iterable[tuple[float, float]], end: float) -> list[
     return [min(0.3, tenth * width) for _, width in spans]
 
 
-def _draw_tasks(axis: Any, between: Between, scale: float, colors: Colors, end: float) -> None:
+def _draw_tasks(axis: Any, between: Between, scale: float, end: float) -> None:
     """Draw what runs between the ops."""
     for color, late in ((TASK, False), (LATE, True)):
         for device in np.unique(between.device[between.late == late]).tolist():
             here = (between.late == late) & (between.device == device)
             spans = list(zip(between.start[here] / scale, between.takes[here] / scale, strict=True))
-            face = {"facecolors": colors.phases[color], "edgecolors": colors.page}
+            face = {"facecolors": IN_PAGE[of_phase(color)], "edgecolors": IN_PAGE["page"]}
             axis.broken_barh(spans, (device - 0.44, 0.88), linewidth=_edges(axis, spans, end), **face)

@@ -6,7 +6,6 @@ from functools import partial
 from balancer.report import charts
 from balancer.report.layouts import assumptions, excluded, in_words, numbers_of
 from balancer.report.page import Card, Chart, Page, Section, Table, html
-from balancer.report.page import write_page as write
 from balancer.report.plan_page import pipeline_section
 from balancer.report.simulation_page import as_seconds
 from balancer.report.text import counted
@@ -14,14 +13,9 @@ from balancer.simulate.configure import Configuration
 from balancer.simulate.layout_bounds import room_of
 from balancer.simulate.layout_price import Priced, timeline
 
-__all__ = ["layout_page", "write_layout_page"]
+__all__ = ["layout_page"]
 
 _TIMELINE_S = 0.2
-
-
-def write_layout_page(path: str, found: Configuration, source: str) -> None:
-    """Write the page to a file, which is there as a whole or not at all."""
-    write(path, layout_page(found, source))
 
 
 def layout_page(found: Configuration, source: str) -> Page:

@@ -15,10 +15,10 @@ from markupsafe import Markup
 
 from balancer._version import __version__
 from balancer.io._atomic import write_whole
-from balancer.report.charts import DARK, LIGHT, phase_variable, svg_of
+from balancer.report.charts import DARK, LIGHT, svg_of
 from balancer.report.text import printable
 
-__all__ = ["Card", "Chart", "Page", "Section", "Table", "as_cell", "facts", "html", "keys_of_phases", "named",
+__all__ = ["Card", "Chart", "Page", "Section", "Table", "as_cell", "html", "named",
            "numbers_of", "write_page"]  # fmt: skip
 
 LONGEST_NAME = 120
@@ -70,11 +70,6 @@ def as_cell(value: object) -> str:
     return value if isinstance(value, str) else f"{value:,}"
 
 
-def facts(groups: Iterable[tuple[str, Iterable[tuple[str, object]]]]) -> Table:
-    """Return facts by name, in groups under headings."""
-    return Table((), [(heading, list(pairs)) for heading, pairs in groups])
-
-
 @dataclass(frozen=True, slots=True)
 class Card:
     """A headline: one number large, what it is, and others by name."""
@@ -91,7 +86,7 @@ class Chart:
     """A chart, the numbers that it draws, and a sentence that is read aloud, which may hold names.
 
     Each of `draw` draws a panel, in a matplotlib figure of a size in inches; panels stand side by side, or one below
-    the other where there is no room. Of `keys`, names with the page's variables of colours, it has a legend.
+    the other where there is no room. Of `keys`, names and their colours, it has a legend.
     """
 
     key: str
@@ -127,16 +122,12 @@ class Section:
     lines: Sequence[str] = ()
     pasted: Sequence[tuple[str, str]] = ()
     tall: bool = False
+    hero: bool = False  # above the cards
 
     @property
     def is_half(self) -> bool:
         """Whether half of a screen is enough."""
         return len(self.charts) < 2 and all(callable(chart.draw) and not chart.broad for chart in self.charts)
-
-
-def keys_of_phases(names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return which colour stands for which phase."""
-    return [(named(name), phase_variable(i)) for i, name in enumerate(names)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +143,7 @@ class Page:
     lead: str
     about: str
     cards: Sequence[Card]
-    sections: Iterable[Section]
+    sections: Sequence[Section]
     footer: str
 
     def __str__(self) -> str:

@@ -106,10 +106,11 @@ class LogPlan:
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the page of the plan, as ``balancer report --html`` does; needs the extra ``plot``."""
-        from balancer.report.plan_page import write_page
+        from balancer.report.page import write_page
+        from balancer.report.plan_page import plan_page
 
         source, log = f"a plan of {self.log.path.name}", str(self.log.path)
-        write_page(os.fspath(path), self.totals, self._page_data(), source, self.out or "", log)
+        write_page(os.fspath(path), plan_page(self.totals, self._page_data(), source, self.out or "", log))
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draw the load of ranks before and after to a PNG or SVG file; needs the extra ``plot``."""

@@ -11,34 +11,15 @@ from balancer.cost import parse_cost
 from balancer.plan.gaps import Between
 from balancer.report import charts
 from balancer.report.across import across_lines
-from balancer.report.charts import Line, mean_steps
-from balancer.report.page import (
-    Card,
-    Chart,
-    Page,
-    Section,
-    Table,
-    facts,
-    html,
-    named,
-    numbers_of,
-)
-from balancer.report.page import write_page as write
+from balancer.report.charts import mean_steps
+from balancer.report.page import Card, Chart, Page, Section, Table, html, named, numbers_of
 from balancer.report.page_data import BINS_AN_OCTAVE, PageData, PhaseData, RankLoads, StepPicture, WorstStep
 from balancer.report.remarks import to_train, warnings_of
 from balancer.report.summary import PhaseSummary, RunSummary, as_range, waiting
-from balancer.report.table import (
-    as_bytes,
-    as_percent,
-    as_ratios,
-    before_slots,
-    how_many,
-    left_out,
-    why_not_relocated,
-)
+from balancer.report.table import as_bytes, as_percent, as_ratios, before_slots, how_many, left_out, why_not_relocated
 from balancer.report.text import counted, printable
 
-__all__ = ["page", "pipeline_section", "plot_loads", "write_page"]
+__all__ = ["pipeline_section", "plan_page", "plot_loads"]
 
 _MOST_IN_LEAD = 3
 _EVEN = 1.001  # imbalance ratio up to which a step is no bad one
@@ -49,12 +30,7 @@ LONGEST_REASONS = 1000
 """Characters that are shown of what was asked for, and of why samples were not relocated."""
 
 
-def write_page(path: str, summary: RunSummary, data: PageData, source: str, plan: str = "", log: str = "") -> None:
-    """Write the page of a run to a file, which is there as a whole or not at all."""
-    write(path, page(summary, data, source, plan, log))
-
-
-def page(summary: RunSummary, data: PageData, source: str, plan: str = "", log: str = "") -> Page:
+def plan_page(summary: RunSummary, data: PageData, source: str, plan: str = "", log: str = "") -> Page:
     """Return the page of a run, from data of the same steps, at least one.
 
     `source` says of what, `plan` and `log` are the files to go on with.
@@ -285,7 +261,7 @@ def _where_ranks_wait(summary: RunSummary, phases: dict[str, PhaseData]) -> Sect
         _chart_of_pair(f"profile-{i}", name, phase.profiles(), of_time, len(phases) > 1, "Load of ranks")
         for i, (name, phase) in enumerate(phases.items())
     ]
-    return Section("Where ranks wait", words, drawn)
+    return Section("Where ranks wait", words, drawn, hero=True)
 
 
 def _which(picture: StepPicture, data: PageData) -> str:
@@ -325,7 +301,7 @@ def _what_is_uneven(summary: RunSummary) -> str:
 def _by_step(key: str, name: str, phase: PhaseData) -> Chart:
     """Return the imbalance ratio of every step."""
     ratios = dict(zip(("before", "after", "proven bound"), np.transpose(phase.ratios), strict=True))
-    lines = {title: Line(values, title.removeprefix("proven ")) for title, values in ratios.items()}
+    lines = {title: (values, title.removeprefix("proven ")) for title, values in ratios.items()}
     means = {title: mean_steps(values) for title, values in ratios.items()}
     columns = {"from step": means["after"][0].tolist(), **{title: mean.tolist() for title, (*_, mean) in means.items()}}
     worst = [float(ratios[when].max()) for when in ("before", "after")]
@@ -390,7 +366,7 @@ def pipeline_section(
     kinds = [("forward", charts.FORWARD), ("backward", charts.BACKWARD)]
     kinds += [("encoders", charts.TASK)] * any((~each.late).any() for each in boxes.values())
     kinds += [("generators", charts.LATE)] * any(each.late.any() for each in boxes.values())
-    keys = [(kind, charts.phase_variable(color)) for kind, color in kinds]
+    keys = [(kind, charts.of_phase(color)) for kind, color in kinds]
     drawn = Chart(key, says, draw, numbers, keys=keys, note=note, height=height, width=9.5, broad=True)
     return Section(title, words, [drawn], _in_flight(runs, boxes, held) if held else None)
 
@@ -443,12 +419,8 @@ def _worst(phases: dict[str, PhaseData]) -> Section:
         for name, phase in phases.items()
     }
     steps = [step for phase in worst.values() for step in phase]
-    ratios = zip(
-        as_ratios(step.ratio_before for step in steps),
-        as_ratios(step.ratio_after for step in steps),
-        as_ratios(step.ratio_bound for step in steps),
-        strict=True,
-    )
+    kinds = ("ratio_before", "ratio_after", "ratio_bound")
+    ratios = zip(*(as_ratios(getattr(step, kind) for step in steps) for kind in kinds), strict=True)
     groups = [(named(name), [_worst_row(step, next(ratios)) for step in phase]) for name, phase in worst.items()]
     words = (
         "The steps whose plans are the most uneven: imbalance ratio before, after, and proven to be the best possible. "
@@ -486,7 +458,7 @@ def _assumed(summary: RunSummary, data: PageData) -> Section:
     steps = [("steps", apart if summary.short_steps else "all")]
     steps.append(("weights", "a long step counts for more than a short one: ratios are of rank-time"))
     words = html("Waiting and time follow from costs alone. <code>balancer simulate</code> prices steps on a cluster.")
-    return Section("Assumed", words, table=facts([("Time", compute), ("Steps", steps)]))
+    return Section("Assumed", words, table=Table((), [("Time", compute), ("Steps", steps)]))
 
 
 def _what_now(summary: RunSummary, plan: str, log: str) -> Section:

@@ -8,21 +8,8 @@ from balancer.cost import parse_cost
 from balancer.cost.throughput import SaturatingThroughput
 from balancer.offline.settings import LogSettings
 from balancer.report import charts
-from balancer.report.charts import Bar, Line, mean_steps
-from balancer.report.page import (
-    Card,
-    Chart,
-    Page,
-    Section,
-    Table,
-    as_cell,
-    facts,
-    html,
-    keys_of_phases,
-    named,
-    numbers_of,
-)
-from balancer.report.page import write_page as write
+from balancer.report.charts import Bar, mean_steps, of_phase
+from balancer.report.page import Card, Chart, Page, Section, Table, as_cell, html, named, numbers_of
 from balancer.report.page_data import MOST_BARS
 from balancer.report.plan_page import pipeline_section
 from balancer.report.simulation_data import SimulationData, SlowStep
@@ -32,7 +19,7 @@ from balancer.report.text import counted
 from balancer.simulate import Cluster, PhaseModel, Simulation
 from balancer.simulate.run import StrategyTotals
 
-__all__ = ["Assumptions", "as_seconds", "plot_split", "simulation_page", "time_split", "write_simulation_page"]
+__all__ = ["Assumptions", "as_seconds", "plot_split", "simulation_page", "time_split"]
 
 Totals = Mapping[str, StrategyTotals]
 
@@ -51,13 +38,6 @@ class Assumptions:
     overlap: float
     waits: str
     bytes_given: bool  # whether the user gave the bytes that exchanges move
-
-
-def write_simulation_page(
-    path: str, found: Simulation, data: SimulationData, assumed: Assumptions, source: str
-) -> None:
-    """Write the page of a simulation to a file, which is there as a whole or not at all."""
-    write(path, simulation_page(found, data, assumed, source))
 
 
 def simulation_page(found: Simulation, data: SimulationData, assumed: Assumptions, source: str) -> Page:
@@ -210,14 +190,20 @@ def _where_time_goes(found: Simulation, data: SimulationData, phases: Sequence[s
     drawn = [Chart("split", says, time_split(totals), numbers, height=height)]
     if data.waits == "phase" and len(phases) > 1 and not data.pipelines:
         waits = [[run.phases[name].waiting_s / run.steps for run in totals.values()] for name in phases]
-        draw = partial(charts.bars, names=_plain_names(totals), parts=[Bar(each, i) for i, each in enumerate(waits)],
-                       xlabel="seconds of waiting in a step, mean of ranks")  # fmt: skip
+        parts = [Bar(each, of_phase(i)) for i, each in enumerate(waits)]
+        xlabel = "seconds of waiting in a step, mean of ranks"
+        draw = partial(charts.bars, names=_plain_names(totals), parts=parts, xlabel=xlabel)
         numbers = _of_strategies(totals, {html("{}, s", named(name, 40)): waits[i] for i, name in enumerate(phases)})
-        says, keys = "Waiting by phase and strategy", keys_of_phases(phases)
+        says, keys = "Waiting by phase and strategy", _keys(phases)
         drawn.append(Chart("waiting", says, draw, numbers, keys=keys, height=height))
         words += " Ranks wait after every phase: the second chart says in which."
     others = " Sorted batches has other batches than the rest." if "sorted_batches" in totals else ""
     return Section("Where the time goes", words + others, drawn)
+
+
+def _keys(phases: Sequence[str]) -> list[tuple[str, str]]:
+    """Return which colour stands for which phase."""
+    return [(named(name), of_phase(i)) for i, name in enumerate(phases)]
 
 
 def _height(totals: Totals) -> float:
@@ -228,9 +214,9 @@ def _height(totals: Totals) -> float:
 def _step_by_step(found: Simulation, data: SimulationData) -> Section:
     alike = _of_same_batches(found.strategies)
     best = max(alike, key=lambda name: found.strategies[name].samples_per_s)
-    of = {name: i for i, name in enumerate(data.seconds)} | {alike[0]: "before"} | {best: "after"}
-    lines = {_plain(name): Line(seconds, of[name]) for name, seconds in data.seconds.items()}
-    means = {name: mean_steps(line.values) for name, line in lines.items()}
+    of = {name: str(i % 3) for i, name in enumerate(data.seconds)} | {alike[0]: "before"} | {best: "after"}
+    lines = {_plain(name): (seconds, of[name]) for name, seconds in data.seconds.items()}
+    means = {name: mean_steps(values) for name, (values, _) in lines.items()}
     columns = {"from step": next(iter(means.values()))[0].tolist()}
     columns |= {f"{name}, s": mean.tolist() for name, (*_, mean) in means.items()}
     draw = partial(charts.over_steps, lines=lines, ylabel="seconds", least=0.0)
@@ -278,7 +264,7 @@ def _timeline(data: SimulationData, phases: Sequence[str]) -> Section:
         for phase, seconds in step.phases.items()
     }
     numbers = numbers_of({"from rank": range(1, rows * each + 1, each), **columns})
-    draw, keys, height = partial(charts.timeline, steps=titled), keys_of_phases(phases), 0.7 + 1.4 * len(bars)
+    draw, keys, height = partial(charts.timeline, steps=titled), _keys(phases), 0.7 + 1.4 * len(bars)
     drawn = Chart("timeline", says, draw, numbers, keys=keys, height=height)
     return Section(f"Step {data.drawn_step:,} by rank", words, [drawn], tall=True)
 
@@ -360,7 +346,7 @@ def _assumptions(found: Simulation, assumed: Assumptions) -> Section:
         "What is assumed",
         "Not in the time: collectives of gradients and parameters, the optimizer, planning, data loading, stragglers, "
         "congestion. They are the same for all strategies, or nearly so: real ratios are nearer to 1 and MFU is lower.",
-        table=facts(groups),
+        table=Table((), [(heading, list(pairs)) for heading, pairs in groups]),
     )
 
 

@@ -21,7 +21,7 @@ from balancer.report.table import as_percent, why_not_relocated
 
 
 def page(*run):
-    return str(plan_page.page(*run))
+    return str(plan_page.plan_page(*run))
 
 
 @pytest.fixture(scope="module")
@@ -134,9 +134,8 @@ def test_names_of_files_are_text(name, monkeypatch):
 
 
 def test_a_name_that_is_no_text_ends_no_run(tmp_path):
-    from balancer.report.plan_page import write_page
-
-    write_page(str(tmp_path / "r.html"), *run_of(plans_of(steps=1)), "bad\udcff.parquet")
+    made = plan_page.plan_page(*run_of(plans_of(steps=1)), "bad\udcff.parquet")
+    page_module.write_page(str(tmp_path / "r.html"), made)
     assert b"bad\\udcff.parquet" in (tmp_path / "r.html").read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
 

@@ -15,8 +15,9 @@ from matplotlib.image import imread
 
 from balancer import MicroBatches, PipelineStages, orchestrate
 from balancer.report.charts import DARK, LIGHT
-from balancer.report.plan_page import write_page
-from balancer.report.simulation_page import write_simulation_page
+from balancer.report.page import write_page
+from balancer.report.plan_page import plan_page
+from balancer.report.simulation_page import simulation_page
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 
@@ -95,11 +96,11 @@ onload = () => {{
 def folder(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "plan":
-        write_page(str(folder / "page.html"), *run_of(plans_of(NAMES, steps=5)), HOSTILE[-1])
+        write_page(str(folder / "page.html"), plan_page(*run_of(plans_of(NAMES, steps=5)), HOSTILE[-1]))
     else:
         found, data, assumed = simulated(log_of(folder), NAMES[:3])
         assumed = replace(assumed, model_names=dict(zip(NAMES[:3], HOSTILE[:3], strict=True)))
-        write_simulation_page(str(folder / "page.html"), found, data, assumed, HOSTILE[-1])
+        write_page(str(folder / "page.html"), simulation_page(found, data, assumed, HOSTILE[-1]))
     for name, width in WIDTHS.items():
         (folder / f"{name}.html").write_text(FRAMED.format(width=width))
     return folder
@@ -130,7 +131,7 @@ def test_the_timeline_of_a_pipeline_is_drawn_and_can_be_read(tmp_path, device):
     cut = MicroBatches(200, "pipeline", 8, stages=PipelineStages.of({"vision": 1, "llm": 3}))
     batch = {"patches": [i * 13 % 40 for i in range(64)], "tokens": [5 + i * 7 % 90 for i in range(64)]}
     plan = orchestrate(batch, {"vision": "patches", "llm": "tokens"}, 2, micro_batches=cut)
-    write_page(str(tmp_path / "page.html"), *run_of([plan]), "a pipeline")
+    write_page(str(tmp_path / "page.html"), plan_page(*run_of([plan]), "a pipeline"))
     (tmp_path / f"{device}.html").write_text(FRAMED.format(width=WIDTHS[device]))
     printed = opened(tmp_path, f"{device}.html", "light", "--window-size=1300,1500", "--dump-dom")
     found = json.loads(re.search(r"<pre[^>]*>(.*?)</pre>", printed, re.DOTALL)[1])

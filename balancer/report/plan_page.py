@@ -17,7 +17,7 @@ from balancer.report.page_data import BINS_AN_OCTAVE, PageData, PhaseData, RankL
 from balancer.report.remarks import to_train, warnings_of
 from balancer.report.summary import PhaseSummary, RunSummary, as_range, waiting
 from balancer.report.table import as_bytes, as_percent, as_ratios, before_slots, how_many, left_out, why_not_relocated
-from balancer.report.text import counted, printable
+from balancer.report.text import counted, of_phase, printable
 
 __all__ = ["pipeline_section", "plan_page", "plot_loads"]
 
@@ -238,7 +238,7 @@ def _chart_of_pair(key: str, name: str, both: Sequence[RankLoads], of_time: bool
     before, after = both
     rank = before.ranks_a_bar * np.arange(len(before.loads)) + 1
     numbers = numbers_of({"from rank": rank.tolist(), "before": before.loads.tolist(), "after": after.loads.tolist()})
-    says = f"{what} over the mean: the busiest {before.loads[0]:.2f} before, {after.loads[0]:.2f} after; phase {name}"
+    says = of_phase(name, f"{what} over the mean: the busiest {before.loads[0]:.2f} before, {after.loads[0]:.2f} after")
     width = 4.6 if caption else 6.0
     return Chart(key, says, panels, numbers, named(name) if caption else "", height=2.6, width=width)
 
@@ -305,7 +305,7 @@ def _by_step(key: str, name: str, phase: PhaseData) -> Chart:
     means = {title: mean_steps(values) for title, values in ratios.items()}
     columns = {"from step": means["after"][0].tolist(), **{title: mean.tolist() for title, (*_, mean) in means.items()}}
     worst = [float(ratios[when].max()) for when in ("before", "after")]
-    says = f"Imbalance ratio of each step: at most {worst[0]:.2f} before, {worst[1]:.2f} after; phase {name}"
+    says = of_phase(name, f"Imbalance ratio of each step: at most {worst[0]:.2f} before, {worst[1]:.2f} after")
     draw = partial(charts.over_steps, lines=lines, ylabel="imbalance ratio")
     return Chart(key, says, draw, numbers_of(columns), named(name))
 
@@ -317,7 +317,7 @@ def _lengths(key: str, name: str, phase: PhaseData) -> Chart:
     counts, edges = phase.length_counts[bins[:-1]], 2.0 ** (bins / BINS_AN_OCTAVE)
     numbers = numbers_of({"length from": np.ceil(edges[:-1]).astype(int).tolist(), "items": counts.tolist()})
     note = f"Left out: {phase.zeros:,} of length 0" if phase.zeros else ""
-    says = f"Number of items by length, {int(counts.sum()):,} in all; phase {name}"
+    says = of_phase(name, f"Number of items by length, {int(counts.sum()):,} together")
     return Chart(key, says, partial(charts.histogram, counts=counts, edges=edges), numbers, named(name), note=note)
 
 

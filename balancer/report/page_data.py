@@ -26,7 +26,7 @@ MOST_NODES = 32
 MOST_WORST = 10
 """Steps in the table of the worst ones."""
 BINS_AN_OCTAVE = 4
-_MOST_HELD = 16  # steps near the median one, of which one will be drawn
+_MOST_HELD = 64  # steps near the median one, of which one will be drawn
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -87,11 +87,12 @@ class PhaseData:
     mean_after: float = 0.0
     at_bound: float = 0.0  # the same sum at the proven bound
     # imbalance ratio of each step: before, after, at the bound
-    ratios: list[tuple[float, float, float]] = field(default_factory=list)
+    ratios: list[tuple[float, ...]] = field(default_factory=list)
     # int64[]: items by length: bin b holds lengths from 2**(b / BINS_AN_OCTAVE); zeros are counted apart
     length_counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(64 * BINS_AN_OCTAVE, dtype=np.int64))
     zeros: int = 0  # items of length 0
     num_ranks: int = 0  # of a layout, replicas
+    waits_once: bool = True  # in every step the busiest over the mean is the imbalance ratio
     worst: list[WorstStep] = field(default_factory=list)  # a heap of the most uneven steps
 
     def add(self, plan: DispatchPlan, shown: tuple[RankLoads, RankLoads], row_of_item: Ints, step: int) -> None:
@@ -101,10 +102,12 @@ class PhaseData:
         self.profile_after = _added(self.profile_after, shown[1].loads * means[1])
         self.mean_before, self.mean_after = self.mean_before + means[0], self.mean_after + means[1]
         self.num_ranks = shown[1].num_ranks
+        largest, ratios = [loads.loads[0] for loads in shown], [plan.home_imbalance_ratio, plan.imbalance_ratio]
+        self.waits_once &= np.allclose(largest, ratios, rtol=1e-6)
         total, share = plan.perfect()
         bound = plan.lower_bound * share / total if total else 1.0
         self.at_bound += bound * means[1]
-        self.ratios.append((plan.home_imbalance_ratio, plan.imbalance_ratio, bound))
+        self.ratios.append((*ratios, bound))
         there = plan.lengths[plan.lengths > 0]
         self.zeros += len(plan.lengths) - len(there)
         bins = np.floor(BINS_AN_OCTAVE * np.log2(there) + 1e-9).astype(np.int64)
@@ -113,7 +116,7 @@ class PhaseData:
         if plan.binding_sample is not None:
             row = int(row_of_item[plan.binding_sample])
             length = int(plan.lengths[plan.binding_sample])
-        worst = WorstStep(plan.imbalance_ratio, -step, plan.home_imbalance_ratio, bound, row, length)
+        worst = WorstStep(ratios[1], -step, ratios[0], bound, row, length)
         heapq.heappush(self.worst, worst)
         if len(self.worst) > MOST_WORST:
             heapq.heappop(self.worst)
@@ -255,9 +258,7 @@ class PageData:
         counted = [plan for name, plan in plans.items() if name not in self.following]
         saved = sum(plan.home_imbalance_ratio - plan.imbalance_ratio for plan in counted)
         bisect.insort(self._saved, saved)
-        if self.asked_step is not None:
-            if self._steps == self.asked_step:
-                self._held = [self._drawn(plans, shown, saved)]
+        if self.asked_step not in (None, self._steps):
             return
         furthest = max(self._held, key=self._from_median, default=None)
         if furthest is not None and len(self._held) == _MOST_HELD:

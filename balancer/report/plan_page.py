@@ -53,7 +53,7 @@ def plot_loads(data: PageData, path: str) -> None:
             title = printable(name)
             if len(shown) > 1:
                 row.suptitle(title if len(title) <= 40 else f"{title[:39]}…", parse_math=False, fontsize=11)
-            for panel, axis in zip(_pair(both), row.subplots(1, 2), strict=True):
+            for panel, axis in zip(_pair(both, data.phases[name].waits_once), row.subplots(1, 2), strict=True):
                 panel(axis, colors=charts.ON_PAPER)
 
     charts.plot_to_file(path, 9, 3.2 * len(shown), draw)
@@ -222,7 +222,7 @@ def _sections(summary: RunSummary, data: PageData, plan: str, log: str) -> Itera
     yield _what_now(summary, plan, log)
 
 
-def _pair(both: Sequence[RankLoads], of_time: bool = True) -> Iterator[partial[None]]:
+def _pair(both: Sequence[RankLoads], of_time: bool) -> Iterator[partial[None]]:
     """Yield what draws loads before, and after, on one scale; `of_time` if all wait for the busiest once a step."""
     most = max(shown.loads[0] for shown in both)
     for shown, name in zip(both, ("as sampled", "planned"), strict=True):
@@ -256,9 +256,8 @@ def _where_ranks_wait(summary: RunSummary, phases: dict[str, PhaseData]) -> Sect
         )
     elif summary.in_slots:
         words += " Where ranks meet in micro-batches, they wait for more than these sums show."
-    of_time = not (summary.in_pipeline or summary.in_slots)
     drawn = [
-        _chart_of_pair(f"profile-{i}", name, phase.profiles(), of_time, len(phases) > 1, "Load of ranks")
+        _chart_of_pair(f"profile-{i}", name, phase.profiles(), phase.waits_once, len(phases) > 1, "Load of ranks")
         for i, (name, phase) in enumerate(phases.items())
     ]
     return Section("Where ranks wait", words, drawn, hero=True)
@@ -282,8 +281,9 @@ def _one_step(picture: StepPicture, data: PageData) -> Section:
                  "whatever is planned."  # fmt: skip
     if each > 1:
         words += f" Each bar stands for {each} ranks, and shows the busiest."
+    waits, what = [data.phases[name].waits_once for name in shown], f"Load of ranks in step {picture.step:,}"
     drawn = [
-        _chart_of_pair(f"step-{i}", name, both, True, len(shown) > 1, f"Load of ranks in step {picture.step:,}")
+        _chart_of_pair(f"step-{i}", name, both, waits[i], len(shown) > 1, what)
         for i, (name, both) in enumerate(shown.items())
     ]
     return Section(f"Step {picture.step:,} by rank", words, drawn)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from page_cases import HOSTILE, plans_of, run_of, shown
-from seen_page import Seen, assert_needs_nothing_outside, assert_same_but_names
+from seen_page import Seen, assert_same_but_names
 
 import balancer
 from balancer.cost import parse_cost
@@ -27,31 +27,6 @@ def page(*run):
 @pytest.fixture(scope="module")
 def made():
     return page(*run_of(plans_of()), "plan.parquet")
-
-
-def test_tags_are_balanced(made):
-    assert Seen(made).open == []
-
-
-def test_nothing_outside_is_referred_to(made):
-    assert_needs_nothing_outside(made)
-
-
-def test_ids_are_unique_and_references_lead_somewhere(made):
-    ids = re.findall(r'\sid="([^"]+)"', made)
-    assert len(ids) == len(set(ids))
-    for target in re.findall(r'(?:href="|url\()#([^")]+)', made):
-        assert target in ids
-
-
-def test_every_chart_is_there(made):
-    charts = {attributes["id"] for tag, attributes in Seen(made).tags if tag == "figure"}
-    each = {f"{kind}-{i}" for kind in ("profile", "step", "steps", "lengths") for i in range(2)}
-    assert charts == each | {"traffic"}
-    assert sum(tag == "svg" for tag, _ in Seen(made).tags) == len(charts) + 4  # before and after, each on its own
-    described = [a["aria-label"] for tag, a in Seen(made).tags if a.get("role") == "img"]
-    assert len(described) == len(charts)
-    assert not re.search(r"#0101", made)  # every mark has become a variable, so that charts suit the dark
 
 
 @pytest.mark.parametrize("octaves", [0.25, 0.5, 1, 2, 3, 5, 8, 12, 20, 40])
@@ -100,10 +75,6 @@ def test_nothing_is_said_of_relocation_where_all_was(made):
     assert "What could not be had" not in made
     assert "steps not relocated" not in made
     assert "micro-batches" not in made
-
-
-def test_the_same_run_makes_the_same_page(made):
-    assert page(*run_of(plans_of()), "plan.parquet") == made
 
 
 PHASES = [name.replace(":", "").replace("=", "") for name in HOSTILE]
@@ -230,7 +201,7 @@ def test_the_step_drawn_is_the_one_asked_for_or_the_median_one():
     saved = [sum(plan[name].home_imbalance_ratio - plan[name].imbalance_ratio for name in plan.phases)
              for plan in plans]  # fmt: skip
     picture = run_of(plans)[1].picture
-    assert sorted(saved).index(picture.saved) in range(18, 23)  # of 41, held near the median as it was when they came
+    assert sorted(saved).index(picture.saved) == 20
     assert run_of(plans[:9])[1].picture.saved == sorted(saved[:9])[4]
     picture = run_of(plans, step=2)[1].picture
     assert picture.step == 2

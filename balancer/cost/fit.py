@@ -190,10 +190,10 @@ def fit_cost(
     weight = weight_of(measured, weights)
     condition = _condition(design, weight)
     coefficients = solve(design, measured, weight)
-    errors, mean_errors = held_out(design, measured, weight, fold)
+    errors = held_out(design, measured, weight, fold)
     return CostFit(
         **judged(
-            steps, measured, distinct, errors, mean_errors, design @ coefficients,
+            steps, measured, distinct, errors, design @ coefficients,
             grows=bool(coefficients[1:3].any()), max_error=max_error, force=force,
         ),
         constant=float(coefficients[0]),
@@ -225,13 +225,15 @@ def ends_of(steps: Sequence[NDArray[np.int64]]) -> tuple[int, int]:
 
 
 def judged(
-    steps: Sequence[NDArray[np.int64]], measured: _Floats, distinct: int, errors: _Floats, mean_errors: _Floats,
+    steps: Sequence[NDArray[np.int64]], measured: _Floats, distinct: int, held_out_errors: tuple[_Floats, _Floats],
     predicted: _Floats, *, grows: bool, max_error: float, force: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the fields of a :class:`Fit` by the held-out errors of every step; FitError if it is to be refused.
 
-    `grows` is whether what was fitted grows with lengths at all: where it does not, nothing is forced.
+    The errors are those of the fit, and of the mean, as :func:`held_out` returns them. `grows` is whether what was
+    fitted grows with lengths at all: where it does not, nothing is forced.
     """
+    errors, mean_errors = held_out_errors
     held_out_error, mean_error = float(errors.mean()), float(mean_errors.mean())
     refusal = _refusal_of(grows, held_out_error, mean_error, max_error)
     if refusal is not None and not (force and grows):

@@ -181,8 +181,10 @@ def _relocate(problem: Problem, groups: NDArray[np.int32], eps: float | Fraction
     equal_counts, counts = _counts(constraints, len(costs), problem.topology.num_ranks)
     items = RelocationProblem.prepare(
         costs, home, problem.topology.node_of_rank, volumes, affinity, equal_counts, sizes,
-        constraints.max_tokens_per_rank, counts,
+        constraints.max_tokens_per_rank,
     )  # fmt: skip
+    if counts is not None:
+        items = replace(items, counts=counts)
     ranks, fell_back = relocated(items, groups, eps, time_budget)
     return Placed(ranks if unit is None else ranks[unit], fell_back)
 

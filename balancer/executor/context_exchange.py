@@ -14,6 +14,7 @@ from torch import Tensor
 from balancer.executor.alike import attempt, held_by_all
 from balancer.executor.collectives import Collectives
 from balancer.executor.errors import PlanMismatchError, against_majority, listed
+from balancer.executor.memory import bytes_of
 from balancer.plan.context_rows import KeyRows, ShardRows
 from solvers.context import ContextShardsResult
 from solvers.errors import ArgumentError, UsageError
@@ -99,7 +100,8 @@ class _Wire:
             return lambda: list(tensors)
         count, arriving = sum(sends), sum(receives)
         widths = [math.prod(each.shape[1:]) * each.element_size() for each in tensors]
-        packed = torch.cat([_as_bytes(each, count) for each in tensors], dim=1).reshape(-1)
+        of_each = [bytes_of(each).reshape(count, width) for each, width in zip(tensors, widths, strict=True)]
+        packed = torch.cat(of_each, dim=1).reshape(-1)
         arrived = packed.new_empty(arriving * sum(widths))
         sent, received = ([sum(widths) * each for each in counts] for counts in (sends, receives))
         end = self.peers.begin_all_to_all(packed, sent, received, arrived)
@@ -362,12 +364,6 @@ def _agreed(peers: Collectives, checked: Callable[[], ShardRows]) -> ShardRows:
             "nothing has been exchanged: give every rank the same lengths and settings", odd,
         )  # fmt: skip
     return cast(ShardRows, rows)  # else this rank's failure was raised
-
-
-def _as_bytes(rows: Tensor, count: int) -> Tensor:
-    """Return rows as bytes: uint8[count, bytes of a row]."""
-    width = math.prod(rows.shape[1:]) * rows.element_size()
-    return rows.contiguous().reshape(-1).view(torch.uint8).reshape(count, width)
 
 
 def shift_labels(labels: Tensor, lengths: ArrayLike, ignore_index: int = _IGNORED) -> Tensor:

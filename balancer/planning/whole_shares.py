@@ -148,7 +148,7 @@ def _under_cap(
     if even.lower_bound > cap:
         raise solvers.InfeasibleError(
             f"{{max_tokens_per_rank}} = {cap} cannot be kept: some rank gets at least {even.lower_bound} tokens "
-            f"(bound '{even.bound_name}'), and {even.makespan} would do"
+            f"(bound '{even.bound_name}'), and {even.makespan} is enough"
         )
     if even.makespan > cap:
         raise solvers.SolverError(

@@ -39,7 +39,7 @@ def to_train(plan: str, shares: bool) -> Iterator[tuple[str, str]]:
         "from balancer.executor import PlannedBatchSampler",
         f"loader = DataLoader(dataset, batch_sampler=PlannedBatchSampler({plan!r}, rank))",
     )
-    yield "to train by it, in place of the loader's own sampler", "\n".join(lines)
+    yield "to train by it, instead of the loader's own sampler", "\n".join(lines)
     if shares:
         pieces = f"balancer.load_plan({plan!r}, step=0).pieces_on_rank(rank, slot=0)"
-        yield "ranks share samples; which elements of each are whose", pieces
+        yield "ranks share samples; the elements of each rank", pieces

@@ -282,36 +282,36 @@ def test_a_batch_over_the_cap_says_by_how_much(cost):
 
 TOO_SMALL = [
     ({"lengths": [3, 12, 9], "max_tokens_per_rank": 10}, ["= 10; for this batch max_tokens_per_rank must be", " 12"]),
-    ({"lengths": [9, 9, 9], "max_tokens_per_rank": 10}, ["max_tokens_per_rank must be at least 18, which does"]),
+    ({"lengths": [9, 9, 9], "max_tokens_per_rank": 10}, ["max_tokens_per_rank must be at least 18, which is enough"]),
     (
         {"lengths": [6, 6, 6], "max_tokens_per_rank": 11},
-        ["max_tokens_per_rank = 11: the lengths need at least 3 ranks of 11", "must be at least 12, which does"],
+        ["max_tokens_per_rank = 11: the lengths need at least 3 ranks of 11", "must be at least 12, which is enough"],
     ),
     (
         {"lengths": [6, 6, 6, 1, 1, 1, 1], "max_tokens_per_rank": 11, "equal_counts": True},
-        ["max_tokens_per_rank must be at least 13, which does"],
+        ["max_tokens_per_rank must be at least 13, which is enough"],
     ),
     (
         {"lengths": [6, 6, 5, 5, 2], "max_tokens_per_rank": 12, "keep_together": [0, 0, 0, 1, 1]},
-        ["= 12: samples 0, 1, 2 of length 17 together", "must be at least 17, which does"],
+        ["= 12: samples 0, 1, 2 of length 17 together", "must be at least 17, which is enough"],
     ),
     (
         {"lengths": [6, 6, 5, 5], "max_tokens_per_rank": 20, "caps": {"kv": ([1, 1, 1, 4], 3)}},
-        ["kv = 3: the amounts of all samples sum to 7", "the cap on kv must be at least 4, which does"],
+        ["kv = 3: the amounts of all samples sum to 7", "the cap on kv must be at least 4, which is enough"],
     ),
     (
         {"lengths": [9, 9], "max_tokens_per_rank": 17, "caps": {"kv": ([1, 1], 9)},
          "allowed_ranks": [[True, False]] * 2},
-        ["(length 18 together) may be in rank 0 only", "must be at least 18, which does"],
+        ["(length 18 together) may be in rank 0 only", "must be at least 18, which is enough"],
     ),
     (
         {"lengths": [7] * 7, "num_ranks": 3, "micro_batches": balancer.MicroBatches(17, count=1)},
         ["num_micro_batches = 1 is too few: under micro_batch_tokens = 17 the 7 samples need at least 4 micro-batches",
-         ", for this batch with num_micro_batches = 1 micro_batch_tokens must be at least 21, which does"],
+         ", for this batch with num_micro_batches = 1 micro_batch_tokens must be at least 21, which is enough"],
     ),
     (
         {"lengths": [7, 1, 7, 1], "cost": "padded", "max_tokens_per_rank": 10},
-        ["= 10 cannot be kept: some rank gets at least 14 tokens (bound 'padded'), and 14 would do"],
+        ["= 10 cannot be kept: some rank gets at least 14 tokens (bound 'padded'), and 14 is enough"],
     ),
 ]  # fmt: skip
 
@@ -334,7 +334,7 @@ def test_the_cap_that_is_said_to_do_does(problem):
     try:
         balancer.balance(**asked)
     except InfeasibleError as error:
-        said = r"at least (\d+)(?: tokens \(.*\))?, (?:which does|and (\d+) (?:does|would do))$"
+        said = r"at least (\d+)(?: tokens \(.*\))?, (?:which is enough|and (\d+) is enough)$"
         found = re.search(said, str(error))
         assert found is not None, str(error)  # noqa: PT017
         least, enough = int(found[1]), int(found[2] or found[1])

@@ -33,7 +33,7 @@ from balancer.report.summary import RunSummary
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
 
 
-KILLED = "a process that worked was killed, perhaps for want of memory; use fewer jobs"
+KILLED = "a process that worked was killed, perhaps because memory ran out; use fewer jobs"
 
 
 def nothing(_):

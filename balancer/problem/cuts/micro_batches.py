@@ -258,7 +258,7 @@ class MicroBatches(Cut):
                 "{stages} cannot be combined with {"
                 + constraints[0]
                 + "}: a replica's samples are chosen for its pipeline alone",
-                "leave one of them out, or give {pipeline_stages} in place of {stages}",
+                "leave one of them out, or give {pipeline_stages} instead of {stages}",
             )
         if "prefix" in constraints:
             self._check_prompts(constraints)

@@ -79,8 +79,8 @@ def _lead(summary: RunSummary, data: PageData) -> str:
     if saved < 0.0005:
         return f"{assumed} saves no time: {who} wait {left} of theirs, as before ({proof})."
     return html(
-        '{} makes a step take <strong>{} less time</strong>: {} wait <span class="after">{}</span> of theirs in place '
-        'of <span class="before">{}</span> ({}).', assumed, as_percent(saved), who, left, waited, proof,
+        '{} makes a step take <strong>{} less time</strong>: {} wait <span class="after">{}</span> of theirs '
+        'instead of <span class="before">{}</span> ({}).', assumed, as_percent(saved), who, left, waited, proof,
     )  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def _lead_of_phases(phases: dict[str, PhaseSummary]) -> str:
     most = sorted(phases.items(), key=lambda found: found[1].ratio_after / found[1].ratio_before)[:_MOST_IN_LEAD]
     shares = [(named(name, 40), waiting(phase.ratio_after), waiting(phase.ratio_before)) for name, phase in most]
     each = html(", ").join(
-        html('in {} <span class="after">{}</span> in place of <span class="before">{}</span>', name,
+        html('in {} <span class="after">{}</span> instead of <span class="before">{}</span>', name,
              as_percent(after), as_percent(before))
         for name, after, before in shares
     )  # fmt: skip

@@ -51,6 +51,7 @@ release: $(VENV)/docs  ## sdist and wheel in dist/, checked, and run from a fres
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python tools/check_wheel.py dist/*.whl
 
+test: export PYTHONDONTWRITEBYTECODE =  # or else each of the processes that tests start compiles all modules anew
 test: $(VENV)/installed  ## The whole suite, with the README's and the docstrings' examples
 	$(BIN)/balancer warmup --jobs 2  # or else the suite's two processes wait for each other's kernels
 	$(BIN)/python -m pytest -q -n 2

@@ -16,6 +16,7 @@ import contextlib
 import functools
 import importlib
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
@@ -52,6 +53,7 @@ FAMILIES = {
     "long_short": Family(parts.LONG_SHORT, cases.long_short, 2),
     "prefixes": Family(parts.PREFIXES, cases.prefixes, 1),
     "prefix_slots": Family(parts.PREFIX_SLOTS, cases.prefix_slots, 1),
+    "deferral": Family(parts.DEFERRAL, cases.deferral, 1),
     "packs": Family(parts.PACKS, cases.packs, 2),
     "even_packs": Family(parts.EVEN_PACKS, functools.partial(cases.packs, even_cost=True), 2),
     "context": Family(parts.CONTEXT, cases.context, 1),
@@ -198,6 +200,8 @@ def main() -> None:
         run = map if given.jobs == 1 else functools.partial(pool.map, chunksize=4)
         for family in given.family or FAMILIES:
             ablate(family, given.draws or FAMILIES[family].draws, run, given.once)
+    spent = os.times()
+    print(f"\n{sum(spent[:4]) / 60:.1f} minutes of processor time, all processes together.")
 
 
 if __name__ == "__main__":

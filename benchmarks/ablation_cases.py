@@ -270,6 +270,29 @@ def prefix_slots(draws: int) -> Iterator[Case]:
             yield functools.partial(case, *step, objective)
 
 
+def deferral(draws: int) -> Iterator[Case]:
+    """Logs with tall items, cut at 131,072 tokens: steps by tokens, within 5 %, or by counts, some past a stretch."""
+
+    def case(k, bins, steps, delay, by_counts, budget):
+        tokens = np.minimum(lengths(k, 40 * bins * steps), 131_072)
+        costs, amounts = 70_455 * tokens + tokens * tokens, np.ones_like(tokens) if by_counts else tokens
+        rows = (np.cumsum(amounts) - 1) * steps // int(amounts.sum())
+        held = np.bincount(rows, tokens, steps).astype(np.int64)
+        asked = {
+            "tokens": tokens,
+            "token_limits": [np.minimum(held, int(0.95 * held.mean())), np.maximum(held, int(1.05 * held.mean()))],
+            "count_limits": [np.bincount(rows)] * 2 if by_counts else None,
+            "time_budget": budget,
+        }
+        spans = solvers.deferral.windows(steps, delay, delay)
+        return scored(lambda: solvers.deferral.defer(costs, rows, spans, bins, **asked), by_gap)
+
+    every = itertools.product(range(4 * draws), ((8, 24), (32, 24), (8, 160)), (1, 2, 8), (False, True))
+    for k, (draw, (bins, steps), delay, by_counts) in enumerate(every):
+        tall = len(SOURCES) * (draw // 2) + SOURCES.index("prolong_documents") + draw % 2  # and docs_msdev_interleaved
+        yield functools.partial(case, tall, bins, steps, delay, by_counts, (0.1, 0.5)[k % 2])
+
+
 def packs(draws: int, even_cost: bool = False) -> Iterator[Case]:
     """Windows of logs packed: how many packs over the bound; or, even in cost, their spread over their mean."""
 

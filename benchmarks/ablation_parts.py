@@ -17,6 +17,9 @@ from balancer.offline import pack_window
 from solvers.context import _search
 from solvers.context._greedy import search as search_context
 from solvers.context._measure import as_rows
+from solvers.deferral._search import _orders as orders_of_deferral
+from solvers.deferral._search import search as search_hosts
+from solvers.deferral.bounds import Prices, cover_bound
 from solvers.packing import _schedule_search
 from solvers.partitioning.constrained.greedy import greedy
 from solvers.partitioning.lpt import assign_lpt
@@ -212,6 +215,29 @@ PREFIX_SLOTS = (
     Part("items to ranks first", {f"{SLOTS}:_packed_by_rank": always(None)}),
     Part("more slots than the fewest", {f"{SLOTS}:_MOST_TRIED": 1}),
 )  # fmt: skip
+
+
+def unpriced(prices: Prices) -> Prices:
+    """Take tokens and items to be worth nothing."""
+    return prices._replace(values=np.zeros_like(prices.values))
+
+
+HOSTS = "solvers.deferral._search"
+DEFERRAL = (
+    Part("start: the cover", {"solvers.deferral.solver:search": lambda problem, prices, cover, work: (
+        search_hosts(problem, prices, np.zeros_like(cover), work))}),
+    Part("all changes of hosts", {f"{HOSTS}:_Stretch.climb": argument(1)}),
+    Part("hosts given up", {f"{HOSTS}:_without": lambda *_: iter(())}),
+    Part("hosts elsewhere", {f"{HOSTS}:_elsewhere": lambda *_: iter(())}),
+    Part("hosts for tall items", {f"{HOSTS}:_for_tall": lambda *_: iter(())}),
+    Part("tall items alone", {f"{HOSTS}:_SHARE_OF_ALL": 1.0, f"{HOSTS}:_SHARE_OF_WINDOW": NEVER}),
+    Part("what is given first, by prices", {f"{HOSTS}:_orders": lambda problem, prices: (
+        orders_of_deferral(problem, unpriced(prices)))}),
+    Part("stretches", {f"{HOSTS}:_STRETCH": NEVER}),
+    Part("prices in the bound", {"solvers.deferral.solver:cover_bound": lambda problem, prices: (
+        cover_bound(problem, unpriced(prices)))}),
+)  # fmt: skip
+
 PAIR_FIT, WINDOW = "solvers.packing.pair_fit", "balancer.offline.pack_window"
 PACKS = (
     Part("pair fit", {f"{WINDOW}:pack": lambda sizes, cap, _="auto", **more: solvers.pack(sizes, cap, "auto", **more)}),

@@ -3,9 +3,10 @@
     python examples/context_parallel.py
 
 Four ranks on gloo, on this machine, in float64. Lengths are those of `data/prolong_documents.parquet`, shortened so
-that it runs in seconds; every pack is filled with documents, and cut so that ranks compute the same and receive little.
-Layers see all of a document before a token, or a window of it, by turns; each kind gathers its own rows of keys and
-values. Printed are losses, how far weights are from those of one rank, and what the busiest rank receives in a layer.
+that it runs in seconds. Every pack is filled with documents. It is cut so that ranks compute the same and receive
+little. Layers alternate: one sees all of a document before a token, the next a window of it. Each kind gathers its own
+rows of keys and values. The example prints losses, how far weights are from those of one rank, and how much the busiest
+rank receives in a layer.
 """
 
 from pathlib import Path
@@ -37,14 +38,14 @@ def pack_of(step):
 
 
 def turned(x, position):
-    """Rotary embedding of [token, head, width], by positions in documents: a rank has parts of them."""
+    """Rotary embedding of [token, head, width], by positions in documents, because a rank has parts of them."""
     angle = position[:, None, None] * torch.logspace(0, -3, x.shape[-1] // 2, dtype=x.dtype)
     one, other = x.chunk(2, dim=-1)
     return torch.cat([one * angle.cos() - other * angle.sin(), one * angle.sin() + other * angle.cos()], dim=-1)
 
 
 def attend(query, key, value, sees):
-    """Attention of queries [token, head, width] to keys of fewer heads; `sees` says which of them."""
+    """Attention of queries [token, head, width] to keys of fewer heads; `sees` says which keys a query sees."""
     query, key, value = (x.transpose(0, 1)[None] for x in (query, key, value))
     found = functional.scaled_dot_product_attention(query, key, value, attn_mask=sees, enable_gqa=True)
     return found[0].transpose(0, 1).flatten(1)
@@ -62,7 +63,7 @@ class Layer(nn.Module):
         self.down = nn.Linear(3 * WIDTH, WIDTH, bias=False)
 
     def forward(self, x, position, attention):
-        """What becomes of tokens; where keys and values are is left to `attention`."""
+        """The outputs for tokens; `attention` knows where keys and values are."""
         normed = self.before(x)
         key, value = self.pair(normed).unflatten(-1, (2 * KEY_HEADS, -1)).chunk(2, dim=1)
         query = turned(self.query(normed).unflatten(-1, (HEADS, -1)), position)
@@ -89,7 +90,7 @@ class Llama(nn.Module):
 
 
 def together(model, exchange, words, labels):
-    """The loss of a pack, of whose tokens each rank has a share: these are the lines that context parallelism takes."""
+    """The loss of a pack whose tokens ranks share: these are the lines that context parallelism needs."""
 
     def attention(kind, query, key, value):
         return attend(query, *exchange.gather(key, value, kind=kind), exchange.dense_mask(kind))
@@ -116,9 +117,9 @@ def alone(model, lengths, words, labels):
 
 
 def train(rank, steps=STEPS):
-    """Train both ways from the same weights; of each step both losses, how weights differ, and rows received.
+    """Train both ways from the same weights; return both losses of each step, how weights differ, and rows received.
 
-    One rank trains alone too, the first, which alone has the second and third numbers.
+    The first rank also trains alone. Only this rank has the second and third numbers.
     """
     torch.manual_seed(0)
     model, reference = Llama().double(), Llama().double()

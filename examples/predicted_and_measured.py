@@ -2,13 +2,13 @@
 
     python examples/predicted_and_measured.py [--flops]
 
-The model, log and ranks of `three_modalities.py`. Each module is timed by itself at a few lengths, and a cost model is
-fitted to each (`balancer.cost.fit_cost`); the phases are planned with these costs; the simulator (`step_time`) predicts
-what the slowest rank computes in each step, as samples come and balanced; and the ranks then compute those steps, the
-balanced ones through the executor, each in its turn, so that none shares a core with another. Seconds are each rank's
-own CPU time on one thread, forward and backward, the best of several repetitions; exchanges, which the simulator counts
-apart, are not in them. With `--flops` floating-point operations are counted in place of seconds, at every place: no
-clock is read.
+Model, log and ranks are those of `three_modalities.py`. Each module is timed alone at a few lengths, and a cost model
+is fitted to it (`balancer.cost.fit_cost`). The phases are planned with these costs. The simulator (`step_time`)
+predicts the time of the slowest rank in each step, without a plan and balanced. The ranks then compute these steps,
+the balanced ones through the executor. They run one after the other, so that no two ranks share a core. Seconds are
+each rank's own CPU time on one thread, forward and backward, the best of several repetitions. Exchanges are not
+included; the simulator counts them separately. With `--flops` floating-point operations are counted everywhere
+instead of seconds: no clock is read.
 
 Exits with 1 if the predicted and the measured ratio differ by more than 10 %.
 """
@@ -42,7 +42,7 @@ FLOPS = "operations"
 
 
 class Meter:
-    """What a rank's computing takes: its CPU seconds, or its operations in units of 10**9."""
+    """How much a rank computes: its CPU seconds, or its operations in units of 10**9."""
 
     def __init__(self, unit):
         self.unit, self.total = unit, 0.0
@@ -61,7 +61,7 @@ class Meter:
 
 
 def sets_of_items(seed, longest):
-    """Lengths to measure a module with: few and many, short and long items."""
+    """Lengths to measure a module with: few and many items, short and long ones."""
     rng = np.random.default_rng(seed)
     return [rng.integers(1, longest, rng.integers(1, 9)) for _ in range(MEASURED)]
 
@@ -78,7 +78,7 @@ def run_module(model, name, lengths):
 
 
 def fitted(unit, repeats, longest=LONGEST):
-    """A cost model of every module, from measurements of each by itself."""
+    """A cost model of every module, from measurements of each module alone."""
     torch.manual_seed(0)
     model, fits = three.Model(), {}
     for seed, phase in enumerate(three.PHASES):
@@ -96,20 +96,20 @@ def fitted(unit, repeats, longest=LONGEST):
 
 
 def phase_model(fit):
-    """A fitted module as the simulator sees it: so many units of work, at so many a second."""
+    """A fitted module for the simulator: its units of work, and how many it computes a second."""
     work = LengthPolynomial(0, round(fit.per_length * FEMTO), round(fit.per_square * FEMTO))
     return PhaseModel(work, work, SaturatingThroughput(FEMTO))
 
 
 def predicted(plan, fits):
-    """What the slowest rank of a step takes, by the simulator."""
+    """The time of the slowest rank of a step, by the simulator."""
     models = {name: phase_model(fit) for name, fit in fits.items()}
     step = step_time(plan, models, CLUSTERS["h100"], waits="step")  # whose peak counts for MFU alone
     return step.compute_s + step.waiting_s + sum(fit.constant for fit in fits.values())
 
 
 def in_turn(rank, compute):
-    """Let one rank after the other compute, the others idle."""
+    """Let one rank after the other compute, while the others idle."""
     for turn in range(three.RANKS):
         if turn == rank:
             compute()
@@ -117,7 +117,7 @@ def in_turn(rank, compute):
 
 
 def computed(rank, model, data, exchange, unit):
-    """What this rank's share of a step takes: encoders, language model, and the same back; not the exchange between."""
+    """The time of this rank's share of a step: encoders, language model, and both backward; without the exchange."""
     meter, held = Meter(unit), {}
 
     def encode():
@@ -154,7 +154,7 @@ def brought(step):
 
 
 def run(rank, fits, unit, steps, repeats):
-    """Predict and run every step both ways; [way, step] of predicted and of measured, the slowest rank's."""
+    """Predict and run every step both ways; return [way, step] of the slowest rank, predicted and measured."""
     torch.manual_seed(0)
     model = three.Model()
     phases = [replace(phase, cost=fits[phase.name].integer_cost().model) for phase in three.PHASES]
@@ -175,7 +175,7 @@ def run(rank, fits, unit, steps, repeats):
 
 
 def ratios(told, taken):
-    """The slowest rank's time balanced, by that as sampled: predicted and measured."""
+    """The slowest rank's time balanced, divided by its time as sampled: predicted and measured."""
     return tuple(float(rows[1].sum() / rows[0].sum()) for rows in (told, taken))
 
 

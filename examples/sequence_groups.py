@@ -3,9 +3,9 @@
     python examples/sequence_groups.py
 
 Four ranks on gloo, on this machine. A few samples are far longer than the others. In every slot (micro-batch) long
-samples are on groups of several ranks, short ones on one; the plan says which. Attention goes over the group of the
-slot, in one of the two usual ways: all-to-all, where each rank gets all tokens of some heads (Ulysses), or keys and
-values of all ranks round a ring, where each rank holds the beginning and the end of a sample (zigzag).
+samples run on groups of several ranks, short ones on one; the plan says which. Attention goes over the group of the
+slot, in one of the two usual ways. With all-to-all each rank gets all tokens of some heads (Ulysses). With a ring the
+keys and values of all ranks travel round, and each rank holds the beginning and the end of a sample (zigzag).
 """
 
 from itertools import pairwise
@@ -33,7 +33,7 @@ class Place(NamedTuple):
     position: torch.Tensor  # in the sample
 
     def sees(self, other):
-        """Which tokens of another rank these attend to: those of their sample that are not behind them."""
+        """Which tokens of another rank these tokens attend to: tokens of their sample that are not after them."""
         return (self.sample[:, None] == other.sample) & (self.position[:, None] >= other.position)
 
 
@@ -89,7 +89,7 @@ def ring(query, key, value, place, group):
 
 
 def passed_on(values, group):
-    """What the rank before has; gradients go back to it."""
+    """The tensor of the rank before; gradients go back to it."""
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     parts = [torch.zeros_like(values)] * ranks
     parts[(rank + 1) % ranks] = values
@@ -115,7 +115,7 @@ class Blocks(nn.Module):
         )
 
     def forward(self, x, place, over_group):
-        """What becomes of tokens; what attends is left to `over_group`."""
+        """The outputs for tokens; `over_group` computes attention."""
         for norm, attention, mlp in zip(self.norms, self.attention, self.mlp, strict=True):
             parts = (part.unflatten(-1, (HEADS, -1)) for part in attention(norm(x)).chunk(3, dim=-1))
             x = x + over_group(*parts, place).flatten(1)
@@ -131,7 +131,7 @@ class Model(nn.Module):
         self.embed, self.head, self.blocks = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS), Blocks()
 
     def loss_sum(self, ids, labels, place, counted, over_group):
-        """Sum of the losses of the tokens that are counted; what attends is left to `over_group`."""
+        """Sum of the losses of the counted tokens; `over_group` computes attention."""
         wave = place.position[:, None] * torch.logspace(0, -3, WIDTH // 2)
         x = self.blocks(self.embed(ids) + torch.cat([wave.sin(), wave.cos()], dim=-1), place, over_group)
         return functional.cross_entropy(self.head(x)[counted], labels[counted], reduction="sum")
@@ -149,7 +149,7 @@ def batch_of(rank, step):
 
 
 def alone(model, batches):
-    """The loss of a step on one process, sample by sample; gradients are left in the model."""
+    """The loss of a step on one process, sample by sample; gradients stay in the model."""
     loss, tokens = 0.0, sum(count_labels(batch["labels"], shift=False) for batch in batches)
     for batch in batches:
         for ids, labels in zip(batch["ids"], batch["labels"], strict=True):
@@ -163,7 +163,7 @@ def alone(model, batches):
 
 
 def together(model, step, attention):
-    """A rank's losses of a step, summed slot by slot, and how many: these are the lines that sequence groups take."""
+    """A rank's losses of a step, summed slot by slot, and how many: these are the lines that sequence groups need."""
     loss, tokens, lengths = 0.0, 0, torch.from_numpy(step.plan.lengths.copy())
     for slot, (start, stop) in enumerate(pairwise(step.slot_bounds())):
         if start == stop:  # this rank is in no group of the slot
@@ -188,7 +188,7 @@ def together(model, step, attention):
 
 
 def train(rank, way, steps=STEPS):
-    """Train both ways from the same weights; return of each step both losses, how gradients differ, and degrees."""
+    """Train both ways from the same weights; return both losses of each step, how gradients differ, and degrees."""
     torch.manual_seed(0)
     model, reference = Model().double(), Model().double()
     reference.load_state_dict(model.state_dict())

@@ -1,10 +1,10 @@
-"""A vision encoder whose long images ranks share, before a language model of whole samples; and on one process.
+"""A vision encoder whose long images ranks share, and a language model of whole samples; the same on one process.
 
     python examples/shared_images.py
 
-Four ranks on gloo, on this machine. A few images are far longer than the others. The plan says which are shared, by two
-ranks or by four, longest first; the rest are computed whole, on single ranks. Attention over a shared image is all to
-all, as in `sequence_groups.py`. What the encoder puts out goes straight to the rank of its sample, in pieces.
+Four ranks on gloo, on this machine. A few images are far longer than the others. The plan says which images two or four
+ranks share, longest first. Single ranks compute the other images whole. Attention over a shared image is all-to-all, as
+in `sequence_groups.py`. The encoder's outputs go straight to the rank of their sample, in pieces.
 """
 
 from itertools import pairwise
@@ -32,13 +32,13 @@ FIELDS = {"pixels": "vision", "words": "llm:own"}
 
 
 class Patches(NamedTuple):
-    """Which image the patches of a rank's slot are of; padding is not real."""
+    """The image of each patch in a rank's slot; padding is not real."""
 
     image: torch.Tensor
     real: torch.Tensor
 
     def sees(self, other):
-        """Which patches of another rank these attend to: all of their image."""
+        """Which patches of another rank these patches attend to: all of their image."""
         return (self.image[:, None] == other.image) & (other.real > 0)
 
 
@@ -51,7 +51,7 @@ class Model(nn.Module):
         self.embed, self.llm, self.head = nn.Embedding(WORDS, WIDTH), Blocks(), nn.Linear(WIDTH, WORDS)
 
     def encoded(self, pixels, place, over_group=None):
-        """What patches make, those that are real."""
+        """The outputs of the patches that are real."""
         x = self.encoder(self.take(pixels), place, over_group or alone)
         return self.merge(x[place.real > 0].unflatten(0, (-1, MERGED)).flatten(1))
 
@@ -64,7 +64,7 @@ class Model(nn.Module):
 
 
 def alone(query, key, value, place):
-    """Attention of what one rank has."""
+    """Attention of the patches on one rank."""
     return attend(query, key, value, place.sees(place))
 
 
@@ -84,7 +84,7 @@ def batch_of(rank, step):
 
 
 def on_one_process(model, batches):
-    """The loss of a step, image by image and sample by sample; gradients are left in the model."""
+    """The loss of a step, image by image and sample by sample; gradients stay in the model."""
     loss, total = 0.0, sum(count_labels(data["labels"], shift=False) for data, _ in batches)
     for data, _ in batches:
         for images, words, labels in zip(data["pixels"], data["words"], data["labels"], strict=True):
@@ -98,7 +98,7 @@ def on_one_process(model, batches):
 
 
 def encoded(model, step):
-    """What this rank's share of all images makes, slot by slot: these are the lines that sharing takes."""
+    """The outputs of this rank's share of all images, slot by slot: these are the lines that sharing needs."""
     lengths, parts = torch.from_numpy(step.plan["vision"].lengths.copy()), []
     for slot, (start, stop) in enumerate(pairwise(step.slot_bounds("vision"))):
         if start == stop:  # this rank is in no group of the slot
@@ -116,7 +116,7 @@ def encoded(model, step):
 
 
 def together(model, step):
-    """The loss of a step, whose gradients are to be summed over the ranks."""
+    """The loss of a step; its gradients must be summed over the ranks."""
     words, labels = (torch.cat([*step[name], torch.zeros(0, dtype=torch.int64)]) for name in ("words", "labels"))
     inputs = step.inputs("llm", {"vision": encoded(model, step)}, model.embed(words))
     loss = model.loss_sum(inputs.values, torch.as_tensor(inputs.lengths), labels)
@@ -125,7 +125,7 @@ def together(model, step):
 
 
 def train(rank, steps=STEPS):
-    """Train both ways from the same weights; return of each step both losses, how gradients differ, and degrees."""
+    """Train both ways from the same weights; return both losses of each step, how gradients differ, and degrees."""
     torch.manual_seed(0)
     model, reference = Model().double(), Model().double()
     reference.load_state_dict(model.state_dict())

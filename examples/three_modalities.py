@@ -2,10 +2,10 @@
 
     python examples/three_modalities.py
 
-Four ranks on gloo, on this machine. A vision encoder and an audio encoder feed a language model; the lengths are those
-of `data/omni_mix_dev.parquet`, a quarter of them so that it runs in seconds. Both runs see the same samples in the same
-steps from the same weights. Printed are both loss curves, how far the gradients differ, and the CPU time of the slowest
-rank in each step. Whether the simulator knows that time beforehand is what `predicted_and_measured.py` shows.
+Four ranks on gloo, on this machine. A vision encoder and an audio encoder feed a language model. The lengths are those
+of `data/omni_mix_dev.parquet`, divided by four so that it runs in seconds. Both runs see the same samples in the same
+steps from the same weights. The example prints both loss curves, how far the gradients differ, and the CPU time of the
+slowest rank in each step. `predicted_and_measured.py` shows how well the simulator predicts that time.
 """
 
 import os
@@ -62,7 +62,7 @@ class Model(nn.Module):
 
 
 class Run(NamedTuple):
-    """What a rank tells of its training."""
+    """What a rank reports of its training."""
 
     losses: list[float]
     first_gradients: list[torch.Tensor]
@@ -120,7 +120,7 @@ def packed(rows, *width):
 
 
 def encoded(model, patches, frames, text):
-    """What this rank's images, clips and text make."""
+    """The outputs of this rank's images, clips and text."""
     words = torch.cat(text) if text else torch.empty(0, dtype=torch.int64)
     return model.vision(packed(patches, PATCH)), model.audio(packed(frames, FRAME)), model.embed(words)
 
@@ -136,7 +136,7 @@ def in_reading_order(vision, audio, text, lengths):
 
 
 def unbalanced_loss(model, data, lengths):
-    """Every rank computes what it drew."""
+    """Every rank computes the samples that it drew."""
     vision, audio, text = encoded(model, data["patches"], data["frames"], data["text"])
     labels = torch.cat(data["labels"])
     loss = model.loss_sum(*in_reading_order(vision, audio, text, lengths), labels)
@@ -153,7 +153,7 @@ def balanced_loss(model, step):
 
 
 def average_gradients(parameters):
-    """What DDP does; a rank that had no image has no gradient there."""
+    """Average gradients, as DDP does; a rank without an image has no gradient of its encoder."""
     grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
     flat = torch.cat([grad.reshape(-1) for grad in grads])
     dist.all_reduce(flat)
@@ -186,7 +186,7 @@ def train(rank, balance, steps=STEPS):
 
 
 def add_up(model, *sums):
-    """Add up what each rank has of the gradients, and of other sums, in place."""
+    """Add up gradients and other sums over ranks, in place."""
     for parameter in model.parameters():
         if parameter.grad is None:  # where the rank had nothing to compute
             parameter.grad = torch.zeros_like(parameter)
@@ -223,7 +223,7 @@ def compare(rank):
 
 
 def main_of_rank(rank, port, what, *arguments):
-    """Join the others and do something with them."""
+    """Join the other ranks and run a function with them."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, RANKS, rank == 0)
@@ -234,7 +234,7 @@ def main_of_rank(rank, port, what, *arguments):
 
 
 def on_ranks(what, *arguments):
-    """Call a function with its rank in as many processes as ranks."""
+    """Call a function with its rank, in one process for each rank."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -37,7 +37,7 @@ def first_way(
     State or None
         One in which all items are placed.
     bool
-        Whether that there is none is proven, rather than that there are too many ways to try.
+        Whether it is proven that there is none. Otherwise there are too many ways to try them all.
 
     Examples
     --------
@@ -62,6 +62,7 @@ def first_way(
         placed = len(waiting) - 1
         if placed == num_items:
             return state, False
+        # With the same items placed in cells that are alike, the rest goes on alike: it was in vain already.
         if (found := (placed, key(state))) not in seen:
             if len(seen) == _MOST_STATES:
                 return None, False

@@ -13,5 +13,6 @@ def require(holds: bool, rule: str) -> None:
 def require_status(status: SolveStatus, bound: int, found: int, what: str = "makespan") -> None:
     """Require a bound that what was found reaches, and a status that says whether they are the same."""
     require(0 <= bound <= found, f"lower_bound = {bound} must be within 0..{what} = {found}")
+    # Both ways: neither may a result claim too much, nor hide that it is proven.
     optimal = status is SolveStatus.OPTIMAL
     require(optimal == (bound == found), f"status is {status.value} with {what} {found} and lower_bound {bound}")

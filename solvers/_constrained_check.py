@@ -127,6 +127,7 @@ class _Proof:
     def _merge(self) -> None:
         problem = self.problem
         n = len(problem.costs)
+        # Units by key, in plain dictionaries: the solver's own `merge` is not to be trusted here.
         keys = range(n) if problem.key_of_item is None else problem.key_of_item.tolist()
         members: dict[int, list[int]] = {}
         for item, key in enumerate(keys):
@@ -159,6 +160,7 @@ class _Proof:
     def argument(self, name: str, costs: NDArray[np.int64], initial: NDArray[np.int64]) -> int:
         """Return what one argument proves of one component."""
         if name in self.plain:
+            # A group's initial load counts as one item more: other groups could have had it too, so the bound holds.
             items = sorted([*costs.tolist(), *(load for load in initial.tolist() if load)], reverse=True)
             return self.plain[name](items, self.problem.num_groups) if items else 0
         return self.one_component[name](costs.tolist(), initial.tolist())
@@ -210,6 +212,8 @@ class _Proof:
         weights = [
             sum(c for c, k in zip(costs, mask_of_unit.reshape(-1), strict=True) if k == j) for j in range(len(distinct))
         ]
+        # As the solver says it: one mask, or two together. A larger family would prove more than is claimed, and take
+        # longer.
         best = 0
         for j in range(len(distinct)):
             for other in range(j + 1):
@@ -230,6 +234,7 @@ class _Proof:
             forced = [max(least, sum(amounts) - sum(caps) + cap) for cap in caps]
             if max(forced) <= 0:
                 continue
+            # Fractions of units, the cheapest for their amount first: no whole units cost less (Dantzig 1957).
             order = sorted((u for u in range(len(costs)) if amounts[u]), key=lambda u: costs[u] / amounts[u])
             sums = np.cumsum([[amounts[u], costs[u]] for u in order], axis=0).reshape(-1, 2)
             known: dict[int, int] = {}

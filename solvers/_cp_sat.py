@@ -5,7 +5,9 @@ import os
 import time
 from typing import Any
 
-_SURE_FLOAT = 2**52  # CP-SAT reports its bound as a float; past this, its last digit is not to be trusted
+# CP-SAT reports its bound as a float, which holds integers exactly up to 2**53. Half of that leaves room for rounding
+# up.
+_SURE_FLOAT = 2**52
 
 
 def load_cp_model(method: str = "exact") -> Any:
@@ -21,10 +23,12 @@ def solver_until(cp_model: Any, deadline: float) -> Any:
     """Return a solver that ends when ``time.perf_counter()`` is past `deadline`."""
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = max(1e-3, deadline - time.perf_counter())
+    # CP-SAT gives each of eight workers a strategy of its own; more workers than cores would only take turns.
     solver.parameters.num_workers = min(8, os.cpu_count() or 1)
     return solver
 
 
 def reported_bound(reported: float) -> int:
     """Return the lower bound that CP-SAT reported, rounded up; 0 where a float's digits cannot be trusted."""
+    # An integer bound may come as one that is a little too large by rounding.
     return math.ceil(reported - 1e-6) if 0 < reported < _SURE_FLOAT else 0

@@ -12,6 +12,7 @@ def _over_thresholds(sizes: list[int], cap: int, value_of: Callable[[int], int])
     ascending = sorted(number)
     items = [0, *itertools.accumulate(number[size] for size in ascending)]
     values = [0, *itertools.accumulate(number[size] * value_of(size) for size in ascending)]
+    # Items over half of the cap stand alone, whatever the threshold.
     half = bisect_right(ascending, cap // 2)
     best = len(sizes) - items[half]
     for a in range(half):
@@ -21,6 +22,7 @@ def _over_thresholds(sizes: list[int], cap: int, value_of: Callable[[int], int])
 
 
 def _fekete_schepers(sizes: list[int], cap: int) -> Iterator[int]:
+    # The parameters are written down anew, not imported: a checker that read the solver's would follow its mistakes.
     for k in range(2, 21):
 
         def value_of(x: int, k: int = k) -> int:

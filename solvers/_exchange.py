@@ -17,7 +17,9 @@ from solvers._jit import helper
 NOTHING = -1
 """Stands for an item where only one side gives: it costs nothing and takes no room."""
 
-_SPARE = 4  # places that even the list of an empty group has
+# Places that even the list of an empty group has, so that it can take items before lists are laid out anew.
+_SPARE = 4
+# Further off than any difference: the first exchange that is allowed is better.
 _NEVER = 2**63 - 1
 
 
@@ -48,6 +50,7 @@ def members_of(group_of_item, num_groups, longer):
         size[g] += 1
     start = np.zeros(num_groups + 1, dtype=np.int64)
     for g in range(num_groups):
+        # A list never grows beyond its place; callers ask `may_grow` and do without the move where it is full.
         start[g + 1] = start[g] + size[g] + max(size[g], longer) + _SPARE
     item = np.empty(start[num_groups], dtype=np.int32)
     size[:] = 0
@@ -150,6 +153,7 @@ def best_exchange(costs, sizes, given, taken, window, may_move):
                     best, best_i, best_j, off = d, np.int64(i), j, far
                     break
                 j += step
+        # An exchange that meets the aim cannot be beaten.
         if off == 0:
             break
     return best, best_i, best_j, steps

@@ -39,6 +39,8 @@ LIMIT = 500_000
 to forty to compile. A first balance with homes took 16.8 s of processor time with 200,000, 10.0 with this, 11.8 with
 a million."""
 
+# Listed by hand: a kernel's first calls run before anything of it was measured, and on every machine the same number
+# of calls has to run as Python. tests/test_jit.py compares the names with the kernels that there are.
 _TURNS = {
     10: "_sort._sort_packed packing._schedule_kernels.deal packing.best_fit._best_fit partitioning.lpt._lpt_rounds "
     "partitioning.refine._refine rearrangement._transport.solve_parts relocation._search.relocate_kernel",
@@ -61,6 +63,7 @@ TURNS = {f"solvers.{name}": turns for turns, names in _TURNS.items() for name in
 """Turns that loops take for each number in a kernel's arrays, where those are more than three; others are counted by
 their argument `work`, if they have one. Measured on small problems; 1000 is what may take any number of them."""
 
+# For each number in an array, of kernels that are not listed: a pass or two to count and to fill.
 _USUAL_TURNS = 3
 
 _PATIENCE_S = 120.0
@@ -95,6 +98,7 @@ class Kernel:
             return function(*args)
 
         self.compiled: Any = numba.njit(nogil=True, no_cfunc_wrapper=True)(shell)
+        # numba returns the function itself where it is switched off.
         self._never = self.compiled is shell
         if not self._never:
             self._cache = keep(self.compiled, function, self._name, folders())
@@ -122,6 +126,7 @@ class Kernel:
 
     def _is_small(self, args: tuple[Any, ...]) -> bool:
         """Whether this call still runs as Python."""
+        # Machine code on disk is loaded in milliseconds, which is less than the Python of any but the smallest call.
         if self._spent == 0 and self._cache is not None and self._cache.files():
             self._spent = LIMIT
         if self._turns is None and "work" in self._names:

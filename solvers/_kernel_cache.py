@@ -37,11 +37,14 @@ def _hash(*parts: bytes) -> str:
 
 @functools.cache
 def _stamp() -> bytes:
+    # Kernels call helpers of other files, so a change anywhere in the package may change any of them.
     return _hash(*(file.read_bytes() for file in sorted(_PACKAGE.rglob("*.py")))).encode()
 
 
 def _runs_on(target: tuple[str, str, str], host: tuple[str, str, str]) -> bool:
     """Whether code for `target`, a system, a processor and its features, runs on a host that is described so."""
+    # Code for a processor with fewer features runs on one with more. That is how one wheel has kernels for many
+    # machines.
     needed = {feature for feature in target[2].split(",") if feature.startswith("+")}
     return target == host or (target[0] == host[0] and bool(needed) and needed <= set(host[2].split(",")))
 
@@ -80,9 +83,11 @@ class KernelCache(NullCache):  # type: ignore[misc]
         for folder in () if data.library.has_dynamic_globals else self._folders:
             with contextlib.suppress(Exception):  # it may not be written to, or is full
                 folder.mkdir(parents=True, exist_ok=True)
+                # Beside its place and renamed: another process never reads half a file.
                 new = folder / f"{name}.{os.getpid()}"
                 new.write_bytes(pickle.dumps(target) + dumps(_reduce(data)))
                 new.replace(folder / name)
+                # Kernels of sources that are gone would fill the folder.
                 for old in {*folder.glob(f"{self._name}.*.kernel")} - {*folder.glob(f"{self._start}.*.kernel")}:
                     old.unlink()
                 return

@@ -1,4 +1,4 @@
-"""Loops of two lines that kernels share, in place of NumPy's functions, each of which takes longer to compile."""
+"""Loops of two lines that kernels share instead of NumPy's functions, each of which takes longer to compile."""
 
 import numpy as np
 
@@ -23,6 +23,7 @@ def copy_table(target, source):
 @helper
 def draw(state, below):
     """Next of a sequence of pseudo-random integers from 0 to below - 1, the same on every machine."""
+    # The generator of ANSI C's example `rand`. Its low bits have short periods, so they are dropped.
     state[0] = (state[0] * 1103515245 + 12345) & 0x7FFFFFFF
     return (state[0] >> 8) % below
 
@@ -109,6 +110,7 @@ def stable_order(values):
             middle, high = min(low + width, n), min(low + 2 * width, n)
             i, j = low, middle
             for k in range(low, high):
+                # "<=" keeps equal values in their order.
                 if j >= high or (i < middle and values[order[i]] <= values[order[j]]):
                     spare[k] = order[i]
                     i += 1

@@ -16,6 +16,7 @@ def is_ours(folder: str | os.PathLike[str]) -> bool:
     trusted = {0, os.geteuid(), os.stat(__file__).st_uid}
     holds_it = True  # the folder itself, not one above
     path = Path(os.path.realpath(folder))
+    # Every folder above counts: whoever may write to one can exchange what it holds.
     for each in (path, *path.parents):
         try:
             about = each.lstat()
@@ -24,6 +25,7 @@ def is_ours(folder: str | os.PathLike[str]) -> bool:
         except OSError:
             return False
         kept = bool(about.st_mode & stat.S_ISVTX) and not holds_it  # in such a folder, what is ours stays ours
+        # A group of nobody but its user is harmless; many systems give each user one.
         by_others = about.st_mode & stat.S_IWOTH or (
             about.st_mode & stat.S_IWGRP and not _is_alone(about.st_gid, trusted)
         )

@@ -12,7 +12,8 @@ from solvers._jit import helper, kernel
 from solvers._loops import copy
 from solvers.groups import read_only
 
-_FEW = 64  # below this, insertion beats counting
+# Up to so many keys insertion is faster: counting clears and sums up 2,048 counters for every digit.
+_FEW = 64
 
 
 @helper
@@ -92,6 +93,7 @@ def sort_descending(costs: NDArray[np.int64], largest: int) -> tuple[NDArray[np.
         order = np.argsort(-costs, kind="stable").astype(np.int32)
         return order, costs[order]
     passes = -(-cost_bits // 11)  # 2,048 counters stay in the first-level cache
+    # Digits of like width: as many passes as 11 bits need, each with as few counters as that allows.
     order = np.empty(n, dtype=np.int32)
     sorted_costs = np.empty(n, dtype=np.int64)
     _sort_packed(read_only(costs), int(largest), item_bits, cost_bits, -(-cost_bits // passes), order, sorted_costs)

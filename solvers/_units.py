@@ -39,6 +39,7 @@ def merge(problem: ConstrainedProblem) -> Units:
         items = np.bincount(keys, minlength=count).astype(np.int64)
         costs, sizes = _sum_by_key(problem.costs, keys, count), _sum_by_key(problem.sizes, keys, count)
         mask_of_unit, masks = _merge_masks(problem, keys, count)
+    # Costliest first, as list scheduling wants them; stable, so that ties go by the first item.
     order = np.argsort(-costs.sum(axis=1), kind="stable")
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
@@ -61,6 +62,7 @@ def _merge_masks(problem: ConstrainedProblem, keys: Ints, count: int) -> tuple[N
     for pair in pairs.tolist():
         of_unit[pair // len(problem.masks)].add(pair % len(problem.masks))
     known: dict[tuple[int, ...], int] = {}
+    # Units of the same masks share one intersection: rows are bool[m], and there may be many units.
     mask_of_unit = np.array([known.setdefault(tuple(sorted(s)), len(known)) for s in of_unit], dtype=np.int32)
     masks = np.stack([problem.masks[list(s)].all(axis=0) for s in known])
     return mask_of_unit, masks

@@ -14,6 +14,7 @@ from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, as_argu
 from solvers.groups import read_only
 
 INT64_MAX = 2**63 - 1
+# Groups and positions are int32 in results, which halves what a step of many items takes in memory and on the wire.
 _MAX_ITEMS = 2**31 - 1
 
 
@@ -28,6 +29,7 @@ def _scan(costs):
         cost = costs[i]
         smallest = min(smallest, cost)
         largest = max(largest, cost)
+        # Asked before the addition, as int64 wraps around without a sign of it.
         if cost > 0 and where < 0:
             if cost > INT64_MAX - total:
                 where = np.int64(i)
@@ -59,6 +61,7 @@ def as_integer(name: str, value: SupportsIndex, minimum: int = 0) -> int:
 
 def _as_int(name: str, value: SupportsIndex | None) -> int:
     try:
+        # True is an integer in Python, and a mistake here.
         if value is not None and not isinstance(value, bool | np.bool_):
             return operator.index(value)
     except TypeError:
@@ -105,6 +108,7 @@ def as_share(name: str, value: Any) -> Fraction:
         raise ArgumentTypeError(name, "be a number", repr(value))
     try:
         if isinstance(value, float | np.floating | str):
+            # 0.1 is meant as one tenth, not as the binary fraction next to it.
             share = _printed(value if isinstance(value, str) else str(float(value)))
         else:
             share = value if isinstance(value, Fraction) else Fraction(value)
@@ -152,6 +156,7 @@ def as_int64(name: str, values: ArrayLike) -> NDArray[np.int64]:
 
 def _integral(name: str, array: NDArray[Any]) -> NDArray[np.int64]:
     array = array.astype(np.float64) if array.dtype.itemsize < 8 else array  # float16 cannot hold the limit
+    # Compared as floats: no float is 2**63 - 1, and the largest below 2.0**63 fits int64.
     fits = np.isfinite(array) & (np.abs(array) < 2.0**63)
     whole = fits & (np.floor(np.where(fits, array, 0)) == array)
     if not whole.all():
@@ -186,6 +191,7 @@ def as_labels(name: str, values: ArrayLike, count: int) -> NDArray[np.int32]:
         and values.ndim == 1
         and values.view(np.uint32).max(initial=0) < count  # where negative ones are the largest
     ):
+        # The view as unsigned makes one comparison of two; plans of many items are labelled at every step.
         return values.copy()
     array = as_int64(name, values)
     outside = (array < 0) | (array >= count)

@@ -61,11 +61,20 @@ from solvers.arguments import INT64_MAX
 from solvers.dual_feasible import groups_needed, runs_of_equal_sizes
 from solvers.groups import read_only
 
-_MOST_STEPS = 1_000_000  # of the lifted bound: about a millisecond
-_LONGEST_PREFIX = 32  # items a group that it looks at: with more, the mean is as good
-_MOST_BITS = 1 << 26  # of the subset-sum bound: about a millisecond
-_MOST_QUESTIONS = 12  # to the dual feasible functions
-_MOST_CHANGED = 1 << 20  # costs changed for all of them: about three milliseconds
+# Limits that keep a bound to a millisecond or three, whatever it is asked. They go by the problem alone and never by
+# a budget: a larger budget must not end with a smaller bound. The bounds are worth 329 +- 74 ppm of few items and 2.0
+# +- 0.5 points proven (row *late bounds* of benchmarks/ablation.py, free).
+# Steps of the lifted bound: about a millisecond.
+_MOST_STEPS = 1_000_000
+# Items a group that it looks at: with more, the mean is as good. With 8, few items lose 214 +- 88 ppm and 1.2 +- 0.5
+# points proven (benchmarks/constants.py).
+_LONGEST_PREFIX = 32
+# Bits of the subset-sum bound: about a millisecond.
+_MOST_BITS = 1 << 26
+# Questions to the dual feasible functions: a bisection of 4,096 targets. With 4, few items lose 36 +- 30 ppm.
+_MOST_QUESTIONS = 12
+# Costs changed for all of them: about three milliseconds.
+_MOST_CHANGED = 1 << 20
 
 
 class Bound(NamedTuple):
@@ -87,6 +96,8 @@ def _pigeonhole(sorted_costs, num_groups):
     window = np.int64(0)
     for k in range(1, (n - 1) // num_groups + 1):
         window = np.int64(0)
+        # Summed anew for each k. Together the windows are shorter than the items as long as n <= m^2; see
+        # `best_bound`.
         for i in range(k * num_groups - k, k * num_groups + 1):
             window += sorted_costs[i]
         best = max(best, window)
@@ -101,6 +112,7 @@ def _lifted(sorted_costs, num_groups):
         sums[i + 1] = sums[i] + sorted_costs[i]
     best = np.int64(0)
     for largest in range(num_groups + 1, n + 1):
+        # Some l groups hold so many of the `largest` items at least: the l fullest do.
         each, more = largest // num_groups, largest % num_groups
         for groups in range(1, num_groups + 1):
             items = groups * each + min(groups, more)
@@ -119,6 +131,7 @@ def _filler(sorted_costs, num_groups, most):
         fillers += sorted_costs[i]
     best = sorted_costs[0] + fillers
     for k in range(2, min(each, most) + 1):
+        # One item more is among the large ones, so one filler less is needed: the largest of those that were.
         fillers -= sorted_costs[n - each + k - 1]
         window = fillers
         for i in range((k - 1) * num_groups + 1 - k, (k - 1) * num_groups + 1):
@@ -129,6 +142,7 @@ def _filler(sorted_costs, num_groups, most):
 
 def _folding(sorted_costs: NDArray[np.int64], num_groups: int) -> int:
     """Return the makespan of folding; m < n <= 2 m."""
+    # With zeros added, the first items fold onto zeros and stand alone; the largest of them is the first.
     alone = 2 * num_groups - len(sorted_costs)
     folded = sorted_costs[alone:] + sorted_costs[alone:][::-1]
     return int(max(sorted_costs[0], folded.max()))
@@ -158,6 +172,7 @@ def dual_feasible_bound(sorted_costs: NDArray[np.int64], num_groups: int, bound:
     where that is more than a few milliseconds, fewer are asked, or none.
     """
     sizes, counts = runs_of_equal_sizes(sorted_costs)
+    # Fewer than eight functions a question would seldom find anything.
     if 8 * _MOST_QUESTIONS * len(sizes) > _MOST_CHANGED:
         return bound
     total = int(sorted_costs.sum())
@@ -169,6 +184,7 @@ def dual_feasible_bound(sorted_costs: NDArray[np.int64], num_groups: int, bound:
         return Bound(load + 1, name) if groups > num_groups else None
 
     low, high = bound.value, makespan - 1  # loads; those below the bound are refuted already
+    # The first question is whether the makespan is optimal: where it is, one question is enough.
     load = high
     for _ in range(_MOST_QUESTIONS):
         if low > high or load <= 0:
@@ -184,6 +200,7 @@ def cost_of_late_bounds(sorted_costs: NDArray[np.int64], num_groups: int, makesp
     """Work units (see :mod:`solvers._budget`) that the lifted, waste and subset-sum bounds take; at least one."""
     n = len(sorted_costs)
     steps = min(n, _LONGEST_PREFIX * num_groups) * num_groups
+    # Python shifts and joins whole words of such a set: 160 bits count as one work unit.
     bits = n * makespan
     large = 2 * int(sorted_costs[0]) > makespan
     return (
@@ -201,6 +218,7 @@ def sums_below(sorted_costs: NDArray[np.int64], makespan: int) -> int | None:
     """
     if len(sorted_costs) * makespan > _MOST_BITS:
         return None
+    # Sums from `makespan` on are of no use, and would make the integer grow without end.
     window = (1 << makespan) - 1
     sums = 1
     for cost in sorted_costs.tolist():
@@ -214,6 +232,7 @@ def subset_sum_bound(sums: int, bound: Bound, makespan: int) -> Bound:
     `makespan` is reached, and `sums` is what :func:`sums_below` returned for it.
     """
     above = sums >> bound.value
+    # The lowest set bit is the smallest sum that is there.
     smallest = bound.value + (above & -above).bit_length() - 1 if above else makespan
     return Bound(smallest, "subset_sum") if smallest > bound.value else bound
 
@@ -225,6 +244,7 @@ def _waste(sorted_costs, fill, spare, num_groups, bound, makespan):
     for target in range(bound, makespan):
         left = spare + (target - bound) * num_groups
         for cost in sorted_costs:
+            # Costs descend: no later one is over half of the target.
             if 2 * cost <= target or left < 0:
                 break
             left -= target - cost - fill[target - cost]
@@ -287,6 +307,7 @@ def best_bound(sorted_costs: NDArray[np.int64], total: int, num_groups: int, equ
     if (largest := int(sorted_costs[0])) > best.value:
         best = Bound(largest, "largest")
     if n > num_groups:
+        # The first sqrt(n) windows are at most n items together: O(n), and each is a bound by itself.
         windows = min(n, num_groups * (1 + int(n**0.5)) + 1)
         if (pigeonhole := int(_pigeonhole(read_only(sorted_costs[:windows]), num_groups))) > best.value:
             best = Bound(pigeonhole, "pigeonhole")

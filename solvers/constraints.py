@@ -328,6 +328,7 @@ def _distinct_rows(table: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray
     n, m = table.shape
     if n == 0:
         return np.zeros(0, dtype=np.int32), np.ones((1, m), dtype=np.bool_)
+    # Rows as bytes, eight groups in each: `unique` then compares one value a row and not m columns.
     packed = np.ascontiguousarray(np.packbits(table, axis=1))
     rows = packed.view(np.dtype((np.void, packed.shape[1]))).ravel()
     _, first, mask_of_item = np.unique(rows, return_index=True, return_inverse=True)
@@ -343,6 +344,7 @@ def keys_as_numbers(name: str, keys: Any, n: int) -> Ints:
     _check_length(name, len(keys), n, "item")
     if isinstance(keys, np.ndarray) and keys.dtype.kind in "iuUS":
         _, first, key_of_item = np.unique(keys, return_index=True, return_inverse=True)
+        # `unique` numbers keys by value. By first item the numbers do not hang on what keys are called.
         rank = np.empty(len(first), dtype=np.int64)
         rank[np.argsort(first, kind="stable")] = np.arange(len(first))
         return np.asarray(rank[key_of_item.reshape(n)])
@@ -378,6 +380,7 @@ def _check_speeds(speeds: ArrayLike | None, m: int) -> Ints:
 
 def _check_products(costs: Ints, initial: Ints, speeds: Ints) -> None:
     """No load, and no makespan times a speed, may leave int64."""
+    # In Python's integers, as the sum that is asked about may not fit int64 itself.
     total = int(costs.sum()) + int(initial.astype(object).sum())
     if total > INT64_MAX:
         raise UsageError(f"the sum of {{costs}} and {{initial_loads}} must fit int64, got {total}")

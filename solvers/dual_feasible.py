@@ -27,9 +27,12 @@ from solvers.arguments import INT64_MAX
 DUAL_FEASIBLE = ("l2", "fekete_schepers", "ccm1")
 """The functions by name, the simplest first."""
 
-_LARGEST_K = 20  # of u^(k): beyond, Fekete & Schepers saw no gain
-_LARGEST_QUOTIENT = 32  # of cap / k in ccm1
-_SIZES_AS_UNIT = 64  # how many of the sizes themselves are tried as k in ccm1
+# Of u^(k): beyond, Fekete & Schepers saw no gain.
+_LARGEST_K = 20
+# Of cap / k in ccm1. A unit k below a 32nd of the cap rounds hardly anything, so that the mean says as much.
+_LARGEST_QUOTIENT = 32
+# Sizes that are tried as k in ccm1: its values change at multiples of k, so that a size is the k that favours it most.
+_SIZES_AS_UNIT = 64
 
 
 @helper
@@ -49,6 +52,8 @@ def threshold_bound(sizes, values, counts, cap, unit):
     middle = np.int64(0)
     for j in range(first_small, len(sizes)):
         middle += values[j] * counts[j]
+        # The threshold falls to ``sizes[j]``: items up to ``cap - sizes[j]`` stand alone no longer, they fill groups
+        # now.
         while first_middle > 0 and sizes[first_middle - 1] <= cap - sizes[j]:
             first_middle -= 1
             full -= counts[first_middle]
@@ -93,6 +98,7 @@ def _best_function(sizes, counts, cap, largest_k, largest_quotient, enough, most
     first_small = 0
     while first_small < len(sizes) and sizes[first_small] > cap // 2:
         first_small += 1
+    # Where cap // k stays the same, the smallest and the largest k of that range are the extremes.
     ends = 2 * (_LARGEST_QUOTIENT - 1)  # of the ranges in which cap // k is constant
     for i in range(min(ends + min(_SIZES_AS_UNIT, len(sizes) - first_small), most - largest_k)):
         if best >= enough:

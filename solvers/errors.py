@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
-_SHOWN = 5  # of many items
+# Of many items: a message stays one line, and the certificate has them all.
+_SHOWN = 5
 _WORD = f"{string.ascii_letters}{string.digits}_"
 
 
@@ -155,9 +156,11 @@ class _Teller(string.Formatter):
             return str(value)
         for i, wording in enumerate(self._wordings):
             name = wording.names.get(word, word)
+            # A remedy that names what a reader cannot set would be no help: it is left out as a whole.
             if name is None and self._withholding:
                 raise _WithheldError
             if name is not None and word in wording.names:
+                # What one border calls a word is for the next border to name, and for no border before it.
                 rest = _Teller(self._wordings[i + 1 :], self._withholding)
                 return rest.vformat(name, (), {}) if "{" in name else rest._tell(name, {})
         return value

@@ -21,7 +21,8 @@ from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 from solvers.dual_feasible import groups_needed, runs_of_equal_sizes
 
-_WORK = 2**20  # sizes changed, over all functions that are tried: a few milliseconds
+# Sizes changed, over all functions that are tried: a few milliseconds, as for makespans (`bounds._MOST_CHANGED`).
+_WORK = 2**20
 
 
 def best_bound(

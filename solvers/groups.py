@@ -60,6 +60,7 @@ def _members(group_of_item, members, offsets, position_of_item):
         offsets[g + 1] += 1
     for g in range(1, len(offsets)):
         offsets[g] += offsets[g - 1]
+    # Items ascend within a group, because they are passed over in order: callers rely on it.
     filled = np.zeros(len(offsets), dtype=np.int32)
     for i in range(len(group_of_item)):
         g = group_of_item[i]

@@ -49,6 +49,7 @@ def _windowed(packed, owner, halves, outer, tiles):
             continue
         for half in range(halves):
             at = packed.begin[i] + half * size
+            # A part may reach over several windows, each with another holder.
             first, last = at // window, (at + size - 1) // window
             for place in range(shards):
                 shard = place
@@ -101,6 +102,8 @@ def _intersections(given, found):
     k, low, at_item = 0, np.int64(0), np.int64(-1)
     cursor = 0
     for second in range(len(item)):
+        # A new item, or back within it: the walk begins anew there. In ascending order it never does, which is what
+        # makes it linear.
         if item[second] != at_item or start[second] < low:
             at_item, cursor = item[second], first_of_item[item[second]]
         low, high = start[second], min(stop[second], lengths[at_item])
@@ -113,6 +116,7 @@ def _intersections(given, found):
             begin = max(first_start[one], low)
             end = min(first_stop[one], high)
             if end > begin:
+                # Counted on where there is no room, so that the second call has enough.
                 if k < len(found.size):
                     found.first[k], found.second[k] = one, second
                     found.start[k], found.size[k] = begin, end - begin

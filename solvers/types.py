@@ -27,6 +27,7 @@ class Record:
     __slots__ = ()
 
     def __post_init__(self) -> None:
+        # Results are handed around and kept: an array that someone changed would make its certificate wrong.
         for name in _arrays_of(type(self)):  # type: ignore[arg-type]
             if isinstance(value := getattr(self, name), np.ndarray) and value.flags.writeable:
                 value.setflags(write=False)

@@ -104,8 +104,16 @@ def check_partition(
     groups = check_groups(result, len(array), (max(m, 1),))
     counts = np.bincount(groups, minlength=m)
     _check_loads(array, result, m, counts, padded, rows)
+    _check_counts(counts, equal_counts, min_items)
+    if rows is None:
+        _check_bound(array, result, m, equal_counts, padded, min_items)
+    else:
+        _check_mixed_bound(array, rows, result, m, equal_counts)
+
+
+def _check_counts(counts: NDArray[np.int64], equal_counts: bool, min_items: int) -> None:
     if equal_counts:
-        few, many = len(array) // m, -(-len(array) // m)
+        few, many = counts.sum() // len(counts), -(-counts.sum() // len(counts))
         wrong = (counts < few) | (counts > many)
         if wrong.any():
             group = int(np.argmax(wrong))
@@ -113,10 +121,6 @@ def check_partition(
     if counts.min(initial=min_items) < min_items:
         group = int(np.argmin(counts))
         raise CertificateError(f"min_items: group {group} holds {counts[group]} items, not {min_items} at least")
-    if rows is None:
-        _check_bound(array, result, m, equal_counts, padded, min_items)
-    else:
-        _check_mixed_bound(array, rows, result, m, equal_counts)
 
 
 def _checked_rows(costs: NDArray[np.int64], total: int, row_costs: ArrayLike, padded: bool) -> NDArray[np.int64]:
@@ -135,6 +139,7 @@ def _even_counts(problem: ConstrainedProblem) -> bool:
     n, m, keys = len(problem.costs), problem.num_groups, problem.key_of_item
     if keys is not None and len(np.unique(keys)) < n:
         return False  # the bounds then count units, not items
+    # What all other groups can take at most leaves so many to each, and what they need at least leaves no more.
     least = max(problem.least_items, n - (m - 1) * problem.most_items)
     most = min(problem.most_items, n - (m - 1) * problem.least_items)
     return least >= n // m and most <= -(-n // m)
@@ -185,6 +190,7 @@ def _check_mixed_bound(
     bound, name = result.lower_bound, result.bound_name
     known = [*_BOUNDS, *_REFUTATIONS, *([*_COUNTED_BOUNDS, *_QUOTA_BOUNDS] if even else [])]
     require(name in known, f"lower_bound is by an unknown argument {name!r}; known here are {', '.join(known)}")
+    # The same order as the solver's: u and g rise together, so that any order by their sum is one by each of them.
     order = np.argsort(-(costs + row_costs), kind="stable")
     fixed, rows = costs[order].tolist(), row_costs[order].tolist()
     if bound == 0:
@@ -231,6 +237,7 @@ def _dual_feasible_bounds(claimed: int) -> dict[str, Callable[[list[int], int], 
     def proves(name: str, costs: list[int], m: int) -> int:
         below = claimed - 1
         if below < max(costs):
+            # A target below the largest item is refuted by that item.
             return claimed if below >= 0 else 0
         return claimed if any(groups > m for groups in GROUPS_BY_FUNCTION[name](costs, below)) else 0
 
@@ -250,6 +257,8 @@ def _waste_bound(costs: list[int], m: int) -> int:
         unfilled = sum(space + 1 - (sums & ((1 << space + 1) - 1)).bit_length() for space in room)
         if unfilled <= m * target - sum(costs):
             return target
+        # Target after target, as the bound is defined: slow, and with no bisection that could be wrong in the same
+        # way.
         target += 1
 
 
@@ -287,6 +296,7 @@ def _padded_bound(rows: list[int], m: int, equal_counts: bool, least: int) -> in
         for behind in reversed(range(m)):
             if covered < len(rows):
                 fit = middle // rows[covered] if rows[covered] else len(rows)
+                # As many rows as fit, but `least` are left for each group that follows.
                 covered, short = min(covered + fit, len(rows) - least * behind), short or fit < least
         low, high = (low, middle) if covered >= len(rows) and not short else (middle + 1, high)
     return low
@@ -320,6 +330,8 @@ def _prefix_refutes(fixed: list[int], rows: list[int], m: int, load: int) -> boo
             begin = 0
             while envelope:
                 since, other = envelope[-1]
+                # Two runs are two lines in x; this one is the lower from `begin` on, and stays it, because its slope
+                # is less.
                 ahead = padding[y] - y * rows[y] - padding[other] + other * rows[other]
                 if rows[other] > rows[y]:
                     begin = max(0, -(-ahead // (rows[other] - rows[y])))
@@ -379,6 +391,7 @@ _REFUTATIONS: dict[str, Callable[[list[int], list[int], int, int], bool]] = {
 }
 """Relaxations of mixed costs, by whether they refute a load; see :mod:`solvers.partitioning._mixed_bounds`."""
 
+# Bounds of mixed costs under equal counts.
 _QUOTA_BOUNDS: dict[str, Callable[[list[int], list[int], int], int]] = {
     "row_filler": _row_filler_bound,
     "even_runs": _even_runs_bound,

@@ -12,7 +12,7 @@ from balancer.offline.engines import Serial
 from balancer.offline.run import plan_run
 from balancer.offline.steps import plan_log
 from balancer.offline.target import is_parts
-from balancer.plan.rows import append_phase, open_writer
+from balancer.plan.rows import StepOfLog, append_phase, open_writer
 from balancer.report.summary import RunSummary
 
 
@@ -26,7 +26,7 @@ def write_plan(path, log, settings):
         for step, plan in enumerate(plans):
             digest.add(plan)
             for phase in plan.phases.values():
-                append_phase(writer, step, row, plan.batch, phase.items, phase.plan, settings.setup)
+                append_phase(writer, StepOfLog(step, row), plan.batch, phase.items, phase.plan, settings.setup)
             row += plan.batch_size
         writer.close(describe(log, settings, len(plans), sum(plan.num_samples for plan in plans), digest))
     return plans

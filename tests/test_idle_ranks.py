@@ -17,7 +17,7 @@ from solvers.rearrangement._problem import UNLIMITED, RearrangementProblem
 from solvers.rearrangement._transport import Rows, dual_value_kernel, kept_by, solve_transport
 from solvers.relocation import _place
 from solvers.relocation._exchange import settle
-from solvers.relocation._problem import RelocationProblem
+from solvers.relocation._problem import Nodes, RelocationProblem
 from solvers.relocation._search import fix_sizes
 from solvers.relocation._tournament import first_of, hold, update
 from solvers.relocation.auto import _exchange_between_nodes, _start
@@ -160,7 +160,8 @@ def test_items_that_arrive_in_a_node_and_items_that_are_too_large(data: st.DataO
                 to = min(near, key=lambda q: (held[q] - room[q], q))
                 expected[i], held[r], held[to] = to, held[r] - sizes[i], held[to] + sizes[i]
     found = where.copy()
-    fix_sizes(found, read_only(sizes), nodes.astype(np.int32), starts, ranks, loads.copy(), room, by_size)
+    of_nodes = Nodes(nodes.astype(np.int32), ranks, starts)
+    fix_sizes(by_size, read_only(sizes), of_nodes, found, loads.copy(), room)
     assert found.tolist() == expected.tolist()
 
     goal = np.array([data.draw(st.integers(0, int(nodes.max()))) for _ in sizes], dtype=np.int32)
@@ -172,7 +173,7 @@ def test_items_that_arrive_in_a_node_and_items_that_are_too_large(data: st.DataO
             inside = np.flatnonzero(nodes == goal[i])
             to = min(inside.tolist(), key=lambda r: (count[r] * equal_counts, held[r], r))
             expected[i], held[to], count[to] = to, held[to] + sizes[i], count[to] + 1
-        settle(by_size, goal, nodes, ranks, starts, sizes, equal_counts, where_out := where.copy())
+        settle(by_size, goal, of_nodes, sizes, equal_counts, where_out := where.copy())
         assert where_out.tolist() == expected.tolist()
 
 

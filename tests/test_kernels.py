@@ -186,9 +186,9 @@ def test_turns_are_those_of_kernels_that_exist() -> None:
         assert callable(getattr(importlib.import_module(module), function)), name
 
 
-def copy_of_package(folder: Path) -> Path:
-    """A fresh copy without a cache."""
-    shutil.copytree(PACKAGE, folder / "solvers", ignore=shutil.ignore_patterns("__pycache__"))
+def copy_of_package(folder: Path, without: str = "kernels") -> Path:
+    """A fresh copy without a cache of kernels."""
+    shutil.copytree(PACKAGE, folder / "solvers", ignore=shutil.ignore_patterns(without))
     return folder
 
 
@@ -211,7 +211,7 @@ print(largest, total)
 
 
 def test_no_folder_to_cache_in(tmp_path: Path) -> None:
-    root = copy_of_package(tmp_path)
+    root = copy_of_package(tmp_path, "__pycache__")
     code = AT_ONCE + "import solvers; print(solvers.lpt([3, 2, 1], 2).loads.tolist())"
     found = run_python(code, root, NUMBA_DISABLE_JIT="0", PYTHONDONTWRITEBYTECODE="1", **close_caches_of(root))
     assert found == "[3, 3]\n"
@@ -272,6 +272,7 @@ def test_a_kernel_of_another_package_is_compiled_anew_when_its_file_has_changed(
     """Constants are no part of what numba compares by itself."""
     root = copy_of_package(tmp_path)
     environment = {"NUMBA_DISABLE_JIT": "0", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # a file as long, written within a second, would be taken for the same
     for number in (1, 2):
         (root / "outside.py").write_text(
             f"from solvers._jit import kernel\n@kernel\ndef number():\n    return {number}\n"

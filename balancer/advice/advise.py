@@ -30,8 +30,8 @@ class Advice(Findings):
         A plan within the step, as it was asked for.
     sample : Sample
         The steps that everything was computed on.
-    waiting : float
-        Share of the time that ranks wait today.
+    waiting, waiting_error : float
+        Share of the time that ranks wait today, and its standard error where some of the log's steps were planned.
     within : Finding
         What a plan within the step does.
     remedies : tuple of Finding
@@ -117,16 +117,17 @@ def advise_opened(
     if not within.steps:
         raise UsageError("no step is filled: the log has {n} samples", "give more", n=sample.stretches[0].num_rows)
     case = Case(log, sample, plain, within, prompts)
+    error_before, error = within.waiting_errors(sample.steps_of_log)
     whole = Finding(
         "within_step", "a plan within the step", "a loss that is a sum over the global batch, divided once",
         time=_ratio(within.after, within.before), best_possible=_ratio(within.bound, within.before),
-        waiting=within.waiting, saves=1 - _ratio(within.after, within.before), moved=_moved(within, settings),
-        steps=within.steps, plan_ms=within.plan_ms,
+        waiting=within.waiting, waiting_error=error, saves=1 - _ratio(within.after, within.before),
+        moved=_moved(within, settings), steps=within.steps, plan_ms=within.plan_ms,
     )  # fmt: skip
     others = tuple(_found(each, case, whole, wording or Wording()) for each in REMEDIES)
     row, length, ratio = within.cap or (-1, 0, 1.0)
-    return Advice(log, plain, sample, within.waiting_before, whole, others, within.capped, row, length, ratio, gpus,
-                  price)  # fmt: skip
+    return Advice(log, plain, sample, within.waiting_before, error_before, whole, others, within.capped, row, length,
+                  ratio, gpus, price)  # fmt: skip
 
 
 def _refuse(settings: LogSettings) -> None:
@@ -178,7 +179,8 @@ def _found(remedy: Remedy, case: Case, whole: Finding, wording: Wording) -> Find
     scale = even * within.tokens / (float(within.even) * found.tokens)
     time = found.after * scale
     return replace(
-        about, time=time, best_possible=found.bound * scale, waiting=found.waiting, saves=1 - _ratio(time, whole.time),
+        about, time=time, best_possible=found.bound * scale, waiting=found.waiting,
+        waiting_error=found.waiting_errors(sample.steps_of_log)[1], saves=1 - _ratio(time, whole.time),
         moved=_moved(found, way.settings), steps=found.steps, options=way.options, keywords=way.keywords,
         plan_ms=found.plan_ms,
     )  # fmt: skip

@@ -28,8 +28,8 @@ class Finding:
         What the samples take.
     best_possible : float
         Proven: no plan of this kind takes less.
-    waiting : float
-        Share of the time that the mean rank waits.
+    waiting, waiting_error : float
+        Share of the time that the mean rank waits, and its standard error where some of the log's steps were planned.
     saves : float
         Share of the time that goes: of today's, and of remedies that of a plan within the step.
     moved : float
@@ -53,6 +53,7 @@ class Finding:
     time: float = 1.0
     best_possible: float = 1.0
     waiting: float = 0.0
+    waiting_error: float = 0.0
     saves: float = 0.0
     moved: float = 0.0
     steps: int = 0
@@ -70,7 +71,7 @@ class Finding:
         """Return the numbers by name, but what a clock gave."""
         if self.why_not:
             return {"why_not": self.why_not}
-        names = ("time", "best_possible", "waiting", "saves", "steps")
+        names = ("time", "best_possible", "waiting", "waiting_error", "saves", "steps")
         return {name: getattr(self, name) for name in names} | {
             "moved_a_rank_and_step": self.moved, "options": dict(self.options),
         }  # fmt: skip
@@ -84,6 +85,7 @@ class Findings:
     settings: LogSettings
     sample: Sample
     waiting: float
+    waiting_error: float
     within: Finding
     remedies: tuple[Finding, ...]
     capped: int
@@ -129,6 +131,7 @@ class Findings:
             "steps": self.within.steps,
             "sample": self.sample.in_words(self.within.steps),
             "waiting": self.waiting,
+            "waiting_error": self.waiting_error,
             "gpus_waiting": self.gpus * self.waiting,
             "capped_steps": self.capped,
             "capping_sample": {"row": self.cap_row, "length": self.cap_length,

@@ -1,10 +1,13 @@
 """One way to plan the steps of a sample: what they then take, with its bound, beside the samples as they lie."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from statistics import median
 from typing import NamedTuple
+
+import numpy as np
 
 from balancer.advice.sample import Sample
 from balancer.offline.settings import LogSettings
@@ -44,6 +47,8 @@ class Tried:
         The worst of those.
     moved : int
         Bytes that leave their rank, or elements where there is one phase, over all steps.
+    of_steps : list of (int, int, Fraction)
+        Of each step what ``before``, ``after`` and ``even`` are of all.
     seconds : list of float
         What each step took to plan. Of all here the only numbers that a clock gave.
     """
@@ -59,6 +64,7 @@ class Tried:
     capped: int = 0
     cap: Cap | None = None
     moved: int = 0
+    of_steps: list[tuple[int, int, Fraction]] = field(default_factory=list, repr=False)
     seconds: list[float] = field(default_factory=list, repr=False)
 
     @property
@@ -71,6 +77,23 @@ class Tried:
         """The same as the samples lie."""
         return float(1 - self.even / self.before) if self.before else 0.0
 
+    def waiting_errors(self, steps_of_log: int | None) -> tuple[float, float]:
+        """Return the standard errors of both, the samples as they lie first; 0 where all steps of the log are here.
+
+        Each is of a ratio of two sums over steps that were drawn without replacement, taken as independent.
+        """
+        count = len(self.of_steps)
+        if count < 2 or (steps_of_log is not None and steps_of_log <= count):
+            return 0.0, 0.0
+        unseen = 1.0 if steps_of_log is None else 1 - count / steps_of_log
+        before, after, even = (np.array(column, dtype=np.float64) for column in zip(*self.of_steps, strict=True))
+        errors = []
+        for taken in (before, after):
+            apart = even - taken * (even.sum() / taken.sum()) if taken.sum() else taken
+            of_sum = math.sqrt(unseen * count / (count - 1) * float(apart @ apart))
+            errors.append(of_sum / float(taken.sum()) if of_sum else 0.0)
+        return errors[0], errors[1]
+
     @property
     def plan_ms(self) -> float:
         """Median time that a step took to plan."""
@@ -78,22 +101,26 @@ class Tried:
 
     def add(self, rows: Rows, plan: StepPlan) -> None:
         """Take in a step."""
-        ratio = Fraction(0)
+        ratio, before, after, all_even = Fraction(0), 0, 0, Fraction(0)
         for name, phase in plan.phases.items():
             if plan.encoders_in_pipeline and name != [*plan.phases][-1]:
                 continue  # the pipeline's makespan is that of all its phases
             each = phase.plan
             even = Fraction(even_rank_time(each)) / each.num_ranks
-            self.before += int(each.home_makespan)
-            self.after += int(each.makespan)
+            before += int(each.home_makespan)
+            after += int(each.makespan)
             self.bound += each.lower_bound
-            self.even += even
+            all_even += even
             if each.binding_sample is not None and even:
                 ratio = each.lower_bound / even
                 if self.cap is None or ratio > self.cap.ratio:
                     sample = plan.batch.kept[phase.items.sample_of_item[each.binding_sample]]
                     row = int(plan.batch.rows_of(sample, rows.first_row))
                     self.cap = Cap(row, int(each.lengths[each.binding_sample]), float(ratio))
+        self.before += before
+        self.after += after
+        self.even += all_even
+        self.of_steps.append((before, after, all_even))
         self.capped += bool(ratio)
         traffic = [plan.traffic_of(name) for name in plan.stream_names]
         if plan.is_single:

@@ -18,10 +18,14 @@ __all__ = [
     "to_paste",
     "travels",
     "verdict",
+    "within_error",
 ]
 
 ID_BYTES = 8
 """Of a token of a single phase that travels: an int64 id."""
+
+SHOWN = 0.0005
+"""A standard error that is not 0.0 in points."""
 
 _SHARING = ("sequence_groups", "context_shards")
 
@@ -68,7 +72,14 @@ def rows_of(advice: Findings) -> Iterator[tuple[str, ...]]:
 
     A row of two cells is of what was not tried, and says why.
     """
-    yield "today, as sampled", "1.000", percent(advice.waiting), f"{advice.gpus * advice.waiting:.1f}", "", ""
+    yield (
+        "today, as sampled",
+        "1.000",
+        within_error(advice.waiting, advice.waiting_error),
+        f"{advice.gpus * advice.waiting:.1f}",
+        "",
+        "",
+    )
     for finding in (advice.within, *advice.remedies):
         besides = "and " * (finding is not advice.within)
         if finding.why_not:
@@ -76,7 +87,7 @@ def rows_of(advice: Findings) -> Iterator[tuple[str, ...]]:
             continue
         saves = percent(finding.saves) if finding.is_worth_it else "nothing to gain"
         yield (
-            f"{besides}{finding.title}", f"{finding.time:.3f}", percent(finding.waiting),
+            f"{besides}{finding.title}", f"{finding.time:.3f}", within_error(finding.waiting, finding.waiting_error),
             f"{advice.gpus * finding.waiting:.1f}", f"{finding.best_possible:.3f}", saves,
         )  # fmt: skip
 
@@ -98,12 +109,17 @@ def percent(share: float) -> str:
     return f"{abs(share) if abs(share) < 0.0005 else share:.1%}".replace("%", " %")
 
 
+def within_error(share: float, error: float) -> str:
+    """Show a share with its standard error, if it has one that shows."""
+    return f"{percent(share)} ± {100 * error:.1f}" if error >= SHOWN else percent(share)
+
+
 def verdict(advice: Findings) -> Iterator[str]:
     """Say what is to be done, and what no plan can do."""
     if advice.sample.is_short:
         samples = counted(advice.sample.samples_per_step, "sample")
         yield (
-            f"The log holds less than one step ({samples}): ranks without a sample wait whatever is planned, so "
+            f"The log holds less than one step ({samples}): ranks without a sample wait in every plan, so "
             "these numbers say nothing of full steps."
         )
     if advice.capped and advice.least - 1 >= WORTH:
@@ -114,13 +130,13 @@ def verdict(advice: Findings) -> Iterator[str]:
             f"length {advice.cap_length:,}, makes its step {advice.cap_ratio:.2f} times as long."
         )
     if not advice.chosen:
-        yield f"There is nothing to gain here: ranks wait {percent(advice.waiting)} of the time, and nothing that was "\
-              f"tried saves {percent(WORTH)} of it."  # fmt: skip
+        yield f"There is nothing to gain here: ranks wait {percent(advice.waiting)} of the time, and no remedy tried "\
+              f"saves {percent(WORTH)} of it."  # fmt: skip
         return
     if not advice.within.is_worth_it:
         yield "A plan within the step alone has nothing to gain here."
     if advice.best is None:
-        yield "Nothing besides a plan within the step has anything to gain here."
+        yield "No other remedy has anything to gain here."
 
 
 def gained(advice: Findings, finding: Finding) -> str:
@@ -129,7 +145,7 @@ def gained(advice: Findings, finding: Finding) -> str:
     hours = advice.hours_a_day(finding)
     money = "" if advice.price is None else f", {advice.price * hours:,.0f} at {advice.price:g} a GPU hour"
     return (
-        f"of {counted(advice.gpus, 'GPU')} {then:.1f} wait, {now:.1f} do now; a day's training takes "
+        f"{then:.1f} of {counted(advice.gpus, 'GPU')} wait, {now:.1f} now; a day's training takes "
         f"{hours:,.0f} GPU hours less{money}"
     )
 
@@ -139,9 +155,7 @@ def travels(advice: Findings, finding: Finding) -> str:
     if len(advice.settings.setup.phases) == 1:
         size = finding.moved * ID_BYTES / 1e6
         rest = (
-            "; and what attention exchanges"
-            if finding.name in _SHARING
-            else "; none where the loader reads by the plan"
+            "; and what attention exchanges" if finding.name in _SHARING else "; none if the loader reads by the plan"
         )
         return f"costs: a rank sends {finding.moved:,.0f} tokens a step, {size:.2g} MB as ids of {ID_BYTES} bytes{rest}"
     return f"costs: a rank sends {finding.moved / 1e6:,.2g} MB a step"
@@ -181,13 +195,15 @@ def assumed(advice: Findings) -> Iterator[str]:
     costs = of_costs({phase.name: str(parse_cost(phase.cost)) for phase in phases}).removeprefix("cost: ")
     unit = ", all in one unit of time" * (len(phases) > 1)
     yield f"Assumed: steps take what their samples cost, {costs}{unit}; ranks wait for each other in every phase;"
-    yield "  exchanges, gradients and loading take no time beside that; rows are drawn in the log's order."
+    yield "  exchanges, gradients and loading take no time; rows are drawn in the log's order."
     said = {each.assumed: each for each in advice.remedies if each.assumed and not each.why_not}
     if len(advice.sample.stretches) == 1:  # which no sample could leave
         said = {text: each for text, each in said.items() if not each.name.startswith("defer")}
     for text, finding in said.items():
         yield f"  {finding.title}: {text}."
+    if max(advice.waiting_error, *(each.waiting_error for each in (advice.within, *advice.remedies))) >= SHOWN:
+        yield "  ± is one standard error: only some of the log's steps were planned; they are treated as independent."
     if fewer := [each for each in advice.remedies if not each.why_not and each.steps < advice.within.steps]:
         told = (f"{each.title} on {each.steps:,}" for each in fewer)
-        yield "  Fewer steps were planned where that takes long, and time and bound scaled to the work of all:"
+        yield "  Remedies that take long were planned on fewer steps; time and bound are scaled to all steps:"
         yield f"  {', '.join(told)}."

@@ -25,7 +25,7 @@ _OWN = ("--price", "--gpus-per-rank", "--html")
 @command("advise", short_help="Say what would help a training job, and what it costs.")
 @log_argument
 @planning_options
-@click.option("--price", type=float, metavar="P", help="Of a GPU hour, in any currency.")
+@click.option("--price", type=float, metavar="P", help="Price of a GPU hour, in any currency.")
 @click.option("--gpus-per-rank", type=int, default=1, show_default=True, metavar="G",
               help="GPUs that one data-parallel rank has.")  # fmt: skip
 @click.option("--html", "page", metavar="FILE.html", help="Write the advice as a page; needs the extra 'plot'.")

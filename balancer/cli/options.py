@@ -107,7 +107,7 @@ rate_options: tuple[Any, ...] = (
     ),
     click.option(
         "--throughput", "curves", metavar="[NAME=]FILE.csv", **_SEVERAL,
-        help="Measured FLOP/s of a GPU by tokens, in place of --efficiency; for layouts by tp too.",
+        help="Measured FLOP/s of a GPU by tokens, instead of --efficiency; for layouts by tp too.",
     ),
     click.option(
         "--overlap", type=float, default=0.0, show_default=True, metavar="F",
@@ -121,7 +121,7 @@ def engine_options(command: Any) -> Any:
     options = (
         click.option(
             "--engine", metavar="E",
-            help=f"Who works: {' | '.join(ENGINES)} [default: processes for a long log, else serial].",
+            help=f"How the work runs: {' | '.join(ENGINES)} [default: processes for a long log, else serial].",
         ),
         click.option(
             "--jobs", type=click.IntRange(min=1), metavar="N", help="With processes, how many [default: one a core]."
@@ -215,14 +215,14 @@ def _deferral_options(command: Any) -> Any:
     options = (
         click.option(
             "--step-tokens", type=_Tokens(), metavar="T",
-            help="In place of --batch-per-rank: a step closes before it would hold more than T tokens, 4M say.",
+            help="Instead of --batch-per-rank: a step closes before it would hold more than T tokens, such as 4M.",
         ),
         click.option(
             "--defer", type=int, metavar="D",
             help="A sample may run up to D steps early or late, so that long ones share steps.",
         ),
-        click.option("--defer-early", type=int, metavar="D", help="Up to D steps early, in place of --defer."),
-        click.option("--defer-late", type=int, metavar="D", help="Up to D steps late, in place of --defer."),
+        click.option("--defer-early", type=int, metavar="D", help="Up to D steps early, instead of --defer."),
+        click.option("--defer-late", type=int, metavar="D", help="Up to D steps late, instead of --defer."),
         click.option(
             "--step-tokens-within",
             metavar="SHARE",
@@ -255,11 +255,11 @@ def _phase_options(command: Any) -> Any:
         ),
         click.option(
             "--outputs", metavar="NAME=COL|F(COL,...)", **_SEVERAL,
-            help="What each item puts out [default: its length].",
+            help="How much each item puts out [default: its length].",
         ),
         click.option(
             "--own", metavar="NAME=COL|F(COL,...)", **_SEVERAL,
-            help="In a phase that others feed, what each sample adds itself [default: its length less what is fed].",
+            help="In a phase that others feed, what each sample adds itself [default: its length minus what is fed].",
         ),
         click.option(
             "--feeds", metavar="NAME=NAME", **_SEVERAL, help="Which phase takes the outputs [default: the last]."
@@ -270,8 +270,8 @@ def _phase_options(command: Any) -> Any:
         ),
         click.option(
             "--sequence-parallel", metavar="NAME=D[,M]", **_SEVERAL,
-            help="In groups of D ranks an encoder's long items are shared, by all or some; a rank's share is padded to "
-            "a multiple of M, the elements that make an output [default: 1].",
+            help="Groups of D ranks share an encoder's long items, each item on all or some of them; a rank's share is "
+            "padded to a multiple of M, the elements that make an output [default: 1].",
         ),
         click.option("--every-rank-nonempty", metavar="NAME", **_SEVERAL, help="Every rank gets an item, if possible."),
         click.option(
@@ -345,7 +345,7 @@ def _micro_batch_options(command: Any) -> Any:
         click.option("--micro-batches-multiple-of", type=int, metavar="K", help="A multiple of K [default: 1]."),
         click.option(
             "--pipeline-stages", type=int, metavar="P",
-            help="Stages of a pipeline of which nothing more is known [default: 1].",
+            help="Number of stages of a pipeline, if nothing more is known [default: 1].",
         ),
         click.option(
             "--stages", metavar="N|NAME[+NAME]=N,...",
@@ -355,21 +355,20 @@ def _micro_batch_options(command: Any) -> Any:
         ),
         click.option(
             "--layout", "layouts", metavar="FILE.json", **_SEVERAL,
-            help="A layout, such as configure --out writes, in place of --stages and what goes with it; simulate takes "
-            "several, and compares what steps of the same samples take by each; or, with --strategies orchestrated, "
-            "one of mode before without pipeline devices, over whose GPUs (--ranks) it plans, and simulates those "
-            "plans.",
+            help="A layout, such as configure --out writes, instead of --stages and its options. simulate takes "
+            "several, and compares the step times of the same samples. With --strategies orchestrated it takes one of "
+            "mode before without pipeline devices, plans over its GPUs (--ranks), and simulates these plans.",
         ),
         click.option("--chunks", type=int, metavar="V", help="With --stages, stages on each device: interleaved 1F1B."),
         click.option("--recompute", is_flag=True, default=None, help="With --stages, backwards rerun the forward."),
         click.option("--frozen", metavar="NAME", **_SEVERAL, help="With --stages, a phase that is not trained."),
         click.option(
             "--tied", is_flag=True, default=None,
-            help="With --stages, an op waits for its like on all ranks, as with FSDP or experts across them.",
+            help="With --stages, an op waits for the same op on all ranks, as with FSDP or experts across them.",
         ),
         click.option(
             "--in-flight-tokens", type=int, metavar="T",
-            help="With --stages, the most that a device holds between forwards and backwards.",
+            help="With --stages, the most tokens that a device holds between forwards and backwards.",
         ),
         click.option(
             "--allow-empty-micro-batches", is_flag=True, default=None, help="A micro-batch may hold nothing."
@@ -380,12 +379,12 @@ def _micro_batch_options(command: Any) -> Any:
 
 
 def _sharing_options(command: Any) -> Any:
-    """Add how ranks share rows, in place of micro-batches."""
+    """Add how ranks share rows, instead of micro-batches."""
     options = (
         click.option(
             "--group-degrees", metavar="D,D,...",
-            help="In place of micro-batches: groups of D ranks share rows, in every slot. --max-tokens-per-rank is "
-            "then what a rank holds in a slot, --micro-batches how many slots there are.",
+            help="Instead of micro-batches: groups of D ranks share rows, in every slot. --max-tokens-per-rank then "
+            "caps the tokens of a rank in a slot; --micro-batches is the number of slots.",
         ),
         click.option(
             "--group-exchange", metavar="X",
@@ -393,13 +392,13 @@ def _sharing_options(command: Any) -> Any:
         ),
         click.option(
             "--context", type=int, metavar="G",
-            help="In place of micro-batches: G ranks share each pack of documents, token by token. --schedule lockstep "
-            "or step says where replicas meet, --micro-batches how many packs there are.",
+            help="Instead of micro-batches: G ranks share each pack of documents, token by token. --schedule lockstep "
+            "or step says where replicas wait for each other; --micro-batches is the number of packs.",
         ),
-        click.option("--pack-tokens", type=int, metavar="T", help="With --context, tokens of a pack at most."),
+        click.option("--pack-tokens", type=int, metavar="T", help="With --context, the most tokens of a pack."),
         click.option(
             "--masks", metavar="MASK=N,...",
-            help="With --context, layers by what queries see, full=1,window1024=5 say [default: as the cost says].",
+            help="With --context, number of layers by mask, such as full=1,window1024=5 [default: from the cost].",
         ),
         click.option(
             "--context-block", type=int, metavar="N",

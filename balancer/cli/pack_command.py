@@ -39,15 +39,15 @@ _WORDS = Wording({
 @click.option("--over-long", default="error", show_default=True, metavar="W",
               help=f"A row over T: {' | '.join(OVER_LONG)} (its own pack, left out, pieces of T).")  # fmt: skip
 @click.option("--window-rows", type=int, default=WINDOW_ROWS, show_default=True, metavar="N",
-              help="So many consecutive rows are packed together; no sample leaves its window.")  # fmt: skip
+              help="Consecutive rows that are packed together; no sample leaves its window.")  # fmt: skip
 @click.option("--per-step", type=int, metavar="N",
-              help="Packs of a step: their number is a multiple; those of a step cost nearly the same.")  # fmt: skip
-@click.option("--even-cost", is_flag=True, help="Packs that cost the same, as far as no more are needed.")
+              help="Packs of a step: their number is a multiple; packs of a step cost nearly the same.")  # fmt: skip
+@click.option("--even-cost", is_flag=True, help="Packs of even cost, without using more packs.")
 @click.option("--cost", default=COST, show_default=True, metavar="SPEC",
               help="What a sample costs, as for balancer plan; a pack costs the sum.")  # fmt: skip
 @click.option("--out", metavar="FILE|DIR/", help="Write the packs: one Parquet file, or a part a window in a folder.")
-@click.option("--overwrite", is_flag=True, help="Replace what is there, if it is anything but these packs.")
-@click.option("--resume", is_flag=True, help="Go on from the parts that a killed run has left in the folder.")
+@click.option("--overwrite", is_flag=True, help="Replace what is there, even if it is not packs of the same request.")
+@click.option("--resume", is_flag=True, help="Continue from the parts that a killed run left in the folder.")
 @json_option
 def pack_command(
     log: LogPath, length: str | None, out: str | None, overwrite: bool, resume: bool, as_json: bool, **options: Any
@@ -106,6 +106,6 @@ def _told(totals: PackTotals, settings: PackSettings, seconds: float) -> Iterato
 
 def _next_steps(out: str) -> Iterator[str]:
     """Say what to do with packs that were written."""
-    yield "to train on them, in place of the tokenized data set:"
+    yield "to train on them, instead of the tokenized data set:"
     yield "  from balancer import PackedDataset"
     yield f"  packed = PackedDataset(dataset, {out!r})"

@@ -1,4 +1,4 @@
-"""How command-line words become options: a class of commands in place of click's own."""
+"""How command-line words become options: a class of commands instead of click's own."""
 
 import shlex
 from collections import Counter

@@ -35,19 +35,19 @@ _FEW_FILES = 100
 @log_argument
 @planning_options
 @click.option("--compare-placements", is_flag=True, help="Also plan with the other placements, and compare.")
-@click.option("--epochs", type=int, metavar="E", help="Plan the log so many times, one after the other [default: 1].")
-@click.option("--shuffle", type=int, metavar="SEED", help="Every epoch in an order of its own, drawn from SEED.")
+@click.option("--epochs", type=int, metavar="E", help="Plan the log E times, one after the other [default: 1].")
+@click.option("--shuffle", type=int, metavar="SEED", help="Shuffle every epoch, each in another order, from SEED.")
 @click.option(
     "--continue",
     "continued",
     metavar="PLAN",
     type=click.Path(),
-    help="Plan what is left of PLAN's epochs, in their order, on other ranks; with --at-step.",
+    help="Plan the rest of PLAN's epochs, in their order, on other ranks; with --at-step.",
 )
 @click.option("--at-step", type=int, metavar="S", help="Steps of PLAN that were trained.")
 @click.option("--out", metavar="FILE|DIR/", help="Write the plan: one Parquet file, or parts in a folder.")
-@click.option("--overwrite", is_flag=True, help="Replace what is there, if it is anything but the plan asked for.")
-@click.option("--resume", is_flag=True, help="Go on from the parts that a killed run has left in the folder.")
+@click.option("--overwrite", is_flag=True, help="Replace what is there, even if it is not a plan of the same request.")
+@click.option("--resume", is_flag=True, help="Continue from the parts that a killed run left in the folder.")
 @engine_options
 @json_option
 def plan_command(

@@ -37,7 +37,7 @@ def _own_step(command: Any) -> Any:
 @click.option("--log", type=click.Path(), help="The log that PLAN was made from, if it is not where PLAN says.")
 @picture_options("the load of ranks", "the median one, by what the plan saves")
 @click.option(
-    "--measured", metavar="FILE", help="Set what ranks took (columns step, rank, seconds) beside what PLAN predicts."
+    "--measured", metavar="FILE", help="Compare measured times (columns step, rank, seconds) with PLAN's predictions."
 )
 @click.option(
     "--cost", "costs", multiple=True, metavar="[PHASE=]COST", help="Price PLAN by another cost than it was planned by."

@@ -65,7 +65,7 @@ def open_job(log: LogPath, step: StepTables, of_models: OfModels | None = None, 
 
 
 def _call_layout(context: click.Context, step: StepTables) -> None:
-    """Let errors name the layout's file for what it says in place of options."""
+    """Let errors name the layout's file for values that it has instead of options."""
     if (path := step.top.get("layout")) is not None:
         check_beside(step)
         said: Wording = context.meta[GIVEN_IN]
@@ -120,7 +120,7 @@ def unconstrained(settings: LogSettings, chosen: Iterable[str]) -> Iterator[str]
 
 
 def _title_of(log: LengthLog, settings: LogSettings, first: StepPlan | None) -> str:
-    """Return what is planned, in a line, and what is assumed for want of options, on lines of their own."""
+    """Return what is planned, in a line, and what is assumed without options, on further lines."""
     phases = settings.setup.phases
     costs = {phase.name: parse_cost(phase.cost).in_words for phase in phases}
     num_ranks = settings.setup.topology.num_ranks
@@ -142,12 +142,12 @@ def _title_of(log: LengthLog, settings: LogSettings, first: StepPlan | None) -> 
         told = f"{phases[0].items}{' (values of a list)' if lists else ''}"
         return f"{name}: {told}, {ranks}, {costs[SINGLE_PHASE]}"
     by_default = all(phase.bytes_in == phase.bytes_out == 1 for phase in phases)
-    unit = "; 1 byte an element, for want of --bytes" if by_default else ""
+    unit = "; 1 byte an element (no --bytes given)" if by_default else ""
     lines = [f"{name}: {', '.join(phase.name for phase in phases)}, {ranks}{unit}", of_costs(costs)]
     silent = [phase.name for phase in phases[:-1] if phase.outputs is None and not phase.generates]
     if silent:
         put = "puts out" if len(silent) == 1 else "put out"
-        lines.append(f"{', '.join(silent)}: {put} as many elements as taken in, for want of --outputs")
+        lines.append(f"{', '.join(silent)}: {put} as many elements as taken in (no --outputs given)")
     return "\n".join((*lines, *(_overfed(first) if first is not None else ())))
 
 

@@ -32,6 +32,7 @@ from balancer.io.log_files import LogPath
 from balancer.offline.of_step import OfModels
 from balancer.plan.step_plan import StepPlan
 from balancer.problem.cuts.sequence_groups import LongShort
+from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.step_tables import DEGREES, StepTables
 from balancer.report.plan_log import about
 from balancer.report.simulation_data import SimulationData
@@ -82,25 +83,18 @@ def simulate_command(
     files = PictureFiles(page, plot, step)
     if step is not None and steps is not None and step >= steps:
         raise files.missing_step("the simulation", steps)
-    cluster_name = options["cluster"]
-    cluster = read_cluster(cluster_name)
+    cluster = read_cluster(options["cluster"])
     if options["gpus_per_rank"] is not None:
         cluster = cluster.with_ranks_of(options["gpus_per_rank"])
     if options["layouts"] and strategies is None:
-        for name, given in (("--html", page), ("--plot", plot)):
-            if given is not None:
-                raise InputError(f"{name} needs --strategies beside --layout: layouts are compared in a table")
+        _refuse_pictures(page, plot)
         step_said = said_step(options | {"layouts": None})
         compare_layouts(log, step_said, options, cluster, 1 if steps is None else steps, as_json)
         return
-    step_said = said_step(options)
-    inside = _ranks_per_node(cluster, options["ranks"], options["ranks_per_node"])
-    step_said = step_said.with_keys("", ranks_per_node=inside)
+    step_said = _said_on(cluster, options)
     overlap, waits = options["overlap"], options["waits"]
     assumed = {"efficiency": options["efficiency"], "checkpointing": options["checkpointing"], "overlap": overlap,
                "waits": waits, "bytes_given": bool(step_said.of_phases("bytes"))}  # fmt: skip
-    if options["checkpointing"] and step_said.of("stages"):
-        step_said = step_said.with_keys("stages", recompute=True)
     model_names = step_said.of_phases("model")
     models, parameters = _models(step_said, options, cluster)
     costs = _costs(step_said, options, models, cluster)
@@ -127,8 +121,8 @@ def simulate_command(
         from balancer.report.simulation_page import Assumptions
 
         stated = Assumptions(
-            cluster_name, cluster, settings, model_names, parameters, models, assumed["checkpointing"], overlap, waits,
-            assumed["bytes_given"],
+            options["cluster"], cluster, settings, model_names, parameters, models, assumed["checkpointing"], overlap,
+            waits, assumed["bytes_given"],
         )  # fmt: skip
         _write(files, found, data, stated, str(job.log.path))
     if as_json:
@@ -138,6 +132,21 @@ def simulate_command(
     for line in unconstrained(settings, chosen):
         click.echo(printable(line))
     files.say(as_json)
+
+
+def _refuse_pictures(page: str | None, plot: str | None) -> None:
+    for name, given in (("--html", page), ("--plot", plot)):
+        if given is not None:
+            raise InputError(f"{name} needs --strategies beside --layout: layouts are compared in a table")
+
+
+def _said_on(cluster: Cluster, options: Mapping[str, Any]) -> StepTables:
+    """Return what the options say of a step, and what follows from the cluster and from recomputing activations."""
+    inside = _ranks_per_node(cluster, options["ranks"], options["ranks_per_node"])
+    said = said_step(options).with_keys("", ranks_per_node=inside)
+    if options["checkpointing"] and said.of("stages"):
+        return said.with_keys("stages", recompute=True)
+    return said
 
 
 def _write(files: PictureFiles, found: Simulation, data: SimulationData, stated: "Assumptions", log: str) -> None:
@@ -261,9 +270,10 @@ def _print(
     console = table_console()
     console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
     first = next(iter(found.strategies.values()))
-    times = _table("seconds a step", ("all", "±", "compute", "waits", "exchange", "MFU", "faster"))
+    times = _table("seconds a step", ("total", "±", "compute", "waits", "exchange", "MFU", "faster"))
     cut = any(run.most_slots > 1 for run in found.strategies.values())
-    peaks = _table("most at a time", (*first.phases, "GiB a GPU", *["micro-batches"] * cut, "samples/s"))
+    names = ["elements"] if [*first.phases] == [SINGLE_PHASE] else first.phases
+    peaks = _table("most at a time", (*names, "GiB a GPU", *["micro-batches"] * cut, "samples/s"))
     runs = found.strategies.values()
     parts = [
         as_alike([run.seconds / run.steps for run in runs]),
@@ -281,7 +291,7 @@ def _print(
         peaks.add_row(name, *tokens, f"{run.activation_bytes / 2**30:,.1f}", *slots, rates[i])
     console.print(times)
     if saved:
-        pairs = _table(f"seconds a step saved beside {next(iter(found.strategies))}", ("all", "±"))
+        pairs = _table(f"seconds a step saved beside {next(iter(found.strategies))}", ("mean", "±"))
         for name, (mean, error) in saved.items():
             pairs.add_row(name, f"{mean:.3g}", f"{error:.1g}")
         console.print(pairs)

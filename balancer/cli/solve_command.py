@@ -17,7 +17,7 @@ from solvers import PARTITIONERS, partition
     "solve", short_help="Split one list of numbers into groups.", context_settings={"ignore_unknown_options": True}
 )
 @click.argument("numbers", nargs=-1)
-@click.option("--groups", type=int, required=True, metavar="M", help="Into how many groups.")
+@click.option("--groups", type=int, required=True, metavar="M", help="Number of groups.")
 @method_option(PARTITIONERS)
 @click.option("--equal-counts", is_flag=True, help="Equally many numbers in each group, within one.")
 @budget_option

@@ -6,7 +6,7 @@ from balancer.problem.phases import CONSTRAINTS
 from solvers.errors import Wording, braced
 
 GIVEN_IN = "balancer.given_in"
-"""Where a command's context keeps the words for what a file says in place of options."""
+"""Where a command's context keeps the words for values that a file has instead of options."""
 
 OPTIONS = Wording({
     **{

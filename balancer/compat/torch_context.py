@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from balancer.executor.context_rows import ShardRows
+from balancer.plan.context_rows import ShardRows
 from solvers.context import ContextShardsResult
 from solvers.errors import UsageError
 

@@ -124,7 +124,7 @@ def fit_terms(
     grows = any(name not in (_STEP, _SAMPLE) for name in kept)
     return TermsFit(
         **judged(
-            steps, measured, distinct, errors, mean_errors, columns @ found,
+            steps, measured, distinct, (errors, mean_errors), columns @ found,
             grows=grows, max_error=max_error, force=force,
         ),
         terms=tuple(zip(kept, found.tolist(), spreads(columns, measured, weight), strict=True)),

@@ -6,7 +6,21 @@ from typing import Any
 
 from balancer.cost.hf_section import Section, head_dim_of
 from balancer.cost.layers import Attention, Block, Mlp
-from balancer.cost.parts import Part, conv, experts, grouped, indexer, latent, linear, mlp, norm, scan, total
+from balancer.cost.parts import (
+    Heads,
+    LatentSizes,
+    Part,
+    conv,
+    experts,
+    grouped,
+    indexer,
+    latent,
+    linear,
+    mlp,
+    norm,
+    scan,
+    total,
+)
 from balancer.cost.shapes import Decoder
 
 Mixer = Callable[[Section, "Family", str], Part]
@@ -257,7 +271,7 @@ def grouped_of(section: Section, family: Family, kind: str) -> Part:
     normed = family.qk_norm if not family.qk_norm_key or section.flag(family.qk_norm_key, False) else ""
     widths = {"": (), "head": (2 * head_dim,), "wide": (heads * head_dim, kv_heads * head_dim)}[normed]
     part = grouped(
-        section.count("hidden_size"), heads, kv_heads, head_dim, _area(section, kind), value_dim=value_dim,
+        section.count("hidden_size"), Heads(heads, kv_heads, head_dim, value_dim), _area(section, kind),
         qkv_bias=family.bias(section, family.qkv_bias), output_bias=family.bias(section, family.output_bias),
         shared_values=shared, gate=heads * head_dim * (family.doubled_queries or family.gated_outputs),
     )  # fmt: skip
@@ -269,12 +283,12 @@ def latent_of(section: Section, family: Family, kind: str) -> Part:
     hidden, heads = section.count("hidden_size"), section.count("num_attention_heads")
     rank = section.count("q_lora_rank", 0, minimum=0)
     indexed = kind in (INDEXED, REUSED)
-    part = latent(
-        hidden, heads, f"topk{section.count('index_topk')}" if indexed else "full", query_rank=rank,
-        kv_rank=section.count("kv_lora_rank"), nope=section.count("qk_nope_head_dim"),
-        rope=section.count("qk_rope_head_dim"), value_dim=section.count("v_head_dim"),
-        bias=family.bias(section, family.qkv_bias),
+    area = f"topk{section.count('index_topk')}" if indexed else "full"
+    sizes = LatentSizes(
+        rank, section.count("kv_lora_rank"), section.count("qk_nope_head_dim"), section.count("qk_rope_head_dim"),
+        section.count("v_head_dim"),
     )  # fmt: skip
+    part = latent(hidden, heads, area, sizes, family.bias(section, family.qkv_bias))
     if kind == INDEXED:
         part += indexer(hidden, rank, section.count("index_n_heads"), section.count("index_head_dim"))
     return part + linear(hidden, heads) if family.gated_outputs else part

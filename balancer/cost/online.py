@@ -16,10 +16,14 @@ from numpy.typing import ArrayLike, NDArray
 from balancer.cost.areas import area_sums, checked
 from balancer.cost.integer import IntegerCost, integer_seconds
 
-_PRIOR = 0.001  # weight of the base model, in steps
-_LARGEST_SURPRISE = 0.5  # a stalled step teaches no more than one that takes half again as long,
-_USUAL_SURPRISES = 9  # or than twice what is usual of so many steps, where the base model is far off
-_ALIKE = 1e-6  # one less the correlation of two terms from which on steps do not tell them apart
+# Weight of the base model, in steps: it decides only what steps say nothing of.
+_PRIOR = 0.001
+# A stalled step teaches no more than one that takes half again as long, or than twice what is usual of so many steps,
+# where the base model is far off.
+_LARGEST_SURPRISE = 0.5
+_USUAL_SURPRISES = 9
+# One less the correlation of two terms, from which on steps do not tell them apart.
+_ALIKE = 1e-6
 
 
 class OnlineCost:

@@ -8,6 +8,7 @@ that work in chunks do more, by a factor that does not depend on the length.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from balancer.cost.areas import Terms, as_terms, pairs
 
@@ -33,6 +34,25 @@ class Part:
     def __mul__(self, times: int) -> "Part":
         """As often as `times`."""
         return total((self,) * times)
+
+
+class Heads(NamedTuple):
+    """Heads of attention."""
+
+    queries: int
+    keys: int  # and values
+    key_dim: int  # of queries too
+    value_dim: int
+
+
+class LatentSizes(NamedTuple):
+    """Sizes of latent attention: ranks that queries (0: none), and keys and values, are projected to, and of a head."""
+
+    query_rank: int
+    kv_rank: int
+    nope: int  # of queries and keys without positions
+    rope: int  # and with them
+    value_dim: int
 
 
 def total(parts: Iterable[Part]) -> Part:
@@ -69,28 +89,26 @@ def scan(times: int, heads: int, width: int, state: int) -> Part:
 
 
 def grouped(
-    hidden: int, heads: int, kv_heads: int, head_dim: int, area: str, *, value_dim: int = 0, qkv_bias: bool = False,
-    output_bias: bool = False, shared_values: bool = False, gate: int = 0,
+    hidden: int, heads: Heads, area: str, *, qkv_bias: bool = False, output_bias: bool = False,
+    shared_values: bool = False, gate: int = 0,
 ) -> Part:  # fmt: skip
     """Attention whose query heads share heads of keys and values; with `gate`, so many outputs more of the hidden."""
-    value_dim = value_dim or head_dim
+    queries, keys, key_dim, value_dim = heads
     projections = [
-        linear(hidden, heads * head_dim, qkv_bias), linear(hidden, kv_heads * head_dim, qkv_bias),
-        linear(heads * value_dim, hidden, output_bias),
+        linear(hidden, queries * key_dim, qkv_bias), linear(hidden, keys * key_dim, qkv_bias),
+        linear(queries * value_dim, hidden, output_bias),
     ]  # fmt: skip
     if not shared_values:
-        projections.append(linear(hidden, kv_heads * value_dim, qkv_bias))
+        projections.append(linear(hidden, keys * value_dim, qkv_bias))
     if gate:
         projections.append(linear(hidden, gate, qkv_bias))
-    kept = hidden + heads * (head_dim + value_dim) + kv_heads * (head_dim + value_dim) + gate
-    return total(projections) + Part(pairs=((area, 2 * heads * (head_dim + value_dim)),), kept=kept)
+    kept = hidden + queries * (key_dim + value_dim) + keys * (key_dim + value_dim) + gate
+    return total(projections) + Part(pairs=((area, 2 * queries * (key_dim + value_dim)),), kept=kept)
 
 
-def latent(
-    hidden: int, heads: int, area: str, *, query_rank: int, kv_rank: int, nope: int, rope: int, value_dim: int,
-    bias: bool = False,
-) -> Part:  # fmt: skip
+def latent(hidden: int, heads: int, area: str, sizes: LatentSizes, bias: bool = False) -> Part:
     """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434) as it is trained, its projections not absorbed."""
+    query_rank, kv_rank, nope, rope, value_dim = sizes
     wide = heads * (nope + rope)
     queries = [linear(hidden, wide)]
     if query_rank:

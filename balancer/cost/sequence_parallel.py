@@ -22,10 +22,14 @@ EXCHANGES = ("ulysses", "ring")
 """How the ranks of a group see each other's tokens: heads for tokens, all to all; or keys and values, round a ring."""
 
 _DEGREE = "d([2-9]|[1-9][0-9]{1,8})"
-_LOSS = 5  # percent: what is assumed where nothing was measured
-_MOST_LOSS = 50  # beyond it two ranks are slower than one
-_FINEST = 2**31  # its square fits int64
-_BYTES = 2  # of an activation: bfloat16
+# Percent of a rank's speed for each doubling of the degree: what is assumed where nothing was measured.
+_LOSS = 5
+# Beyond it two ranks are slower than one.
+_MOST_LOSS = 50
+# The largest denominator of a part: its square fits int64.
+_FINEST = 2**31
+# Of an activation: bfloat16.
+_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,12 +112,14 @@ class Sharing:
         """Work units a unit of length in a group of this degree: x_d."""
         if degree == 1 or not self.exchange:
             return 0
+        # A degree that was not measured takes what the next larger one does, or the largest.
         return next((work for each, work in self.exchange if each >= degree), self.exchange[-1][1])
 
     def _kept(self, degree: int) -> Fraction:
         """Return the share of its speed that a rank of a group has."""
         doublings = degree.bit_length() - 1
         kept = Fraction(100 - int(self.loss or 0), 100)
+        # Between powers of two, the loss is on a line.
         beyond = Fraction(degree, 1 << doublings) - 1
         return kept**doublings * (1 - (1 - kept) * beyond)
 
@@ -127,6 +133,7 @@ class Sharing:
         exchange = self.exchange_of(degree) * lengths
         work = linear + attention + (np.maximum(exchange - attention, 0) if self.hidden else exchange)
         part = (1 / (degree * self._kept(degree))).limit_denominator(_FINEST)  # at most 1
+        # In two parts, as work times a numerator may not fit int64.
         whole, rest = np.divmod(work, part.denominator)
         return np.asarray(whole * part.numerator - -rest * part.numerator // part.denominator)
 

@@ -12,7 +12,6 @@ except ImportError as error:
     ) from error
 
 from balancer.executor.context_exchange import ContextExchange, PendingGather, Sequences, shift_labels
-from balancer.executor.context_rows import KeyRows, ShardRows
 from balancer.executor.dispatched import Dispatched
 from balancer.executor.dispatcher import Dispatcher
 from balancer.executor.errors import ExecutorError, FieldMismatchError, PeerError, PeerLostError, PlanMismatchError
@@ -22,6 +21,7 @@ from balancer.executor.prefetch import PrefetchDispatcher
 from balancer.executor.ragged_tensor import RaggedTensor
 from balancer.executor.sampler import PlannedBatchSampler
 from balancer.executor.step_timer import StepTimer
+from balancer.plan.context_rows import KeyRows, ShardRows
 
 __all__ = [
     "ContextExchange", "Dispatched", "Dispatcher", "ExecutorError", "FieldMismatchError", "KeyRows", "PeerError",

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from balancer._version import __version__
-from balancer.executor.errors import PeerError, PlanMismatchError, against_majority, by_text, listed, summary
+from balancer.executor.alike import attempt, held_by_all
+from balancer.executor.errors import PlanMismatchError, against_majority, by_text, listed
 from balancer.executor.fields import Column
 from balancer.executor.gathering import Gathered
 from balancer.executor.peers import NOTHING, Peers
@@ -52,20 +53,14 @@ def agreed_plan(peers: Peers, setup: Setup, gathered: Gathered, planner_rank: in
     Exception
         Whatever the planner raises.
     """
-    outcome: StepPlan | Exception | None = None
-    try:
-        if planner_rank is None or (peers.rank == planner_rank and peers.leads):
-            outcome = planned(setup, gathered)
-    except Exception as error:  # whatever it is, the other ranks must hear of it before they wait for payload
-        outcome = error
+    plan, failure = None, None
+    if planner_rank is None or (peers.rank == planner_rank and peers.leads):
+        plan, failure = attempt(lambda: planned(setup, gathered))
     if planner_rank is not None:  # who waits as long as the timeout is
-        words = peers.broadcast(words_of_plan(outcome) if isinstance(outcome, StepPlan) else NOTHING, planner_rank)
-        try:
-            if outcome is None and len(words):
-                outcome = plan_of_words(words, gathered.step(setup))
-        except Exception as error:
-            outcome = error
-    return _agreed(peers, setup, gathered, outcome)
+        words = peers.broadcast(NOTHING if plan is None else words_of_plan(plan), planner_rank)
+        if plan is None and failure is None and len(words):
+            plan, failure = attempt(lambda: plan_of_words(words, gathered.step(setup)))
+    return _agreed(peers, setup, gathered, plan, failure)
 
 
 def planned(setup: Setup, gathered: Gathered) -> StepPlan:
@@ -76,27 +71,28 @@ def planned(setup: Setup, gathered: Gathered) -> StepPlan:
         raise error.in_words(gathered.wording()) from None
 
 
-def _agreed(peers: Peers, setup: Setup, gathered: Gathered, outcome: StepPlan | Exception | None) -> StepPlan:
+def _agreed(
+    peers: Peers, setup: Setup, gathered: Gathered, plan: StepPlan | None, failure: Exception | None
+) -> StepPlan:
     """Compare what all ranks planned with, and their plans, by a digest in one small collective."""
     # Inputs too: ranks whose inputs differ may find one plan by chance, and would then expect other bytes.
     held = {"package version": __version__, **_inputs(setup, gathered)}
-    held["plan"] = outcome.digest() if isinstance(outcome, StepPlan) else None
+    held["plan"] = None if plan is None else plan.digest()
     digest = np.frombuffer(hashlib.sha256(json.dumps(held).encode()).digest(), dtype="<i8")
-    mine = np.concatenate(([not isinstance(outcome, StepPlan)], digest)).astype(np.int64)
+    mine = np.concatenate(([plan is None], digest)).astype(np.int64)
     rows = mine[None] if peers.replica is None else peers.replica.gather(mine)
     # Replica peers that differ among themselves say that they have no plan.
     rows = peers.gather(rows[0] if (rows == rows[0]).all() else np.ones_like(mine))
-    if isinstance(outcome, StepPlan) and not rows[:, 0].any() and (rows == rows[0]).all():
-        return outcome
-    error = summary(outcome) if isinstance(outcome, Exception) else ""
-    said = peers.gather_json([error, held])  # as some rank did not agree, all of them say more
-    raise outcome if isinstance(outcome, Exception) else _disagreement(said)
+    if plan is not None and not rows[:, 0].any() and (rows == rows[0]).all():
+        return plan
+    # As some rank did not agree, all of them say more.
+    raise _mismatch(held_by_all(peers, held, failure, "could not plan"))
 
 
 def check_groups(peers: Peers, setup: Setup) -> None:
     """Raise PlanMismatchError unless all ranks are about to make the same process groups. All peers call this."""
-    said = peers.gather_json(["", dict(_settings(setup))])
-    asked = [held for of_rank in said for _, held in of_rank]
+    held_by_rank = held_by_all(peers, dict(_settings(setup)))
+    asked = [held for of_rank in held_by_rank for held in of_rank]
     of_groups = ("setting 'degrees of sequence_groups'", "setting 'degree of context_shards'",
                  "setting 'sequence_parallel'")  # fmt: skip
     degrees = [{name: value for name, value in held.items() if name.startswith(of_groups)} for held in asked]
@@ -104,16 +100,13 @@ def check_groups(peers: Peers, setup: Setup) -> None:
     layouts = [(held.get("setting 'layouts'"), held.get("setting 'gpus'")) for held in asked]
     unlike = degrees.count(degrees[0]) < len(asked) or layouts.count(layouts[0]) < len(asked)
     if unlike or (degrees[0] and nodes.count(nodes[0]) < len(asked)):
-        raise _disagreement(said)
+        raise _mismatch(held_by_rank)
 
 
-def _disagreement(said: Sequence[Sequence[Any]]) -> PeerError | PlanMismatchError:
-    """Return the error of ranks that hold no common plan, given what the replica peers of each rank say."""
-    errors = {rank: [error for error, _ in of_rank if error] for rank, of_rank in enumerate(said)}
-    if failed := {rank: found[0] for rank, found in errors.items() if found}:
-        return PeerError.of("could not plan", failed)
-    held = [of_rank[0][1] for of_rank in said]
-    unlike = {rank: _difference(held[rank], [other for _, other in of_rank]) for rank, of_rank in enumerate(said)}
+def _mismatch(held_by_rank: Sequence[Sequence[Mapping[str, Any]]]) -> PlanMismatchError:
+    """Return the error of ranks that hold no common plan, given what the replica peers of each rank hold."""
+    held = [of_rank[0] for of_rank in held_by_rank]
+    unlike = {rank: _difference(of_rank[0], of_rank) for rank, of_rank in enumerate(held_by_rank)}
     if split := {rank: what for rank, what in unlike.items() if what}:
         text = by_text(split, lambda ranks, what: f"replica peers of {listed(ranks)} differ in {what}")
         return PlanMismatchError(text, list(split))

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from balancer.executor.errors import PeerError, PeerLostError, listed
 from balancer.executor.lookout import Lookout
+from balancer.planning.broadcast import as_words, from_words
 from balancer.problem.topology import Topology
 
 __all__ = ["Collectives", "Meanwhile", "NodeWise", "Sizes"]
@@ -79,6 +80,10 @@ class Collectives:
             self._room = 1 << (max(sizes) - 1).bit_length()  # grows on all ranks alike
         return [row[:size] for row, size in zip(rows, sizes, strict=True)]
 
+    def gather_json(self, said: Any) -> list[list[Any]]:
+        """Return what each rank says, in a list of its own: ranks of one group have no replica peers."""
+        return [[from_words(words)[0]] for words in self.gather_ragged(as_words(said))]
+
     def broadcast(self, words: NDArray[np.int64], root: int) -> NDArray[np.int64]:
         """Return what the root gave, int64[k]; what the others give is not looked at."""
         if self.size == 1:
@@ -104,7 +109,7 @@ class Collectives:
             self._broadcast(buffer, root)
 
     def _broadcast(self, tensor: Tensor, root: int) -> None:
-        group = self.group if tensor.is_cuda else self._control
+        group = self._group_of(tensor)
         source = dist.get_global_rank(group, root)
         doing = f"broadcasting from {self._what} {root}"
         self._call(doing, lambda: dist.broadcast(tensor, source, group, async_op=True), tensor.is_cuda)
@@ -131,30 +136,27 @@ class Collectives:
                 arrived.copy_(host)
 
             return end_on_device
-        group = self.group if sent.is_cuda else self._control
-        start = partial(dist.all_to_all_single, arrived, sent, list(receives), list(sends), group, async_op=True)
+        splits = list(receives), list(sends)
+        start = partial(dist.all_to_all_single, arrived, sent, *splits, self._group_of(sent), async_op=True)
         return self._begin("exchanging payload", start, sent.is_cuda)
 
     def all_gather(self, mine: Tensor) -> Tensor:
         """Return what all ranks give, of one shape, one after the other."""
-        if self.size == 1:
-            return mine
-        if mine.is_cuda and not self.moves_cuda:
-            return self.all_gather(mine.cpu()).to(mine.device)
-        group, found = self._group_of(mine), mine.new_empty((self.size * len(mine), *mine.shape[1:]))
-        start = partial(_ALL_GATHER, found, mine.contiguous(), group, async_op=True)
-        self._call("gathering windows", start, mine.is_cuda)
-        return found
+        return self._of_all("gathering windows", _ALL_GATHER, mine, self.size * len(mine))
 
     def reduce_scatter(self, given: Tensor) -> Tensor:
         """Return the sum of what all ranks give for this one: each gives for one rank after the other."""
+        return self._of_all("summing gradients", _REDUCE_SCATTER, given, len(given) // self.size)
+
+    def _of_all(self, doing: str, collective: Callable[..., Any], given: Tensor, count: int) -> Tensor:
+        """Return what a collective makes of what all ranks give: so many rows, on the device that it was given on."""
         if self.size == 1:
             return given
         if given.is_cuda and not self.moves_cuda:
-            return self.reduce_scatter(given.cpu()).to(given.device)
-        group, found = self._group_of(given), given.new_empty((len(given) // self.size, *given.shape[1:]))
-        start = partial(_REDUCE_SCATTER, found, given.contiguous(), group=group, async_op=True)
-        self._call("summing gradients", start, given.is_cuda)
+            return self._of_all(doing, collective, given.cpu(), count).to(given.device)
+        found = given.new_empty((count, *given.shape[1:]))
+        start = partial(collective, found, given.contiguous(), group=self._group_of(given), async_op=True)
+        self._call(doing, start, given.is_cuda)
         return found
 
     def sum(self, tensor: Tensor) -> None:

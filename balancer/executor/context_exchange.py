@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -11,10 +11,11 @@ import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from balancer.executor.alike import attempt, held_by_all
 from balancer.executor.collectives import Collectives
-from balancer.executor.context_rows import KeyRows, ShardRows
-from balancer.executor.errors import PeerError, PlanMismatchError, against_majority, listed, summary
-from balancer.planning.broadcast import words_of
+from balancer.executor.errors import PlanMismatchError, against_majority, listed
+from balancer.executor.memory import bytes_of
+from balancer.plan.context_rows import KeyRows, ShardRows
 from solvers.context import ContextShardsResult
 from solvers.errors import ArgumentError, UsageError
 
@@ -78,6 +79,14 @@ class _Wire:
             )  # fmt: skip
         return self._on_device[kind, device]
 
+    def local_queries(self, kind: str) -> Tensor:
+        """Return the queries of this rank all of whose keys are its own: int64[q], ascending."""
+        keys = self.keys(kind)
+        foreign = np.ones(len(keys.token), dtype=np.int64)
+        foreign[keys.places[self.rank]] = 0
+        before = np.append(0, np.cumsum(foreign))
+        return torch.from_numpy(np.flatnonzero(before[keys.end] == before[keys.first]))
+
     def counts(self, kind: str) -> tuple[list[int], list[int]]:
         """Return how many rows go to each rank, and come from it."""
         keys = self.keys(kind)
@@ -91,7 +100,8 @@ class _Wire:
             return lambda: list(tensors)
         count, arriving = sum(sends), sum(receives)
         widths = [math.prod(each.shape[1:]) * each.element_size() for each in tensors]
-        packed = torch.cat([_as_bytes(each, count) for each in tensors], dim=1).reshape(-1)
+        of_each = [bytes_of(each).reshape(count, width) for each, width in zip(tensors, widths, strict=True)]
+        packed = torch.cat(of_each, dim=1).reshape(-1)
         arrived = packed.new_empty(arriving * sum(widths))
         sent, received = ([sum(widths) * each for each in counts] for counts in (sends, receives))
         end = self.peers.begin_all_to_all(packed, sent, received, arrived)
@@ -280,7 +290,7 @@ class ContextExchange:
 
     def local_queries(self, kind: str = "full") -> Tensor:
         """Return the queries, of this rank's, all of whose keys are its own: int64[q], ascending."""
-        return _local_queries(self.keys(kind), self.rank)
+        return self._wire.local_queries(kind)
 
 
 class PendingGather:
@@ -295,7 +305,7 @@ class PendingGather:
     @property
     def local_queries(self) -> Tensor:
         """The queries that need nothing of what is under way: int64[q]."""
-        return _local_queries(self._wire.keys(self._kind), self._wire.rank)
+        return self._wire.local_queries(self._kind)
 
     def wait(self) -> Any:
         """Return the rows, in order of documents: one tensor, or a tuple of as many as were given. Once."""
@@ -343,39 +353,17 @@ class _Gather(torch.autograd.Function):
 
 def _agreed(peers: Collectives, checked: Callable[[], ShardRows]) -> ShardRows:
     """Return this rank's shards; an error on all ranks unless all have them, and the same."""
-    rows: ShardRows | None = None
-    failure: Exception | None = None
-    digest = np.zeros(4, dtype=np.int64)
-    try:
-        rows = checked()
-        digest = np.frombuffer(bytes.fromhex(rows.digest()), dtype=np.int64)
-    except Exception as error:  # whatever it is, the others must hear of it before they wait for rows
-        failure = error
-    said = peers.gather(np.append(int(failure is not None), digest))
-    if rows is None or said[:, 0].any():
-        told = peers.gather_ragged(words_of(b"" if failure is None else summary(failure).encode()))
-        texts = {rank: words.tobytes().rstrip(b"\0").decode() for rank, words in enumerate(told)}
-        raise failure or PeerError.of("could not take the shards", {rank: text for rank, text in texts.items() if text})
-    held = {rank: row.tobytes() for rank, row in enumerate(said)}
+    rows, failure = attempt(checked)
+    digest = "" if rows is None else rows.digest()
+    held = {
+        rank: found for rank, (found,) in enumerate(held_by_all(peers, digest, failure, "could not take the shards"))
+    }
     if odd := list(against_majority(held)[1]):
         raise PlanMismatchError(
             f"{listed(odd)} of {len(held)} hold{'s' * (len(odd) == 1)} other shards, or masks, than the majority; "
             "nothing has been exchanged: give every rank the same lengths and settings", odd,
         )  # fmt: skip
-    return rows
-
-
-def _local_queries(keys: KeyRows, rank: int) -> Tensor:
-    foreign = np.ones(len(keys.token), dtype=np.int64)
-    foreign[keys.places[rank]] = 0
-    before = np.append(0, np.cumsum(foreign))
-    return torch.from_numpy(np.flatnonzero(before[keys.end] == before[keys.first]))
-
-
-def _as_bytes(rows: Tensor, count: int) -> Tensor:
-    """Return rows as bytes: uint8[count, bytes of a row]."""
-    width = math.prod(rows.shape[1:]) * rows.element_size()
-    return rows.contiguous().reshape(-1).view(torch.uint8).reshape(count, width)
+    return cast(ShardRows, rows)  # else this rank's failure was raised
 
 
 def shift_labels(labels: Tensor, lengths: ArrayLike, ignore_index: int = _IGNORED) -> Tensor:

@@ -1,4 +1,13 @@
-"""What dispatch returns: a rank's balanced mini-batch, the ways back, and the exchanges on to the next phase."""
+"""What dispatch returns: a rank's balanced mini-batch, the ways back, and the exchanges on to the next phase.
+
+The *home* of a sample is the rank that drew it. A *phase* is a module of the model, and computes *items*: the samples
+themselves, or the images, clips... inside them. The items of a phase travel from home in the phase's *stream*
+(``streams.py``), and each field of the mini-batch travels in one stream: the *route* of the field says which elements
+go to which rank. What an encoder then puts out goes on to the phase that takes it (``inputs.py``).
+
+Ranks that hold the same share, such as tensor shards, are *replica peers*. One of them, the leader, sends and gets;
+the others get what it gets.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -34,6 +43,11 @@ SINGLE_FIELD = ""
 class Dispatched(Mapping[str, Any]):
     """A rank's share of one step after dispatch; a mapping of its fields, each in the form in which it came.
 
+    The dispatcher makes it of a plan that all ranks hold, and making it moves the fields of `batch`, the mini-batch of
+    this rank. `batch` is None on a replica peer that does not lead. `gathered` says what the fields of all ranks are
+    like, and `stream_of_field` which of them do not go to the last phase with their samples. `groups` are the process
+    groups of ranks that may share samples.
+
     Attributes
     ----------
     step : StepPlan
@@ -54,10 +68,11 @@ class Dispatched(Mapping[str, Any]):
         self.step, self.rank = plan, peers.rank
         self.peers, self._features, self._device, self._groups = peers, features, device, groups
         self._streams = streams_from_home(plan, peers)
-        self._last = list(self._streams.values())[-1]
-        self._inputs: dict[str, PhaseInputs] = {}
+        self._last = list(self._streams.values())[-1]  # of the samples to the last phase
+        self._inputs: dict[str, PhaseInputs] = {}  # by phase that others feed, as far as they were asked for
         streams = {name: self._streams[stream_of_field.get(name, self._last.name)] for name in gathered.specs}
         self._routes = {name: stream.field_route(name, gathered) for name, stream in streams.items()}
+        # The buffer that rows arrived in, and lie in: restore sends it back as it is.
         self._memory, self._fields = self._moved(self._routes, {} if batch is None else batch.fields, forth=True)
 
     @property
@@ -108,7 +123,7 @@ class Dispatched(Mapping[str, Any]):
         return rank, self.step[phase].lengths[self._stream(phase).here]
 
     def _plan_of(self, phase: str | None) -> DispatchPlan:
-        return self.step[phase or list(self.step.phases)[-1]]
+        return self.step.last if phase is None else self.step[phase]
 
     # Where ranks share samples.
 
@@ -157,12 +172,13 @@ class Dispatched(Mapping[str, Any]):
         ----------
         results : optional
             An entry for each of this rank's samples, in their order, in any form that dispatch takes; or a mapping of
-            names to such. By default the mini-batch itself, so that restore is the inverse of dispatch. That takes one
-            all-to-all; results take one small collective more, as their lengths are not known. What replica peers hand
-            in is not looked at: they get what their leader gets. Where ranks share samples, entries as long as
-            :meth:`lengths`, or as those without padding, are results of tokens. They come home put together, without
-            padding. All other entries are results of samples: those of the first rank of each group come home, so
-            reduce them over the group before.
+            names to such. By default the mini-batch itself: then restore is the inverse of dispatch, and takes one
+            all-to-all. Results take one small collective more, as their lengths are not known. What replica peers hand
+            in is not looked at: they get what their leader gets.
+
+            Where ranks share samples, there are two kinds of results. Entries as long as :meth:`lengths`, or as those
+            without padding, are results of tokens: they come home put together, without padding. All others are
+            results of samples: those of the first rank of each group come home, so reduce them over the group before.
         phase : str, optional
             The encoder whose items the entries are results of; they come home as a list by item.
 
@@ -171,7 +187,7 @@ class Dispatched(Mapping[str, Any]):
         The same form as was given, in the order in which the samples came.
         """
         if results is None:
-            # Rows lie packed where they arrived, in the order in which they are sent back.
+            # Rows lie packed in the memory in which they arrived, in the order in which they are sent back.
             packed = self._memory if all(route.is_mirrored for route in self._routes.values()) else None
             fields = self._moved(self._routes, self._fields, forth=False, packed=packed)[1]
         else:
@@ -269,7 +285,7 @@ class Dispatched(Mapping[str, Any]):
 
 
 def _read_results(results: Mapping[str, Any], num_samples: int) -> MiniBatch:
-    """Read what was computed of each of so many samples."""
+    """Read what was computed of each of so many samples; ValueError if entries are not one a sample."""
     fields = {name: read_field(name or "results", data) for name, data in results.items()}
     for name, field in fields.items():
         if len(field.rows) != num_samples or isinstance(field.rows, Ragged):

@@ -1,4 +1,4 @@
-"""What activations are like on all ranks: one dtype and one shape, agreed once, so that no rank expects other bytes."""
+"""What activations are like on all ranks: ranks agree once on a dtype and a shape, so that none expects other bytes."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from balancer.executor.alike import held_by_all
 from balancer.executor.errors import FieldMismatchError, listed
 from balancer.executor.peers import Peers
 
@@ -19,7 +20,7 @@ DTYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "complex128"
 
 
 class Features:
-    """Agreements by phase; a rank without a row adopts what the others have."""
+    """What ranks have agreed on, by phase. A rank without a row takes over what the others have."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
@@ -62,7 +63,7 @@ class Features:
         dtypes = [tensor.dtype for tensor in tensors]
         dtype = str(reduce(torch.promote_types, dtypes)).removeprefix("torch.") if dtypes else None
         mine = [bool(filled), dtype, [list(tensor.shape[1:]) for tensor in tensors]]
-        said: list[Any] = [of_rank[0] for of_rank in self._peers.gather_json(mine)]
+        said: list[Any] = [of_rank[0] for of_rank in held_by_all(self._peers, mine)]
         usable = [not shapes or (dtype in DTYPES and shapes == shapes[:1] * len(shapes)) for _, dtype, shapes in said]
         if strange := [rank for rank, is_usable in enumerate(usable) if not is_usable]:
             rule = "must be of one trailing shape and a floating dtype"

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from balancer.executor.alike import attempt, raise_alike
 from balancer.executor.arguments import ONLY_LENGTH
-from balancer.executor.errors import FieldMismatchError, PeerError, against_majority, by_text, listed
+from balancer.executor.errors import FieldMismatchError, against_majority, by_text, listed
 from balancer.executor.fields import Column, Field, Spec
 from balancer.executor.message import Message, MiniBatch, Status, decoded, encoded
 from balancer.executor.peers import Peers
@@ -81,11 +82,8 @@ class Gathered:
 
 
 def read_if_leader(peers: Peers, read: Callable[[], MiniBatch]) -> tuple[MiniBatch | None, Exception | None]:
-    """Return what the leader of replica peers reads, or why it cannot: the other ranks must hear of any error."""
-    try:
-        return read() if peers.leads else None, None
-    except Exception as error:
-        return None, error
+    """Return what the leader of replica peers reads, or why it cannot; of others nothing."""
+    return attempt(read) if peers.leads else (None, None)
 
 
 def gather(
@@ -101,10 +99,7 @@ def gather(
     status = status if failure is None else Status.FAILED
     messages = [decoded(words) for words in peers.gather_ragged(encoded(batch, status, failure, costs))]
     failed = {rank: message.error for rank, message in enumerate(messages) if message.status is Status.FAILED}
-    if failure is not None:
-        raise failure
-    if failed:
-        raise PeerError.of("failed before the exchange", failed)
+    raise_alike(failure, failed, "failed before the exchange")
     # A rank without samples has no fields to compare; where no rank has any, the first one's message stands for all.
     holders = {rank: message for rank, message in enumerate(messages) if message.num_samples} or {0: messages[0]}
     _check_fields(holders)

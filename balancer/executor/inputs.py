@@ -12,11 +12,11 @@ from torch import Tensor
 from balancer.executor.features import Features
 from balancer.executor.peers import Peers
 from balancer.executor.ragged_tensor import RaggedTensor
-from balancer.executor.route import Route, arriving, grouped_sums, leaving, resharded
 from balancer.executor.windows import Windows
 from balancer.plan.resharding import Shards
+from balancer.plan.route import Route, arriving, grouped_sums, leaving, resharded
 from balancer.plan.step_plan import StepPlan, own_name, reshard_on
-from balancer.plan.stream import Stream, fused, stacked
+from balancer.plan.stream import one_by_one
 from balancer.problem.ragged import offsets_of
 
 __all__ = ["PhaseInputs"]
@@ -28,10 +28,12 @@ class PhaseInputs:
 
     phase: str
     sizes: dict[str, int]  # how many elements of each stream the rank puts in
-    route: Route  # of the rank's outputs, stream after stream, then of its own pieces; to its samples, part by part
+    # From the rank's outputs, stream after stream, and its own pieces behind them, to its samples, part by part
+    route: Route
     lengths: NDArray[np.int64]  # elements of each of the rank's samples, or of its share of it, padding included
-    # With layouts: what the rank sends of outputs that all of its tensor group have, and what it gets of a buffer
+    # With layouts: by stream, the windows of outputs that all of a tensor group have, of which the rank sends its own
     cut: Mapping[str, Windows] = field(default_factory=dict)
+    # With layouts: the windows of the buffer of all inputs, of which the rank gets its own
     whole: Windows | None = None
 
     @classmethod
@@ -46,21 +48,16 @@ class PhaseInputs:
         own = streams[own_name(phase)]
         streams[own_name(phase)] = replace(own, source=own.target)
         sizes = {name: int(one.lengths[one.source.samples_on_rank(rank)].sum()) for name, one in streams.items()}
-        if not cuts:
-            first = offsets_of([len(stream.lengths) for stream in streams.values()])
-            order = first[parts.stream_of_part] + parts.item_of_part
-            whole = fused(phase, list(streams.values()), order, plan.target.lifted(parts.sample_of_part))
+        if cuts:  # ranks share samples: segments travel, one stream after the other, and lie among padding
+            whole = one_by_one(phase, list(streams.values()))
+            lengths = plan.shares.lengths[plan.shares.place.samples_on_rank(rank)]
+            places = np.concatenate([cut.places_on_rank(plan.pieces, rank) for cut in cuts.values()])
+            end = arriving(whole, rank).parts(places, int(lengths.sum()))
+        else:
+            whole = step.in_reading_order(phase, list(streams.values()))
             counts = np.bincount(parts.sample_of_part, minlength=step.num_samples)
             lengths = grouped_sums(whole.lengths, counts)[plan.target.samples_on_rank(rank)]
-            return cls(phase, sizes, Route(leaving(whole, rank), arriving(whole, rank), rank), lengths)
-        # Ranks share samples: the segments of each stream travel, one stream after the other, and lie among padding.
-        of_all = np.concatenate([stream.lengths for stream in streams.values()])
-        order, pairs = np.arange(len(of_all)), [(stream.source, stream.target) for stream in streams.values()]
-        source, target = (stacked(places, order) for places in zip(*pairs, strict=True))
-        whole = Stream(phase, source, target, of_all, of_all)
-        lengths = plan.shares.lengths[plan.shares.place.samples_on_rank(rank)]
-        end, elements = arriving(whole, rank), [cut.places_on_rank(plan.pieces, rank) for cut in cuts.values()]
-        end = end.parts(np.concatenate(elements), int(lengths.sum()))
+            end = arriving(whole, rank)
         return cls(phase, sizes, Route(leaving(whole, rank), end, rank), lengths)
 
     @classmethod

@@ -88,7 +88,7 @@ def copy_runs(
 
 
 def bytes_of(values: Tensor | Sequence[Tensor]) -> Tensor:
-    """Return what is in tensors on the host, uint8[k], without a copy where they are one that is contiguous."""
+    """Return what is in tensors, uint8[k], without a copy where they are one that is contiguous."""
     whole = values if isinstance(values, Tensor) else torch.cat(list(values))
     return whole.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
 

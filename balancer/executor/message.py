@@ -1,6 +1,5 @@
 """Messages: what a rank sends all others about its mini-batch, everything but the payload, as one row of integers."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -11,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from balancer.executor.errors import summary
 from balancer.executor.fields import Column, Field, Spec
-from balancer.planning.broadcast import words_of
+from balancer.planning.broadcast import as_words, from_words
 from balancer.problem.ragged import Ragged, offsets_of
 from solvers.arguments import as_int64
 
@@ -80,19 +79,16 @@ def encoded(
         "columns": [[name, isinstance(column, Ragged)] for name, column in columns],
         **({"costs": costs} if costs else {}),
     }
-    # Words of 8 bytes, as one collective of integers carries everything: the header's size, the header, the columns.
-    text = json.dumps(header, separators=(",", ":")).encode()
-    parts = [np.asarray([len(text)]), words_of(text)]
+    parts: list[NDArray[np.int64]] = []
     for column in [field.rows for _, field in fields if not field.spec.fixed] + [column for _, column in columns]:
         parts += [column.counts, column.values] if isinstance(column, Ragged) else [column]
-    return np.concatenate(parts).astype(np.int64)
+    return as_words(header, parts)
 
 
 def decoded(words: NDArray[np.int64]) -> Message:
     """Return what :func:`encoded` made words of."""
-    end = 1 + -(-int(words[0]) // 8)
-    header = json.loads(words[1:end].astype("<i8").tobytes()[: words[0]])
-    count, rest = header["num_samples"], words[end:]
+    header, rest = from_words(words)
+    count = header["num_samples"]
 
     def column(is_list: bool) -> Column:
         nonlocal rest

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from balancer.executor.collectives import Meanwhile, Sizes
 from balancer.executor.memory import Memory, Pool, bytes_of, copy_runs
-from balancer.executor.route import Route, RouteEnd
+from balancer.plan.route import Route, RouteEnd
 
 __all__ = ["AllToAll", "Payload", "Values", "as_whole", "exchange_payloads"]
 
@@ -38,12 +38,18 @@ Values: TypeAlias = Tensor | Sequence[Tensor]
 AllToAll: TypeAlias = Callable[[Tensor, Sizes, Sizes, Tensor, Meanwhile], None]
 """See :meth:`balancer.executor.collectives.Collectives.all_to_all`."""
 
+# Bytes: the widest dtype, complex128, takes so many, and views of memory must begin at a multiple of their dtype's.
 ALIGNMENT = 16
 
 
 @dataclass(frozen=True, eq=False)
 class Payload:
-    """What travels on one route."""
+    """One field of an exchange: what travels on one route.
+
+    A *replica peer* is a rank that computes the same as another, its leader: it sends nothing, and gets what its leader
+    got by a broadcast. Blocks of a route's end are (rank, part, count): a rank, a slice of the end's runs, and how many
+    elements these have.
+    """
 
     route: Route
     dtype: torch.dtype
@@ -126,6 +132,7 @@ def _blocks(payloads: Sequence[Payload], ends: Sequence[RouteEnd]) -> tuple[NDAr
     """Return where each block begins, [payload, rank]; the bytes for each rank; and the bytes of what stays."""
     # A table [payload, rank], filled column by column: a rank's blocks are one piece, as an all-to-all takes them.
     size = np.array([end.elements * payload.width for payload, end in zip(payloads, ends, strict=True)])
+    # Up to the next multiple: "+" binds before "&".
     size = size + (ALIGNMENT - 1) & -ALIGNMENT  # [payload, rank]
     # What stays is in the buffer only for fields by row, in front, so that what is sent is the rest of the buffer.
     own, stays = payloads[0].route.own, np.zeros(len(payloads), dtype=np.int64)

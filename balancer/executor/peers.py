@@ -1,6 +1,5 @@
 """A rank's peers: the data-parallel group, the ranks that hold the same share, and the way bytes take between nodes."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -18,8 +17,8 @@ from balancer.executor.errors import ExecutorError, PeerError, PeerLostError, su
 from balancer.executor.lookout import Lookout
 from balancer.executor.memory import Memory, compile_runs
 from balancer.executor.payload import AllToAll, Payload, Values, as_whole, exchange_payloads
-from balancer.executor.route import Route
-from balancer.planning.broadcast import words_of
+from balancer.plan.route import Route
+from balancer.planning.broadcast import as_words, from_words
 from balancer.problem.topology import Topology
 
 __all__ = ["EXCHANGES", "NOTHING", "Peers"]
@@ -128,12 +127,10 @@ class Peers:
         sizes, rest = np.split(self._of_leader(flat), [self.size])
         return np.split(rest, np.cumsum(sizes)[:-1])
 
-    def gather_json(self, found: Any) -> list[list[Any]]:
+    def gather_json(self, said: Any) -> list[list[Any]]:
         """Return of every rank what its replica peers, the leader first, say: for when time does not matter."""
-        of_replica = [found]
-        if self.replica is not None:
-            of_replica = [_of_words(words) for words in self.replica.gather_ragged(_as_words(found))]
-        return [_of_words(words) for words in self.gather_ragged(_as_words(of_replica))]
+        of_replica = [said] if self.replica is None else [each for (each,) in self.replica.gather_json(said)]
+        return [from_words(words)[0] for words in self.gather_ragged(as_words(of_replica))]
 
     def broadcast(self, words: NDArray[np.int64], root: int) -> NDArray[np.int64]:
         """Return what the root gave; what the others give is not looked at."""
@@ -167,14 +164,14 @@ class Peers:
         if not self.leads:
             failed, words = np.split(self.replica.broadcast(NOTHING, 0), [1])
             if failed:
-                raise PeerError(f"the leader of this replica group failed: {_of_words(words)}", [self.rank])
+                raise PeerError(f"the leader of this replica group failed: {from_words(words)[0]}", [self.rank])
             return words
         try:
             result = collective()
         except PeerLostError:
             raise  # of which replica peers hear by themselves
         except ExecutorError as error:
-            self.replica.broadcast(np.concatenate(([1], _as_words(summary(error)))), 0)
+            self.replica.broadcast(np.concatenate(([1], as_words(summary(error)))), 0)
             raise
         self.replica.broadcast(np.concatenate(([0], result)), 0)
         return result
@@ -205,11 +202,3 @@ def _bundles(exchange: str, topology: Topology) -> bool:
 
 def _copy(group: Any) -> Any:
     return dist.new_group(dist.get_process_group_ranks(group), use_local_synchronization=True)
-
-
-def _as_words(found: Any) -> NDArray[np.int64]:
-    return words_of(json.dumps(found).encode())
-
-
-def _of_words(words: NDArray[np.int64]) -> Any:
-    return json.loads(words.astype("<i8").tobytes().rstrip(b"\0"))

@@ -14,15 +14,15 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.utils.checkpoint import checkpoint
 
+from balancer.executor.alike import attempt, held_by_all
 from balancer.executor.collectives import Collectives
-from balancer.executor.errors import ExecutorError, PeerError, PlanMismatchError, against_majority, summary
+from balancer.executor.errors import ExecutorError, PlanMismatchError, against_majority, summary
 from balancer.executor.peers import Peers
-from balancer.executor.pipeline_lists import Key, Messages, named
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.gaps import DeviceOp
+from balancer.plan.pipeline_lists import Key, Messages, named
 from balancer.plan.step_plan import StepPlan
 from balancer.problem.cuts.pipeline_stages import PipelineStages
-from balancer.problem.phases import PhaseItems
 from balancer.problem.topology import Topology
 from solvers.errors import ArgumentError, UsageError
 
@@ -88,15 +88,14 @@ class PipelineRunner:
         self.device, self.num_devices = dist.get_rank(group), dist.get_world_size(group)
         self.modules, self.encoders = dict(sorted(modules.items())), dict(sorted((encoders or {}).items()))
         self.outputs, self.loss, self._shared = dict(outputs), loss, dict(sorted((shared or {}).items()))
-        said = self._agree(self._odd_modules(), {"stages": sorted(modules), "shared": list(self._shared)})
-        of_pipe = [held for _, held in said[self._peers.rank]]
+        mine = {"stages": sorted(modules), "shared": list(self._shared)}
+        of_pipe = self._held_by_all(mine, self._odd_modules())[self._peers.rank]
         held = sorted(stage for each in of_pipe for stage in each["stages"])
         self.num_stages = len(held)
         if held != list(range(len(held))):
             raise ArgumentError("modules", "be of all stages from 0 on, each on one process", held)
         self._owners = {name: [d for d, each in enumerate(of_pipe) if name in each["shared"]] for name in self._shared}
-        on = next((p.device for p in self._parameters()), torch.device("cpu"))
-        self.on = on
+        self.on = next((p.device for p in self._parameters()), torch.device("cpu"))
 
     @property
     def rank(self) -> int:
@@ -121,19 +120,9 @@ class PipelineRunner:
         of = (p for module in (*self.modules.values(), *self.encoders.values()) for p in module.parameters())
         return [p for p in dict.fromkeys(of) if p.requires_grad]
 
-    def _agree(self, failure: Exception | None, held: Mapping[str, Any]) -> list[list[Any]]:
-        """Return what all processes hold; the same kind of error on all if one has failed."""
-        said = self._peers.gather_json([summary(failure) if failure else "", dict(held)])
-        if failure is not None:
-            raise failure
-        errors = {
-            r * self.num_devices + d: text for r, row in enumerate(said) for d, (text, _) in enumerate(row) if text
-        }
-        if errors:
-            first = min(errors)
-            rank, device = divmod(first, self.num_devices)
-            raise PeerError(f"device {device} of rank {rank} cannot go on: {errors[first]}", [rank])
-        return said
+    def _held_by_all(self, held: Any, failure: Exception | None) -> list[list[Any]]:
+        """Return what all processes hold, by rank and device; an error on all if one has failed."""
+        return held_by_all(self._peers, held, failure, "cannot go on", f"on device {self.device}, ")
 
     def step(
         self, plan: DispatchPlan | StepPlan, inputs: Mapping[int | str, Any], labels: Sequence[Any] = ()
@@ -162,17 +151,9 @@ class PipelineRunner:
         ArgumentError, UsageError
             What this process was given does not go with the plan.
         """
-        failure: Exception | None = None
-        run, digest = None, ""
-        try:
-            digest = hashlib.sha256(
-                plan.digest().encode() + repr(sorted(map(repr, self.outputs.items()))).encode()
-            ).hexdigest()
-            run = _Step(self, plan, inputs, labels)
-        except Exception as error:  # whatever it is, the others must hear of it before they wait
-            failure = error
-        said = self._agree(failure, {"plan": digest})
-        self._check_alike([held["plan"] for row in said for _, held in row])
+        run, failure = attempt(lambda: _Step(self, plan, inputs, labels))
+        digests = self._held_by_all("" if run is None else run.digest(), failure)
+        self._check_alike([digest for of_rank in digests for digest in of_rank])
         before = [(p, p.grad) for p in self._parameters()]
         for p, _ in before:
             p.grad = None
@@ -229,12 +210,9 @@ def _gradient(parameter: Parameter) -> Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
-def _piped(plan: DispatchPlan | StepPlan) -> tuple[DispatchPlan, dict[str, PhaseItems]]:
-    """Return the plan of the pipelines, and the items of the phases before the last, if there are any."""
-    if isinstance(plan, DispatchPlan):
-        return plan, {}
-    *before, last = plan.phases
-    return plan[last], {name: plan.phases[name].items for name in before}
+def _work_of(op: DeviceOp) -> tuple[Any, ...]:
+    """Return what a forward and its backward have in common: a slot's work in a stage, or a part of a sample's."""
+    return op.slot, op.stage, op.sample, op.part
 
 
 class _Step:
@@ -244,8 +222,8 @@ class _Step:
         self, runner: PipelineRunner, plan: DispatchPlan | StepPlan, inputs: Mapping[int | str, Any],
         labels: Sequence[Any],
     ) -> None:  # fmt: skip
-        self.runner, self.inputs, self.labels = runner, inputs, labels
-        self.plan, self.before = _piped(plan)
+        self.runner, self.given, self.inputs, self.labels = runner, plan, inputs, labels
+        self.plan, self.before = plan.last, plan.items_before
         self._check_plan()
         self.stages: PipelineStages = self.plan.placed.stages
         rank, devices = runner.rank, runner.num_devices
@@ -271,6 +249,11 @@ class _Step:
         self._pieces = {
             self.messages.makes(op)[0][0][1:]: op.pieces for tasks in self.messages.tasks.values() for op in tasks
         }
+
+    def digest(self) -> str:
+        """SHA-256, in hex, of what all processes must have alike: the plan, and the rows that stages put out."""
+        outputs = repr(sorted(map(repr, self.runner.outputs.items())))
+        return hashlib.sha256(self.given.digest().encode() + outputs.encode()).hexdigest()
 
     def _check_plan(self) -> None:
         stages = getattr(self.plan.micro_batches, "stages", None)
@@ -333,10 +316,10 @@ class _Step:
         """Run all ops of this device; return the sum of the losses."""
         total = 0.0
         for op in self.ops:
-            if op.stage is None:
-                self._task_backward(op) if op.backward else self._task_forward(op)
-            elif op.backward:
+            if op.backward:
                 self._backward(op)
+            elif op.stage is None:
+                self._task_forward(op)
             else:
                 total += self._forward(op)
         for work, _, device in self._sent:
@@ -361,7 +344,7 @@ class _Step:
             if stage == self.stages.num_stages - 1:
                 out = runner.loss(out, self.labels[op.slot])
         if op.kind != "none":
-            self._kept[stage, op.slot] = out, leaves
+            self._kept[_work_of(op)] = out, leaves
         for key, device in self.messages.makes(op):
             self._check_rows(named(op), out, self._shape(key), runner.outputs[stage][1])
             self._send(key, device, out.detach())
@@ -389,7 +372,7 @@ class _Step:
         return {name: torch.cat([empty[name], *parts]) for name, parts in found.items()}
 
     def _backward(self, op: DeviceOp) -> None:
-        out, leaves = self._kept.pop((op.stage, op.slot))
+        out, leaves = self._kept.pop(_work_of(op))
         needs = self.messages.needs(op)
         gradient = self._receive(needs[0]) if needs else None
         wanted = [leaf for leaf in leaves if leaf.requires_grad]
@@ -410,14 +393,8 @@ class _Step:
                 found.append(out.reshape(-1))
             flat = torch.cat(found)
         if op.kind != "none":
-            self._kept[op.sample, op.part, "task"] = flat, []
+            self._kept[_work_of(op)] = flat, []
         self._send(key, device, flat.detach().clone())
-
-    def _task_backward(self, op: DeviceOp) -> None:
-        flat, _ = self._kept.pop((op.sample, op.part, "task"))
-        gradient = self._receive(self.messages.needs(op)[0])
-        if flat.requires_grad:
-            torch.autograd.backward(flat, gradient)
 
     def _check_rows(self, where: str, out: Tensor, shape: Iterable[int], dtype: torch.dtype) -> None:
         if tuple(out.shape) != tuple(shape) or out.dtype != dtype:

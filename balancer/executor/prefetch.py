@@ -5,7 +5,7 @@ import copy
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice
 from operator import itemgetter
@@ -33,6 +33,9 @@ UNEVEN = ("continue", "stop")
 
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
+
+_SAMPLERS = ("batch_sampler", "sampler")
+"""What loaders, and samplers that wrap others, call those that they draw from."""
 
 _BEGINNING = Position(epoch=None)
 
@@ -174,7 +177,9 @@ class PrefetchDispatcher:
         self._start = replace(self._start, at=replace(self._start.at, epoch=epoch))
         if not self._running:
             self._place = self._start
-        _set_epoch(self.loader, epoch, set())
+        for source in _drawn_from(self.loader, (*_SAMPLERS, "dataset")):
+            if callable(set_epoch := getattr(source, "set_epoch", None)):
+                set_epoch(epoch)
 
     # Resuming.
 
@@ -481,16 +486,19 @@ def _through_accelerate(steps: Iterator[_Made]) -> Iterator[Iterator[_Made]]:
 
 
 def _batches_of(loader: Any) -> RankBatches | None:
-    """Return the batches of this package that a loader draws, if it does: Accelerate's wrap them in others."""
-    inner, seen = [loader], set()
+    """Return the batches of this package that a loader draws, if it does."""
+    return next((one for one in _drawn_from(loader, _SAMPLERS) if isinstance(one, RankBatches)), None)
+
+
+def _drawn_from(loader: Any, names: Sequence[str]) -> Iterator[Any]:
+    """Yield a loader and all that it draws from by attributes of these names: Accelerate's wrap samplers in others."""
+    inner, seen = [loader], dict[int, Any]()  # which keeps them, so that no other gets the number of one
     while inner:
         one = inner.pop(0)
-        if isinstance(one, RankBatches):
-            return one
         if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            inner += [getattr(one, name, None) for name in ("batch_sampler", "sampler")]
-    return None
+            yield one
+            seen[id(one)] = one
+            inner += [getattr(one, name, None) for name in names]
 
 
 def _workers_of(loader: Any) -> int | None:
@@ -510,17 +518,6 @@ def _length_of(loader: Any) -> int:
         return len(loader)
     except (TypeError, NotImplementedError):
         return -1
-
-
-def _set_epoch(source: Any, epoch: int, seen: set[int]) -> None:
-    """Call set_epoch of all that a loader draws from: Accelerate's wrap samplers in others that pass nothing on."""
-    if source is None or id(source) in seen:
-        return
-    seen.add(id(source))
-    if callable(set_epoch := getattr(source, "set_epoch", None)):
-        set_epoch(epoch)
-    for name in ("batch_sampler", "sampler", "dataset"):
-        _set_epoch(getattr(source, name, None), epoch, seen)
 
 
 def samples_of(data: Any) -> list[Any]:

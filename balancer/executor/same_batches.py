@@ -15,7 +15,7 @@ from solvers.errors import UsageError
 __all__ = ["SameBatches"]
 
 _STEPS = 3
-"""So many steps alike, and their lengths not in one order, are no chance."""
+"""So many steps alike are no chance, if lengths rise and fall in them."""
 
 
 class SameBatches:

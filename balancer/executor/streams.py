@@ -1,15 +1,16 @@
 """Streams: how the fields of a mini-batch travel from home to the phases of a step, and back.
 
-Every phase has a stream of its items. A phase that others feed has one more, ``"llm:own"``, of the pieces that its
-samples bring from home themselves. Each field belongs to one stream, and travels in one of two ways:
+The home of a sample is the rank that drew it. Every phase has a stream: its items on their way from home. A phase that
+others feed has one more, ``"llm:own"``, of the pieces that its samples bring from home themselves. Each field belongs
+to one stream, and has a row for each item. It travels in one of two ways:
 
 - *whole rows*: a row goes to every rank of its item's group, and comes home from the first of them. A group is one
   rank, the ranks that share a sample, or all GPUs of a replica.
 - *parts of rows*: a rank gets what it holds of each row, and the parts come home put together. A field travels so if
-  ranks hold parts of items, and each of its rows has an element for each element of its item.
+  ranks hold parts of items, and each of its rows is as long as its item.
 
 The plan says who holds what; each rank works out its own part of the exchange. :func:`streams_from_home` makes all
-streams of a step, :meth:`HomeStream.field_route` says how a field travels, :meth:`HomeStream.result_route` how results
+streams of a step. :meth:`HomeStream.field_route` says how a field travels, :meth:`HomeStream.result_route` how results
 come home.
 """
 
@@ -27,11 +28,11 @@ from balancer.executor.fields import Column, Field, Spec
 from balancer.executor.gathering import Gathered
 from balancer.executor.payload import Payload, Values, as_whole
 from balancer.executor.peers import Peers
-from balancer.executor.route import Route, RouteEnd, arriving, leaving, resharded
 from balancer.executor.windows import Windows
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.pieces import Pieces, segments
 from balancer.plan.resharding import Resharding, Shards, Source
+from balancer.plan.route import Route, RouteEnd, arriving, leaving, resharded
 from balancer.plan.step_plan import StepPlan, own_name, reshard, reshard_on, shards_of
 from balancer.problem.phases import SINGLE_PHASE, feeding
 from balancer.problem.placement import Placement
@@ -46,10 +47,10 @@ class FieldRoute:
     """How one field travels between home and the phase that takes it, on one rank."""
 
     home: Field  # what the field is like before dispatch
-    here: Field  # and after
+    here: Field  # what it is like after
     forth: Route
     back: Route
-    windows: Windows | None = None  # of tensor shards: what arrives is one of them, and they gather the others
+    windows: Windows | None = None  # of tensor shards: this GPU's window arrives, and they gather the others'
 
     @property
     def is_mirrored(self) -> bool:
@@ -57,9 +58,9 @@ class FieldRoute:
         return self.back is self.forth.back
 
     def payload(self, values: Values | None, forth: bool, device: torch.device) -> Payload:
-        """Return what the rank sends, forth or back; None on a rank that only receives."""
+        """Return what the rank sends, forth or back; `values` is None on a rank that only receives."""
         spec, route = self.home.spec, self.forth if forth else self.back
-        # Otherwise it moves to another device, or in parts: in one piece.
+        # A field that changes its device, or travels in parts, travels in one piece.
         by_row = spec.by_row and spec.device == device.type and self.forth.sending.whole
         if not by_row and values is not None and not isinstance(values, Tensor):
             nothing = torch.empty((0, *spec.trailing), dtype=spec.torch_dtype, device=device)
@@ -77,7 +78,7 @@ class FieldRoute:
 
 
 class Receivers(NamedTuple):
-    """Which ranks get whole rows: all ranks of their item's group."""
+    """Which ranks get whole rows: all ranks of the group of the row's item."""
 
     group_of_item: NDArray[Any]  # int[n]
     ranks: Ragged  # the ranks of each group
@@ -85,7 +86,7 @@ class Receivers(NamedTuple):
 
 
 class PartRoutes(NamedTuple):
-    """How the parts of rows travel."""
+    """The ways of parts of rows."""
 
     forth: Route
     back: Route
@@ -99,9 +100,10 @@ class Parts:
 
     lengths: NDArray[np.int64]  # int64[n]: elements of the items
     here: NDArray[np.int64]  # int64[k]: elements of each row that this rank holds, padding included
-    routes: Callable[[], PartRoutes]  # as finding them takes time, and most steps cut no field of most streams
-    # Elements of the rows of all ranks, rank after rank, with padding (True) and without: by their lengths, results are
-    # known to be parts
+    # A function, as finding the routes takes time, and most steps cut no field of most streams
+    routes: Callable[[], PartRoutes]
+    # The elements of the rows of all ranks, rank after rank: with padding (True), and without where that is known.
+    # Results whose lengths are these are results of parts
     everywhere: Callable[[], list[tuple[bool, NDArray[np.int64]]]]
 
 
@@ -121,10 +123,11 @@ class HomeStream:
 
     name: str  # of the phase, or "llm:own" for the pieces that a fed phase takes from home
     rank: int
-    own: int  # the rank: what stays on it is copied there, not sent. -1 where the exchange sends that too (replicas)
-    source: Placement  # of the items on ranks, before
+    # The rank, as what stays on it is copied and not sent. -1 with replica peers, which get what is sent alone
+    own: int
+    source: Placement  # where the items are before
     sample_of_item: NDArray[np.int64] | None  # None: the items are the samples
-    rows: Ragged  # what each rank has after, or with layouts each replica: its items in order, or segments of items
+    rows: Ragged  # what each rank, or with layouts each replica, has after: items in order, or segments of items
     replica_of_rank: NDArray[Any] | None  # int[ranks]; None without layouts
     receivers: Receivers | None  # None: no rows go whole, as ranks have segments
     parts: Parts | None = None  # None: ranks hold whole items
@@ -136,7 +139,7 @@ class HomeStream:
 
     @cached_property
     def here(self) -> NDArray[np.int64]:
-        """The items of this rank after, in order; where no rows go whole, segments of items."""
+        """The items of this rank after, in order. Where no rows go whole, they are segments of items."""
         return self.rows.row(self.rank if self.replica_of_rank is None else int(self.replica_of_rank[self.rank]))
 
     def sizes_here(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -170,7 +173,7 @@ class HomeStream:
         if self.receivers is None:
             raise ValueError(f"results of {self.name!r} must be as long as the rows that they are of")
         rows = self.rows if self.replica_of_rank is None else self.rows.take(self.replica_of_rank)
-        # Several ranks may have a result of one item, of other lengths: the first rank of the group says.
+        # Several ranks may have a result of one item, and of unequal lengths: that of the group's first rank counts.
         first = self.receivers.first[self.receivers.group_of_item[rows.values]] == rows.row_of_value
         # From the results of all ranks to one length an item, and from that to this rank's items at home.
         of_item = np.empty(len(self.source.samples), dtype=np.int64)

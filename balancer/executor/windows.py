@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from balancer.executor.collectives import Collectives
+from balancer.executor.memory import bytes_of
 from balancer.executor.peers import Peers
 from balancer.plan.resharding import Shards
 
@@ -54,8 +55,7 @@ class Windows:
         width = window[:1].numel() * window.element_size()
         if not width:
             return window.new_empty((len(self.order), *window.shape[1:]))
-        as_bytes = window.reshape(-1).view(torch.uint8).view(self.size, width)
-        found = self.group.all_gather(as_bytes)[self.index(window)]
+        found = self.group.all_gather(bytes_of(window).view(self.size, width))[self.index(window)]
         return found.view(-1).view(window.dtype).view(-1, *window.shape[1:])
 
     def divided(self, buffer: Tensor) -> Tensor:

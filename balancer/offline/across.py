@@ -90,11 +90,14 @@ def epochs_of(
         for number, part in enumerate(_parts_of(settings, read, whole, epoch)):
             found = _steps_of(log, settings, part) if saved is None else saved.of(settings, part, base)
             on_epoch(replace(found, part=number))
+            # Samples of no step are left out: those of a short last step that is dropped. They sort before all
+            # others.
             order = np.argsort(found.step, kind="stable")[np.count_nonzero(found.step < 0) :]
             ends = np.concatenate([[0], np.cumsum(found.sizes)])
             rows = part.place[order]
             yield EpochRows(part.block.taken(rows), part.numbers[order], base + found.nominal[order], ends)
             base += len(found.sizes)
+        # An empty log would be read for ever.
         if base == before:
             return
 
@@ -146,6 +149,7 @@ def _work(setup: Setup, whole: Block, numbers: Ints) -> list[PhaseWork]:
     found = resolve_phases(columns, setup.phases, setup.topology.num_ranks, whole.keys)
     works = {items.phase.name: _work_of(items, setup, len(whole)) for items in found}
     of_phases = {items.phase.name: (items.cost, items.lengths, items.sample_of_item) for items in found}
+    # Encoders that are stages of one pipeline end together with it: their work is one.
     if (together := setup.settings.cut.least_work_together(of_phases, len(whole))) is not None:
         names, costs, heights = together
         capped = tuple(cap for name in names for cap in works.pop(name).capped)

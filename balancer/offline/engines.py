@@ -224,7 +224,7 @@ class _Workers:
             return self._pool.submit(_done, self._work, task).result()
         except BrokenExecutor:
             if self._ours.poll():  # one of them has begun
-                why = "a process that worked was killed, perhaps for want of memory; use fewer jobs"
+                why = "a process that worked was killed, perhaps because memory ran out; use fewer jobs"
             else:
                 why = (
                     "processes ended before they began to work, as what they printed says; a script whose runs have "

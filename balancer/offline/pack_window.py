@@ -22,6 +22,7 @@ from solvers.errors import (
 OVER_LONG = ("error", "own", "drop", "cut")
 """What a sample over the tokens of a pack gets."""
 
+# Rows of a window: a million take half a second, or five with even costs (docs/benchmarks/packs.md).
 WINDOW_ROWS = 1 << 20
 COST = "quadratic:a=24576,b=1"
 """By default, what a sample costs: of a model of 4,096 hidden units, attention inside documents."""
@@ -195,12 +196,14 @@ def _grouped(
     fits = pieces <= settings.tokens
     alone = len(pieces) - int(fits.sum())  # each in a pack of its own, whoever packs
     found = pack(pieces[fits], settings.tokens)
+    # Decreasing fits take two large samples together. Pair fit often finds fewer packs where they leave a gap.
     if found.gap:
         other = pack(pieces[fits], settings.tokens, "pair_fit")
         found = min(found, other, key=lambda each: each.num_groups)
     inside = found.group_of_item.astype(np.int64)
     fewest, bound = found.num_groups + alone, found.lower_bound + alone
     per_step = settings.per_step or 1
+    # Steps are whole: so many packs more are wanted as the last step lacks, as far as there are pieces for them.
     wanted, bound = (min(-(-each // per_step) * per_step, len(pieces)) for each in (fewest, bound))
     if settings.even_cost:
         inside = _evened(pieces[fits], costs[fits], settings.tokens, wanted - alone, inside)
@@ -222,6 +225,8 @@ def _evened(
     order = np.argsort(-lengths, kind="stable")
     held = np.cumsum(lengths[order])
     for left_over in _LEFT_OVER:
+        # The large samples are dealt out by cost, and small ones fill what room is left: these cost little beside
+        # their tokens.
         large = order[: int(np.searchsorted(held, held[-1] * (1 - left_over)))] if len(order) else order
         if not len(large) or count < 1:
             continue
@@ -233,6 +238,7 @@ def _evened(
         except SolverError:
             continue  # the cap leaves no room for so many samples dealt out by cost
         used, shares = np.unique(shares, return_inverse=True)
+        # Each share of large samples is one item of the packer, which fills it up with small ones.
         filled = pack(np.concatenate([_sums(shares, lengths[large], len(used)), lengths[small]]), cap, "pair_fit")
         if filled.num_groups > count:
             continue
@@ -296,6 +302,7 @@ def _ordered(
     begins = np.arange(0, len(by_cost), per_step)
     first_of_step = np.minimum.reduceat(firsts[by_cost], begins) if len(begins) else begins
     is_short = begins + per_step > len(by_cost)
+    # Steps in the order of the log, but a short one last: trainers drop it, or run it alone.
     step_order = np.lexsort((first_of_step, is_short))
     order = np.concatenate([by_cost[begins[k] : begins[k] + per_step] for k in step_order]) if len(begins) else by_cost
     return order, np.arange(len(order)) // per_step

@@ -58,6 +58,8 @@ class PackTotals:
             begins = np.arange(0, window.num_packs, settings.per_step)
             found.steps = len(begins)
             found.short_steps = int(window.num_packs % settings.per_step > 0)
+            # Ranks of a step wait for its most costly pack. As a sum over steps it is an exact integer, and parts
+            # join in any order.
             found.step_cost = sum(np.maximum.reduceat(window.costs, begins).tolist()) * settings.per_step
         self.join(found)
 
@@ -182,6 +184,7 @@ def _check(where: str, packs: Packs, tokens: NDArray[np.int64]) -> None:
         "each pack must hold a piece, of length 1 or more": bool((np.diff(offsets) > 0).all() and (lengths > 0).all()),
         "rows and starts must be 0 or more": bool((packs.rows.values >= 0).all() and (packs.starts.values >= 0).all()),
     }
+    # The rules below read lists side by side, which only makes sense once these are as long as each other.
     if all(rules.values()):
         ends = np.concatenate([[0], np.cumsum(lengths)])[offsets]
         sums, counts = np.diff(ends), np.diff(offsets)
@@ -414,6 +417,7 @@ def _into_parts(
     key = hashlib.sha256(to_json(request | {"producer": __version__, "sources": _contents(request)})).hexdigest()
     with PackFolder(out, key, resume=resume) as folder:
         for number, (first, lengths) in enumerate(windows):
+            # A part is kept if it is whole and of this very request. A killed run leaves no half part behind.
             part = folder.whole(number)
             if part is None:
                 window, of_window = _packed(log, lengths, settings, first), PackTotals()
@@ -463,6 +467,7 @@ def _check_target(
         raise InputError(f"{out}: packs are written as Parquet, so the name must not end in {suffix}; choose .parquet")
     sources = _sources(log)
     there = os.path.exists(os.path.join(out, MANIFEST)) if is_parts(out) else os.path.isfile(out)
+    # What is there may be replaced without a word only if it is what would be written again.
     if there and not (overwrite or resume):
         asked = {**request, "sources": sources}
         try:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic
 
 from balancer._version import __version__
 from balancer.deferral.epoch import EpochSteps
@@ -30,7 +30,7 @@ from balancer.offline.settings import LogSettings
 from balancer.offline.steps import Rows, plan_rows, reader_of, rows_of_steps
 from balancer.offline.target import check_target, is_parts
 from balancer.offline.totals import SomeTotals, Totals
-from balancer.plan.rows import append_phase, open_writer
+from balancer.plan.rows import StepOfLog, append_phase, open_writer
 from solvers.errors import UsageError
 
 NOT_COUNTED = (
@@ -39,6 +39,16 @@ NOT_COUNTED = (
 )
 _MANY_FILES = 100
 _LONG = 8  # parts, for which it is worth while to start processes
+
+
+@dataclass(frozen=True, slots=True)
+class _Run(Generic[SomeTotals]):
+    """What is planned, and what it adds up to."""
+
+    log: LengthLog
+    settings: LogSettings
+    totals: type[SomeTotals]
+    counts: Sequence[int] | None  # rows of each file of the log, where they are counted without reading them
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +88,7 @@ def plan_run(
     if out is None or is_parts(out):
         counts = None if isinstance(engine, Serial) and settings.shuffle is None else rows_of_files(log)
         engine = engine or _suited(counts, settings)
-        return _in_parts(log, settings, totals, out, engine, counts, resume, tick, kept)
+        return _in_parts(_Run(log, settings, totals, counts), out, engine, resume, tick, kept)
     engine = engine or Serial()
     if resume or not isinstance(engine, Serial):
         what = "to resume" if resume else "for several processes"
@@ -86,7 +96,7 @@ def plan_run(
     digest, summary, epochs = PlanDigest(settings.steps_per_part), totals(), _Epochs()
     counts = None if settings.shuffle is None else rows_of_files(log)
     with _writer(out, settings) as writer, sorted_rows(log, counts, settings, engine, None) as files:
-        for task, rows in _streamed(log, settings, totals, counts, files, epochs.add):
+        for task, rows in _streamed(_Run(log, settings, totals, counts), files, epochs.add):
             part = _planned(task, rows, writer, tick)
             digest.join(part)
             summary.join(totals.restored(part["totals"]))
@@ -134,27 +144,27 @@ def _check_steps(log: LengthLog, settings: LogSettings, steps: int) -> None:
 
 
 def _in_parts(
-    log: LengthLog, settings: LogSettings, totals: type[SomeTotals], out: str | None, engine: Engine,
-    counts: Sequence[int] | None, resume: bool, tick: Tick, kept: Tick,
-) -> SomeTotals:  # fmt: skip
+    run: _Run[SomeTotals], out: str | None, engine: Engine, resume: bool, tick: Tick, kept: Tick
+) -> SomeTotals:
     """Plan a log part by part; write the parts and then their manifest, if there is a folder for them."""
+    log, settings = run.log, run.settings
     sources = [] if out is None else sources_of(log, settings)
     key = _key(sources, settings)
     with nullcontext() if out is None else PlanFolder(out, key, resume=resume) as folder:
         done: dict[int, dict[str, Any]] = {}
         epochs = _Epochs()
         found = functools.partial(_found, folder, done, tick, kept)
-        with sorted_rows(log, counts, settings, engine, folder) as files:
+        with sorted_rows(log, run.counts, settings, engine, folder) as files:
             if isinstance(engine, Serial):
-                tasks = _here(log, settings, totals, folder, key, found, counts, files, epochs.add)
+                tasks = _here(run, folder, key, found, files, epochs.add)
             else:
-                tasks = _elsewhere(log, settings, totals, folder, key, found, counts, files)
+                tasks = _elsewhere(run, folder, key, found, files)
             done.update(engine.run(_plan_part, tasks, tick))
         parts = [done[number] for number in sorted(done)]
-        digest, summary = PlanDigest(settings.steps_per_part), totals()
+        digest, summary = PlanDigest(settings.steps_per_part), run.totals()
         for part in parts:
             digest.join(part)
-            summary.join(totals.restored(part["totals"]))
+            summary.join(run.totals.restored(part["totals"]))
         held = summary.stored()
         _check_steps(log, settings, held["steps"])
         epochs.add_to(summary)
@@ -213,12 +223,11 @@ def _file_of(folder: PlanFolder | None, number: int) -> str | None:
 
 
 def _here(
-    log: LengthLog, settings: LogSettings, totals: type[Totals], folder: PlanFolder | None, key: str,
-    found: Callable[[int], bool], counts: Sequence[int] | None, files: Sequence[tuple[str, ...]] | None,
-    on_epoch: OnEpoch,
+    run: _Run[SomeTotals], folder: PlanFolder | None, key: str, found: Callable[[int], bool],
+    files: Sequence[tuple[str, ...]] | None, on_epoch: OnEpoch,
 ) -> Iterator[tuple[int, Any]]:  # fmt: skip
     """Yield what is left to do, for this process, which reads the log once."""
-    for task, rows in _streamed(log, settings, totals, counts, files, on_epoch):
+    for task, rows in _streamed(run, files, on_epoch):
         number = task.part.number
         if found(number):
             for _ in rows:
@@ -228,27 +237,28 @@ def _here(
 
 
 def _elsewhere(
-    log: LengthLog, settings: LogSettings, totals: type[Totals], folder: PlanFolder | None, key: str,
-    found: Callable[[int], bool], counts: Sequence[int] | None, files: Sequence[tuple[str, ...]] | None,
+    run: _Run[SomeTotals], folder: PlanFolder | None, key: str, found: Callable[[int], bool],
+    files: Sequence[tuple[str, ...]] | None,
 ) -> Iterator[tuple[int, Any]]:  # fmt: skip
     """Yield what is left to do, for other processes, which read the rows of their part."""
-    if counts is None:
+    log, settings = run.log, run.settings
+    if run.counts is None:
         raise InputError(f"{log.path}: {NOT_COUNTED}")
     # Parts say themselves which files they need; all are named only for the sake of a message.
     light = log if len(log.files) <= _MANY_FILES else replace(log, files=(log.path,))
-    for part in parts_of(log, counts, settings, files):
+    for part in parts_of(log, run.counts, settings, files):
         if not found(part.number):
-            task = _Task(light, settings, part, totals, key, _file_of(folder, part.number))
+            task = _Task(light, settings, part, run.totals, key, _file_of(folder, part.number))
             yield part.number, (task, None)
 
 
 def _streamed(
-    log: LengthLog, settings: LogSettings, totals: type[Totals], counts: Sequence[int] | None,
-    files: Sequence[tuple[str, ...]] | None, on_epoch: OnEpoch,
-) -> Iterator[tuple[_Task, Iterator[Rows]]]:  # fmt: skip
+    run: _Run[SomeTotals], files: Sequence[tuple[str, ...]] | None, on_epoch: OnEpoch
+) -> Iterator[tuple[_Task, Iterator[Rows]]]:
     """Read a log once, part after part; the steps of one must be read before the next part is asked for."""
-    if files is not None and counts is not None:
-        for part in parts_of(log, counts, settings, files):
+    log, settings, totals = run.log, run.settings, run.totals
+    if files is not None and run.counts is not None:
+        for part in parts_of(log, run.counts, settings, files):
             yield _Task(log, settings, part, totals), rows_of_steps(log, settings, stretches=part.stretches)
         return
     steps = rows_of_steps(log, settings, on_epoch=on_epoch)
@@ -279,9 +289,9 @@ def _planned(task: _Task, steps: Iterator[Rows], writer: PlanWriter | None, tick
         totals = totals or task.totals(first_row=rows.first_row)
         if writer is not None:
             digest.add(plan)
+            step = StepOfLog(rows.number, rows.first_row, rows.nominal)
             for phase in plan.phases.values():
-                append_phase(writer, rows.number, rows.first_row, plan.batch, phase.items, phase.plan, setup,
-                             nominal=rows.nominal)  # fmt: skip
+                append_phase(writer, step, plan.batch, phase.items, phase.plan, setup)
         totals.add_step(plan, task.settings.is_short(len(rows)))
         tick(plan.num_samples)
     held = (totals or task.totals()).stored()

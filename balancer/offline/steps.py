@@ -29,8 +29,10 @@ from balancer.problem.smallest_cap import least_cap
 from solvers.arguments import as_count
 from solvers.errors import SolverError, UsageError, WordedError, Wording
 
-_MOST_ROWS = 2**21  # of a log that are read on for the sake of a message
-_ROWS_AT_ONCE = 2**16  # of those in memory, of whose steps the items are found together
+# Rows of a log that are read on for the sake of a message: some seconds at most.
+_MOST_ROWS = 2**21
+# Of those in memory, of whose steps the items are found together: one call for many steps, and little memory.
+_ROWS_AT_ONCE = 2**16
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +93,7 @@ class Rows:
 
     def items(self) -> tuple[PhaseItems, ...]:
         """Find every phase's items as :func:`resolve_phases` does, which is called once for many steps."""
+        # A step by itself, so that the error names it, and all steps before it are planned.
         if (found := self._together.items) is None:
             setup = self._together.setup
             return resolve_phases(self.columns, setup.phases, setup.topology.num_ranks, self.keys)
@@ -214,6 +217,8 @@ def _batches(read: Callable[[], Iterator[Block]], settings: LogSettings, endless
         for epoch in range(settings.epochs):
             yield from _in_order(_behind(settings.begin_of(epoch), read()), settings)
     else:
+        # A shuffled epoch takes rows from anywhere. Logs too long for that are sorted into files first
+        # (`scatter.py`).
         whole = Block.concatenate(list(read()))
         for epoch in range(settings.epochs):
             begin = settings.begin_of(epoch)
@@ -339,6 +344,7 @@ def _most_needed(log: LengthLog, settings: LogSettings, failed: int) -> str:
             items = rows.items()
             for i, cap in enumerate(asked):
                 mine = items[cap.phase].lengths
+                # Minus the step, so that of equal needs the first step is told.
                 most[i] = max(most[i], (least_cap(mine, cap.num_bins or max(1, len(mine))), -rows.number))
             read += len(rows)
             if read > _MOST_ROWS:

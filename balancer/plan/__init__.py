@@ -1,1 +1,1 @@
-"""What comes out: exchanges, streams, dispatch plans, step plans. Pure data."""
+"""What comes out: exchanges, streams, routes, dispatch plans, step plans. Pure data."""

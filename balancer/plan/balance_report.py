@@ -151,7 +151,7 @@ class BalanceReport:
 
 
 def even_rank_time(plan: DispatchPlan, home: bool = False) -> int | Fraction:
-    """Return the rank-time of perfectly even ranks: a whole number, but for speeds and pipelines."""
+    """Return the rank-time of perfectly even ranks: a whole number unless ranks have speeds or are pipelines."""
     total, share = plan.perfect(home)
     return total if share == plan.num_ranks else Fraction(total, share) * plan.num_ranks
 

@@ -17,7 +17,7 @@ from balancer.plan.placed import WholeShares
 from balancer.plan.stream import Stream, Traffic
 from balancer.problem.constraints import Constraints
 from balancer.problem.cuts import WHOLE_SHARES, Cut
-from balancer.problem.phases import SINGLE_PHASE
+from balancer.problem.phases import SINGLE_PHASE, PhaseItems
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from balancer.problem.ragged import offsets_of
@@ -230,6 +230,16 @@ class DispatchPlan(Record):
     def rank_of_sample(self) -> NDArray[np.int32]:
         """The rank that each sample runs on: int32[n]."""
         return self.target.rank_of_sample
+
+    @property
+    def last(self) -> "DispatchPlan":
+        """The plan of the last phase, as a step plan has one: this one."""
+        return self
+
+    @property
+    def items_before(self) -> dict[str, PhaseItems]:
+        """The items of the phases before the last: there are none."""
+        return {}
 
     def samples_on_rank(self, rank: int) -> NDArray[np.int64]:
         """Samples of the global batch that run on `rank`, shared or not, in dispatch order: int64[k]."""
@@ -465,7 +475,7 @@ class DispatchPlan(Record):
     def exchange(self, rank: int) -> RankExchange:
         """What `rank` sends and receives to go from home to target; built when asked for. O(ranks + its samples).
 
-        Where samples are shared, it is of segments of samples (see :attr:`stream`), in place of samples.
+        Where samples are shared, it has segments of samples (see :attr:`stream`) instead of samples.
         """
         return self.stream.exchange(rank)
 

@@ -204,6 +204,7 @@ def ops_in_turn(order: OpOrder, device: int, between: dict[int, DeviceOp], stage
     own = order.ops_of(device)
     made = [(stages.kind_of_backward(stage), stages.recomputes(stage)) for stage in range(stages.num_stages)]
     ops = (DeviceOp(slot, back, stage, kind=made[stage][0], recompute=made[stage][1]) for slot, stage, back in own)
+    # Tasks have numbered turns and pipeline ops have an order: so a plan needs no times, and a trainer no clock.
     return [between[turn] if turn in between else next(ops) for turn in range(len(own) + len(between))]
 
 
@@ -217,6 +218,7 @@ def held_in_cells(times: StepTimes, step: StepItems, cell: Ints, order: OpOrder)
         np.stack([np.bincount(cell, each[:, d], replicas * slots) for d in range(devices)], axis=1)
         for each in times.held(step)
     )
+    # A forward adds what its slot holds until the backward of the same slot and stage takes it away.
     sign = np.where(order.backward, -1.0, 1.0) * (order.stage >= order.forward_only)
     steps = volumes.reshape(replicas, slots, devices)[:, order.slot, order.stage % devices] * sign
     held = [

@@ -71,6 +71,7 @@ class GroupTable(Record):
         cls, slot_of_sample: NDArray[np.int32], first_rank: NDArray[np.int32], degree: NDArray[np.int32]
     ) -> "GroupTable":
         """Make it of each sample's slot, and of its group's first rank and degree. O(n log n)."""
+        # Slot and first rank name a group: no two groups of a slot share a rank.
         key = slot_of_sample * np.int64(1 << 32) + first_rank
         _, first, group = np.unique(key, return_index=True, return_inverse=True)
         return cls(group.astype(np.int32), degree[first], slot_of_sample[first], first_rank[first])
@@ -108,6 +109,7 @@ class GroupTable(Record):
             g = int(np.argmin(allowed))
             return f"group {g} cannot be {degree[g]} ranks from {first[g]}"
         index, place = runs(degree)
+        # A table of all ranks in all slots, which is why their number was checked before.
         busy = np.zeros((num_slots, num_ranks), dtype=np.int32)
         np.add.at(busy, (self.slot[index], first[index] + place), 1)
         if busy.max(initial=0) > 1:
@@ -233,6 +235,7 @@ class Pieces(Record):
         sizes = self.stop[mine] - self.start[mine]
         ends = np.cumsum(sizes)
         first = np.searchsorted(slots, slots)  # of each piece's slot
+        # Counted from where the slot of each piece begins: slots are packed by themselves.
         position = ends - sizes - (ends - sizes)[first] if len(mine) else sizes
         return PiecesOnRank(self.sample[mine], self.start[mine], self.stop[mine], position)
 
@@ -243,10 +246,12 @@ class Pieces(Record):
         nothing are left out. O(p + ranks).
         """
         held, number = np.minimum(self.stop, lengths[self.sample]), outputs[self.sample]
+        # Python's integers where a product may leave int64: slower, and seldom needed.
         large = int(lengths.max(initial=0)) * int(outputs.max(initial=0)) > INT64_MAX
         exact = held.astype(object) if large else held
         stop = -(-exact * number // np.maximum(1, lengths[self.sample])).astype(np.int64)
         is_last = np.append(np.diff(self.sample) != 0, True)[: len(stop)]
+        # The last piece takes what rounding left, so that all of a sample's output is somewhere.
         stop[is_last] = number[is_last]
         start = np.append(0, stop[:-1])[: len(stop)]
         start[np.append(True, is_last[:-1])[: len(stop)]] = 0
@@ -318,6 +323,7 @@ def segments(
     for s source pieces, and k target pieces and segments.
     """
     held = np.flatnonzero(source.stop > source.start)
+    # Sample after sample, as the intersection walks them.
     held = held[np.lexsort((source.start[held], source.sample[held]))]
     first_of_sample = offsets_of(np.bincount(source.sample[held], minlength=len(lengths)))
     tiles = source.start[held], source.stop[held]

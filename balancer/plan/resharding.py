@@ -90,6 +90,7 @@ class Shards(Record):
             kept = chosen[items]
             items, begin = items[kept], begin[kept]
         replica, slot = self.place.rank_of_sample[items], self.slot_of_item[items]
+        # Items are in order of slots on each replica, so that one running sum has the offsets of all buffers.
         begin = begin - offsets_of(sizes.ravel())[:-1].reshape(sizes.shape)[replica, slot]
         packed = Packed(items, replica, self.share[items] // self.halves, begin, self.windows[replica, slot])
         found = [windowed(packed, self.mesh.gpus[each], self.halves, self.mesh.layout.cp) for each in devices]
@@ -121,6 +122,7 @@ class Shards(Record):
         items, shard = self._held(gpu, slot)
         layout, halves = self.mesh.layout, self.halves
         context, inner = divmod(shard, layout.sp)
+        # A zigzag: shard r of causal attention has an early and a late part, so that all have about the same work.
         chunks = np.array([context, 2 * layout.cp - 1 - context][:halves])
         part = np.repeat(self.share[items] // halves, halves)
         of, place = runs(part)
@@ -177,7 +179,7 @@ class Source(NamedTuple):
         return Pieces(held.sample[kept], held.start[kept], held.stop[kept], place)
 
     def of_target(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return which items are parts of those that are chosen of the target's: bool[n]."""
+        """Return which items are parts of chosen items of the target: bool[n]."""
         return chosen if self.within is None else chosen[self.within[0]]
 
     def in_target(self, pieces: Pieces) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -231,6 +233,7 @@ class Resharding(Record):
         there = [each.pieces(num_gpus, gpu=gpu) for each in sources]
         sent = np.zeros(len(target.lengths), dtype=bool)
         for source, pieces in zip(sources, there, strict=True):
+            # Only the target's items that this GPU has something of: no GPU makes the whole exchange.
             sent[source.in_target(pieces)[0]] = True
         sending = cls._between(name, sources, there, target, target.pieces(num_gpus, devices, sent))
         mine = target.items_of(gpu, devices)
@@ -293,6 +296,7 @@ class Resharding(Record):
             mine = np.flatnonzero(source == s)
             there = _nodes_of_groups(each.held, nodes)[comes_from[mine]]
             lacking = _lacking(there, wanted[mine])
+            # An element crosses once to each node that wants it and where no GPU of its source's tensor group is.
             least += int((lacking * self.segments.bytes_of_item[mine]).sum())
         return least
 
@@ -302,6 +306,7 @@ def _lacking(there: NDArray[np.int32], wanted: NDArray[np.int32]) -> NDArray[np.
     found = np.zeros(len(there), dtype=np.int64)
     for k in range(wanted.shape[1]):
         node = wanted[:, k : k + 1]
+        # A node is counted at its first place in the row.
         found += (wanted[:, :k] != node).all(axis=1) & (there != node).all(axis=1)
     return found
 
@@ -313,6 +318,7 @@ def _nodes_of_groups(held: Shards | Pieces, node_of_gpu: NDArray[np.int32]) -> N
         return own
     groups = held.mesh.gpus.reshape(-1, held.mesh.layout.tp)
     nodes = node_of_gpu[groups]
+    # Mostly all of a tensor group is in one node: a row of one column does then.
     if (nodes == nodes[:, :1]).all():
         return own
     found = np.repeat(own, nodes.shape[1], axis=1)

@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,14 @@ from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup
 
 
+class StepOfLog(NamedTuple):
+    """Where a plan's samples come from."""
+
+    number: int = 0
+    first_row: int = 0  # that of the first sample in the log, unless the batch says itself which rows it has
+    nominal: NDArray[np.int64] | None = None  # the step for which each sample was drawn, where some run early or late
+
+
 def open_writer(path: str | os.PathLike[str], setup: Setup, whole: bool = False, **more: Any) -> PlanWriter:
     """Return a writer with the columns that plans with this setup need; `whole` as in :func:`append_phase`.
 
@@ -31,19 +39,18 @@ def open_writer(path: str | os.PathLike[str], setup: Setup, whole: bool = False,
 
 
 def append_phase(
-    writer: PlanWriter, number: int, first_row: int, batch: GlobalBatch, items: PhaseItems, plan: Any,
-    setup: Setup, whole: bool = False, nominal: NDArray[np.int64] | None = None,
+    writer: PlanWriter, step: StepOfLog, batch: GlobalBatch, items: PhaseItems, plan: Any, setup: Setup,
+    whole: bool = False,
 ) -> None:  # fmt: skip
-    """Write the placements of one phase of step `number`.
+    """Write the placements of one phase of a step.
 
-    `first_row` is that of its first sample in the log, unless the batch says itself which rows it has. The setup, which
-    is the writer's, says which columns there are; `whole`: with lengths and homes, for a file that has no log to go
-    back to. `nominal` is the step for which each sample of the batch was drawn, where some run early or late.
+    The setup, which is the writer's, says which columns there are; `whole`: with lengths and homes, for a file that has
+    no log to go back to.
     """
     samples = batch.kept[items.sample_of_item] if len(batch.dropped) else items.sample_of_item
-    rows, slots, lengths = batch.rows_of(samples, first_row), plan.slot_of_sample, items.lengths
+    rows, slots, lengths = batch.rows_of(samples, step.first_row), plan.slot_of_sample, items.lengths
     homes = batch.home.rank_of_sample[items.sample_of_item] if whole else None
-    drawn = None if nominal is None else nominal[samples]
+    drawn = None if step.nominal is None else step.nominal[samples]
     several = setup.several_items or setup.in_gaps
     item, place, piece = items.item_in_sample.astype(np.int32) if several else None, plan.target, None
     if setup.shares:
@@ -54,7 +61,7 @@ def append_phase(
         homes = None if homes is None else homes[of]
         item, drawn = (None if each is None else each[of] for each in (item, drawn))
     writer.append(
-        number,
+        step.number,
         items.phase.name,
         rows,
         place.rank_of_sample,
@@ -70,7 +77,7 @@ def append_phase(
     for name, each in plan.placed.rows_beside.items():
         of = each.sample
         writer.append(
-            number, f"{items.phase.name}:{name}", rows[of], plan.rank_of_sample[of], plan.slot_of_sample[of],
+            step.number, f"{items.phase.name}:{name}", rows[of], plan.rank_of_sample[of], plan.slot_of_sample[of],
             each.position, length=None if homes is None else np.zeros(len(of), dtype=np.int64),
             home_rank=None if homes is None else homes[of], item=each.item, gap=(each.device, each.backward),
         )  # fmt: skip
@@ -105,7 +112,7 @@ def save(
         description["slots"] = {name: {str(count): [[0, 0]]} for name, count in slots.items() if count}
     with open_writer(path, setup, whole=True) as writer:
         for phase, plan in phases.values():
-            append_phase(writer, 0, 0, batch, phase, plan, setup, whole=True)
+            append_phase(writer, StepOfLog(), batch, phase, plan, setup, whole=True)
         writer.close(description)
 
 

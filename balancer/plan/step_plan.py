@@ -83,13 +83,11 @@ class StepPlan:
     def __post_init__(self) -> None:
         if self.part_order is not None:
             _ = self.parts  # which refuse an order that is none
-        last = list(self.phases)[-1]
-        laid_out = self.setup.layout is not None
-        if laid_out:
+        if self.setup.layout is not None:
             for phase in self.parts:
                 self._check_parts(phase, "{layouts}")
-        elif self[last].cut.shares and not self.is_single:
-            self._check_parts(last, "{sequence_groups}")
+        elif self.last.cut.shares and not self.is_single:
+            self._check_parts(list(self.phases)[-1], "{sequence_groups}")
 
     @cached_property
     def streams(self) -> Mapping[str, Stream]:
@@ -163,7 +161,7 @@ class StepPlan:
 
     @cached_property
     def _put_out(self) -> dict[str, Pieces]:
-        """The pieces of outputs of each encoder whose items ranks share, which its stream has in place of items."""
+        """The pieces of outputs of each encoder whose items ranks share. Its stream has pieces instead of items."""
         phases = {name: phase for name, phase in self.phases.items() if phase.items.feeds is not None}
         return {
             name: phase.plan.put_out(phase.items.outputs) for name, phase in phases.items() if phase.plan.cut.shares
@@ -187,6 +185,7 @@ class StepPlan:
         parts, (start, _) = self.parts[phase], self._ends_in(phase)
         mine = np.flatnonzero(parts.stream_of_part == parts.streams.index(name))
         at = np.empty_like(mine)
+        # Parts are in the order in which they are read; items of a stream are in their own.
         at[parts.item_of_part[mine]] = mine
         return parts.sample_of_part[at], start[at]
 
@@ -254,6 +253,7 @@ class StepPlan:
         first, counts = parts.item_of_part.copy(), np.ones(len(parts.item_of_part), dtype=np.int64)
         for s, pieces in held.items():
             mine = parts.stream_of_part == s
+            # An item that ranks share is one part for each of its pieces: they arrive from different ranks.
             begins = np.searchsorted(pieces.sample, np.arange(len(self.phases[feeders[s]].items.outputs) + 1))
             counts[mine], first[mine] = np.diff(begins)[first[mine]], begins[first[mine]]
         part, number = runs(counts)
@@ -282,18 +282,28 @@ class StepPlan:
     @property
     def encoders_first(self) -> bool:
         """Whether all phases but the last compute their items before the first micro-batch."""
-        return list(self.phases.values())[-1].plan.cut.encoders == "step"
+        return self.last.cut.encoders == "step"
 
     @property
     def encoders_in_pipeline(self) -> bool:
         """Whether all phases but the last are stages of its pipelines."""
-        return list(self.phases.values())[-1].plan.cut.encoders_in_stages
+        return self.last.cut.encoders_in_stages
 
     def __getitem__(self, phase: str) -> DispatchPlan:
         """Return the dispatch plan of a phase."""
         if phase not in self.phases:
             raise KeyError(f"no phase {phase!r}; phases are {', '.join(self.phases)}")
         return self.phases[phase].plan
+
+    @property
+    def last(self) -> DispatchPlan:
+        """The dispatch plan of the last phase."""
+        return list(self.phases.values())[-1].plan
+
+    @property
+    def items_before(self) -> dict[str, PhaseItems]:
+        """The items of the phases before the last, by name."""
+        return {name: self.phases[name].items for name in list(self.phases)[:-1]}
 
     @property
     def num_ranks(self) -> int:
@@ -313,7 +323,7 @@ class StepPlan:
     @property
     def num_slots(self) -> int:
         """Micro-batches a step, the same in every phase but those of encoders whose items ranks share."""
-        return list(self.phases.values())[-1].plan.num_slots
+        return self.last.num_slots
 
     @property
     def idle_ranks(self) -> dict[str, NDArray[np.int32]]:
@@ -346,14 +356,18 @@ class StepPlan:
         streams = [(self._whole | dict(self.detour))[name] for name in parts.streams]
         if self.setup.layout is not None:
             return reshard(self, f"{phase}:inputs").stream
-        first = np.concatenate(([0], np.cumsum([len(stream.lengths) for stream in streams])))
-        order = first[parts.stream_of_part] + parts.item_of_part
-        name, plan = f"{phase}:inputs", self[phase]
-        stream = fused(name, streams, order, plan.target.lifted(parts.sample_of_part))
+        plan, stream = self[phase], self.in_reading_order(phase, streams)
         if not plan.cut.shares:
             return stream
         held = Pieces.parts(stream.source, parts.sample_of_part, stream.lengths)
-        return segments(name, held, plan.pieces, plan.lengths).stream
+        return segments(stream.name, held, plan.pieces, plan.lengths).stream
+
+    def in_reading_order(self, phase: str, streams: Sequence[Stream]) -> Stream:
+        """Make one stream of those that bring a fed phase whole parts, in the order in which the phase reads them."""
+        parts = self.parts[phase]
+        first = offsets_of([len(stream.lengths) for stream in streams])
+        order = first[parts.stream_of_part] + parts.item_of_part
+        return fused(f"{phase}:inputs", streams, order, self[phase].target.lifted(parts.sample_of_part))
 
     def to_pandas(self) -> Any:
         """Return a row a sample as a pandas DataFrame, as plan files have them."""
@@ -380,6 +394,7 @@ class StepPlan:
             return self[SINGLE_PHASE].digest()
         digest = hashlib.sha256()
         for name, phase in self.phases.items():
+            # Names and samples too: two phases with equal placements are not the same plan.
             digest.update(name.encode() + b"\0" + bytes.fromhex(phase.plan.digest()))
             digest.update(np.ascontiguousarray(phase.items.sample_of_item, dtype="<i8").data)
         return digest.hexdigest()

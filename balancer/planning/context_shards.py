@@ -1,7 +1,7 @@
-"""Context shards of a step: documents to replicas and packs, as samples to ranks and micro-batches; then each pack.
+"""Context shards of a step: documents get replicas and packs as samples get ranks and slots; then packs are cut.
 
-All packs are shared by equally many ranks, so that what is even over replicas when a pack costs what its documents do
-is even when it is shared; and a bound on that is one on shards, by the ranks of a replica.
+Every pack is shared by equally many ranks. So replicas that are even as if each were one rank stay even when their
+packs are shared, and a bound on replicas, divided by their ranks, is a bound on shards.
 """
 
 from dataclasses import replace
@@ -29,6 +29,7 @@ Ints = NDArray[np.int64]
 def plan_shards(problem: Problem, cut: ContextShards, settings: PlanSettings) -> Found:
     """Make packs of replicas near home, and divide each among the ranks of its replica."""
     try:
+        # As if each replica were one rank. Which documents share a pack is decided before any is cut.
         packs = plan_slots(_of_replicas(problem, cut), cut.packs, settings)
     except SolverError as error:
         raise error.in_words(_WORDING) from None
@@ -53,7 +54,7 @@ def _per_rank(bound: Bound, cut: ContextShards) -> Bound:
 
 
 def _of_replicas(problem: Problem, cut: ContextShards) -> Problem:
-    """Return the problem of packs: replicas in place of ranks, near which what is on their ranks lies."""
+    """Return the problem of packs: replicas instead of ranks. What lies on a replica's ranks lies near it."""
     topology, degree, affinity = cut.replicas(problem.topology), np.int32(cut.degree), problem.affinity
     home = Placement.by_sample_order(problem.batch.home.rank_of_sample // degree, topology.num_ranks)
     if affinity is not None:
@@ -65,7 +66,7 @@ def _of_replicas(problem: Problem, cut: ContextShards) -> Problem:
 def _sharded(
     problem: Problem, cut: ContextShards, packs: WholeShares, time_budget: float
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Divide each pack: sample, start, stop and rank of each piece. Padding, of nobody, is left out."""
+    """Divide each pack: sample, start, stop and rank of each piece. Padding belongs to no sample and is left out."""
     masks, node, lengths = cut.masks_of(problem.cost), problem.topology.node_sizes[0], problem.batch.lengths
     bins = packs.target.rank_of_sample * np.int64(packs.num_slots) + packs.slot_of_sample
     members, offsets, _ = members_by_group(bins.astype(np.int32), packs.problem.topology.num_ranks * packs.num_slots)
@@ -75,6 +76,7 @@ def _sharded(
         first = pack // packs.num_slots * cut.degree
         documents, empty = mine[lengths[mine] > 0], mine[lengths[mine] == 0]
         nothing = np.zeros_like(empty)
+        # Documents of no tokens have nothing to divide. They have a place all the same, as every sample has.
         found.append((empty, nothing, nothing, np.full_like(empty, first)))
         if len(documents):
             shards = solvers.context_shards(

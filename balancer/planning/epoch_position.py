@@ -29,7 +29,7 @@ class Position:
     batches: int = 0  # that each rank has had in this epoch, as a trainer counts them
 
     def saved(self, of: Mapping[str, Any]) -> dict[str, Any]:
-        """Return it as JSON, with what it is a place in: a fingerprint of data and order, by name."""
+        """Return it as JSON, with a fingerprint of the data and order that it is a place in, by name."""
         state = {"version": VERSION, **asdict(self), "of": dict(of)}
         return state | {"digest": _digest(state)}
 
@@ -55,6 +55,7 @@ class Position:
                 "state must be what state_dict() returned, got {state}; it has no {missing}",
                 state=repr(state)[:80], missing=", ".join(missing),
             )  # fmt: skip
+        # A state that is no JSON has no digest: it was changed, whatever its version says.
         digest = _digest({name: state[name] for name in names[:-1]})
         if digest is not None and state["version"] != VERSION:
             raise UsageError(
@@ -87,7 +88,7 @@ def _digest(state: Mapping[str, Any]) -> str | None:
 
 
 def begun_anew(position: Position) -> Position:
-    """Return where the step that was begun begins, and say what is trained again: its gradients are in no state."""
+    """Return the beginning of a step that was cut short, with a warning: its gradients are saved nowhere."""
     if position.begun:
         warnings.warn(
             f"the state was saved within an optimizer step of epoch {position.epoch}, after {position.begun} of its "

@@ -1,4 +1,4 @@
-"""What the planner of a cut finds, what is known of plans made elsewhere, and the bound that every cut has."""
+"""What the planner of a cut returns, what is known of plans made elsewhere, and the bound that every cut has."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -27,12 +27,19 @@ from solvers.relocation import as_eps
 from solvers.types import PartitionResult, SolveStatus
 
 Ints = NDArray[np.int64]
-_GROUP_BUDGET = 0.0002  # seconds' worth of work for a group
-_ITEM_BUDGET = 1e-6  # of relocation, at least
-_LARGE = Fraction(7, 8)  # of a group's area
-_NO_SEARCH = 1e-9  # of a budget, where the bound alone is asked for
-_ROUNDS = 4  # from the second on by the rank-time that items took
-_ROOM = Fraction(31, 32)  # of a group's time by the bound, to be filled from home; the rest is for what sharing loses
+# Seconds' worth of work for a group that is searched: the default of `solvers.long_short`.
+_GROUP_BUDGET = 0.0002
+# Seconds' worth of relocation for each item, at least: encoders have many items, and whole steps a small budget.
+_ITEM_BUDGET = 1e-6
+# Of a group's area: an item from here on leaves room for little else, and has a group of its own.
+_LARGE = Fraction(7, 8)
+# Seconds, where the bound alone is asked for: too few for any search.
+_NO_SEARCH = 1e-9
+# Rounds of groups. The first goes by what items take at least, later ones by the rank-time that they took, which is
+# more where they were shared.
+_ROUNDS = 4
+# Of a group's time by the bound, to be filled from home; the rest is for what sharing loses.
+_ROOM = Fraction(31, 32)
 
 
 def plan_long_short(problem: Problem, cut: LongShort, settings: PlanSettings) -> Found:
@@ -49,6 +56,7 @@ def plan_long_short(problem: Problem, cut: LongShort, settings: PlanSettings) ->
     wanted, why = settings.placement, why_not_relocate(problem) if settings.placement == "relocate" else ""
     settings = replace(settings, placement=effective(problem, wanted))
     best = None
+    # From what surely fits to what may: the first that gives a plan is kept.
     for held in room.of_groups(cut):
         try:
             best = _planned(problem, cut, units, room, held, bound, settings)
@@ -105,8 +113,11 @@ def _bound(units: Units, cut: LongShort, room: Room, num_ranks: int) -> Bound:
     never = np.iinfo(np.int64).max
     ends = np.where(allowed, times + overhead * (np.array(cut.degrees) > 1)[:, None], never)
     longest = int(ends.min(axis=0, initial=never).max(initial=0))
+    # What is needed falls as the target rises, as more degrees are quick enough. So the answer lies between the two.
     low, high = longest - 1, max(longest, needed(longest))  # refuted, and not
     while high - low > 1:
+        # A target below what even the least areas by `high` need is refuted too: that closes in faster than halves
+        # do.
         low = max(low, needed(high) - 1)
         middle = (low + high) // 2
         if middle > low and (most := needed(middle)) > middle:
@@ -124,9 +135,9 @@ def _bound(units: Units, cut: LongShort, room: Room, num_ranks: int) -> Bound:
 
 
 def _least_area(units: Units, cut: LongShort, room: Room, target: int) -> tuple[Ints, int]:
-    """Return what rank-time each unit takes at least if it ends by `target`, as all can; and how many groups share.
+    """Return the least rank-time of each unit that ends by `target`, as all can; and how many groups share units.
 
-    These are as many as hold, by then, what is too long for one rank.
+    There are as many groups as are needed to end by then whatever is too long for one rank.
     """
     times, overhead, allowed = units.times.times, units.times.overhead, room.allowed
     areas, never = times * np.array(cut.degrees)[:, None], np.iinfo(np.int64).max
@@ -134,6 +145,7 @@ def _least_area(units: Units, cut: LongShort, room: Room, target: int) -> tuple[
     quick = allowed[:-1] & (times[:-1] + overhead <= target)
     shared = np.where(quick, areas[:-1], never).min(axis=0, initial=never)
     least = np.minimum(alone, shared)
+    # Only what no rank can end alone by then has to be shared; the overhead is charged for these groups.
     forced = int(shared[(alone == never) & (shared < never)].sum())
     groups = -(-forced // (cut.size * (target - overhead))) if forced else 0
     return least, groups
@@ -144,6 +156,7 @@ def _as_ranks(problem: Problem, cut: LongShort, units: Units, area: Ints, held: 
     nodes, size = problem.topology.node_sizes, cut.size
     count = problem.topology.num_ranks // size
     whole = all(ranks % size == 0 for ranks in nodes)
+    # A group that reaches over a node's end is near nothing, so that each is a node of its own.
     topology = Topology([ranks // size for ranks in nodes] if whole else [1] * count)
     first = np.unique(units.of_sample, return_index=True)[1]
     costs = np.zeros(len(problem.costs), dtype=np.int64)
@@ -167,6 +180,7 @@ def _placed(groups: Problem, units: Units, area: Ints, held: Held, room: Fractio
 def _even(area: Ints, count: int, room: Fraction, settings: PlanSettings, held: Held | None = None) -> PartitionResult:
     """Return even groups, or, to be filled from home, any that are as even as `room` asks."""
     quick, capped = solvers.lpt(area, count), held is not None and len(held.limits) > 0
+    # Groups that are filled from home are made anew by relocation: LPT is start enough where it is even enough.
     if settings.placement == "relocate" and quick.makespan <= room and not capped:
         return quick
     keywords: dict[str, Any] = {"sizes": held.amounts.T, "caps": held.limits} if held is not None and capped else {}
@@ -176,6 +190,7 @@ def _even(area: Ints, count: int, room: Fraction, settings: PlanSettings, held: 
 def _laid(
     groups: Problem, makespan: int, group_of_sample: NDArray[np.int32], room: Fraction, settings: PlanSettings
 ) -> Placed:
+    # All of the room may be used: a group is no slower for being filled up to it.
     eps = max(as_eps(settings.eps), room / max(1, makespan) - 1)
     budget = max(settings.time_budget, _ITEM_BUDGET * len(groups.costs))
     return place(groups, group_of_sample, settings.placement, eps, budget, settings.objective)
@@ -214,7 +229,7 @@ def _beside_large(groups: Problem, room: Fraction, settings: PlanSettings) -> Pl
 def _emptied(groups: Problem, large: Ints, rest: Ints, room: Fraction) -> NDArray[np.int32]:
     """Return which group each large item is to have: that of which least moves, the item and what lies there counted.
 
-    Of what lies there only that counts for which there is room: the rest moves in any case. The item that takes most to
+    What lies in a group counts only as far as there is room for it: the rest moves anyway. The item that takes most to
     move chooses first.
     """
     home, volumes, node = groups.batch.home.rank_of_sample, groups.move_volumes, groups.topology.node_of_rank
@@ -228,6 +243,7 @@ def _emptied(groups: Problem, large: Ints, rest: Ints, room: Fraction) -> NDArra
         item = large[i]
         moved = leaves + volumes[item] * (node != node[home[item]])
         rank[i] = np.argmin(moved)
+        # Taken: it is never the least again.
         leaves[rank[i]] = np.iinfo(np.int64).max // 2
     return rank
 

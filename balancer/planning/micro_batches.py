@@ -88,6 +88,7 @@ def slots_bound(placed: PlacedSlots, makespan: int, settings: PlanSettings, sear
     if (shared := problem.constraints.prefix) is not None:
         return Bound(prefix_schedule_bound(*_of_prompts(problem, shared, placed.cut)), "parts")
     bound = closed_form_bound(problem)
+    # A plan that meets the closed form needs no schedule to prove it.
     if makespan == bound.value or not search:
         return bound
     return schedule_bound(problem, placed.cut, placed.num_slots, settings.time_budget)
@@ -127,6 +128,7 @@ def _place_slots(
 def _schedule(problem: Problem, micro_batches: MicroBatches, time_budget: float) -> Schedule:
     """Lay out the micro-batches of a step."""
     constrained = bool(problem.constraints.names())
+    # Half for the schedule without constraints, which is the model of the other and its bound.
     budget = time_budget / 2 if constrained else time_budget
     joint = schedule_jointly(problem, micro_batches, budget)
     schedule = Schedule.from_result(joint)
@@ -137,10 +139,12 @@ def _schedule(problem: Problem, micro_batches: MicroBatches, time_budget: float)
     found = _first_of(near[:: micro_batches.multiple_of], problem, micro_batches, joint, budget)
     if isinstance(found, Schedule):
         return found
+    # No partition was found that fits, but the schedule without constraints happens to keep them.
     if _keeps(problem, joint):
         return schedule._replace(bound=max(ranks_bound(problem), schedule.bound, key=by_value))
     if given:
         raise found
+    # Before many more numbers are tried: the constraints may rule out all of them.
     _check_any_number(problem, micro_batches, budget)
     later = _first_of(_further(problem, micro_batches, joint.num_slots), problem, micro_batches, joint, budget)
     if isinstance(later, Schedule):
@@ -175,6 +179,7 @@ def _first_of(
         except SolverError as error:
             failed = failed or error.within(f"with {k} micro-batches a rank")
             continue
+        # The second that was found: one number more is worth a look, and no third one.
         if best is not None:
             return min(best, found, key=lambda one: _takes(problem, micro_batches, one, one.num_slots))
         best = found
@@ -244,6 +249,7 @@ def _best_cut(
             continue
         enough = model.value + model.value // _CLOSE
         takes = _takes(problem, micro_batches, shares, model.num_slots)
+        # Sums alone do not say that shares fill tall slots. Swaps between ranks mend what shows when they are cut.
         if micro_batches.schedule == "lockstep" and takes > enough:
             heights = heights_of(model)
             counted = priced_by(problem, micro_batches, heights).costs
@@ -269,6 +275,8 @@ def _to_be_even(problem: Problem, micro_batches: MicroBatches, model: ScheduleRe
         priced = [priced_by(problem, micro_batches, heights, room) for room in ROOMS]
         if priced[0].tall and all(one.most > 0 for one in priced):
             priced.append(Priced(problem.costs, int(heights.sum()), 0))  # no rank holds more than all slots
+            # Several prices at once, as components of a cost, each scaled so that a full rank holds as much: no rank
+            # may be full at any of them.
             yield np.stack([(one.costs * (_EVEN / one.most)).astype(np.int64) for one in priced], axis=1)
             yield priced[0].costs
     yield problem.costs

@@ -48,6 +48,7 @@ def balance_last(step: Step, problem: Problem) -> DispatchPlan:
     if micro_batches is None:
         return plan
     num_ranks, samples = step.topology.num_ranks, len(problem.costs)
+    # More samples on poor ranks may make other ranks need more slots, so that the number is settled only in the end.
     while not micro_batches.allow_empty:
         slots = _cut(step, problem, replace(micro_batches, allow_empty=True), plan.rank_of_sample).num_slots
         if slots * num_ranks > samples or slots <= int(np.diff(plan.target.offsets).min()):

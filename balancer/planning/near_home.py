@@ -50,19 +50,19 @@ from solvers.packing import schedule_micro_batches
 from solvers.relocation import RelocationProblem, as_eps, relocated
 
 _OF_COUNTS = ("min_samples_per_rank", "max_samples_per_rank")
-"""What relocation takes besides, of whole samples each by itself."""
+"""Constraints that relocation takes too, where samples are whole and none are tied together."""
 
 _LEAST_PART = Fraction(1, 10_000)
-"""Of the makespan, that relocation is tried with."""
+"""The least part of the makespan that relocation is tried with."""
 
 PARTS = (Fraction(9, 10), Fraction(1, 2), Fraction(1, 10))
-"""Of what ranks or nodes have room for beyond an even share: the less, the more alike are their samples."""
+"""Parts of the room that ranks or nodes have beyond an even share. With less room, their samples become more alike."""
 
 _TRIED = {
     "lockstep": ((PARTS[0], False), (PARTS[1], True), (PARTS[2], True)),
     "pipeline": ((PARTS[0], False), (PARTS[1], False), (PARTS[2], True), (PARTS[1], True)),
 }
-"""In which order, with nodes; and whether those that take too long are mended: they swap samples, or are joined."""
+"""In which order nodes are tried, and whether nodes that take too long are mended: they swap samples, or are joined."""
 
 _MOST_JOINED = 16
 """Times that two nodes, or what was joined before, are laid out together."""
@@ -150,6 +150,7 @@ def why_not_relocate(problem: Problem) -> str:
     together, whole = problem.constraints.keep_together, problem.cut == WHOLE_SHARES
     if together is not None and "equal_counts" in names and not (whole and _alike(together)):
         return "relocation does not take equal_counts and keep_together at once"
+    # Relocation counts items. Where samples are cut or tied together, items are not samples.
     also = _OF_COUNTS if whole and together is None else ()
     others = [name for name in not_taken("relocation", names) if name not in also]
     return f"relocation does not take {', '.join(others)}" if others else ""
@@ -173,14 +174,17 @@ def _relocate(problem: Problem, groups: NDArray[np.int32], eps: float | Fraction
         parts, home, volumes = problem.parts, None, None
         affinity = Affinity.from_parts(unit[parts.sample], parts.ranks, parts.volumes, count)
         first = np.zeros(count, dtype=np.int64)
+        # Backwards, so that the first sample of a unit is written last and stays.
         first[unit[::-1]] = np.arange(len(unit))[::-1]
         groups, costs = groups[first], _sums(unit, costs, count)
         sizes = None if sizes is None else _sums(unit, sizes, count)
     equal_counts, counts = _counts(constraints, len(costs), problem.topology.num_ranks)
     items = RelocationProblem.prepare(
         costs, home, problem.topology.node_of_rank, volumes, affinity, equal_counts, sizes,
-        constraints.max_tokens_per_rank, counts,
+        constraints.max_tokens_per_rank,
     )  # fmt: skip
+    if counts is not None:
+        items = replace(items, counts=counts)
     ranks, fell_back = relocated(items, groups, eps, time_budget)
     return Placed(ranks if unit is None else ranks[unit], fell_back)
 
@@ -189,6 +193,7 @@ def _counts(constraints: Constraints, num_items: int, num_ranks: int) -> tuple[b
     """Return whether counts are equal; if not, the fewest and the most samples of a rank where these are limited."""
     fewest, most = constraints.min_samples_per_rank, constraints.max_samples_per_rank
     few, most_if_equal = num_items // num_ranks, -(-num_items // num_ranks)
+    # Limits that leave no choice are equal counts, for which relocation has a search of its own.
     if constraints.equal_counts or (fewest >= few and most is not None and most <= most_if_equal):
         return True, None
     return False, None if most is None and fewest == 0 else (fewest, num_items if most is None else most)
@@ -204,6 +209,7 @@ def _rearrange(problem: Problem, groups: NDArray[np.int32], time_budget: float, 
     """Relabel the groups; ranks that differ in speed, load or what they may take keep to their own kind."""
     constraints, num_ranks = problem.constraints, problem.topology.num_ranks
     kinds = None
+    # Exchanging whole groups could put a sample where it may not be.
     if constraints.allowed_ranks is not None:
         return groups
     if constraints.rank_speeds is not None or constraints.initial_loads is not None:
@@ -257,6 +263,7 @@ def relocate_schedule(
     costs, num_ranks, part = problem.costs, problem.topology.num_ranks, as_eps(eps)
     taken = micro_batches.makespan(found.slot_loads(costs, num_ranks))
     longest, least = math.floor((1 + part) * taken), math.inf
+    # In lockstep and in a step one slot more has room for what lies unevenly, and costs little.
     one_more = micro_batches.count is None and micro_batches.schedule != "pipeline"  # there each costs a K-th
     for more in range(1 + one_more):
         k = found.num_slots + more * micro_batches.multiple_of
@@ -314,6 +321,7 @@ def _by_slots(asked: _Asked, targets: NDArray[np.int64]) -> Iterator[Schedule]:
     if not asked.problem.constraints.names():
         nodes = of_nodes(whole, sizes[0])
         groups = partition_ranks(nodes, asked.problem.constraints, asked.time_budget)
+        # A node is one rank with the slots of all its ranks: as many of each height.
         bins = np.repeat(targets, sizes[0])
         for part, mend in _TRIED[asked.micro_batches.schedule]:
             less = with_less_room(nodes, part)
@@ -339,6 +347,8 @@ def _in_nodes(
     if not placed.fell_back:
         with contextlib.suppress(SolverError):  # the samples that a node then has do not fit
             found = asked.schedule(*_bins_of_nodes(asked, nodes, placed.rank_of_sample, size, targets, mend))
+            # Which rank of a node has which micro-batch changes no time in lockstep: so each slot is laid out by
+            # itself.
             if asked.takes(found) <= asked.longest:
                 where, slots = found.rank_of_sample, found.slot_of_sample
                 where = place_slots(asked.problem, slots, where, found.num_slots, asked.time_budget)
@@ -386,6 +396,7 @@ def _searched(
         search((first,))
     for _ in range(_MOST_JOINED if mend else 0):
         worst, lowest = max(heights, key=heights.__getitem__), min(heights, key=heights.__getitem__)
+        # All end in time, or all are joined already.
         if heights[worst] <= height or worst == lowest:
             break
         del heights[worst], heights[lowest]
@@ -433,6 +444,7 @@ def _targets(
     )
     heights: NDArray[np.int64] = np.sort(model.slot_loads(problem.costs, problem.topology.num_ranks).max(axis=0))[::-1]
     tall = priced_by(problem, micro_batches, heights).tall  # which are full of tokens, whatever their height
+    # What the step may take longer goes to the slots that are not full of tokens; the tall ones can use none of it.
     more = min((longest - int(heights.sum())) // (num_slots - tall), total)
     heights[tall:] = np.maximum(np.minimum(heights[tall:], total - max(more, 0)) + more, 0)
     targets: NDArray[np.int64] = np.sort(heights)[::-1]
@@ -467,6 +479,7 @@ def _with_samples_enough(asked: _Asked, ranks: NDArray[np.int32]) -> NDArray[np.
     ranks, node, by_cost = ranks.copy(), problem.topology.node_of_rank, np.argsort(problem.costs, kind="stable")
     for rank in np.flatnonzero(counts < num_slots):
         while counts[rank] < num_slots:
+            # The cheapest first: a micro-batch of one cheap sample changes no rank's time by much.
             spare = by_cost[counts[ranks[by_cost]] > num_slots]
             if not len(spare):
                 return ranks

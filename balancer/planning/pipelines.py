@@ -47,6 +47,7 @@ def plan_pipelines(problem: Problem, cut: MicroBatches, settings: PlanSettings) 
             fell_back = moved
         else:
             replicas, slots, status = moved
+    # Replicas are alike, so that any of them may have any schedule: no time changes.
     ranks = place(problem, replicas, placement, 0, settings.time_budget, settings.objective).rank_of_sample
     target = Placement.by_slots(ranks, slots, problem.topology.num_ranks, found.num_slots)
     bound = Bound(found.lower_bound, found.bound_name)
@@ -83,6 +84,7 @@ def _fitting(timed: TimedStep, time_budget: float) -> tuple[TimedStep, Multiplex
         best = min(results, key=lambda each: each.makespan, default=None)
         if isinstance(best, MultiplexedResult):
             return step, best
+        # Twice as many slots hold half as much each, so that less is in flight at once.
         step = timed.in_slots(2 * step.times.slots)
     raise SolverError(
         "no schedule with encoders in the gaps of the pipeline was found that fits the memory of the layout",
@@ -100,6 +102,7 @@ def _near_home(
     """
     topology, num_slots = problem.topology, found.num_slots
     sizes, eps = topology.node_sizes, as_eps(settings.eps)
+    # One node: nothing crosses, whoever has what.
     if len(sizes) == 1:
         return found.replica_of_item, found.slot_of_item, found.status
     if len(set(sizes)) > 1:
@@ -156,6 +159,7 @@ def _fastest(problem: Problem, cut: MicroBatches, time_budget: float) -> Pipelin
             if best is not None:
                 break
             continue
+        # More slots fill the pipeline better, until their overheads weigh more: the first that is no faster ends it.
         if best is not None and found.makespan >= best.makespan:
             break
         best = found
@@ -206,7 +210,7 @@ def _scheduled(problem: Problem, cut: MicroBatches, num_slots: int, time_budget:
 
 
 def _keywords(problem: Problem, cut: MicroBatches) -> dict[str, Any]:
-    """Return what :func:`solvers.schedule_pipeline` takes, but for the number of slots."""
+    """Return the arguments of :func:`solvers.schedule_pipeline`, without the number of slots."""
     if cut.stages is None or problem.work is None:
         raise ValueError("pipelines are planned from stages")
     return {
@@ -220,15 +224,18 @@ def _keywords(problem: Problem, cut: MicroBatches) -> dict[str, Any]:
 
 
 def _room(problem: Problem, cut: MicroBatches) -> dict[str, Any]:
-    """Return what samples take of a micro-batch, and its cap; a sample over the cap takes all, and so has it alone.
+    """Return the room that each sample takes in a micro-batch, and the cap. A sample over the cap takes all the room.
 
-    To keep those of length 0 away from it too, each takes a part of an element so small that all of them take none.
+    Samples of length 0 must not join it either. So each of them takes a part of an element, so small that all of them
+    together take less than one.
     """
     lengths, cap = problem.batch.lengths, cut.max_tokens
     if cut.over_long != "own" or not (lengths > cap).any():
         return {"sizes": lengths, "cap": cap}
     nothing = lengths == 0
     parts = int(nothing.sum()) + 1
+    # A cap of whole elements, and the small parts of them on top: all samples of no length fit beside any full
+    # micro-batch, and beside none that is over the cap.
     cap = cap * parts + parts - 1
     sizes = np.minimum(
         lengths.astype(object) * parts, cap

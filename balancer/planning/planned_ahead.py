@@ -27,6 +27,8 @@ def planned_ahead(plan: Callable[[Argument], Plan], arguments: Iterable[Argument
     try:
         for argument in arguments:
             waiting.append(thread.submit(plan, argument))
+            # Two steps ahead: one is being planned while one waits, so that a step that takes long to plan is not
+            # waited for.
             if len(waiting) > DEPTH:
                 yield waiting.popleft().result()
         while waiting:
@@ -44,6 +46,7 @@ class _Thread:
         _THREADS.add(self)
 
     def submit(self, plan: Callable[[Argument], Plan], argument: Argument) -> "Future[Plan]":
+        # No thread begins while a fork is prepared: it would be missing in the child, and its locks stay locked.
         with _NOT_FORKING:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(1, thread_name_prefix="seqbalancer-plans")

@@ -5,8 +5,8 @@ lengths -> :class:`~balancer.problem.batch.GlobalBatch` -> :class:`~balancer.pro
 
 Each way to cut a step has a planner of its own, by name in :data:`PLANNERS`. It returns what it has
 :class:`~balancer.planning.found.Found`: the samples in their places, how the solver ended, why samples were not
-relocated if they were not, and `prove`, a function that gives the lower bound. The plan calls that with its makespan,
-which it alone knows: no bound needs to prove more.
+relocated if they were not, and `prove`, a function that gives the lower bound. The plan calls it with its makespan,
+which only the plan knows. No bound needs to prove more than that.
 """
 
 import time
@@ -175,6 +175,7 @@ def balance(
             ranks = f"{topology.num_ranks} ranks: give the same num_ranks (got {num_ranks})"
             raise ValueError(f"topology has {ranks} and no ranks_per_node")
     model = parse_cost(cost)
+    # The same argument means two things: what a mask lets see each other, or what of a sample is its prompt.
     own = prefix_lengths if model.needs_prefixes else None
     batch = GlobalBatch.from_lengths(lengths, topology.num_ranks, home_rank, own)
     no_prompts = prefix is None and (prefix_lengths is None or own is not None)
@@ -218,6 +219,7 @@ def replay_plan(
     The bound is the closed-form one. Where that leaves a gap, `search` solves the problem again for the bound that this
     proves, unless the method reads a clock. `claim` is what is known of the plan besides, and settles the bound.
     """
+    # Two runs of such a method differ, so that a bound would be another each time.
     searched = search and settings.method not in solvers.USES_CLOCK
 
     def prove(makespan: int) -> Bound:

@@ -1,4 +1,4 @@
-"""Batches that are one rank's already, epoch by epoch: what samplers have in common that stand in a data loader."""
+"""Batches of one rank, epoch by epoch: what all samplers that stand in a data loader have in common."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,6 +59,7 @@ class RankBatches:
         return self._begin.batches + sum(count for _, count in self._sizes(self._begin))
 
     def __iter__(self) -> Iterator[list[int]]:
+        # A second iteration without a word in between is the epoch anew, as of any sampler.
         if not self._resumes:
             self._begin_at(self._beginning(self.epoch))
         return self._yielded()
@@ -73,6 +74,8 @@ class RankBatches:
         ranks = range(self.num_ranks) if self.rank is None else [self.rank]
         for samples, grid in self._steps(self._at, ranks):
             for number, batches in enumerate(grid, 1):
+                # Before the batches are handed out: a trainer that saves its place has asked for them, and is to
+                # train on them.
                 self._at = _after(self._at, samples, number, len(grid))
                 yield from batches
 

@@ -1,5 +1,9 @@
 """What schedules of micro-batches are made of: all laid out at once, or ranks first, and each rank's share cut.
 
+A slot is *tall* if its longest samples make it so much costlier than an even share that only its cap on tokens limits
+what else it holds. Tokens in tall slots get a *price* (:mod:`solvers.packing.prices`): what a sample costs beyond it
+has to find room in the other slots, and this is a sum that a partition can make even.
+
 Shares that fit their slots badly are mended: a rank swaps samples with another until both fit. That what ranks hold is
 even, at any price of a token, does not say that it fills their tall slots: of two long samples on a rank a tall slot
 may hold one, and the other makes all its slots longer. It shows when the shares are cut.
@@ -26,11 +30,13 @@ from solvers.makespan_bounds import makespan_bound
 from solvers.packing import Priced, ScheduleResult, cut_shares, price_tokens, schedule_micro_batches
 
 ROOMS = (Fraction(1), Fraction(7, 10), Fraction(7, 5))
-"""Of the tokens of tall slots: where prices of a token are taken."""
+"""Parts of the tokens of tall slots at which prices of a token are taken: at each, another sum may be even."""
 
 _ADDITIVE = CostModel()  # where there are micro-batches, costs add up
 
 _ROUNDS = 64
+"""Swaps that are made at most, one a round; most mends end after a few."""
+
 _TRIED = 32
 """Swaps that are cut in a round, all in one call."""
 
@@ -193,7 +199,8 @@ def _cut_one_by_one(
     """Cut with a search for each rank; slot k counts as holding ``head_starts[k]`` already."""
     num_ranks = problem.topology.num_ranks
     lengths, cap = problem.batch.lengths, micro_batches.max_tokens
-    alone = np.where(lengths > cap, len(lengths), 1)  # of which a micro-batch takes n
+    # A second quantity, n in each micro-batch: an over-long sample takes all of it, so that it lies alone.
+    alone = np.where(lengths > cap, len(lengths), 1)
     sizes, caps = np.stack((np.minimum(lengths, cap), alone), axis=1), [cap, max(1, len(lengths))]
     slots = np.empty(len(ranks), dtype=np.int32)
     for rank in range(num_ranks):
@@ -220,7 +227,11 @@ def mended(
     problem: Problem, micro_batches: MicroBatches, limits: Constraints, shares: Shares, counted: NDArray[np.int64],
     targets: NDArray[np.int64], all_or_none: bool = False,
 ) -> Shares:  # fmt: skip
-    """Swap samples between ranks whose shares fit slots of at most `targets`, int64[K], badly."""
+    """Swap samples between ranks whose shares fit slots of at most `targets`, int64[K], badly.
+
+    `counted`, int64[n], is the part of each cost that slots beside the tall ones must hold. With `all_or_none`, swaps
+    that cannot bring all ranks below their targets are not begun.
+    """
 
     def cut(samples: NDArray[np.int64], ranks: NDArray[np.int32], num_ranks: int) -> NDArray[np.int32]:
         some = problem.costs[samples], problem.batch.lengths[samples], ranks, num_ranks
@@ -289,6 +300,7 @@ def _swapped(
     above = _above(problem.costs, ranks, slots, num_ranks, targets)
     for left in range(_ROUNDS, 0, -1):
         worst = int(np.argmax(above))
+        # With all or none, more ranks above their targets than rounds left is too many: each round mends one at most.
         if above[worst] <= 0 or (all_or_none and np.count_nonzero(above > 0) > left):
             break
         swaps = _promising(units, worst, above, num_slots)
@@ -319,6 +331,7 @@ def _promising(units: _Units, worst: int, above: Ints, num_slots: int) -> list[t
     half, change = above // 2, less // (2 * max(1, num_slots - 1))  # whose sums fit int64
     after = np.maximum(half[worst] - change, half[other] + change)
     counts = np.diff(units.offsets)
+    # As many samples for as many, so that limits on counts stay kept.
     may = (less > 0) & (counts[give][:, None] == counts[take]) & (after < half[worst])
     if units.allowed is not None:
         may &= units.allowed[give][:, other] & units.allowed[take, worst]
@@ -348,10 +361,12 @@ def _best(problem: Problem, units: _Units, swaps: list[tuple[int, int]], targets
         return None
     parts = [_after(units, give, take) for give, take in swaps]
     samples = np.concatenate([samples for samples, _ in parts])
+    # Each swap is two ranks of its own in one call of the cutter: a call for each would take longer than the cutting.
     ranks = np.concatenate([ranks + np.int32(2 * k) for k, (_, ranks) in enumerate(parts)])
     try:
         slots = cut(samples, ranks, 2 * len(swaps))
     except SolverError:  # one of them does not fit
+        # The call says that one does not fit, and not which. The most promising are asked one by one.
         alone = swaps[:_TRIED_ALONE] if len(swaps) > 1 else []
         tried = [_best(problem, units, [swap], targets, cut) for swap in alone]
         return min((one for one in tried if one is not None), key=lambda one: max(one.above), default=None)

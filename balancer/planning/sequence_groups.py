@@ -22,7 +22,8 @@ from solvers.errors import UsageError, Wording
 from solvers.packing import MOST_BINS
 from solvers.relocation import as_eps
 
-_CLOSED_FORM_S = 1e-9  # of a bound's budget, which then is spent by what takes no search
+# Seconds of a bound's budget: too few for a linear program, so that the closed form is what is left.
+_CLOSED_FORM_S = 1e-9
 
 
 class Units(NamedTuple):
@@ -87,7 +88,7 @@ def groups_bound(placed: PlacedGroups, makespan: int, settings: PlanSettings, se
 
 
 def _wording(problem: Problem, unit: NDArray[np.int64]) -> Wording:
-    """Return what errors of the solver are called here: an item is a sample, or the first of those that go together."""
+    """Return the words for errors of the solver: an item is a sample, or the first of several that stay together."""
     first = np.unique(unit, return_index=True)[1]
     together = problem.batch.numbers[first[np.bincount(unit) > 1]]
     return Wording(
@@ -104,6 +105,7 @@ def _rearranged(problem: Problem, cut: SequenceGroups, groups: GroupTable, objec
     group, home = groups.group_of_sample[parts.sample], parts.ranks
     order = np.lexsort((groups.first_rank, groups.degree, groups.slot))
     changes = (np.diff(groups.slot[order]) != 0) | (np.diff(groups.degree[order]) != 0)
+    # Groups of one slot and degree take the same wherever they are: only these exchange ranks.
     for alike in np.split(order, np.flatnonzero(changes) + 1):
         if len(alike) < 2:
             continue
@@ -126,9 +128,10 @@ def _rearranged(problem: Problem, cut: SequenceGroups, groups: GroupTable, objec
 
 
 def _places(starts: NDArray[np.int32], degree: int, node: int, num_ranks: int) -> NDArray[np.int32]:
-    """Return of each rank the place that it is in, else one in its node, else -1."""
+    """Return the place that each rank is in, or else one in its node, or else -1."""
     place_of_rank = np.full(num_ranks, -1, dtype=np.int32)
     for place, start in enumerate(starts.tolist()):
+        # Ranks of the group's node that are in no such group are near it all the same.
         first = start // node * node
         mine = place_of_rank[first : max(first + node, start + degree)]
         mine[mine < 0] = place
@@ -161,6 +164,7 @@ def _relocated(
         free = np.ones(problem.topology.num_ranks, dtype=bool)
         for g in wide.tolist():
             free[groups.first_rank[g] : groups.first_rank[g] + groups.degree[g]] = False
+        # All ranks wait for the slot's slowest group, so that single ranks may take as long as that.
         cap = min(int((1 + as_eps(settings.eps)) * height), INT64_MAX)
         budget = settings.time_budget / len(heights)
         found = _on_single_ranks(problem, cut, mine, np.flatnonzero(free), rank, cap, budget)
@@ -201,5 +205,6 @@ def _nearest(ranks: NDArray[np.int64], node_of_rank: NDArray[np.int32]) -> NDArr
     first = np.searchsorted(node_of_rank[ranks], node_of_rank, side="left")
     count = np.searchsorted(node_of_rank[ranks], node_of_rank, side="right") - first
     others = np.flatnonzero((near < 0) & (count > 0))
+    # Ranks of a node in turn, so that what lies on busy ranks is spread over those that are free.
     near[others] = first[others] + others % count[others]
     return near

@@ -1,4 +1,4 @@
-"""What ranks hold where they share items, and the caps on it: each rank its share of an item, whole ones one rank."""
+"""What ranks hold where they share items, and caps on it: a rank holds its share of an item, or all of a whole one."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -14,9 +14,12 @@ from solvers.errors import InfeasibilityCertificate, InfeasibleError, Named, Sol
 
 Ints = NDArray[np.int64]
 _COUNTS = "max_samples_per_rank"
-_PARTS = (12, 15, 16)  # sixteenths of what a group's ranks hold: what is less full is easier to share out
-_MOST = 2**61  # of a quantity, of all items
-_BUDGET = 0.01  # seconds' worth of looking for a cap that does
+# Sixteenths of what a group's ranks hold: what is less full is easier to share out.
+_PARTS = (12, 15, 16)
+# Of a quantity, of all items: a sum over ranks still fits int64.
+_MOST = 2**61
+# Seconds' worth of looking for a cap that does: the default of `solvers.partition`.
+_BUDGET = 0.01
 
 
 class Held(NamedTuple):
@@ -27,7 +30,7 @@ class Held(NamedTuple):
     limits: Ints
 
     def on_samples(self, problem: Problem, first: Ints) -> tuple[Ints, Constraints]:
-        """Return lengths and constraints of groups of ranks as of ranks; a unit's amount is on its `first` sample."""
+        """Return lengths and constraints as if groups of ranks were ranks; a unit's amount is on its `first` sample."""
         found: dict[str, Any] = {"keep_together": problem.constraints.keep_together}
         lengths, caps = problem.batch.lengths, []
         for name, amounts, limit in zip(self.names, self.amounts, self.limits.tolist(), strict=True):
@@ -119,13 +122,13 @@ class Room(NamedTuple):
         found = []
         for name, share, cap in zip(self.names, self.shares[:, 0], self.caps.tolist(), strict=True):
             enough = solvers.partition(share, num_ranks // cut.size, time_budget=_BUDGET).makespan
-            found += [f"{_told(name)} = {max(1, enough)} does by itself"] if enough > cap else []
+            found += [f"{_told(name)} = {max(1, enough)} alone is enough"] if enough > cap else []
         named = " and ".join(f"{_told(name)} = {cap}" for name, cap in zip(self.names, self.caps.tolist(), strict=True))
         return SolverError(f"no way to share items was found that keeps {named}, though none was ruled out", found)
 
 
 def _share(name: str, lengths: Ints, amounts: dict[str, Ints], cut: LongShort, degree: int) -> Ints:
-    """Return what each rank has of a quantity of each sample that so many ranks share."""
+    """Return each rank's part of a quantity of each sample, where `degree` ranks share the sample."""
     if name == MAX_TOKENS:
         return np.asarray(cut.padded(lengths, degree) // degree)
     return np.ones_like(lengths) if name == _COUNTS else np.asarray(-(-amounts[name] // degree))

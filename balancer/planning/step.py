@@ -204,7 +204,7 @@ def orchestrate(
 
 
 def columns_of(batch: Any) -> Columns:
-    """Return the columns of a batch; TypeError says what it is instead of a table."""
+    """Return the columns of a batch; TypeError names what was given, if it is no table."""
     if isinstance(batch, Mapping):
         return batch
     from balancer.io.tables import as_columns  # Arrow is not loaded for columns that are arrays already
@@ -273,6 +273,7 @@ def plan_phases(step: Step) -> dict[str, DispatchPlan]:
     if cut.encoders == "first":
         plans = _plan_before(step)
         return plans | {last.phase.name: plan_phase(step, last, _from_parts(step, last, plans))}
+    # The last phase first where encoders follow its slots; else last, as it then starts from where parts are.
     slots = plan_phase(step, last, step.problem(last))
     if cut.encoders == "step":
         early = _plan_before(step)
@@ -321,6 +322,7 @@ def _from_parts(step: Step, items: PhaseItems, plans: Mapping[str, DispatchPlan]
     held = {each.phase.name: plans[each.phase.name].put_out(each.outputs) for each in feeders}
     samples = [each.sample_of_item[held[each.phase.name].sample] for each in feeders] + [items.own.row_of_value]
     ranks = [setup.ranks_near(name, other)[held[other].place.rank_of_sample] for other in there]
+    # What a sample brings itself, such as its text, lies at home; the rest lies where encoders put it out.
     ranks.append(setup.homes_in(name, step.home).rank_of_sample[samples[-1]])
     volumes = [held[each.phase.name].lengths * each.phase.bytes_out for each in feeders]
     volumes.append(items.own.values * items.phase.bytes_in)
@@ -347,6 +349,7 @@ def _plan_in_groups(problem: Problem, settings: PlanSettings, size: int) -> Disp
         members = np.flatnonzero(group_of_item == group)
         alone = replace(problem.of_ranks(members, group * size, size), cut=problem.cut)
         parts.append((members, group * size, plan_problem(alone, settings).placed))
+    # Proven anew over all ranks: bounds of groups say nothing of ranks that could have helped each other.
     return replay_plan(PLACED[problem.cut.name].joined(problem, parts), settings)
 
 
@@ -377,6 +380,7 @@ def plan_in_slots(step: Step, items: PhaseItems, problem: Problem, last: Dispatc
     """
     slot_of_item = last.slot_of_sample[items.sample_of_item]
     rank_of_item = last.rank_of_sample[items.sample_of_item]
+    # All ranks wait for each other in every slot, so that each slot is balanced by itself.
     for slot in () if last.cut.encoders_in_stages else np.unique(slot_of_item).tolist():
         members = np.flatnonzero(slot_of_item == slot)
         rank_of_item[members] = plan_phase(step, items, problem.of_samples(members)).rank_of_sample

@@ -22,7 +22,6 @@ from balancer.planning.micro_batches_by_rank import balance_before_last, balance
 from balancer.planning.step import Step, finished, make_step, plan_step
 from balancer.problem.cuts import Cut, as_cut
 from balancer.problem.cuts.context_shards import ContextShards
-from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.phases import Columns, Phase, PhaseItems
 from balancer.problem.placement import Placement
@@ -89,6 +88,7 @@ def sorted_batches(step: Step) -> StepPlan:
     started = time.perf_counter()
     order = np.argsort(step.items[-1].lengths, kind="stable")
     rank = np.empty(len(order), dtype=np.int32)
+    # Dealt in order of length: neighbours in length go to different ranks.
     rank[order] = np.arange(len(order)) % step.topology.num_ranks
     home = Placement.by_sample_order(rank, step.topology.num_ranks)
     dealt = replace(step, batch=replace(step.batch, home=home))
@@ -108,6 +108,7 @@ def static_degree(step: Step) -> StepPlan:
     for degree in possible:
         try:
             plan = plan_step(_with(step, replace(cut, degrees=(degree,))))
+        # A degree may be too small for the longest sample.
         except InfeasibleError:
             continue
         if best is None or _last(plan).makespan < _last(best).makespan:
@@ -210,12 +211,9 @@ def plan_with(
     *,
     topology: Topology | None = None,
     home_rank: ArrayLike | None = None,
-    micro_batches: MicroBatches | None = None,
-    sequence_groups: SequenceGroups | None = None,
-    cut: Cut | None = None,
     **planned: Any,
 ) -> StepPlan:
-    """Plan a step by a strategy; arguments as :func:`balancer.orchestrate` takes them, those of plans by keyword.
+    """Plan a step by a strategy; arguments as :func:`balancer.orchestrate` takes them, cuts and settings by keyword.
 
     Strategies are those of :data:`STRATEGIES` and :data:`SHARING`. Those that leave a phase where it lies ignore its
     constraints, and all other systems' ignore `mode` and let every rank cut micro-batches from its own share.
@@ -229,7 +227,8 @@ def plan_with(
     [64, 320] [130, 110]
     [128, 256] [120, 120]
     """
-    settings = PlanSettings(cut=as_cut(cut, micro_batches, sequence_groups), **planned)
+    cut = as_cut(*(planned.pop(name, None) for name in ("cut", "micro_batches", "sequence_groups")))
+    settings = PlanSettings(cut=cut, **planned)
     setup = Setup(as_topology(num_ranks, ranks_per_node, topology), as_phases(phases), settings)
     return chosen(strategy)(make_step(setup, batch, home_rank))
 

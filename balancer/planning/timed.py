@@ -22,10 +22,14 @@ from solvers.pipeline import (
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-_ROUNDS = 3  # without caps, under those that follow from it, and under those that follow from that
-_MORE = 1.01  # times what slots held before: under other caps they are others, and hold more
-_MOST_ALONE = 0.9  # of what is capped, for the pipeline to need no cap of its own beside encoders in gaps
-_LLM_SHARE = 0.85  # of what is capped, where encoders run in gaps
+# Tries: without caps, under those that follow from it, and under those that follow from that.
+_ROUNDS = 3
+# Times what slots held before: under other caps slots are others, and may hold more.
+_MORE = 1.01
+# Of what is capped: a pipeline that held less than this alone needs no cap of its own beside encoders in gaps.
+_MOST_ALONE = 0.9
+# Of what is capped, for the pipeline, where encoders run in gaps: the rest holds their tasks.
+_LLM_SHARE = 0.85
 
 
 class Timeline(NamedTuple):
@@ -75,7 +79,7 @@ def scheduled(
 
 
 def asked_of(times: StepTimes, step: StepItems) -> dict[str, Any]:
-    """Return what :func:`solvers.schedule_pipeline` takes, but for caps and budget."""
+    """Return the arguments of :func:`solvers.schedule_pipeline`, without caps and budget."""
     return {
         "work": times.work(step),
         "num_replicas": times.replicas,
@@ -132,6 +136,7 @@ def _flight(times: StepTimes, step: StepItems, caps: Floats | None) -> dict[str,
     """Return keywords that cap what devices hold in flight."""
     if caps is None:
         return {}
+    # Rounded up for samples and down for caps: a schedule that keeps to these keeps to the bytes.
     sizes = np.ceil(times.held(step)[0] / UNIT_BYTES).astype(np.int64)
     return {
         "sizes": np.tile(sizes, times.chunks),

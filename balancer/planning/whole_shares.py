@@ -58,6 +58,8 @@ def _solve(problem: Problem, settings: PlanSettings) -> solvers.PartitionResult:
     if not problem.cost.additive:
         return _solve_padded(problem, method, time_budget)
     keywords, constant = constraints.solver_keywords(problem.batch.lengths), _equal_constant(problem)
+    # A part that all ranks have alike hides differences: relative gaps of what is left are larger, and searches go
+    # on.
     costs = problem.costs - constant if constant else problem.costs
     if problem.prompts is not None:
         keywords["prefix_costs"] = problem.prompts
@@ -146,7 +148,7 @@ def _under_cap(
     if even.lower_bound > cap:
         raise solvers.InfeasibleError(
             f"{{max_tokens_per_rank}} = {cap} cannot be kept: some rank gets at least {even.lower_bound} tokens "
-            f"(bound '{even.bound_name}'), and {even.makespan} would do"
+            f"(bound '{even.bound_name}'), and {even.makespan} is enough"
         )
     if even.makespan > cap:
         raise solvers.SolverError(

@@ -72,6 +72,7 @@ class Prompts(NamedTuple):
         """Place each rank's samples slot by slot, in each by the first of their prompt, then by number."""
         first, n = np.unique(self.keys, return_index=True)[1][self.keys], len(self.keys)
         slot = np.zeros(n, dtype=np.int32) if slot_of_sample is None else slot_of_sample
+        # By the first sample of a prompt, and not by its number: keys say nothing of order.
         turn = np.lexsort((np.arange(n), first, slot, rank_of_sample))
         position = np.empty(n, dtype=np.int64)
         position[turn] = np.arange(n) - np.searchsorted(rank_of_sample[turn], rank_of_sample[turn])
@@ -287,6 +288,7 @@ class Constraints:
         TypeError, ValueError
             Naming the argument, the value and the rule.
         """
+        # Compared by identity: arrays have no single truth value.
         asked = {name: value for name, value in given.items() if value is not CONSTRAINTS[name].unset}
         if not asked:
             return NONE
@@ -318,6 +320,7 @@ class Constraints:
 
     def on_shares(self, sample: NDArray[np.int64], degree: NDArray[np.integer]) -> "Constraints":
         """Return those on shares, given of each its sample and how many ranks have one: each has its part of a cap."""
+        # Rounded up: ranks' parts together are no less than the whole.
         caps = tuple(cap._replace(amounts=-(-cap.amounts[sample] // degree)) for cap in self.caps)
         return replace(self, keep_together=None, caps=caps)
 

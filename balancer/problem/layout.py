@@ -189,6 +189,8 @@ class StepLayout:
                 raise ArgumentError(
                     f"{where}.dp", f"be a multiple of {llm.dp}, the replicas of {self.llm_name!r}", layout.dp
                 )
+            # Encoders that are stages share their stages' GPUs: what differs between them is only how each splits a
+            # device.
             if (layout.pp, layout.num_gpus) != (first.pp, first.num_gpus):
                 rule = f"be as for the first {kind}, whose stages it shares: pp {first.pp} on {first.num_gpus} GPUs"
                 raise ArgumentError(where, rule, f"pp {layout.pp} on {layout.num_gpus}")
@@ -198,6 +200,7 @@ class StepLayout:
         if layout.num_gpus != llm.num_gpus:
             rule = f"be on the {llm.num_gpus} GPUs of {self.llm_name!r} with mode {self.mode!r}"
             raise ArgumentError(where, rule, f"{layout.num_gpus} GPUs")
+        # A task runs on one device of the pipeline, so that the encoder's replicas have to tile it.
         if self.mode == "multiplexed" and llm.device_gpus % layout.device_gpus:
             rule = f"have tp * cp * sp that divide the {llm.device_gpus} GPUs of a device of {self.llm_name!r}"
             raise ArgumentError(where, rule, layout.device_gpus)
@@ -372,6 +375,7 @@ def upstream(names: Sequence[str], generators: Collection[str], name: str) -> tu
 
 def _refuse_others(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
     for name in given:
+        # Named apart from unknown keys, as it is what many layouts have, and no slip of the pen.
         if name in _EXPERTS:
             raise UsageError(
                 "{where}: expert parallelism ({name}) is not planned: which expert a token goes to is in no log of "

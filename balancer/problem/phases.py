@@ -112,6 +112,7 @@ class Phase:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or set(self.name) & set(":="):
             raise ValueError(f"a phase needs a name without ':' and '=', got {self.name!r}")
+        # Read at once: a text that says no cost is refused where the phase is made, and not in every step.
         object.__setattr__(self, "cost", parse_cost(self.cost))
         if not isinstance(self.items, str) or not self.items.strip():
             raise ValueError(f"phase {self.name!r}: items must name columns, got {self.items!r}")
@@ -240,6 +241,7 @@ class PhaseItems(Record):
     def constraints(self, num_ranks: int, least: int = 0) -> Constraints:
         """Return what the plan of these items must keep to; every rank gets at least `least` of them."""
         phase, mask = self.phase, None
+        # The usual case, asked at every step: no constraint is read or checked.
         if not least and phase.is_free:
             return NONE
         if self.allowed_ranks is not None:
@@ -353,6 +355,7 @@ def resolve_phases(
 
 def check_volumes(phase: Phase, name: str, size: int, *lengths: NDArray[np.int64]) -> None:
     """Refuse bytes whose sums would wrap around; in floats, which do not, and with room for their rounding."""
+    # Outputs are often the very array of lengths: its largest is looked for once.
     distinct = {id(array): array for array in lengths}.values()
     if len(lengths) * max(int(array.max(initial=0)) * len(array) for array in distinct) * size < 2**62:
         return
@@ -360,6 +363,7 @@ def check_volumes(phase: Phase, name: str, size: int, *lengths: NDArray[np.int64
         phase.name == SINGLE_PHASE and size == 1
     ):  # nobody spoke of bytes: what it costs is refused, and names the sample
         return
+    # The product above is a quick bound, which long logs may exceed; only then are sums formed.
     total = sum(float(array.sum(dtype=np.float64)) for array in lengths) * size
     if total > 2.0**62:
         raise ValueError(f"phase {phase.name!r}: {name} = {size} makes about {total:.3g} bytes in all; must be < 2**62")
@@ -452,6 +456,8 @@ class _Batch:
             lengths = self._numbers(expression)
             if whole:
                 return Ragged(lengths, one_each(len(lengths)))
+            # Whole numbers as columns: one item a sample, and none of length 0, unless its like says that there is
+            # one.
             there = lengths > 0
             if like is not None and bool((like.counts <= 1).all()):
                 there = like.counts == 1
@@ -528,6 +534,7 @@ def default_own(lengths: NDArray[np.int64], feeders: Sequence[PhaseItems]) -> Ra
     for feeder in feeders:
         fed = np.zeros(len(lengths), dtype=np.int64)
         np.add.at(fed, feeder.sample_of_item, feeder.outputs)
+        # Never below 0: a sample may be shorter than what it is fed, where outputs are not part of its length.
         rest = rest - np.minimum(rest, fed)
     return _pieces(rest)
 

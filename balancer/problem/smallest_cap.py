@@ -1,4 +1,4 @@
-"""The smallest cap that would do in place of one that was too small, told with the error."""
+"""The smallest cap that is enough, when one was too small; it is named in the error."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ def least_cap(amounts: NDArray[np.int64], num_bins: int) -> int:
 def needed(
     name: str, amounts: NDArray[np.int64], num_bins: int, cap: int, padded: bool = False, **keywords: Any
 ) -> str:
-    """Say which cap would do in place of one that is proven, or seems, too small.
+    """Say which cap is enough when one is proven, or seems, too small.
 
     Returns a remedy, as errors take them; empty where the other constraints alone cannot be kept, as far as is known.
     These are the keywords, as :func:`solvers.partition` takes them. `name` is the cap's, as a template: in braces where
@@ -45,7 +45,7 @@ def needed(
     if enough <= cap:
         return ""
     does = "which" if least >= enough else f"and {enough}"
-    return f"for this batch {name} must be at least {min(max(least, cap + 1), enough)}, {does} does"
+    return f"for this batch {name} must be at least {min(max(least, cap + 1), enough)}, {does} is enough"
 
 
 def with_smallest_cap(

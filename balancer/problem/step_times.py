@@ -17,10 +17,14 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Shares = Mapping[str, tuple[Ints, Ints]]
-PER_SECOND = 10**10  # units in which schedules count time
-UNIT_BYTES = 1024  # and what is held
-_MOST = 2.0**62  # units
-_TASK_SHARE = 0.02  # of the room beside the states that an encoder's task may hold
+# Units in which schedules count time, tenths of nanoseconds: no op is so short that rounding shows.
+PER_SECOND = 10**10
+# And what is held: bytes would take ten bits more of every sum.
+UNIT_BYTES = 1024
+# Units that fit int64, with room for a sum.
+_MOST = 2.0**62
+# Of the room beside the states, that an encoder's task may hold: fifty are in flight then, and gaps are filled evenly.
+_TASK_SHARE = 0.02
 
 
 def in_units(seconds: Floats) -> Ints:
@@ -64,6 +68,7 @@ class StepItems:
             each = forwards[name]
             lengths[name], sample[name] = given.astype(np.float64), owner
             if piece := pieces.get(name):
+                # Items that are cut into pieces cost so much for every element: a piece does not see the next.
                 flops[name] = lengths[name] * (each.exact(piece) / piece)
             else:
                 flops[name] = np.where(lengths[name] > 0, each(lengths[name]), 0.0)
@@ -71,6 +76,7 @@ class StepItems:
                 [np.bincount(sample[name], values, samples) for values in (flops[name], lengths[name])]
             )
         total = {name: (float(both[0].sum()), float(both[1].sum())) for name, both in of_sample.items()}
+        # Bounds need the largest sample of each phase, and nothing else of single samples.
         largest = [int(np.argmax(both[0])) for both in of_sample.values() if samples]
         return cls(flops, lengths, sample, of_sample, total, np.unique(np.array(largest, dtype=np.int64)), samples)
 
@@ -120,6 +126,7 @@ class GapTasks(NamedTuple):
         """Which part each is of its sample's work in all encoders, or in all generators, and of how many, all alike."""
         kind = 2 * self.sample + self.late
         parts = np.bincount(kind)
+        # Tasks of encoders are numbered before those of generators.
         early = np.where(self.late, parts[kind - self.late], 0)
         return (self.number - early).astype(np.int64), parts[kind].astype(np.int64)
 
@@ -199,6 +206,7 @@ class StepTimes:
             parts = np.maximum(1, step.lengths[name] // (self.pieces.get(name) or np.inf))
             pieces += np.bincount(step.sample[name], parts * (step.lengths[name] > 0), step.num_samples)
         totals = [self.rates[name].seconds(*step.total[name]) for name in self.piped]  # type: ignore[arg-type]
+        # What an op of the pipeline takes in the mean: a task that is longer than one would hold its device up.
         op = float(np.array(totals).sum()) / (self.replicas * self.slots * len(self.parts[0]))
         wanted = np.ceil(np.maximum(forward / max(op, 1e-9), size / (_TASK_SHARE * max(min(self.room), 1.0))))
         count = np.where(forward > 0, np.clip(wanted, 1, np.maximum(1, pieces)), 0).astype(np.int64)

@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from balancer._version import __version__
 from balancer.io._atomic import write_whole
+from balancer.problem.phases import SINGLE_PHASE
 from balancer.report.charts import DARK, LIGHT, svg_of
 from balancer.report.text import printable
 
@@ -33,8 +34,11 @@ def html(words: str, *values: object) -> Markup:
 
 
 def named(name: str, longest: int = LONGEST_NAME) -> Markup:
-    """Return a name that a user chose as HTML text whose direction (left or right) does not affect its neighbours."""
-    return html("<bdi>{}</bdi>", _cut(name, longest))
+    """Return a name that a user chose as HTML text whose direction (left or right) does not affect its neighbours.
+
+    Of a phase that nobody named it is "all samples".
+    """
+    return html("<bdi>{}</bdi>", "all samples" if name == SINGLE_PHASE else _cut(name, longest))
 
 
 def _cut(name: str, longest: int = LONGEST_NAME) -> str:

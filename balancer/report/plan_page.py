@@ -17,7 +17,7 @@ from balancer.report.page_data import BINS_AN_OCTAVE, PageData, PhaseData, RankL
 from balancer.report.remarks import to_train, warnings_of
 from balancer.report.summary import PhaseSummary, RunSummary, as_range, waiting
 from balancer.report.table import as_bytes, as_percent, as_ratios, before_slots, how_many, left_out, why_not_relocated
-from balancer.report.text import counted, printable
+from balancer.report.text import counted, of_phase, printable
 
 __all__ = ["pipeline_section", "plan_page", "plot_loads"]
 
@@ -80,8 +80,8 @@ def _lead(summary: RunSummary, data: PageData) -> str:
     if saved < 0.0005:
         return f"{assumed} saves no time: {who} wait {left} of theirs, as before ({proof})."
     return html(
-        '{} makes a step take <strong>{} less time</strong>: {} wait <span class="after">{}</span> of theirs in place '
-        'of <span class="before">{}</span> ({}).', assumed, as_percent(saved), who, left, waited, proof,
+        '{} makes a step take <strong>{} less time</strong>: {} wait <span class="after">{}</span> of theirs '
+        'instead of <span class="before">{}</span> ({}).', assumed, as_percent(saved), who, left, waited, proof,
     )  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def _lead_of_phases(phases: dict[str, PhaseSummary]) -> str:
     most = sorted(phases.items(), key=lambda found: found[1].ratio_after / found[1].ratio_before)[:_MOST_IN_LEAD]
     shares = [(named(name, 40), waiting(phase.ratio_after), waiting(phase.ratio_before)) for name, phase in most]
     each = html(", ").join(
-        html('in {} <span class="after">{}</span> in place of <span class="before">{}</span>', name,
+        html('in {} <span class="after">{}</span> instead of <span class="before">{}</span>', name,
              as_percent(after), as_percent(before))
         for name, after, before in shares
     )  # fmt: skip
@@ -242,7 +242,7 @@ def _chart_of_pair(key: str, name: str, pair: Iterable[partial[None]], both: Seq
     before, after = both
     rank = before.ranks_a_bar * np.arange(len(before.loads)) + 1
     numbers = numbers_of({"from rank": rank.tolist(), "before": before.loads.tolist(), "after": after.loads.tolist()})
-    says = f"{what} over the mean: the busiest {before.loads[0]:.2f} before, {after.loads[0]:.2f} after; phase {name}"
+    says = of_phase(name, f"{what} over the mean: the busiest {before.loads[0]:.2f} before, {after.loads[0]:.2f} after")
     width = 4.6 if caption else 6.0
     return Chart(key, says, panels, numbers, named(name) if caption else "", height=2.6, width=width)
 
@@ -309,7 +309,7 @@ def _by_step(key: str, name: str, phase: PhaseData) -> Chart:
     means = {title: mean_steps(values) for title, values in ratios.items()}
     columns = {"from step": means["after"][0].tolist(), **{title: mean.tolist() for title, (*_, mean) in means.items()}}
     worst = [float(ratios[when].max()) for when in ("before", "after")]
-    says = f"Imbalance ratio of each step: at most {worst[0]:.2f} before, {worst[1]:.2f} after; phase {name}"
+    says = of_phase(name, f"Imbalance ratio of each step: at most {worst[0]:.2f} before, {worst[1]:.2f} after")
     draw = partial(charts.over_steps, lines=lines, ylabel="imbalance ratio")
     return Chart(key, says, draw, numbers_of(columns), named(name))
 
@@ -321,7 +321,7 @@ def _lengths(key: str, name: str, phase: PhaseData) -> Chart:
     counts, edges = phase.length_counts[bins[:-1]], 2.0 ** (bins / BINS_AN_OCTAVE)
     numbers = numbers_of({"length from": np.ceil(edges[:-1]).astype(int).tolist(), "items": counts.tolist()})
     note = f"Left out: {phase.zeros:,} of length 0" if phase.zeros else ""
-    says = f"Number of items by length, {int(counts.sum()):,} in all; phase {name}"
+    says = of_phase(name, f"Number of items by length, {int(counts.sum()):,} together")
     return Chart(key, says, partial(charts.histogram, counts=counts, edges=edges), numbers, named(name), note=note)
 
 

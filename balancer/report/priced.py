@@ -8,6 +8,7 @@ from balancer.cost import CostModel
 from balancer.errors import InputError
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import StepPlan
+from balancer.report.text import of_phase
 
 
 @dataclass(slots=True)
@@ -62,8 +63,11 @@ class PricedSteps:
     def lines(self) -> list[str]:
         """Say the same in words."""
         return [
-            f"{name}: ranks wait {found['waiting_priced']:.2%} of the time by {found['priced_by']}, and "
-            f"{found['waiting']:.2%} by {found['planned_by']}, which it was planned by"
+            of_phase(
+                name,
+                f"ranks wait {found['waiting_priced']:.2%} of the time by {found['priced_by']}, and "
+                f"{found['waiting']:.2%} by {found['planned_by']}, which it was planned by",
+            )
             for name, found in self.as_json().items()
         ]
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
+from balancer.problem.phases import SINGLE_PHASE
 from balancer.report.summary import RunSummary
-from balancer.report.text import counted
+from balancer.report.text import counted, of_phase
 
 
 def warnings_of(summary: RunSummary) -> Iterator[str]:
@@ -17,7 +18,7 @@ def warnings_of(summary: RunSummary) -> Iterator[str]:
     elif summary.short_steps:
         what = "The last step is" if summary.short_steps == 1 else f"{summary.short_steps:,} last steps of epochs are"
         each = ", ".join(
-            f"{name} {phase.ratio_before:.3f} before, {phase.ratio_after:.3f} after"
+            f"{name} {phase.ratio_before:.3f} before, {phase.ratio_after:.3f} after".removeprefix(f"{SINGLE_PHASE} ")
             for name, phase in summary.short.items()
             if not phase.follows
         )
@@ -27,7 +28,9 @@ def warnings_of(summary: RunSummary) -> Iterator[str]:
         )
     for name, phase in summary.phases.items():
         if not phase.worked_after:
-            yield f"{name}: all lengths are 0, so there is nothing to balance; are these the columns that you mean?"
+            yield of_phase(
+                name, "all lengths are 0, so there is nothing to balance; are these the columns that you mean?"
+            )
 
 
 def to_train(plan: str, shares: bool) -> Iterator[tuple[str, str]]:
@@ -36,7 +39,7 @@ def to_train(plan: str, shares: bool) -> Iterator[tuple[str, str]]:
         "from balancer.executor import PlannedBatchSampler",
         f"loader = DataLoader(dataset, batch_sampler=PlannedBatchSampler({plan!r}, rank))",
     )
-    yield "to train by it, in place of the loader's own sampler", "\n".join(lines)
+    yield "to train by it, instead of the loader's own sampler", "\n".join(lines)
     if shares:
         pieces = f"balancer.load_plan({plan!r}, step=0).pieces_on_rank(rank, slot=0)"
-        yield "ranks share samples; which elements of each are whose", pieces
+        yield "ranks share samples; the elements of each rank", pieces

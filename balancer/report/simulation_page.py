@@ -110,7 +110,7 @@ def _lead(found: Simulation) -> str:
         return f"By this prediction nothing is faster than {_plain(alike[0])}: {step} a step, at an MFU of {mfu}."
     return html(
         "By this prediction the same GPUs train <strong>{:.2f} times as fast</strong>: a step takes "
-        '<span class="after">{}</span> {}, in place of <span class="before">{}</span> {}.', faster, step, _plain(best),
+        '<span class="after">{}</span> {}, instead of <span class="before">{}</span> {}.', faster, step, _plain(best),
         as_seconds(first.seconds / first.steps), _plain(alike[0]),
     )  # fmt: skip
 
@@ -395,7 +395,7 @@ def _of_step(found: Simulation, assumed: Assumptions) -> Iterable[tuple[str, str
     yield (
         "exchanges",
         f"{as_percent(assumed.overlap)} hidden"
-        + ("" if assumed.bytes_given else "; 1 byte an element, for want of --bytes"),
+        + ("" if assumed.bytes_given else "; 1 byte an element, as there is no --bytes"),
     )
     yield "activations", "recomputed for the backward pass" if assumed.checkpointing else "kept"
     if words := cut.in_words():

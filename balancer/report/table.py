@@ -8,10 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from balancer.errors import on_a_line
+from balancer.problem.phases import SINGLE_PHASE
 from balancer.report.across import across_lines
 from balancer.report.remarks import warnings_of
 from balancer.report.summary import PhaseSummary, RunSummary, StreamSummary, as_range, waiting
-from balancer.report.text import counted
+from balancer.report.text import counted, of_phase
 
 NARROWEST = 76
 """Columns that the table needs; on a narrower terminal lines wrap, but no number is cut."""
@@ -36,14 +37,15 @@ def print_summary(
     """
     console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("phase", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    named = [*summary.phases] != [SINGLE_PHASE]
+    for header in ["phase"] * named + [""]:
+        table.add_column(header, no_wrap=True)
     for header in ("before", "after", "best possible"):
         table.add_column(header, justify="right", style="bold green" if header == "after" else "")
     ratios = as_ratios(ratio for phase in summary.phases.values() for ratio in _ratios(phase))
     for n, (name, phase) in enumerate(summary.phases.items()):
         for i, row in enumerate(_rows(phase, ratios[3 * n : 3 * n + 3])):
-            table.add_row(Text(name if i == 0 else ""), *row)
+            table.add_row(*[Text(name if i == 0 else "")] * named, *row)
         table.add_section()
     console.print(table)
     if summary.in_slots:
@@ -58,11 +60,11 @@ def print_summary(
         if phase.prompts:
             console.print(_what_prompts_do(name, phase), highlight=False, markup=False)
         if phase.groups:
-            console.print(f"{name}: {groups_of(phase)}\n", highlight=False)
+            console.print(f"{of_phase(name, groups_of(phase))}\n", highlight=False)
         if phase.loss_assumed:
-            console.print(f"{name}: {LOSS_ASSUMED}\n", highlight=False)
+            console.print(f"{of_phase(name, LOSS_ASSUMED)}\n", highlight=False)
         if phase.fell_back:
-            console.print(f"{name}: {why_not_relocated(phase)}\n", highlight=False, markup=False)
+            console.print(f"{of_phase(name, why_not_relocated(phase))}\n", highlight=False, markup=False)
     if summary.dropped:
         console.print(f"{left_out(summary)}\n", highlight=False, markup=False)
     for line in across_lines(summary.across) if summary.across else ():
@@ -82,9 +84,10 @@ def print_comparison(console: Console, summaries: Mapping[str, RunSummary], titl
     console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
     first = next(iter(summaries.values()))
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("imbalance ratio", no_wrap=True)
+    named = [*first.phases] != [SINGLE_PHASE]
+    table.add_column("imbalance ratio" if named else "", no_wrap=True)
     cut = any(phase.schedule is not None for phase in first.phases.values())
-    for header in (*first.phases, *["micro-batches"] * cut, "crosses nodes a step"):
+    for header in (*(first.phases if named else ["imbalance ratio"]), *["micro-batches"] * cut, "crosses nodes a step"):
         table.add_column(header, justify="right")
     bounds = {"best possible": summaries.get("orchestrated", first)}
     for name in ("sequence_groups", "context_shards"):
@@ -295,7 +298,8 @@ def _what_prompts_do(name: str, phase: PhaseSummary) -> str:
     kept = f"would take {whole:.2f} times as long" if whole > 1.0005 else "would take no longer: keep them together"
     copies = phase.prompt_copies / phase.prompts
     where = "on {:.2f} ranks" if phase.schedule is None else "in {:.2f} micro-batches"
-    return f"{name}: a prompt is computed {where.format(copies)} on average; samples of a prompt on one rank {kept}.\n"
+    said = f"a prompt is computed {where.format(copies)} on average; samples of a prompt on one rank {kept}.\n"
+    return of_phase(name, said)
 
 
 def _what_caps(name: str, phase: PhaseSummary) -> str:
@@ -303,9 +307,10 @@ def _what_caps(name: str, phase: PhaseSummary) -> str:
     worst = f"row {phase.cap_row:,} (from 0), length {phase.cap_length:,}, in step {phase.cap_step:,}"
     whole = phase.holder == "rank"
     mended = "no plan of whole samples mends that" if whole else "replicas of more ranks mend that"
-    return (
-        f"{name}: in {steps} one sample alone costs more than a {phase.holder}'s fair share; {mended}. "
-        f"The worst: {worst}; its {phase.holder} takes {phase.cap_ratio:.2f} times the mean.\n"
+    return of_phase(
+        name,
+        f"in {steps} one sample alone costs more than a {phase.holder}'s fair share; {mended}. "
+        f"The worst: {worst}; its {phase.holder} takes {phase.cap_ratio:.2f} times the mean.\n",
     )
 
 

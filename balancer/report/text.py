@@ -4,6 +4,8 @@ import html
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from balancer.problem.phases import SINGLE_PHASE
+
 _MOST = 2000
 
 
@@ -35,6 +37,17 @@ def of_costs(costs: Mapping[str, str]) -> str:
     if len(costs) == 1:
         return f"cost: {next(iter(by_cost), '')}"
     return "cost: " + ", ".join(f"{cost} ({', '.join(names)})" for cost, names in by_cost.items())
+
+
+def of_phase(name: str, sentence: str) -> str:
+    """Begin a sentence with the phase that it is of, if somebody named that.
+
+    Examples
+    --------
+    >>> of_phase("vision", "all lengths are 0"), of_phase("all", "all lengths are 0")
+    ('vision: all lengths are 0', 'All lengths are 0')
+    """
+    return f"{sentence[:1].upper()}{sentence[1:]}" if name == SINGLE_PHASE else f"{name}: {sentence}"
 
 
 def printable(text: str, most: int = _MOST) -> str:

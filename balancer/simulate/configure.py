@@ -26,13 +26,18 @@ REASONS = ("memory", "bound", "close", "scheduled", "partly", "left")
 faster; it was scheduled, so that tables may show it; so it was, but the budget ended before numbers of micro-batches
 with which it may be more than 3 % faster; or it ended before any."""
 
+# A layout that is no more than 3 % faster, by its bound, comes after all that may be faster by more.
 _CLOSE = 0.03
-_EACH_S = 0.02  # of a schedule's search, for each step
+# Seconds of a schedule's search, for each step: enough to tell layouts apart. The winner gets ten times as much.
+_EACH_S = 0.02
 LAST_S = 0.2
 """Seconds of work in the search for the winner, for each step."""
-_AGAIN = 0.01  # longer a layout is taken to be with every further number of micro-batches, so that many have a turn
-_FORMULA_SAMPLES = 4  # of a mean micro-batch
-_FIRST = 2  # of each mode that are scheduled before all others
+# By so much longer a layout is taken to be with every further number of micro-batches, so that many have a turn.
+_AGAIN = 0.01
+# Samples of a mean micro-batch, from which on DFLOP's formula, of means, says something.
+_FORMULA_SAMPLES = 4
+# Layouts of each mode that are scheduled before all others: bounds exclude most others by what these take.
+_FIRST = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,7 @@ class _Search:
         if case in self.priced:
             return self.priced[case]
         self.left_s -= _cost_s(case, _EACH_S)
+        # One is always scheduled, whatever the budget: there has to be an answer.
         if self.left_s < 0 and self.best_s < inf:
             return None
         found = self.priced[case] = price(case, _EACH_S)
@@ -192,6 +198,7 @@ class _Search:
         best: dict[str, Priced] = {}
         for each in sorted(found.values(), key=lambda each: (each.seconds, each.bytes)):
             best.setdefault(each.layout.mode, each)
+            # The table has what is fastest, and what is slower but holds less than all before.
             if not table or each.bytes < table[-1].bytes:
                 table.append(each)
         return Configuration(
@@ -203,6 +210,7 @@ class _Search:
         fitting: list[LayoutCase] = []
         least = inf
         for bound, i in numbers:
+            # Quick bounds ascend, and no estimate is below its bound.
             if len(fitting) >= _FIRST and bound >= least:
                 break
             fitting += self.cases_of(i)
@@ -346,6 +354,7 @@ def configure(
     search = _Search(given, list(stubs_of(given, modes)), as_budget(time_budget), tick)
     try:
         search.run()
+    # What was found until then is the answer.
     except KeyboardInterrupt:
         if search.best_s == inf:
             raise

@@ -19,7 +19,8 @@ from balancer.simulate.layout_times import PipelineTimes, gradient_seconds, rate
 from balancer.simulate.layouts import Stub
 
 Floats = NDArray[np.float64]
-_USABLE = 0.9  # of a GPU's memory; the rest is for buffers and fragments
+# Of a GPU's memory; the rest is for buffers and fragments.
+_USABLE = 0.9
 
 
 @dataclass(eq=False)
@@ -101,6 +102,7 @@ class LayoutCase:
     @cached_property
     def estimate_s(self) -> float:
         """What it may take: the bound, most of an even pipeline's ramps, and for few samples a slot, or little room."""
+        # An estimate orders the search and proves nothing: it may be off.
         ramps = (0.2 if self.layout.mode == "multiplexed" else 0.6) * (self.layout.num_stages - 1) / self.num_slots
         likely, room = self._likely_bytes, room_of(self.given)
         full = 0.1 * (likely > 0.8 * room) + 0.2 * (likely > room)

@@ -26,8 +26,10 @@ from solvers.errors import ArgumentError, UsageError
 WAITS = ("phase", "step")
 """When ranks wait for each other: after every phase, or once per step (as if phases exchanged nothing)."""
 
-_LONGEST_S = 1e30  # beyond it sums and products of seconds leave the range of numbers
-_ONE_WAY = (":in", ":own")  # raw inputs, which have no gradients
+# Beyond it sums and products of seconds leave the range of numbers.
+_LONGEST_S = 1e30
+# Raw inputs, which have no gradients.
+_ONE_WAY = (":in", ":own")
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +225,7 @@ def step_time(
         num_slots=plan.num_slots,
         pipeline=pipeline,
     )
+    # So written, as NaN is not less either.
     if not step.seconds <= _LONGEST_S:
         raise ValueError(
             f"a step would take {step.seconds:g} s; are peak FLOP/s, efficiency and bandwidths what they should be?"
@@ -355,6 +358,7 @@ def gathering(stream: Stream, mesh: Mesh, topology: Topology, cluster: Cluster) 
     total = mine.sum(axis=1, keepdims=True)
     latency = np.where(inside, cluster.intra_node_latency_s, cluster.inter_node_latency_s)[:, None]
     rate = np.where(inside, cluster.intra_node_bytes_per_s, cluster.inter_node_bytes_per_s)[:, None]
+    # A GPU sends its part to all others of its group, and gets theirs; links carry both ways at once.
     moved = np.maximum((tp - 1) * mine, total - mine)
     seconds[groups] = np.where(total > 0, (tp - 1) * latency + moved / rate, 0.0)
     volume = (tp - 1) * total[:, 0]
@@ -384,5 +388,6 @@ def exchange_seconds(stream: Stream, topology: Topology, cluster: Cluster) -> ND
         each = latency + volumes[among] / (bandwidth * cluster.gpus_per_rank)
         sends = np.bincount(sender[among], weights=each, minlength=num_ranks)
         receives = np.bincount(receiver[among], weights=each, minlength=num_ranks)
+        # Links inside nodes and between them are counted one after the other, as if a rank used one kind at a time.
         seconds += np.maximum(sends, receives)
     return seconds

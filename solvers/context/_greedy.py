@@ -15,12 +15,17 @@ from solvers.context._search import PASSES, Search, snapped
 
 Ints = NDArray[np.int64]
 
+# With one fifth 0.43 +- 0.24 points more cross nodes, with three fifths 0.35 +- 0.12 points less, at the same rows
+# received (benchmarks/constants.py).
 _OF_NODES = 2, 5
 """The share of the slack in work that nodes may use; the rest is left to the ranks inside."""
 
+# With parts twice as large, 0.15 +- 0.10 points more cross nodes.
 _FINE = 64, 128
 """Parts of a rank's tokens and of its work that units of the last passes are."""
 
+# docs/benchmarks/context_shards.md: without 4 the gap is 604 +- 31 ppm larger, without 32 436 +- 28. `_passes` ends at
+# the first layout that is even, so the repeats of 256 are for packs that are not.
 _OVER = 4, 32, 256, 256, 256
 """How dear work above caps is in the last passes, one after the other until no rank has any."""
 
@@ -34,7 +39,11 @@ def search(problem: Problem, caps: Ints, work: int) -> Iterator[Rows]:
         return
     mean = -(-problem.work // problem.num_ranks)
     fewest, most = problem.fewest * each, problem.most * each
+    # Nodes as ranks. It costs ranks 92 +- 26 ppm of what they receive, and what crosses nodes of eight falls several
+    # times.
     of_nodes = problem._replace(num_ranks=nodes, ranks_per_node=nodes, fewest=fewest, most=most)
+    # Nodes get more slack than their ranks' mean, and less than all of it: what they use up, no rank inside can use
+    # again.
     wide = mean * each + np.maximum(0, caps - mean) * each * _OF_NODES[0] // _OF_NODES[1]
     *_, on_nodes = _passes(Search(of_nodes, wide, nodes), rows, work // 2)
     inside = []
@@ -62,15 +71,19 @@ def _passes(search: Search, rows: Rows, work: int) -> Iterator[Rows]:
     for parts_tokens, parts_work, share in PASSES:
         threshold = search.share * weight // share
         slack = max(1, search.share // (4 * parts_tokens))
+        # Coarse units first: a document that is cut where it need not be travels between its ranks from then on.
+        # Tokens may differ a little until the last passes, as a unit seldom has a partner of exactly its size.
         rows = search.improve(rows, (parts_tokens, parts_work), threshold, slack, 1, work // (len(PASSES) + 1))
     rows = search.exact(rows)
     yield rows
+    # A low threshold from here on: these passes even out work, and change little else.
     threshold, work = search.share * weight // 256, work // (len(PASSES) + 1)
     for over in _OVER:
         rows = search.improve(rows, _FINE, threshold, 0, over, work)
         yield rows
         if search.is_even(rows):
             return
+        # Inside a node tokens stay exact: there the search over all ranks follows, which may loosen them.
         if search.ranks == search.problem.num_ranks:
             rows = loosened(search, rows, threshold, over, work)
             yield rows
@@ -80,6 +93,7 @@ def _passes(search: Search, rows: Rows, work: int) -> Iterator[Rows]:
 
 def loosened(search: Search, rows: Rows, threshold: int, over: int, work: int) -> Rows:
     """Let ranks differ in tokens again, then make them exact: odd lengths have few others to be exchanged for."""
+    # Without this step the gap is 186 +- 28 ppm larger (docs/benchmarks/context_shards.md).
     rows = search.improve(snapped(search.problem, rows), _FINE, threshold, search.share // 32, over, work)
     return search.exact(rows)
 
@@ -90,12 +104,15 @@ def place(search: Search, rows: Rows) -> Rows:
     of_rows = rows._replace(rank=np.arange(len(rows.rank)))
     document, start, stop, row = search.units(of_rows, PASSES[0][:2])
     work = parts_of(problem, document, start, stop).work
+    # In 2**-20 of a cap, so that masks of very different work compare.
     heavy = (work // np.maximum(1, search.caps >> 20)[:, None]).max(axis=0)  # of the mask whose cap it fills most
     full, g, share, size = 1 << 20, search.ranks, search.share, rows.stop - rows.start
     sums, first, last = (np.zeros(len(size), dtype=np.int64) for _ in range(3))
     np.add.at(sums, row, heavy)
     begins = np.flatnonzero(np.diff(row, prepend=-1))
     first[row[begins]], last[row[begins]] = begins, np.append(begins[1:], len(row)) - 1
+    # The shorter half of the rows stands for what fills ranks up at last: short documents have little work for a
+    # token.
     short = size <= np.sort(size)[len(size) // 2]
     light, of = int(sums[short].sum()), int(size[short].sum())  # work of tokens that fill up
 
@@ -108,12 +125,15 @@ def place(search: Search, rows: Rows) -> Rows:
         room = share - tokens - size[d]
         fits = (room >= 0) & (filled(loads + sums[d], room) <= full)
         if fits.any():
+            # Best fit by tokens: the fullest rank, so that others keep room for whole documents.
             r = int(np.argmax(np.where(fits, tokens, -1)))
             rank[first[d] : last[d] + 1] = r
             tokens[r] += size[d]
             loads[r] += sums[d]
             continue
         r = -1
+        # From the end: the last tokens of a document see all before them, so they are its heaviest, and harder to
+        # place.
         for u in range(int(last[d]), int(first[d]) - 1, -1):
             room = share - tokens - (stop[u] - start[u])
             left = full - filled(loads + heavy[u], room)

@@ -50,11 +50,13 @@ def measure(problem: Problem, rows: Rows) -> MeasuredLayout:
     for k in range(shape[0]):
         np.add.at(work[k], rows.rank, parts.work[k])
         fresh = _fresh(rows.rank, rows.document, parts, k)
+        # A rank's own keys need not travel; what it sees before them, and others have, must.
         own = rows.stop - rows.start
         np.add.at(received[k], rows.rank, parts.high[k] - fresh - own)
         np.add.at(sent[k], rows.rank, _seen(problem, rows, fresh, parts.high[k]) - own)
     crossing = 0
     if node < ranks:
+        # Ranks of a node as one: what one of them has received is there for all of them.
         on_nodes = as_rows(rows.rank // node, *rows[1:])
         seen = parts_of(problem, *on_nodes[1:])
         for k, weight in enumerate(problem.weights.tolist()):
@@ -84,6 +86,8 @@ def _seen(problem: Problem, rows: Rows, low: Ints, high: Ints) -> Ints:
 
     at = offset[rows.document]
     points = np.concatenate((at + rows.start, at + rows.stop))
+    # The number of seen intervals over each position, summed up to a point: each end adds its distance to it, begins
+    # plus, ends minus. So no position is looked at by itself.
     counted = up_to(at + low, points) - up_to(at + high, points)
     half = len(rows.rank)
     return np.asarray(counted[half:] - counted[:half])

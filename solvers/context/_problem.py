@@ -73,6 +73,7 @@ def as_problem(
         )  # fmt: skip
     if total >= MOST_TOKENS:
         raise ArgumentError("lengths", f"sum up to less than {MOST_TOKENS}", total)
+    # Rows received by all ranks in all layers: the largest sum there is.
     if total * ranks * int(found.weights.sum()) >= 2**60:
         raise UsageError("tokens of {lengths} times {num_ranks} times all layers of {masks} must be < 2**60")
     kinds, sizes, weights = (read_only(np.ascontiguousarray(each)) for each in found)
@@ -85,6 +86,7 @@ def caps_of(problem: Problem, eps: Fraction | float | str) -> Ints:
     if share > 1000:
         raise ArgumentError("eps", "be <= 1000", str(eps))
     ranks = problem.num_ranks
+    # In fractions: `eps` is a decimal that callers wrote, and a cap must not be one pair too low by rounding.
     return np.array([max(-(-int(s) // ranks), int((1 + share) * int(s) / ranks)) for s in problem.work], dtype=np.int64)
 
 

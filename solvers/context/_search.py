@@ -56,9 +56,11 @@ def _run_back(layout, n, random, rank, tokens):
 
     The first is -1 if there are none, and in one case of eight.
     """
+    # A move without return, so that ranks may come to differ in tokens as far as prices allow.
     if draw(random, 8) == 0:
         return -1, -1, 0
     s, looked = _any_unit(random, n), 0
+    # From a random unit on to the next of that rank: no list of each rank's units has to be kept up to date.
     while layout.rank[s] != rank and looked < n:
         s = s + 1 if s + 1 < n else 0
         looked += 1
@@ -80,6 +82,7 @@ def anneal(problem, layout, n, prices, threshold, random, work):
     mine, others, none = np.zeros(masks, np.int64), np.zeros(masks, np.int64), np.zeros(masks, np.int64)
     left = work
     while left > 0 and n > 1 and ranks > 1:
+        # A price that is counted, not timed: drawing and pricing the move; what is walked and made is added below.
         left -= 100
         i, j, b = _run_to_move(layout, n, random)
         a, d = layout.rank[i], layout.document[i]
@@ -118,6 +121,7 @@ def anneal(problem, layout, n, prices, threshold, random, work):
             if other != d:
                 give(problem, layout, i, j, b)
             give(problem, layout, s, e, a)
+        # The first half was made to price the second. Refused, it is taken back.
         elif other == d:
             give(problem, layout, i, j, a)
         left -= 40
@@ -145,9 +149,12 @@ def make_exact(problem, layout, n, prices):
             d = layout.document[i]
             first = i > 0 and layout.document[i - 1] == d and layout.rank[i - 1] == a
             last = i + 1 < n and layout.document[i + 1] == d and layout.rank[i + 1] == a
+            # Only at an end of the rank's run: a cut inside would leave it two ranges where it had one.
             for tail in range(2):
                 if (last if tail else first) or (tail and layout.stop[i] - layout.start[i] < 1):
                     continue
+                # To the emptiest rank, or to the one that has what stands beside it: there the run goes on, and no
+                # range is new.
                 for beside in range(2):
                     target, u = b, i + 1 if tail else i - 1
                     if beside:
@@ -173,6 +180,7 @@ def make_exact(problem, layout, n, prices):
                     cost += excess(prices, layout, a, size, moved, -1) - excess(prices, layout, a, 0, none, 1)
                     cost += excess(prices, layout, target, size, moved, 1)
                     cost -= excess(prices, layout, target, 0, none, 1)
+                    # For each token moved, in 64ths, as transfers differ in size.
                     cost = cost * 64 // size
                     if cost < best:
                         best, chosen, to, begin, end = cost, i, target, p, q
@@ -211,6 +219,7 @@ def cut(problem, spans, parts, per_rank, units):
                 q = (p // problem.block + 1) * problem.block
             if q > end or (end - q) * 2 < q - p:
                 q = end
+            # Counted on where there is no room: the caller makes some, and comes again.
             if n < units.shape[1]:
                 units[0, n], units[1, n], units[2, n], units[3, n] = d, p, q, spans[3, row]
             n += 1
@@ -218,6 +227,8 @@ def cut(problem, spans, parts, per_rank, units):
     return n
 
 
+# Rows *pass 1* and *pass 2* of benchmarks/ablation.py, context, leave one out each. A pass before them, with a
+# threshold four times as high, showed nothing there and went.
 PASSES = ((8, 8, 32), (16, 24, 64))
 """Passes: parts of a rank's tokens and of its work that units are, and the threshold, a share of a rank's tokens."""
 
@@ -246,6 +257,8 @@ class Search:
         # Where a document is much longer than a shard, its last tokens are worth far more than the mean
         steep = weight * max(1, int(problem.lengths.max()) // self.share)
         self.free = Prices(
+            # An eighth of the slack is kept back, so that exact tokens and cuts on the grid, which follow, do not
+            # break caps.
             caps - (caps - mean) // 8, np.maximum(1, problem.work // problem.tokens), problem.fewest, problem.most,
             4 * steep, 2 * weight, 0, 1 + weight * self.share // 256,
         )  # fmt: skip
@@ -263,6 +276,7 @@ class Search:
         spans = np.stack((rows.document, rows.start, rows.stop, rows.rank))
         spans = np.ascontiguousarray(spans[:, np.lexsort((rows.start, rows.document))])
         per_rank = np.append(self.share, self.caps)
+        # Room for most packs at once; longer ones are cut twice.
         found = np.zeros((4, 4096), dtype=np.int64)
         arguments = self.problem, spans, np.array(parts, dtype=np.int64), per_rank
         n = cut(*arguments, found)
@@ -275,6 +289,7 @@ class Search:
         """Cut rows into units, with room for the cuts that make tokens exact."""
         units = self.units(rows, parts)
         n = units.shape[1]
+        # A transfer cuts a unit at two places at most, and each makes one rank exact.
         room = np.zeros((4, n + 2 * self.ranks + 2), dtype=np.int64)
         room[:, :n] = units
         tokens = np.zeros(self.ranks, dtype=np.int64)

@@ -47,6 +47,7 @@ def neighbours(layout, n, i, j, rank):
     """Stop of the last part of a rank before unit i in its document, start of its first part behind j; -1: none."""
     d = layout.document[i]
     before = after = np.int64(-1)
+    # Within the document alone, and mostly a few steps: units of one document stand side by side.
     u = i - 1
     while u >= 0 and layout.document[u] == d:
         if layout.rank[u] == rank:
@@ -76,11 +77,14 @@ def keys_moved(problem, d, p, q, near_a, near_b):
         low, high = sees_from(kind, size, p), sees_to(kind, size, length, q - 1)
         seen_a = sees_to(kind, size, length, near_a[0] - 1) if near_a[0] >= 0 else 0
         seen_b = sees_to(kind, size, length, near_b[0] - 1) if near_b[0] >= 0 else 0
+        # Leaving a saves what lies between its last seen key and the run's; joining b adds the same there.
         change = max(low, seen_a) - max(low, seen_b)
         if near_a[1] >= 0:
+            # What follows on a loses a neighbour whose keys it saw too.
             first = sees_from(kind, size, near_a[1])
             change += max(first, high) - max(first, seen_a)
         if near_b[1] >= 0:
+            # And what follows on b gains one.
             first = sees_from(kind, size, near_b[1])
             change += max(first, seen_b) - max(first, high)
         more += problem.weights[k] * change
@@ -89,7 +93,7 @@ def keys_moved(problem, d, p, q, near_a, near_b):
 
 @helper
 def ranges_moved(p, q, near_a, near_b):
-    """Ranges more, so too."""
+    """How many ranges more ranks have, if the same positions move."""
     more = 1 if near_a[0] == p else 0
     more += 1 if near_a[1] == q else 0
     more -= 1 if near_b[0] == p else 0

@@ -34,6 +34,15 @@ class Limits(NamedTuple):
     caps: Ints
 
 
+class _Keys(NamedTuple):
+    """Keys of a document under a mask, whose sets of queries fall from key to key, or rise."""
+
+    mask: int
+    document: int
+    first: int
+    end: int
+
+
 @helper
 def _below(kind, size, length, p, q, v):
     """How many of queries p to q - 1 see v keys at most, and their work; these are the first of them."""
@@ -99,17 +108,18 @@ def _queries(problem, k, d, q):
 
 
 @helper
-def _lacking(problem, levels, limits, k, d, low, high, falls, j):
-    """How many of keys low to high - 1 need more than j ranks; their sets fall from key to key, or rise."""
-    first, last = low, high
+def _lacking(problem, levels, limits, keys, falls, j):
+    """How many of these keys need more than j ranks; their sets fall from key to key, or rise."""
+    first, last = keys.first, keys.end
+    # If a set suffices, so does every smaller one: so those that need more are the first of them, or the last.
     while first < last:
         middle = (first + last) // 2
-        p, q = _queries(problem, k, d, middle)
-        if _suffice(problem, levels, limits, k, d, p, q, j) == falls:
+        p, q = _queries(problem, keys.mask, keys.document, middle)
+        if _suffice(problem, levels, limits, keys.mask, keys.document, p, q, j) == falls:
             last = middle
         else:
             first = middle + 1
-    return first - low if falls else high - first
+    return first - keys.first if falls else keys.end - first
 
 
 @kernel
@@ -122,10 +132,12 @@ def keys_bound(problem, levels, limits, found):
             rising = max(0, length - size) if kind == WINDOW else 0
             for begin in range(0, length, step):
                 end = min(length, begin + step)
+                falling_keys, rising_keys = _Keys(k, d, begin + rising, end), _Keys(k, d, begin, begin + rising)
+                # A key that needs more than j ranks travels to the j-th at least: each j counts it once more.
                 for j in range(1, limits.ranks):
-                    more = _lacking(problem, levels, limits, k, d, begin + rising, end, True, j)
+                    more = _lacking(problem, levels, limits, falling_keys, True, j)
                     if rising > 0:
-                        more += _lacking(problem, levels, limits, k, d, begin, begin + rising, False, j)
+                        more += _lacking(problem, levels, limits, rising_keys, False, j)
                     found[0, k, d] += more
                     if more == 0:
                         break

@@ -71,6 +71,7 @@ def _given(problem: Problem, rows: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayL
     if len(rank) and (min(rank.min(), document.min()) < 0 or rank.max() >= problem.num_ranks):
         raise ArgumentError("rows", f"have ranks within 0..{problem.num_ranks - 1}", int(rank.max()))
     padding = len(problem.lengths) > documents
+    # Padding fills up each rank to its share, in the order of ranks: any other order computes and sends the same.
     if padding and not (document == documents).any():
         lacking = problem.tokens // problem.num_ranks - np.bincount(rank, stop - start, problem.num_ranks).astype(int)
         ends = np.cumsum(lacking)

@@ -14,7 +14,8 @@ from solvers.context._problem import Problem, parts_of
 
 Ints = NDArray[np.int64]
 
-_TILE = 128  # of queries, as in kernels
+# Queries of a tile: PyTorch's and MagiAttention's rules deal tiles of attention kernels, which have mostly 128.
+_TILE = 128
 
 
 def contiguous(problem: Problem) -> Rows:
@@ -69,6 +70,7 @@ def heap(problem: Problem) -> Rows:
     sizes = np.diff(edges).tolist()
     for t in np.argsort(-work, kind="stable").tolist():
         full = []
+        # The rule knows no rank that is full. Such ranks are put aside for this tile, and come back for shorter ones.
         while queue and room[queue[0][1]] < sizes[t]:
             full.append(heappop(queue))
         load, r = heappop(queue) if queue else full.pop(int(np.argmax([room[each[1]] for each in full])))
@@ -94,6 +96,7 @@ LAYOUTS: dict[str, Callable[[Problem], Rows]] = {
 def _tiles(problem: Problem) -> tuple[Ints, Ints]:
     """Cut the pack into tiles, the last of what is left, of fewer tokens where ranks have few; return their work."""
     share = problem.tokens // problem.num_ranks
+    # At least four tiles a rank, so that dealing can even out anything at all.
     tile = next((t for t in (_TILE, 64, 32, 16, 8, 4, 2) if share // t >= 4), 1)
     edges = np.append(np.arange(0, problem.tokens, tile), problem.tokens)
     rows = _of_pack(problem, edges, np.arange(len(edges) - 1))

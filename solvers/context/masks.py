@@ -19,8 +19,12 @@ FULL, WINDOW, CHUNK, PREFIX, BIDIRECTIONAL, PADDING = range(6)
 """Kinds of masks. Padding is a document that nobody computes: its queries have no work and see but themselves."""
 
 _KINDS = {"full": FULL, "window": WINDOW, "chunk": CHUNK, "prefix": PREFIX, "bidirectional": BIDIRECTIONAL}
+# Kinds whose names may end in a number.
 _SIZED = ("window", "chunk", "prefix")
+# Layers whose state runs along the sequence, or whose keys are chosen, by how their names begin: no interval of keys is
+# what a query of theirs sees.
 _STATE = ("mamba", "linear", "conv", "convolution", "compressed", "recurrent", "ssm", "delta", "rwkv", "topk")
+# Above every length (_problem.MOST_TOKENS), and a product of two sizes still fits int64.
 _LARGEST_SIZE = 2**31 - 1
 
 
@@ -97,6 +101,7 @@ def as_masks(masks: Mapping[str, int] | None, lengths: NDArray[np.int64], prefix
         if name == "prefix":
             sizes.append(_as_prefix(prefix, lengths))
         else:
+            # A prefix ends with its document; a window or a chunk may be longer than it, and then changes nothing.
             sizes.append(np.minimum(size, lengths) if kind == PREFIX else np.full(len(lengths), size))
         weights.append(int(layers))
     return Masks(np.array(kinds, dtype=np.int64), np.array(sizes, dtype=np.int64), np.array(weights, dtype=np.int64))

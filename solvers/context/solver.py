@@ -100,6 +100,7 @@ def context_shards(
     problem = as_problem(lengths, num_ranks, ranks_per_node, block, masks, prefix, token_slack, pad)
     caps, most_rows = caps_of(problem, eps), most_rows_held(problem, max_rows_held)
     rows, measured, method = _best(problem, caps, most_rows, work_units(budget))
+    # The bounds hold for the caps that the layout keeps, so both are reported together.
     caps = np.maximum(caps, measured.work.max(axis=1))
     levels = levels_of(problem)
     bound, name = travel_bound(problem, caps, levels)
@@ -123,6 +124,7 @@ def _best(problem: Problem, caps: Ints, most_rows: int, work: int) -> tuple[Rows
         tokens = np.zeros(problem.num_ranks, dtype=np.int64)
         np.add.at(tokens, rows.rank, rows.stop - rows.start)
         held = int((measured.received + tokens).max())
+        # In ppm of a cap, so that masks compare; then what crosses nodes, what travels, and the busiest rank.
         over = max(int(1_000_000 * (w - c) // max(1, c)) for w, c in zip(measured.work.max(axis=1), caps, strict=True))
         both = problem.weights @ np.maximum(measured.received, measured.sent)
         key = (max(0, held - most_rows), max(0, over), measured.crossing,

@@ -42,7 +42,7 @@ class ContextShardsResult(Proven):
     bound_crossing : int
         Proven: what crosses nodes at least where no rank has more work than `caps`.
     lower_bound : int
-        Proven: `total_received` at least, so too.
+        Proven: the least that `total_received` can be where no rank has more work than `caps`.
     bound_name : str
         ``"keys"``: a key is received by all ranks but one that its queries need; ``"cuts"``: a document longer than a
         shard is cut somewhere, which costs a window; or ``"keys + cuts"``.

@@ -146,6 +146,7 @@ def _counted(mask: _Mask, owners: list[Ints], ranks: int) -> tuple[Ints, Ints, I
             ends = np.zeros(len(owner) + 1, dtype=np.int64)
             np.add.at(ends, low[owner == r], 1)
             np.add.at(ends, high[owner == r], -1)
+            # Key by key: how many of the rank's queries see it, by where their intervals begin and end.
             needed = (np.cumsum(ends)[:-1] > 0) & (owner != r)
             received[r] += int(needed.sum())
             np.add.at(sent, owner[needed], 1)
@@ -192,6 +193,8 @@ class _Bound:
             p, q = seen_by(key)
             if q - p > j * most:
                 return False
+            # Ranks that see a key hold tokens besides its queries; of these the lightest are what they hold at the
+            # least.
             asked = max(0, max(j * least, tokens - (g - j) * most) - (q - p))
             for k, mask in enumerate(self.masks):
                 if mask.kind == "chunk" and (p // mask.size != (q - 1) // mask.size or self.masks[of].kind == "window"):
@@ -236,6 +239,7 @@ class _Bound:
         level = int(self.sorted[k][count - 1])
         below, equal = (int(np.searchsorted(own, level, side)) for side in ("left", "right"))
         others = int(np.searchsorted(self.sorted[k], level, "right")) - equal
+        # Positions of equal work are told apart: own ones come last, which makes the bound no larger than it may be.
         taken = max(below, min(equal, count - others))
         return taken, int(own[:below].sum()) + (taken - below) * level
 

@@ -12,7 +12,7 @@ from solvers.groups import read_only
 Ints = NDArray[np.int64]
 
 UNLIMITED = 2**62
-"""A limit that is none; sums of what it limits stay below."""
+"""Stands for no limit: sums of what is limited stay below it."""
 
 VOLUME, TOKENS, ITEMS = 0, 1, 2
 """Columns of weights and limits; those of further quantities come behind."""

@@ -23,8 +23,10 @@ Ints = NDArray[np.int64]
 _STRETCH = 96
 """Steps whose hosts are changed while all others are left alone. A fill of so many costs the same in any log."""
 
-_MOST_REFUSALS = 8  # after so many exchanges that broke a limit a host asks for no more
-_MOST_UNFIT = 32  # items looked at that may not go where an exchange would send them
+# After so many exchanges that broke a limit a host asks for no more.
+_MOST_REFUSALS = 8
+# Items looked at that may not go where an exchange would send them, which bounds what one exchange costs.
+_MOST_UNFIT = 32
 
 
 # Rows of `State.tops`: the tallest item of a step; the N-th tallest, the last that has a bin for itself; the next one,

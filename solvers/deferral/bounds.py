@@ -19,7 +19,8 @@ from solvers.groups import read_only
 
 Ints = NDArray[np.int64]
 
-_SAMPLED = 8192  # items of a pool that its prices are found from: any prices prove something
+# Items of a pool that its prices are found from: any prices prove something.
+_SAMPLED = 8192
 
 
 class Prices(NamedTuple):

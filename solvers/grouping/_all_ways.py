@@ -15,14 +15,16 @@ State = tuple[tuple[Group, ...], ...]  # groups of the slots that hold something
 
 
 def any_way(problem: SequenceProblem, num_slots: int) -> tuple[Solution | None, bool]:
-    """Return a solution of at most so many slots, if one was found; and whether that there is none is proven."""
+    """Return a solution of at most so many slots, if one was found; and whether it is proven that there is none."""
     n = len(problem.order)
+    # By size, the largest first: they have the fewest places, so that dead ends show early.
     rank = np.argsort(-problem.least[2], kind="stable")
     sizes = problem.sizes[:, rank].T.tolist()
     start: State = ()
     state, proven = first_way(start, n, partial(_ways, problem, sizes, num_slots), _key)
     if state is None:
         return None, proven
+    # Such a solution was not peeled: its `ways` say nothing, and no search that uses them follows.
     nothing = np.zeros((3, n), dtype=np.int64), np.zeros(n + 1, dtype=np.int64)
     found = Solution(*nothing, len(state), np.zeros((2, 1), dtype=np.int64))
     for k, slot in enumerate(state):
@@ -40,6 +42,7 @@ def _ways(problem: SequenceProblem, sizes: list[list[int]], num_slots: int, stat
         for g, (sums, items) in enumerate(slot):
             grown = tuple(a + b for a, b in zip(sums, alone, strict=True)), (*items, item)
             yield from _with(problem, state, k, (*slot[:g], grown, *slot[g + 1 :]))
+        # Only one new slot is offered, as empty ones are alike.
         yield from _with(problem, state, k, (*slot, (alone, (item,))))
     if len(state) < num_slots:
         yield from _with(problem, state, len(state), ((alone, (item,)),))

@@ -13,13 +13,25 @@ import numpy as np
 from solvers._jit import helper, kernel
 from solvers._loops import draw
 
+# Above every time and score: times are below 2**58 (types.MOST_RANK_TIME), scores at most 8 * 2**32.
 _NEVER = 2**62
-_FINE = 16  # bits of how much time or room is left, when groups are compared
-MANY_GROUPS = 64  # groups of a slot beyond which the first that fits is taken instead of the best
+# Bits of the time or room left, when groups are compared. A score then fits int64, and groups count as alike that
+# differ by less than one part in 65,536.
+_FINE = 16
+# Groups of a slot beyond which an item takes the first that fits, found in a tree: the walk of best fit over all open
+# groups would be most of the work there. The tuning of _search.py begins at the same number.
+MANY_GROUPS = 64
+# Tries of a height. `peel` begins within a quarter of the least height, and ten halvings of that are below the part in
+# 2,048 at which `_squeeze` ends anyway; the two more are for `resolve`, whose ceilings are wider.
 _HALVINGS = 12
-_PATIENCE = 64  # so often a search tries in vain for every item, before it ends
-_WEIGHTS = 4  # of time against room, in eighths, that are tried: 0 to 3
-_TRIED = 4  # slots that are solved anew together, at most
+# Tries in vain for every item, after which a search has ended by itself. It saves time where the optimum cannot be
+# proven, and costs nothing where budgets are short: they end first.
+_PATIENCE = 64
+# Weights of time against room, in eighths, that are drawn: 0 to 3, so that room counts more. The starts try 0 and 4;
+# see the row *weights of time* of benchmarks/ablation.py, sequence_groups.
+_WEIGHTS = 4
+# Slots that are solved anew together, at most: three, and an empty one (see `_pick`).
+_TRIED = 4
 
 
 @helper
@@ -32,8 +44,11 @@ def packs(counts, shape, ranks):
     short = ranks[0] % each
     intact = short > 0
     left = np.zeros(each + 1, dtype=np.int64)  # nodes by ranks that are free in them
+    # The last node may be shorter than all others. Its free ranks are counted like any node's, and `intact` remembers
+    # whether a group of several nodes may still end in it.
     left[short] = 1
     left[each] = ranks[0] // each
+    # Descending order: a small group finds room wherever a large one leaves some, not the other way round.
     for d in range(len(counts) - 1, -1, -1):
         degree = shape[0, d]
         whole, rest = degree // each, degree % each
@@ -52,6 +67,8 @@ def packs(counts, shape, ranks):
                 elif rest:
                     return False
                 continue
+            # Best fit: the node with the fewest free ranks that are enough, so that intact nodes stay for larger
+            # groups.
             free = degree
             while free <= each and left[free] == 0:
                 free += 1
@@ -69,10 +86,12 @@ packs_kernel = kernel(packs)
 def _degree_for(item, ceiling, floor, free, times, sizes, shape, ranks, counts):
     """Degree of a new group for an item: the least from `floor` on that holds it, else the next below; or -1."""
     num_degrees = len(counts)
+    # Upwards from `floor` first. Degrees below it are tried last, and only because few ranks are better than none.
     for turn in range(num_degrees):
         d = floor + turn if floor + turn < num_degrees else num_degrees - 1 - turn
         if shape[0, d] > free or sizes[d, item] > shape[1, d] or times[d, item] + shape[2, d] > ceiling:
             continue
+        # The ranks may be there in number and still lie scattered over nodes.
         counts[d] += 1
         if ranks[1] == 0 or packs(counts, shape, ranks):
             return d
@@ -83,6 +102,8 @@ def _degree_for(item, ceiling, floor, free, times, sizes, shape, ranks, counts):
 @helper
 def _first_fit(tree, base, leaves, time, size):
     """First leaf below which there is room for `time` and `size`; -1 if there is none."""
+    # An inner vertex knows the most time and the most room below it, but these may be of two groups. So the walk may
+    # have to come back up: to the next subtree to the right of where it failed.
     v = 1
     if tree[0, base + 1] < time or tree[1, base + 1] < size:
         return -1
@@ -129,6 +150,7 @@ def _choose_scanning(item, num_open, weight, clock, times, sizes, shape, groups)
         d = groups[0, g]
         time, room = groups[1, g] - times[d, item], groups[2, g] - sizes[d, item]
         if time >= 0 and room >= 0:
+            # Left of the time and of the room in the same units, so that one number compares both.
             score = weight * ((time >> clock[0]) * clock[1]) + (8 - weight) * ((room >> shape[4, d]) * shape[5, d])
             if score < least:
                 best, least = k, score
@@ -165,9 +187,11 @@ def _fill(pool, count, spare, ceiling, floor, weight, least, times, sizes, shape
     the work done.
     """
     num_degrees = len(times)
+    # Decided by the problem alone and not by this slot: the wrapper made room for one way or the other.
     many = ranks[0] // shape[0, 0] > MANY_GROUPS
     counts = np.zeros(num_degrees, dtype=np.int64)
     clock = scale(ceiling)
+    # The least size still offered: a group with less room than that is closed, which keeps best fit's walk short.
     smallest = np.int64(_NEVER)
     if many:
         for v in range(tree.shape[1]):
@@ -188,6 +212,7 @@ def _fill(pool, count, spare, ceiling, floor, weight, least, times, sizes, shape
             g = groups[3, spot] if spot >= 0 else -1
             work += num_open + 2
         if g < 0:
+            # No group takes the item. It may open one, as long as the slot has ranks for the smallest degree.
             d = np.int64(-1)
             if free >= shape[0, 0]:
                 d = _degree_for(item, ceiling, floor, free, times, sizes, shape, ranks, counts)
@@ -196,10 +221,12 @@ def _fill(pool, count, spare, ceiling, floor, weight, least, times, sizes, shape
                     place[0, j] = -1
                 break
             if d < 0:
+                # `spare` is 0 where all items have to be in: the first that stays out ends the try.
                 if k - inside >= spare:
                     break
                 continue
             g, spot = num_groups, num_open
+            # The overhead of a group is charged before its first item.
             groups[0, g], groups[1, g], groups[2, g], groups[3, spot] = d, ceiling - shape[2, d], shape[1, d], g
             if many:
                 tree[2, shape[3, d] + counts[d] - 1] = g
@@ -212,6 +239,7 @@ def _fill(pool, count, spare, ceiling, floor, weight, least, times, sizes, shape
         groups[2, g] -= sizes[d, item]
         place[0, k], place[1, k] = g, d
         inside += 1
+        # What time is left of the ceiling says how tall the group is.
         height = max(height, ceiling - groups[1, g])
         if many:
             base = shape[3, d]
@@ -228,6 +256,7 @@ def _squeeze(pool, count, ceiling, floor, weight, least, times, sizes, shape, ra
     area = np.int64(0)
     for k in range(count):
         area += least[0, pool[k]]
+    # Below the mean of the ranks nothing fits, so the halving begins there.
     low, height, work = area // ranks[0], np.int64(-1), np.int64(0)
     tall = ceiling
     for _ in range(_HALVINGS):
@@ -235,14 +264,17 @@ def _squeeze(pool, count, ceiling, floor, weight, least, times, sizes, shape, ra
             pool, count, np.int64(0), tall, floor, weight, least, times, sizes, shape, ranks, groups, tree, spare
         )
         work += more
+        # Success is kept at what the slot really takes, which may be less than what was allowed.
         if inside == count:
             height = reached
             for k in range(count):
                 place[0, k], place[1, k] = spare[0, k], spare[1, k]
+        # The ceiling itself is too low. Nothing below it can do either.
         elif height < 0:
             break
         else:
             low = tall
+        # One part in 2,048 is less than one item changes: further halving would buy nothing.
         if height - low <= height >> 11:
             break
         tall = (low + height) // 2
@@ -252,6 +284,7 @@ def _squeeze(pool, count, ceiling, floor, weight, least, times, sizes, shape, ra
 @helper
 def _full(item, density, times, sizes, shape):
     """Time of a group of the least degree that holds an item, full of items like it, times `density` / 64."""
+    # The longest item left is the hardest to combine. A group full of its like says what height uses its room.
     d = 0
     while sizes[d, item] > shape[1, d]:
         d += 1
@@ -280,22 +313,26 @@ def peel(kept, ways, weight, least, times, sizes, shape, ranks, groups, tree, wh
     place = np.empty((2, n), dtype=np.int64)
     spare = np.empty((2, n), dtype=np.int64)
     while left > 0:
+        # No slot ends before its longest item, nor before the mean of the ranks if it has to take everything.
         area, longest = np.int64(0), np.int64(0)
         for k in range(left):
             area += least[0, rest[k]]
             longest = max(longest, least[1, rest[k]])
         low = max(longest, area // ranks[0])
+        # A quarter above the least height: where more is needed, one more slot is mostly the better use of it.
         high = low + low // 4
         density, floor = ways[0, min(num_slots, ways.shape[1] - 1)], ways[1, min(num_slots, ways.shape[1] - 1)]
         tallest = _full(rest[0], density, times, sizes, shape)
         work += left
         height = np.int64(-1)
+        # Everything may fit this slot. That is worth a try only if the slot is no taller than others are.
         if low <= tallest:
             height, more = _squeeze(
                 rest, left, high, floor, weight, least, times, sizes, shape, ranks, groups, tree, place, spare
             )
             work += more
         if height < 0:
+            # Else a slot that is filled to its height, and what stays out goes on to the next.
             ceiling = max(longest, min(tallest, high))
             _, height, more = _fill(
                 rest, left, left, ceiling, floor, weight, least, times, sizes, shape, ranks, groups, tree, place
@@ -331,6 +368,7 @@ def _value(heights, num_slots, rules):
 @helper
 def _pick(state, num_slots, most, chosen):
     """Draw the slots to be solved anew: two or three, of which the last may be an empty one. Returns how many."""
+    # Two slots mostly, three in one case of four: these have more ways, and take longer to put together.
     size = min(num_slots, 2 + (draw(state, 4) == 0))
     for j in range(size):
         chosen[j] = draw(state, num_slots)
@@ -341,6 +379,7 @@ def _pick(state, num_slots, most, chosen):
                 k = 0
             else:
                 k += 1
+    # An empty slot in one case of 16, so that the number of slots may grow where that pays.
     if (size < 2 or draw(state, 16) == 0) and num_slots < most:
         chosen[size] = num_slots
         return size + 1
@@ -351,15 +390,18 @@ def _pick(state, num_slots, most, chosen):
 def _offer(state, way, slot, pool, spots, count, where, order):
     """Choose which of the items left a slot is offered, and in which order; return how many these are.
 
-    ``spots[:count]`` are their places in the pool, ``order`` is filled with some of these. 0: all; 1: most of them; 2:
-    half of those that were elsewhere; 3: those that were here first.
+    ``spots[:count]`` are their places in the pool, ``order`` is filled with some of these. `way` 0: all; 1: most of
+    them; 2: the slot's own and half of the others; 3: the slot's own before all others.
     """
     offered = 0
+    # The ways differ in what they keep. Way 3 offers seven in eight of what the slot had before all else, and so
+    # repairs it; ways 1 and 2 leave some items to the slots that follow.
     chance = 1 + draw(state, 3)
     if way == 3:
         for k in range(count):
             if where[0, pool[spots[k]]] == slot and draw(state, 8):
                 order[offered] = spots[k]
+                # Marked by its sign, so that the second loop passes it over and puts it back.
                 spots[k] = -1 - spots[k]
                 offered += 1
     for k in range(count):
@@ -383,6 +425,7 @@ def _limits(chosen, size, num_slots, most, num_ranks, heights, rules, limits):
             before += heights[chosen[j]]
     for used in range(1, size + 1):
         after = num_slots - held + used
+        # One less than the slots cost now: whatever keeps to it is a gain.
         limits[used] = before + _charge(num_slots, rules) - _charge(after, rules) - 1
         if num_slots > most:  # at any price fewer slots, and none for more
             limits[used] = (_NEVER >> 2) // num_ranks if after < num_slots else -1
@@ -391,6 +434,7 @@ def _limits(chosen, size, num_slots, most, num_ranks, heights, rules, limits):
 @helper
 def _ceiling(state, height, surplus, most):
     """How tall a slot may become, from how tall it was; in 1024ths of it."""
+    # Drawn, and not computed: which heights go together is what the search has to find.
     if surplus > 0:  # one slot more than before
         share = 307 + draw(state, 820)
     elif surplus < 0 or draw(state, 64) == 0:  # fewer
@@ -424,6 +468,7 @@ def _rebuild(
 
     ``fresh``, int64[3, n], says where each goes, and ``built`` how tall the slots are. Also returns the work done.
     """
+    # Positions within the pool, not items: so that one array says of each where it goes.
     spots, order, offer = scratch[0], scratch[1], scratch[2]
     for k in range(count):
         spots[k], fresh[0, k] = k, -1
@@ -431,6 +476,7 @@ def _rebuild(
     way, weight, floor = draw(state, 4), draw(state, _WEIGHTS), draw(state, len(times))
     for j in range(size):
         last = j == size - 1
+        # What is left of the limit. With nothing left, the items that remain would need height that is not there.
         allowed = limits[min(size, j + 1)] - total
         if allowed < 0:
             return 0, work
@@ -440,6 +486,7 @@ def _rebuild(
         for k in range(offered):
             order[k] = spots[k] if last else order[k]
             offer[k] = pool[order[k]]
+        # The last slot has to take all that is left, and is made as low as that allows.
         if last:
             built[j], more = _squeeze(
                 offer, offered, allowed, floor, weight, least, times, sizes, shape, ranks, groups, tree, place, spare
@@ -457,8 +504,11 @@ def _rebuild(
                 fresh[0, order[k]], fresh[1, order[k]], fresh[2, order[k]] = j, place[0, k], place[1, k]
         left, area, volume = _keep(spots, left, fresh, j, pool, least)
         total += built[j]
+        # The slots used up to here hold everything: fewer than before, perhaps.
         if left == 0:
             return (j + 1 if total <= limits[j + 1] else 0), work
+        # By their sums alone, the items left may be too much for the slots left. Most tries end here, long before the
+        # last slot.
         room = (size - 1 - j) * ranks[0] * ranks[2]
         if area > (limits[min(size, j + 2)] - total) * ranks[0] or volume > room:
             return 0, work
@@ -488,6 +538,7 @@ def resolve(
     something; a solution of more gets fewer first. Ends when the budget does or a value of `goal` is reached.
     """
     n = times.shape[1]
+    # A generator of its own, with a seed that the caller counts up: the same plan on every rank.
     state = np.full(1, seed, dtype=np.int64)
     few = np.zeros((3, _TRIED + 1), dtype=np.int64)
     chosen, limits, built = few[0], few[1], few[2]
@@ -509,11 +560,13 @@ def resolve(
                 count += 1
         for j in range(size):
             local[chosen[j]] = -1
+        # Slots may be too many for what was asked. Then fewer come first, at any price.
         surplus = np.int64(-1) if num_slots > most else np.int64(chosen[size - 1] == num_slots)
         used, more = _rebuild(
             state, chosen, size, limits, surplus, least, times, sizes, shape, ranks, groups, tree, where, heights, pool,
             count, scratch, fresh, place, spare, built,
         )  # fmt: skip
+        # The pass over all items that makes the pool, a quarter of a unit for each.
         work += more + n // 4
         if used == 0:
             continue
@@ -523,6 +576,7 @@ def resolve(
         for j in range(used):
             num_slots = max(num_slots, chosen[j] + 1)
             heights[chosen[j]] = built[j]
+        # A slot that is left empty takes the number of the last one, so that slots stay 0, 1, 2, ...
         for j in range(used, size):
             if chosen[j] < num_slots:
                 _drop(chosen[j], num_slots, where, heights)

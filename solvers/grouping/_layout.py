@@ -34,6 +34,8 @@ def place_on_ranks(degrees: list[int], num_ranks: int, node: int) -> list[int] |
     free = [min(node, num_ranks - first) for first in range(0, num_ranks, node)]
     firsts: list[int] = []
     for degree in degrees:
+        # Best fit is right nearly always. All ways are tried only where there are ranks enough, and it found no
+        # place.
         at = next(_starts(degree, free, num_ranks, node), None)
         if at is None:
             return _by_all_ways(degrees, num_ranks, node) if sum(degrees) <= num_ranks else None
@@ -46,6 +48,7 @@ def _starts(degree: int, free: list[int], num_ranks: int, node: int) -> Iterator
     if degree <= node:
         yield from sorted((i for i, ranks in enumerate(free) if ranks >= degree), key=free.__getitem__)
         return
+    # A group of several nodes needs them whole, also the last one that it reaches into: its ranks are consecutive.
     intact = [ranks == min(node, num_ranks - i * node) for i, ranks in enumerate(free)]
     for i in range((num_ranks - degree) // node + 1):
         if all(intact[i : i + -(-degree // node)]):
@@ -89,15 +92,20 @@ def _widen(times: Ints, degree: Ints, problem: SequenceProblem) -> None:
     while widened and free > 0:
         widened = False
         now = times[degree, groups]
+        # The slowest group sets the slot's time, so it is asked first; and after every change anew, as another is
+        # slowest then.
         for g in np.argsort(-now, kind="stable").tolist():
             for d in range(int(degree[g]) + 1, len(degrees)):
                 more = int(degrees[d] - degrees[degree[g]])
                 if more > free:
                     break
+                # More ranks may be slower for short items, and -1 is a degree that does not hold the group.
                 if not 0 <= times[d, g] < now[g]:
                     continue
                 counts[degree[g]] -= 1
                 counts[d] += 1
+                # Taken back where the nodes have no place for the wider group: ranks may be enough in number and
+                # scattered.
                 if ranks[1] == 0 or packs_kernel(counts, problem.shape, ranks):
                     degree[g], free, widened = d, free - more, True
                     break
@@ -117,6 +125,7 @@ def lay_out(problem: SequenceProblem, found: Solution) -> Laid:
     for d in range(num_degrees):
         np.add.at(times[d], inverse, problem.times[d])
         np.add.at(volumes[d], inverse, problem.sizes[d])
+    # A group never gets fewer ranks than it needs for its sizes.
     times[volumes > problem.shape[1, :-1, None]] = -1
     heights = np.zeros(found.num_slots, dtype=np.int64)
     for k in range(found.num_slots):
@@ -126,10 +135,13 @@ def lay_out(problem: SequenceProblem, found: Solution) -> Laid:
         degree[here] = wide
         heights[k] = times[wide, here].max()
     place = np.empty(found.num_slots, dtype=np.int64)
+    # Slots are numbered anew after groups were widened, because heights have changed.
     place[np.argsort(-heights, kind="stable")] = np.arange(found.num_slots)
     slot = place[slot]
     ranks = problem.degrees[degree]
     group_times = times[degree, np.arange(len(degree))]
+    # Large groups first, as best fit asks for; of equal ones the slower, so that the order does not hang on the
+    # search.
     order = np.lexsort((-group_times, -ranks, slot))
     firsts = np.empty(len(order), dtype=np.int64)
     for here in np.split(order, np.flatnonzero(np.diff(slot[order])) + 1):
@@ -137,6 +149,7 @@ def lay_out(problem: SequenceProblem, found: Solution) -> Laid:
         if placed is None:
             raise RuntimeError("a slot was filled with groups that have no ranks")
         firsts[here] = placed
+    # The numbers that callers see follow the ranks.
     order = np.lexsort((firsts, slot))
     number = np.empty(len(order), dtype=np.int64)
     number[order] = np.arange(len(order))

@@ -13,6 +13,7 @@ from solvers.grouping.types import MOST_RANK_TIME
 from solvers.groups import read_only
 
 Ints = NDArray[np.int64]
+# Sums of sizes times ranks below it leave int64 room for one item more, whose room is compared after the sum.
 _MOST_SIZES = 2**60
 
 
@@ -96,16 +97,19 @@ class SequenceProblem:
         all_sizes = as_table("sizes", asked.sizes, len(all_degrees), all_times.shape[1])
         extra = _as_overheads(asked.group_overhead, len(all_degrees))
         cap = None if asked.cap is None else as_integer("cap", asked.cap, 1)
+        # Kernels take degrees ascending; callers give them in any order, with a row of `times` for each.
         usable = [d for d in np.argsort(all_degrees).tolist() if all_degrees[d] <= num_ranks]
         if not usable:
             raise ArgumentError("degrees", f"hold one that is <= {{num_ranks}} = {num_ranks}", all_degrees.tolist())
         chosen, table, volumes, extra = all_degrees[usable], all_times[usable], all_sizes[usable], extra[usable]
         _check_sums(table, volumes, extra, num_ranks, overhead)
         total = int(volumes.max(axis=0).sum())
+        # Where nothing caps sizes, the cap is all of them, so that kernels need no second case.
         cap = max(1, total) if cap is None else cap
         rooms = np.array([min(int(d) * cap, max(1, total)) for d in chosen], dtype=np.int64)
         fits = volumes <= rooms[:, None]
         _check_fits(fits, volumes, chosen, cap)
+        # Degrees that do not hold an item must not be its least.
         never = np.iinfo(np.int64).max
         least = np.stack([
             np.where(fits, table * chosen[:, None], never).min(axis=0, initial=never),
@@ -115,8 +119,13 @@ class SequenceProblem:
         order = np.lexsort((-least[2], -least[0]))
         shape = np.zeros((6, len(chosen) + 1), dtype=np.int64)
         shape[0, :-1], shape[1, :-1], shape[2, :-1] = chosen, rooms, extra
+        # Rooms differ by degree, and so do the units in which they are compared (see `scale`).
         shape[4:, :-1] = np.array([scale_kernel(room) for room in rooms]).T
+        # Twice as many vertices as leaves, a power of two, for as many groups of the degree as the ranks have room
+        # for.
         shape[3, 1:] = np.cumsum([2 << (num_ranks // int(d) - 1).bit_length() for d in chosen])
+        # Where each degree divides the next and the node, groups that are enough in ranks always find places, so that
+        # kernels need not look at nodes at all: ``ranks[1]`` is 0 then.
         binding = not all(node % d == 0 if d <= node else d % node == 0 for d in chosen.tolist()) or _unlike(chosen)
         ranks = np.array([num_ranks, node if binding and node < num_ranks else 0, min(cap, max(1, total))])
         table, volumes, least = (read_only(np.ascontiguousarray(a[:, order])) for a in (table, volumes, least))

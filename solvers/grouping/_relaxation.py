@@ -20,9 +20,13 @@ from solvers.grouping.types import SequenceBoundCertificate
 
 Ints = NDArray[np.int64]
 Whole = Literal["nothing", "slots", "groups"]
-_CUTS = 3  # items of more than 1/2, 1/3 and 1/4
+# Items of more than 1/2, 1/3 and 1/4. Each is two rows for each class and degree; SequenceBoundCertificate has as many.
+_CUTS = 3
+# Bits of a price. A float has 53, and the last of them are the simplex method's own error; fewer where times are so
+# large that a price times a time would leave int64.
 _MOST_BITS = 40
-_TOLERANCE = 1e-6  # of a mixed-integer program's rows and bound
+# HiGHS's own `mip_feasibility_tolerance`: by so much its rows may be broken, and its bound be too high.
+_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,6 +105,8 @@ class _Program:
 
 def _write(types: Types, edges: Ints) -> _Program:
     num_classes, num_degrees = len(edges) - 1, len(types.degrees)
+    # Scaled so that numbers of the program are about 1. The last class may be far taller than all others, as it
+    # reaches up to the makespan that is known.
     unit = float(max(1, edges[-2] if num_classes > 1 else edges[-1]))
     cell = np.arange(num_classes * num_degrees).reshape(num_classes, num_degrees)
     slots, heights = np.arange(num_classes), num_classes + np.arange(num_classes)
@@ -111,6 +117,7 @@ def _write(types: Types, edges: Ints) -> _Program:
     next_column = 2 * num_classes + 2 * cell.size
     for j in range(num_classes):
         low, top = edges[j] / unit, edges[j + 1] / unit
+        # Sums over the slots of a class: of heights, of the ranks that groups take, and of rank-time.
         rows.add(0, (heights[j], 1), (slots[j], -top))
         rows.add(0, (heights[j], -1), (slots[j], low))
         rows.add(0, (groups[j], types.degrees), (slots[j], -types.num_ranks))
@@ -129,11 +136,14 @@ def _write(types: Types, edges: Ints) -> _Program:
             own = types.extra[d] / unit
             time = rows.add(0, (here, types.times[d, inside] / unit), (groups[j, d], own), (spent[j, d], -1))
             room = rows.add(0, (here, types.sizes[d, inside] / float(types.rooms[d])), (groups[j, d], -1))
+            # A group holds at most q items of more than 1/(q + 1) of it. Fractions of items would pass without these
+            # rows.
             long_rows, large_rows = (
                 [rows.add(0, (number[marked], 1), (groups[j, d], -q)) for q, marked in enumerate(kind, 1)]
                 for kind in (long, large)
             )
             prices[j, d] = time, room, long_rows, large_rows
+    # An equation only where the number of slots was given: else more of them are allowed, and cost their overhead.
     rows.add(-types.least_slots, (slots, -1))
     if types.exact:
         rows.add(types.least_slots, (slots, 1))
@@ -168,7 +178,10 @@ def solve_relaxation(
             options={"time_limit": seconds},
         )
         if found.status != 0:
+            # No bound is better than one of a program that was not solved to its end.
             return 0.0, None, np.zeros(num_classes, dtype=bool)
+        # Only multipliers of inequalities are charged. Those of "each item somewhere" follow: the least charge of an
+        # item.
         prices = -found.ineqlin.marginals
         return found.fun * program.unit, as_certificate(types, edges, program, prices), found.x[:num_classes] > 1e-3
     integral = np.zeros(size)
@@ -209,6 +222,7 @@ def as_certificate(
 def proven(types: Types, certificate: SequenceBoundCertificate) -> int:
     """Return what the multipliers prove, in exact integers, of all solutions whose slots end by the last edge."""
     c, one = certificate, 1 << certificate.bits
+    # Python's integers (`object`): sums of prices times times may be larger than int64.
     worth = np.full(len(types.counts), -1, dtype=object)  # of an item at most
     left = one * types.overhead  # of what a slot costs, for each slot
     for j in range(len(c.edges) - 1):
@@ -226,9 +240,13 @@ def proven(types: Types, certificate: SequenceBoundCertificate) -> int:
             worth = np.where(may & ((worth < 0) | (charged < worth)), charged, worth)
             if not may.any():
                 continue  # no such group holds anything
+            # What a slot sells is linear in its height, and so is what it costs: one of both ends of a class is the
+            # worst.
             for height in ends:
+                # Rounded up, against the bound: a rank sells a fraction of what its group does.
                 all_sold = types.num_ranks * (sold + time * max(0, height - int(types.extra[d])))
                 left = min(left, one * (height + types.overhead) - -(-all_sold // degree))
+    # A slot that sells more than it costs would be opened without end, unless the number of slots is given.
     if (worth < 0).any() or (left < 0 and not types.exact):
         return 0
     return -(-(int((worth * types.counts).sum()) + left * types.least_slots) // one)

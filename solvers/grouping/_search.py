@@ -1,5 +1,11 @@
 """How a solution is found: peeled in many ways, the best of them improved by solving a few slots anew.
 
+*Peeling* fills one slot after another from all items that are left, the longest first. Three numbers say how. The
+*density* sets a slot's height: so many 64ths of the time of a group that is full of the longest item left. The *floor*
+is the least degree that a new group gets, by its row. The *weight* says how much time counts, against room, when an
+item chooses among groups. A solution's *value* is the sum of its slots' times, and `goal` is a value that is small
+enough.
+
 Everything is counted work. Where slots are few, what matters is which items share one, so the search spends itself on
 two or three slots at a time, whose items it puts together anew under targets, orders and rules drawn at random. Where
 slots have many groups and there is little work for each item, that comes too seldom: then most of the work goes into
@@ -15,14 +21,29 @@ from numpy.typing import NDArray
 from solvers.grouping._kernels import MANY_GROUPS, peel, resolve
 from solvers.grouping._problem import SequenceProblem
 
-_DENSITIES = (64, 56, 48, 40, 72, 32, 24, 96)  # 64ths
-_FINE_DENSITIES = (64, 56, 60, 52, 48, 62, 58, 54, 50, 72)  # where peeling is tuned
-_LITTLE = 40_000  # work for an item below which it is, if slots have many groups
-_TUNING = 3, 5  # of the work that is left then
-_PEELED = 3, 2  # what a step of peeling takes, if a step of solving anew takes 1
-_PEELING = 5  # a fifth of the work at most goes into starts
-_ROUNDS = ((4, 10), (2, 15), (1, 100))  # how many are improved, and each for how many hundredths of the work at most
-_SCALE = 3, 4  # a step of these loops takes longer than a work unit
+# In 64ths of a group that is full of the longest item. Row *densities* of benchmarks/ablation.py, sequence_groups:
+# with many groups, steps are 203 +- 88 ppm longer with 64 alone.
+_DENSITIES = (64, 56, 48, 40, 72, 32, 24, 96)
+# Where peeling is tuned (`tune`), starts lie closer together: so many groups even out what a density does to one.
+_FINE_DENSITIES = (64, 56, 60, 52, 48, 62, 58, 54, 50, 72)
+# Where slots have many groups, peeling is tuned if there is less work for an item than this. Measured when it came
+# in: 6.9 % over the closed form and not 9.9 with 8,192 items on 1,024 ranks in 0.2 s, 6.1 and not 7.9 with 20,480 on
+# 2,560. Any value from 20,000 to 80,000 does the same on the steps of benchmarks/constants.py.
+_LITTLE = 40_000
+# Of the work that is left then, this share; the rest solves slots anew. Two and four fifths do as well: -19 +- 30 and
+# -1 +- 19 ppm.
+_TUNING = 3, 5
+# Work units of a step of peeling and of one of solving anew stand in this proportion.
+_PEELED = 3, 2
+# A fifth of the work at most goes into starts. With a third, steps are 160 +- 73 ppm longer; with a tenth they are
+# 127 +- 65 ppm shorter (benchmarks/constants.py). Slots solved anew are worth more: 891 +- 38 ppm.
+_PEELING = 5
+# How many are improved, and each for how many hundredths of the work at most: the best alone gets what is left. The
+# row *several improved* is unsure, but steps of 64 items on 16 ranks are worse without all unsure rows at once.
+# Without the round of two, steps are 97 +- 90 ppm longer.
+_ROUNDS = ((4, 10), (2, 15), (1, 100))
+# A step of these loops takes longer than a work unit, which is one of the local search of partitions.
+_SCALE = 3, 4
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +67,8 @@ def _starts(num_degrees: int, in_node: int, fine: bool) -> Iterator[tuple[int, i
     """Densities, least degrees of new groups and weights of time for peeling: those that do well come first."""
     if fine:
         yield from ((density, 0, 0) for density in _FINE_DENSITIES)
+    # Degrees that are worth a try, each once: all, the last inside a node and those next to the smallest, the largest
+    # alone.
     floors = dict.fromkeys((0, min(2, in_node), min(1, in_node), in_node, num_degrees - 1))
     for weight in (0, 4):
         for density in _DENSITIES:
@@ -89,26 +112,33 @@ class _Search:
             start.num_slots, spent = peel(0, ways, weight, *self.given, start.where, start.heights)
             found.append(start)
             done += spent
+            # The first start is paid for by every budget: there has to be a solution.
             if done >= work:
                 break
         return sorted(found, key=self.rank), done
 
     def tune(self, found: Solution, work: int, goal: int) -> int:
         """Improve a peeled solution in place: peel two slots otherwise, and what follows them; return the work done."""
+        # A seed that follows from the solution, so that the same start is tuned the same way on every rank.
         draws = _draws(found.num_slots)
+        # One entry more than slots: it is the way of all further ones, if there come to be more.
         found.ways = np.repeat(found.ways[:, :1], found.num_slots + 1, axis=1)
         done, best = 0, self.rank(found)
         tried = Solution(found.where.copy(), found.heights.copy(), found.num_slots, found.ways)
         while done < work and best > (0, goal) and found.num_slots > 1:
             tried.where[:], tried.heights[:], tried.ways = found.where, found.heights, found.ways.copy()
+            # Two slots at once, as what one gives up another has to take.
             slots = [next(draws) % min(found.num_slots, found.ways.shape[1]) for _ in range(2)]
             for slot in slots:
                 density, floor = tried.ways[:, slot].tolist()
+                # A density changes by up to an eighth and by one more, or less, so that small ones do not stand
+                # still.
                 if next(draws) % 4:
                     density = max(4, density * (56 + next(draws) % 17) // 64 + next(draws) % 3 - 1)
                 else:
                     floor = next(draws) % len(self.problem.degrees)
                 tried.ways[:, slot] = density, floor
+            # Only the slots from the first changed one on are peeled again: those before it would come out the same.
             tried.num_slots, spent = peel(min(slots), tried.ways, 0, *self.given, tried.where, tried.heights)
             done += int(spent) * _PEELED[0] // _PEELED[1]
             if (rank := self.rank(tried)) < best:
@@ -147,6 +177,8 @@ def search(problem: SequenceProblem, goal: int, work: int) -> tuple[Solution, bo
     work = work * _SCALE[0] // _SCALE[1]
     state = _Search(problem, work)
     found, done = state.peel(work // _PEELING)
+    # Starts of different numbers of slots lead to different solutions: the best of each number comes before second
+    # ones.
     first = {each.num_slots: each for each in reversed(found)}  # the best of each number of slots
     alive = sorted(first.values(), key=state.rank)
     alive += [each for each in found if first[each.num_slots] is not each]

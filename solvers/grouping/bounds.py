@@ -26,6 +26,8 @@ def closed_form(problem: SequenceProblem) -> Bound:
         return Bound(problem.overhead * problem.rules.slots_for(0), "longest")
     ranks, longest = problem.num_ranks, int(problem.least[1].max())
     low = max(longest, -(-int(problem.least[0].sum()) // ranks))
+    # The area falls as S grows, for more degrees are quick enough. Where the first S is enough already, it is the
+    # bound; else it is below the slowest item at its slowest degree, where all degrees count.
     high = (
         low
         if ranks * low >= _area(problem, low)

@@ -1,7 +1,7 @@
 """Long and short: which items a few ranks share, one after another, before each runs the rest of its own.
 
 All groups of a degree run after those of larger degrees, and groups are aligned, so the ranks of a group reach it at
-the same time: a rank takes the sum of what the groups that it is in are given. Sharing costs rank-time, and evens out.
+the same time: a rank's time is the sum over the groups that it is in. Sharing costs rank-time, and evens ranks out.
 """
 
 import time
@@ -25,6 +25,7 @@ from solvers.partitioning import partition
 from solvers.types import Proven, status_of
 
 Ints = NDArray[np.int64]
+# What refutes a target, by the number that `_refuted` returns; 0: nothing does.
 _REASONS = ("", "longest", "area", "chain")
 _NONE = 1 << 62  # longer than anything takes: no way was found that keeps the caps
 _MOST_HELD = 2.0**62  # of all items
@@ -111,9 +112,12 @@ def _best_group(even, target, given, busy, d, i):
         load = loads[start]
         for r in range(start + 1, start + given.ranks[d]):
             load = max(load, loads[r])
+        # Best fit by time: the busiest group that still ends in time, so that emptier ones keep room for what fits
+        # nowhere else. Time is compared first, as rooms take longer.
         if load + table[d, i] > target or not (even or load > rated):
             continue
         filled = _filled(given, busy.held, d, i, start)
+        # 1024ths of what is used, turned around, so that the least full rates most and every rating is above -1.
         rating = 1100 - max(filled, _parts(load + table[d, i], target)) if even else load
         if filled >= 0 and rating > rated:
             best, rated = start, rating
@@ -122,12 +126,13 @@ def _best_group(even, target, given, busy, d, i):
 
 @helper
 def _place_by(even, target, given, floor, busy, chosen):
-    """Place items as `_place_under` does, in the group that is busiest, or if `even` in that which is least full."""
+    """Place items as `_place_under` does: each in the busiest group, or in the least full one if `even`."""
     loads, ranks = busy.loads, given.ranks
     loads[:] = 0
     busy.held[:] = 0
     for i in range(given.table.shape[1]):
         best = -1
+        # Few ranks first: a shared item takes more rank-time, so none is shared more widely than it has to be.
         for d in range(floor[i], len(ranks)):
             best = _best_group(even, target, given, busy, d, i)
             if best >= 0:
@@ -154,6 +159,8 @@ def _place_under(target, given, floor, busy, chosen):
     """
     most = _place_by(False, target, given, floor, busy, chosen)
     if most < 0 and len(given.caps) > 0:
+        # Only where something is capped, and only where the other way fails: filling groups one by one packs time
+        # better.
         most = _place_by(True, target, given, floor, busy, chosen)
     return most
 
@@ -199,6 +206,8 @@ def _share(given, least, work, chosen):
     floor, busy = np.zeros(n, dtype=np.int64), _make_busy(given)
     trial = Chosen(np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64))
     a_try = n * given.ranks[top] * len(given.ranks)
+    # What is always there: all items on all ranks. Where even that breaks a cap, nothing is known yet, and the search
+    # goes on until something is found.
     high, known = _on_all(given)
     chosen.level[:] = top
     chosen.first[:] = 0
@@ -270,10 +279,12 @@ def _share_enough(given, starts, enough, overhead, chosen, taken):
         mine = Sharing(given.table[:, here], given.shares[:, :, here], given.caps, given.ranks)
         placed = Chosen(chosen.level[here], chosen.first[here])
         placed.level[:] = 0
+        # Most groups end in time with all items whole: LPT is enough to see that, and it shares nothing.
         taken[g] = _fewest_busy(mine.table[0], busy.loads, placed.first)
         # Whole items end too late, or do not fit: share those that find no place.
         if taken[g] > enough or not _held_whole(mine, placed.first, busy.held):
             taken[g] = _place_under(enough - overhead, mine, floor, busy, placed)
+            # The overhead is of sharing at all, once.
             if taken[g] >= 0 and placed.level.max() > 0:
                 taken[g] += overhead
 
@@ -365,9 +376,9 @@ def long_short(
 
     Notes
     -----
-    Halves a target: items, longest first, go where they fit under it, on as few ranks as possible, so that those are
-    shared that are too long or find no place. Then one item after another has to be on more ranks, and stays there if
-    that ends sooner; and :func:`solvers.partition` has another look at those that are not shared.
+    Halves a target. Items, longest first, go where they fit under it, on as few ranks as possible: an item is shared if
+    it is too long for fewer ranks, or finds no place there. Then one item after another is put on more ranks, and stays
+    there if that ends sooner. Last, :func:`solvers.partition` divides the items anew that are not shared.
     O(n * group_size * D) a try.
 
     The bound is the least target that nothing refutes. If items are shared, all end by a target less the overhead. Each
@@ -446,12 +457,12 @@ def long_short_groups(
     Raises
     ------
     TypeError, ValueError
-        As :func:`long_short` does, or a group that is none.
+        As :func:`long_short` does, or a group out of range.
 
     Notes
     -----
-    A group ends by `enough` where it can with no item shared, or else with those shared, longest first, that find no
-    place. What is not so is found as :func:`long_short` finds it; an item is placed where there is time and room.
+    A group ends by `enough` with no item shared, if it can; else it shares the items that find no place, longest first.
+    All other groups are searched as :func:`long_short` searches. An item is placed where there is time and room.
 
     Examples
     --------
@@ -466,6 +477,7 @@ def long_short_groups(
     if len(group) != table.shape[1]:
         raise ArgumentError("group_of_item", f"have one entry for each of {table.shape[1]} items", len(group))
     held, limits = _as_shares(shares, caps, table.shape)
+    # Group by group, in each the longest first: the kernel walks every group as one slice.
     order = np.lexsort((-table[0], group))
     ordered, held = read_only(table[:, order]), read_only(held[:, :, order])
     starts = read_only(np.concatenate([[0], sizes.cumsum()]))
@@ -473,6 +485,7 @@ def long_short_groups(
     taken = np.zeros(num_groups, dtype=np.int64)
     given = Sharing(ordered, held, limits, ranks)
     _share_enough(given, starts, enough, extra, Chosen(level, first), taken)
+    # The few groups that could not end by `enough` decide the step, so that each gets a search of its own.
     for g in np.flatnonzero(taken < 0).tolist():
         mine = slice(starts[g], starts[g + 1])
         part = Sharing(read_only(ordered[:, mine]), read_only(held[:, :, mine]), limits, ranks)
@@ -550,6 +563,7 @@ def _prepare(
         d, i = (int(at) for at in np.argwhere(quick)[0])
         rule = f"take at least {{alone}}[{i}] / {chain[d]} = {single[i]} / {chain[d]} on {chain[d]} ranks"
         raise ArgumentError("shared", rule, int(rows[d, i]), i)
+    # On one rank there is nothing to share.
     rows, chain = (rows[:0], []) if size == 1 else (rows, chain)
     return np.vstack([single[None], rows]), read_only(np.array([1, *chain], dtype=np.int64)), overhead
 
@@ -561,11 +575,12 @@ def _bound(table: Ints, ranks: Ints, overhead: int) -> tuple[int, str, int]:
     if len(ranks) == 1:
         return *whole, whole[0]
     least, reason = _least_target(table, ranks)
+    # Sharing none is always allowed, so the bound is the lesser of the two.
     return *min(whole, (int(least) + overhead, _REASONS[reason])), whole[0]
 
 
 def _solved(given: Sharing, overhead: int, budget: float) -> tuple[int, str, int, Ints, Ints]:
-    """Return the bound, which it is, the makespan, and level and first rank of items, given longest first."""
+    """Return the bound, its name, the makespan, and level and first rank of each item; items come longest first."""
     bound, name, whole = _bound(given.table, given.ranks, overhead)
     if len(given.ranks) == 1 or not given.table.shape[1]:
         return bound, name, *_unshared(given, budget)
@@ -589,6 +604,8 @@ _Found = tuple[int, Ints, Ints]  # makespan; level and first rank of each item
 
 def _unshared(given: Sharing, budget: float) -> _Found:
     """Share none."""
+    # Searched partitions are worth 7 +- 2 ppm beside LPT (docs/benchmarks/searches.md): a quarter of the budget is
+    # enough.
     found = partition(given.table[0], int(given.ranks[-1]), time_budget=budget / 4)
     level, first = np.zeros(given.table.shape[1], dtype=np.int64), found.group_of_item.astype(np.int64)
     return (found.makespan if _keeps_caps(given, level, first) else _NONE), level, first

@@ -1,4 +1,4 @@
-"""More than the closed forms prove, for those who have seconds: a linear program, or the same with whole groups."""
+"""Bounds that prove more than the closed forms, given seconds: a linear program, or the same with whole groups."""
 
 import time
 from collections.abc import Iterator
@@ -15,10 +15,14 @@ from solvers.grouping.bounds import closed_form
 from solvers.grouping.solver import solve
 from solvers.grouping.types import SequenceBound
 
+# Seconds' worth of search for a makespan, where none is given: the default of `sequence_groups`.
 _BUDGET = 0.1
+# Classes of slots at first. A program grows with them, and only those in use are split later (`_finer`).
 _CLASSES = 8
+# Classes after which no more are split, so that a program still fits its share of the time.
 _MOST_CLASSES = 96
-_SHARE = 0.4  # of the time left, for one round
+# Of the time left, for one program, so that a finer one may still follow.
+_SHARE = 0.4
 
 
 def sequence_groups_lower_bound(
@@ -64,6 +68,7 @@ def sequence_groups_lower_bound(
     used = np.zeros(0, dtype=bool)
     for level in _levels(whole):
         left = deadline - time.perf_counter()
+        # A makespan that is reached leaves nothing to prove.
         if edges is None or best >= upper or left <= 0:
             break
         if level == "finer":
@@ -90,6 +95,8 @@ def first_edges(problem: SequenceProblem, upper: int) -> NDArray[np.int64]:
     slots = problem.fewest_slots
     top = max(1, upper - problem.overhead * slots)
     mean = int(problem.least[0].sum()) // (problem.num_ranks * slots)
+    # Most slots of good solutions are about as tall as the mean; classes lie close together there (by ratio), and one
+    # reaches from there to the top.
     high = min(top, max(3 * mean, int(problem.least[1].max()) * 5 // 4, 2))
     inner = np.geomspace(max(1, min(mean, high) // 4), high, _CLASSES).astype(np.int64)
     return np.unique(np.concatenate([[0], inner[inner < top], [top]]))

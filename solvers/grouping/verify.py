@@ -15,7 +15,7 @@ from solvers.grouping.types import SequenceBound, SequenceBoundCertificate, Sequ
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Given:
-    """What was asked, in Python's integers: rows are by degree, in ascending order, of those that the ranks allow."""
+    """What was asked, in Python's integers: a row for each degree that the ranks have room for, ascending."""
 
     times: list[list[int]]
     sizes: list[list[int]]

@@ -59,6 +59,7 @@ def check_prefix_schedule(
     require_value(result, sum(whole), 1)
     require(result.bound_name == "parts", f"unknown bound {result.bound_name!r:.40}")
     members = {key: [i for i in range(len(own)) if keys[i] == key] for key in dict.fromkeys(keys)}
+    # A prefix is copied into every micro-batch that its items need, by their tokens beside it: at least so many.
     copies = {key: bins_of([own_tokens[i] for i in mine], cap - once_tokens[mine[0]]) for key, mine in members.items()}
     bound = int(result.lower_bound)
     holds = bound == 0 or refuted(own, once, keys, num_ranks, False, bound - 1, copies)

@@ -38,6 +38,7 @@ class PackingProblem:
         """Check and sort. Raises TypeError, ValueError or InfeasibleError that name argument, item and rule."""
         cap = as_cap(cap)
         array, largest, total = as_costs(sizes, "sizes")
+        # Where nothing limits counts, a limit that none exceeds does, so that kernels need no second case.
         at_most = max(len(array), 1)
         if max_items is not None:
             at_most = min(at_most, as_count("max_items", max_items))

@@ -29,15 +29,20 @@ from numpy.typing import NDArray
 
 from solvers.bounds import Bound, best_bound
 
-_MOST_TALL_SLOTS = 64  # j beyond which no bound is tried: each is O(n)
-_ALLOWED = 2.0**-40  # for rounding: a quotient is off by far less
-_CLOSE_BITS = 20  # of a height
+# j beyond which no bound is tried: each is O(n), and every j is a bound by itself.
+_MOST_TALL_SLOTS = 64
+# For rounding: a float's quotient is off by a part in 2**53, so that no bound proves too much.
+_ALLOWED = 2.0**-40
+# Bits to which a height is found: a millionth of it, as plans count gaps in ppm.
+_CLOSE_BITS = 20
+# A cap from here on caps nothing, and sums with it could leave int64.
 _MOST_CAP = 2**61
 
 
 def least_micro_batches(tokens: NDArray[np.int64], cap: int) -> int:
     """Return a bound on the micro-batches for `tokens`, each at most `cap`: by volume, and by samples over half."""
     volume = -(-int(tokens.sum()) // cap) if cap else 0
+    # Compared without doubling, which could leave int64.
     return max(volume, int(np.count_nonzero(tokens > cap - tokens)))
 
 
@@ -76,6 +81,7 @@ def absorbed(
     For every price y >= 0 of a token, G(T) <= y * T + sum(max(0, c - y * t)); best is y = the density at which the
     densest samples fill T. Any y proves a bound, so y may come from floats; the bound is then summed in integers.
     """
+    # As many bits of a price as leave int64 room for the sum of all costs.
     shift = 61 - max(1, total.bit_length())
     with np.errstate(divide="ignore", invalid="ignore"):
         density = np.where(tokens > 0, costs / tokens, np.inf)
@@ -84,9 +90,11 @@ def absorbed(
     found = []
     for capacity in capacities:
         where = int(np.searchsorted(volume, min(capacity, int(volume[-1])), side="right"))
+        # All samples fit the capacity: it holds all cost there is.
         if shift < 0 or where >= len(order):
             found.append((total, 0))
             continue
+        # The density of the first sample that does not fit. Rounded down, it is another price, and as good a proof.
         price = int(float(density[order[where]]) * 2.0**shift)
         worth = (costs[order[:where]] << shift) - price * tokens[order[:where]]
         found.append((price * capacity + int(worth[worth > 0].sum()), shift))
@@ -143,6 +151,7 @@ def _room_bound(costs: NDArray[np.int64], tokens: NDArray[np.int64], num_bins: i
     least, spare = _least_density(costs, tokens), num_bins * cap - int(tokens.sum())
     if spare < 0 or least <= 0 or cap >= min(int(tokens.sum()), _MOST_CAP):
         return bound
+    # What lies beside a sample is known only from the height on at which a cap of the cheapest tokens fits.
     low = max(bound.value, math.ceil(least * cap))
     long = _taken(costs, tokens, low, cap, least) > tokens  # at greater heights fewer are
     costs, tokens = costs[long], tokens[long]
@@ -167,6 +176,8 @@ def pipeline_bound(
     best: Bound | None = None
     largest = int(costs[0]) if len(costs) else 0
     for k in slots:
+        # More slots make the pipeline longer, and none is shorter than the largest sample: from here on none is
+        # better.
         if best is not None and (k + stages - 1) * largest >= best.value:
             break
         bound = _room_bound(costs, tokens, num_ranks * k, cap, best_bound(costs, total, num_ranks * k))

@@ -212,6 +212,7 @@ def _with_room(samples: list[tuple[int, int]], bins: int, cap: int, height: int)
 
     Known where a cap of the cheapest tokens fits below a height, and then below all greater ones.
     """
+    # Fractions, not floats: the solver's bound allows for rounding, and this says whether that was enough.
     least = min((Fraction(cost, t) for cost, t in samples if t), default=Fraction(0))
     if not least or sum(t for _, t in samples) > bins * cap:
         return height
@@ -234,6 +235,7 @@ def _tall_slots(samples: list[tuple[int, int]], ranks: int, cap: int) -> int:
     total = sum(cost for cost, _ in samples)
     volume = list(itertools.accumulate(t for _, t in samples))
     halves = list(itertools.accumulate(int(2 * t > cap) for _, t in samples))
+    # Compared by products, which are exact; samples of no tokens are denser than all others, and stand apart.
     dense = sorted(samples, key=functools.cmp_to_key(_denser))
     dense = [s for s in samples if s[1] == 0] + [s for s in dense if s[1] > 0]
     dense_costs = [0, *itertools.accumulate(cost for cost, _ in dense)]
@@ -246,6 +248,7 @@ def _tall_slots(samples: list[tuple[int, int]], ranks: int, cap: int) -> int:
         most = Fraction(dense_costs[full])
         if full < len(dense):
             before = dense_volume[full - 1] if full else 0
+            # The first that does not fit goes in as a part: no choice of whole samples holds more (Dantzig 1957).
             most += Fraction(dense[full][0] * (j * ranks * cap - before), dense[full][1])
         best = max(best, tall + -((most - total) // ranks))
         where = min(bisect_right(volume, j * ranks * cap), bisect_right(halves, j * ranks))

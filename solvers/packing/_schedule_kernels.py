@@ -14,6 +14,7 @@ from solvers._exchange import Members, Window, best_exchange, exchange, items_of
 from solvers._jit import helper, kernel
 from solvers._loops import first_largest, first_smallest
 
+# Above every key, cost and room.
 _NEVER = 2**63 - 1
 _NONE = -1
 """Stands for a bin or a leaf where there is none."""
@@ -59,6 +60,7 @@ def fill_densest(samples, candidates, bins, height, cap, filling):
     No bin exceeds `height` in cost or `cap` in tokens. O(candidates * bins); bins with no room left are left out.
     """
     costs, tokens, loads, used = samples.costs, samples.tokens, filling.loads, filling.used
+    # A bin with less room than the least sample left takes nothing more, and is passed over from then on.
     smallest = np.int64(_NEVER)
     for item in candidates:
         if filling.bin_of_item[item] < 0:
@@ -146,6 +148,7 @@ def deal(samples, candidates, bins, measures, filling):
         filling.bin_of_item[item] = b
         filling.loads[b] += cost
         filling.used[b] += tokens
+        # Only the bin's own path to the root changes: O(log bins).
         v = len(tree.keys) // 2 + k
         tree.keys[v] = _key(filling.loads[b], filling.used[b], measures, k)
         tree.room[v] -= tokens
@@ -174,6 +177,8 @@ def _least_full(tree, tokens, cost, stack):
     while size:
         size -= 1
         v = stack[size]
+        # Three maxima of a subtree may be of three bins, so it may still hold none with all of them: then the search
+        # goes back.
         if room[v] < tokens or below[v] < cost or keys[v] > best_key:
             continue
         if keys[v] == best_key:  # only a lower leaf would be better
@@ -185,6 +190,7 @@ def _least_full(tree, tokens, cost, stack):
         if v >= leaves:
             best, best_key = v - leaves, keys[v]
             continue
+        # The emptier side first. What it finds rules out most of the other.
         first, second = 2 * v, 2 * v + 1
         if keys[second] < keys[first]:
             first, second = second, first
@@ -270,6 +276,7 @@ def _best_move(samples, bins, levels, g, least, limit):
     members, used, loads = bins.members, bins.used, bins.loads
     width, span, num_groups = levels.width, levels.span, len(loads)
     first, mean, work = g // span * span, bins.sums[g // span] // span, np.int64(0)
+    # A group gives what it has above the mean of its class, and no more: the class gains nothing below it.
     excess = loads[g] - mean
     result, none = loads[g], np.int64(_NONE)
     best = Move(none, none, none, none, np.int64(0))
@@ -286,6 +293,7 @@ def _best_move(samples, bins, levels, g, least, limit):
                 low = loads[g] - result + 1  # less would not be better than the best so far
                 if low > high:
                     continue
+                # A move empties a bin if it held nothing else, which rules may forbid; a swap never does.
                 may_move = may_grow(members, c) and (levels.may_empty or len(given) > 1)
                 window = Window(low, high, aim, aim, levels.cap - used[b], levels.cap - used[c])
                 d, i, j, steps = best_exchange(

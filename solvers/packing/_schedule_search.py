@@ -29,12 +29,25 @@ from solvers.partitioning.refine import refine
 
 Layout = NDArray[np.int32]  # the bin of each position
 
-_RESOLUTION = 20  # how full a bin is, is counted in 2**-20 of what it is to hold
-_QUICK = 1e-3  # seconds' worth of search for a packing of one rank
-_SHAVES = (12, 10, 9, 8, 7, 6)  # what ranks leave free, so that packing succeeds: 2**-12 of their tokens and more
-_CLOSE = 9  # within 2**-9 of the bound, ranks first is enough
-_ROUNDS = 4  # of levelling and sorting anew
-_SLACK = 5  # bins may exceed the height meant for them by 1/32 before others are asked
+# What the parts of this search buy stands in benchmarks/ablation.py, schedules (docs/benchmarks/searches.md).
+# How full a bin is, is counted in 2**-20 of what it is to hold: two bins differ by less than a sample then.
+_RESOLUTION = 20
+# Seconds' worth of search for a packing of one rank. Row *a packing searched*: +0.01 +- 13.15 ppm without it.
+_QUICK = 1e-3
+# What ranks leave free, so that packing succeeds: 2**-12 of their tokens, and twice to four times as much each time.
+# Row *ranks under a cap*: unsure, as few steps come here. Two of them, 2**-10 and 2**-7, do as well
+# (benchmarks/constants.py).
+_SHAVES = (12, 10, 9, 8, 7, 6)
+# Within 2**-9 of the bound, 0.2 %, ranks first is enough. Any value from 7 to 12 does as well: +0.8 +- 0.8 and -4.8
+# +- 2.4 ppm.
+_CLOSE = 9
+# Rounds of levelling and sorting anew; one that changes nothing ends them. Row *levelling*: 167 +- 34 ppm. Any number
+# from 2 to 8 does the same.
+_ROUNDS = 4
+# Bins may exceed the height meant for them by 1/32 before others are asked, as whole samples seldom meet it. With
+# 1/16 or 1/128, steps are 6 +- 5 and 6 +- 4 ppm longer.
+_SLACK = 5
+# A ceiling that no bin reaches.
 _UNLIMITED = 2**63 - 1
 
 
@@ -100,6 +113,8 @@ class _Bins:
             return not len(left)
         costs, tokens = instance.costs[left], instance.tokens[left]
         sized = tokens > 0
+        # Costs are mostly a line in tokens and something convex above it. The line is even once tokens are, so that
+        # only what is above it needs a measure of its own.
         base = int((costs[sized] // tokens[sized]).min()) if above_base and sized.any() else 0
         volume = int(tokens.sum())
         even = (int(costs.sum()) - base * volume) // len(bins)
@@ -145,6 +160,7 @@ def _tall(instance: Instance, num_slots: int, work: list[int]) -> Iterator[Layou
         work[0] -= bins.fill(here)
         remaining -= int(bins.loads[here].sum())
         for above_base in (False, True):
+            # A copy, as the tall slots filled so far are the beginning of the next try as well.
             rest = _Bins(instance, len(bins.loads))
             rest.layout[:], rest.loads[:], rest.used[:] = bins.layout, bins.loads, bins.used
             work[0] -= len(left)
@@ -157,6 +173,7 @@ def _shaped(instance: Instance, num_slots: int, forced: list[int]) -> Iterator[L
     """Slots of the heights that large samples force, the others alike, and all of them in proportion."""
     heights = sorted((forced + [0] * num_slots)[:num_slots], reverse=True)
     tall, left = 0, -(-instance.total // instance.num_ranks)
+    # A slot is tall if what is forced on it is more than an even share of what is left; the others are even.
     while tall < num_slots and heights[tall] * (num_slots - tall) > left:
         left = max(0, left - heights[tall])
         tall += 1
@@ -205,6 +222,8 @@ def search_lockstep(
         _even(instance, num_slots),
     ):
         for layout in builder:
+            # Sorted by load and cut into slots: for given bins no other use is better, as a slot is as high as its
+            # highest bin.
             found = _by_height(instance, _filled(instance, layout, num_bins), num_bins)
             if best is None or found[1] < best[1]:
                 best = found
@@ -277,9 +296,11 @@ def _partitions(instance: Instance, num_slots: int, work: int) -> Iterator[tuple
     num_ranks, most = instance.num_ranks, min(num_slots * instance.cap, int(instance.tokens.sum()))
     problem = PartitionProblem.prepare(instance.costs, num_ranks, False)
     ranks = assign_lpt(problem)
+    # Without the cap in mind first: ranks that are even in cost are mostly near enough in tokens.
     if group_loads(instance.tokens, ranks, num_ranks).max() <= most + num_slots:
         yield ranks, refine(problem, ranks, work // 2)
     for shave in _SHAVES:
+        # A rank that is full to its last token leaves packing no way; the less it may hold, the more likely it packs.
         limit = most - (most >> shave)
         room = replace(instance, cap=limit, alone=instance.alone[:0])
         bins = _Bins(room, num_ranks)

@@ -11,7 +11,8 @@ from solvers._loops import copy, first_largest, largest_of, stable_order
 from solvers.packing._schedule_kernels import fill_empty_bins
 from solvers.packing.first_fit import fill_first_fit
 
-_ALIKE = 5  # targets within 2**-5 of each other are of slots of one kind
+# Targets within 2**-5 of each other are of slots of one kind: what tells them apart is less than one sample.
+_ALIKE = 5
 
 
 @kernel
@@ -23,7 +24,7 @@ def pack_shares(tokens, offsets, cap, bin_of_position, bins_of_rank):
     for r in range(len(bins_of_rank)):
         first, end = offsets[r], offsets[r + 1]
         alone = np.int64(0)
-        # Over-long samples come first, and are alone.
+        # Over-long samples come first, as tokens descend, and are alone. The bins of all others follow theirs.
         while first < end and tokens[first] > cap:
             bin_of_position[first] = alone
             alone += 1
@@ -35,7 +36,7 @@ def pack_shares(tokens, offsets, cap, bin_of_position, bins_of_rank):
         total = np.int64(0)
         for i in range(first, end):
             total += tokens[i]
-        # The tree has a leaf for each bin that first fit may open: of two bins in a row, one is more than half full.
+        # The tree has a leaf for each bin that first fit may open.
         most = min(n, 2 * (total // cap) + 3)  # of two bins in a row, one is more than half full
         leaves = 1
         while leaves < most:
@@ -130,6 +131,8 @@ def _deal_under_cap(costs, tokens, cap, kinds, left, used, counts, slots):
                 continue
             # A slot that the sample would raise above its target is the last resort: of the kind after all.
             kind = kinds[k] if costs[i] <= left[k] else np.int64(len(left))
+            # Among tall slots the one with least room, so that they fill up one after the other. Among the lowest,
+            # the emptiest: LPT.
             if best >= 0 and kind == best_kind < kinds[-1]:
                 better = used[k] > used[best]
             elif best >= 0 and kind == best_kind:

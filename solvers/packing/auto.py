@@ -10,7 +10,8 @@ from solvers.packing._problem import PackingProblem
 from solvers.packing.exact import assign_better, search
 from solvers.packing.types import PackingResult
 
-_WORK_OF_FITTING = 60  # an item, by first fit and by best fit, in work units
+# Work units of an item in first fit and best fit together; they stand for 150 nanoseconds.
+_WORK_OF_FITTING = 60
 
 
 def auto(sizes: ArrayLike, cap: int, *, max_items: int | None = None, time_budget: float = 0.01) -> PackingResult:

@@ -31,12 +31,14 @@ def _least_fitting(room, child, size):
 @helper
 def _insert(room, child, priority, group):
     """``child[2 g]`` and ``child[2 g + 1]`` hang below g, and the last entry of `child` is the root."""
+    # Down to the place where the group's priority puts it: all above have a higher one, as in a heap.
     slot = len(child) - 1
     node = np.int64(child[slot])
     while node >= 0 and priority[node] > priority[group]:
         slot = 2 * node + np.int64(room[node] < room[group] or (room[node] == room[group] and node < group))
         node = np.int64(child[slot])
     child[slot] = group
+    # The rest of the path is unzipped: what is smaller hangs to the left of the group, what is larger to its right.
     low, high = 2 * group, 2 * group + 1
     while node >= 0:
         if room[node] < room[group] or (room[node] == room[group] and node < group):
@@ -58,6 +60,7 @@ def _delete(room, child, priority, group):
     while node != group:
         slot = 2 * node + np.int64(room[node] < room[group] or (room[node] == room[group] and node < group))
         node = np.int64(child[slot])
+    # The two subtrees are zipped into one, the higher priority above.
     low, high = np.int64(child[2 * group]), np.int64(child[2 * group + 1])
     while low >= 0 and high >= 0:
         if priority[low] > priority[high]:
@@ -91,6 +94,7 @@ def _best_fit(sizes, smallest, cap, max_items, priority, group_of_position):
         group_of_position[i] = group
         room[group] -= size
         held[group] += 1
+        # A tree of groups that can still take something stays small, which is what makes every step short.
         if held[group] < max_items and room[group] >= smallest:
             _insert(room, child, priority, group)
 

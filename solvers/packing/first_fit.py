@@ -20,6 +20,8 @@ def fill_first_fit(sizes, cap, max_items, room, group_of_position):
     held = np.zeros(leaves, dtype=np.int32)
     for i in range(len(sizes)):
         size = sizes[i]
+        # Left wherever the left side has room: the lowest group in which the item fits. -1 is less than any size,
+        # also than one of no tokens: a group that is full by count takes nothing more.
         vertex = 1
         while vertex < leaves:
             vertex *= 2

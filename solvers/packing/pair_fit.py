@@ -10,14 +10,19 @@ from solvers.groups import read_only
 from solvers.packing._problem import Assignment, PackingProblem, num_groups_of, solve
 from solvers.packing.types import PackingResult
 
-_EVEN = (True, False)  # pairs of like size first, and of most unlike: which are better depends on the lengths
-_TRIES = 64  # of the smaller of two items: more gain a few groups in 100,000, and time
+# Pairs of like size first, and of most unlike: which are better depends on the lengths. Rows *even pairs* and *uneven
+# pairs* of benchmarks/ablation.py, packs.
+_EVEN = (True, False)
+# Tries of the smaller of two items: more gain a few groups in 100,000, and take time.
+_TRIES = 64
 
 
 @helper
 def _first_left(skip, at):
-    """The first class from `at` on of which items are left, ``len(skip) - 1`` if none; shortens its way there."""
+    """The first class from `at` on that has items left, ``len(skip) - 1`` if none; shortens its way there."""
     found = at
+    # Classes with nothing left point onwards. Each walk shortens the way for the next, so that they stay near one
+    # step.
     while skip[found] != found:
         found = np.int64(skip[found])
     while skip[at] != found:
@@ -44,6 +49,7 @@ def _even_pair(sizes, left, skip, room, largest):
         if small == none or sizes[small] + sizes[largest] <= best:
             break
         large = _largest_fitting(sizes, skip, room - sizes[small])
+        # An item is no pair with itself.
         if large != small or left[small] > 1:
             total = sizes[small] + sizes[large]
             if total > best:
@@ -61,6 +67,7 @@ def _uneven_pair(sizes, left, skip, room, largest):
     best, first, second = sizes[largest], largest, none
     large = largest
     for _ in range(_TRIES):
+        # What follows is less than half of the room: two such do not fill it better than those already looked at.
         if large == none or sizes[large] < room - sizes[large]:
             break
         small = _largest_fitting(sizes, skip, room - sizes[large])

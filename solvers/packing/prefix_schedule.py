@@ -19,7 +19,7 @@ from solvers.errors import InfeasibleError, SolverError
 from solvers.groups import read_only
 from solvers.packing._arguments import as_cap, as_choice, as_slots, check_bins, check_fits, slots_for
 from solvers.packing._schedule_types import ScheduleResult
-from solvers.prefixes._pack import best_pack, least_packed, orders_of, try_pack
+from solvers.prefixes._pack import Makespans, Packed, best_pack, least_packed, orders_of, try_pack
 from solvers.prefixes._problem import Ints, Prefixes, PrefixProblem, Tokens, prepare
 from solvers.prefixes.bounds import bins_by_tokens, parts_bound
 from solvers.types import status_of
@@ -205,15 +205,19 @@ def _least_high(problem: PrefixProblem, held: Tokens, order: Ints, num_slots: in
     given, num_ranks = problem.given, problem.num_groups
     tall = _heights_of_items(problem, num_slots)
     group_of, loads = np.zeros(len(given.costs), dtype=np.int64), np.zeros(num_slots * num_ranks, dtype=np.int64)
+    packed = Packed(group_of, loads)
 
     def fits(height: int) -> bool:
         heights = np.maximum(tall, height).repeat(num_ranks)
+        # Micro-batches of lower slots begin with the difference as load, so that one height is the limit for all.
         begin = read_only(heights[0] - heights)
-        return bool(try_pack(given, held, int(heights[0]), order, begin, group_of, loads))
+        return bool(try_pack(given, held, int(heights[0]), order, begin, packed))
 
     low, high = problem.total // (num_slots * num_ranks), problem.total
+    # Steps that double, as the least height is mostly near the mean; then halves.
     reached, step = low, max(1, low // 64)
     while not fits(reached):
+        # All of it in one micro-batch would be lower than that: it is the tokens that do not fit.
         if reached >= high:
             return None
         low, reached, step = reached + 1, min(high, reached + step), step * 2
@@ -252,7 +256,8 @@ def _pack_ranks(given, tokens, first_prefix, num_slots, group_of):
             copies += mine.once[q] * (mine.starts[q + 1] - mine.starts[q])
         fine = total // num_slots // _FINE
         order, low = stable_order(-size), total // num_slots
-        if least_packed(mine, held, order, begin, low, total + copies, fine, group_of[i:stop], loads) < 0:
+        sought, packed = Makespans(low, total + copies, fine), Packed(group_of[i:stop], loads)
+        if least_packed(mine, held, order, begin, sought, packed) < 0:
             return False
     return True
 
@@ -260,6 +265,7 @@ def _pack_ranks(given, tokens, first_prefix, num_slots, group_of):
 def _packed_by_rank(problem: PrefixProblem, held: Tokens, of_ranks: Ints, num_slots: int) -> Ints | None:
     """Return the micro-batch of each sorted item, rank by rank; None if the items of some rank do not fit."""
     given, num_ranks = problem.given, problem.num_groups
+    # A prefix on two ranks counts on both, so it is two prefixes from here on.
     pair = of_ranks * len(given.once) + given.prefix_of
     order = np.argsort(pair, kind="stable")
     pairs, first = np.unique(pair[order], return_index=True)

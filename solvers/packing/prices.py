@@ -6,7 +6,7 @@ tokens, whatever their height; so for any price y of a token, what a rank holds 
     at most   j * y * cap  +  T_j+1 + ... + T_K
 
 because of each sample in the j first slots at most y * tokens are counted, and of all others at most their cost. This
-is the argument behind the bound ``tall_slots`` of schedules, for one rank in place of all; the price at which it says
+is the argument behind the bound ``tall_slots`` of schedules, for one rank instead of all; the price at which it says
 most is the density (cost per token) of the last sample that the tall slots of all ranks have room for. It adds up over
 samples: so partitions, relocations and their bounds, which know of no slots, can use it.
 """
@@ -20,9 +20,12 @@ from numpy.typing import NDArray
 
 from solvers.packing._schedule_bounds import forced_heights
 
-_BITS = 62  # of products
+# Bits of products that fit int64.
+_BITS = 62
+# The part of the tall slots' tokens that is filled before the price is read off: all, by default.
 _ALL = Fraction(1)
-_MOST_SHIFT = 24  # a price is exact enough to a part in 2**24 of a cost unit
+# A price is exact enough to a part in 2**24 of a cost unit: under a cap of 16 million tokens that is one unit in all.
+_MOST_SHIFT = 24
 
 
 class Priced(NamedTuple):
@@ -75,8 +78,10 @@ def price_tokens(
         if shift < 0:
             break
         priced = int(price * 2.0**shift)
+        # Rounded down for samples and up for the cap: so no rank that is allowed is refused.
         counted = np.minimum(costs, priced * tokens >> shift)
         total, most = int(counted.sum()), rest - (-tall * cap * priced >> shift)
+        # Compared across, without division: at which price all samples together are nearest to what ranks may hold.
         if total * best.most > fullest * most:
             best, fullest = Priced(counted, most, tall), total
     return best

@@ -50,9 +50,15 @@ from solvers.packing.auto import auto
 from solvers.packing.best_fit import best_fit_decreasing
 from solvers.types import status_of
 
-_MOST_TRIED = 4  # numbers of slots that are tried where the number is free
-_CLOSE = 512  # within 1/512 of the bound no further number of slots is tried
-_PACKING_BUDGET = 0.01  # seconds' worth of search for the fewest micro-batches, where these decide on K
+# Numbers of slots that are tried where the number is free. Row *more slots* of benchmarks/ablation.py, schedules: with
+# two, steps are 19 +- 13 ppm longer.
+_MOST_TRIED = 4
+# Within 1/512 of the bound no further number of slots is tried. With 128, steps are 6 +- 4 ppm longer, with 2,048 4
+# +- 3 ppm shorter (benchmarks/constants.py).
+_CLOSE = 512
+# Seconds' worth of search for the fewest micro-batches, where these decide on K: the default of `auto`. A tenth of it
+# does the same.
+_PACKING_BUDGET = 0.01
 
 
 class _Request(NamedTuple):
@@ -111,6 +117,8 @@ def _prepare(costs: ArrayLike, tokens: ArrayLike, request: _Request) -> _Prepare
     if len(alone):  # cap + 1 fits int64: there are tokens over the cap
         marked[alone] = cap + 1
     fits = np.flatnonzero(true_tokens <= request.cap)
+    # Best fit is enough wherever it is proven to need no slot more than any packing; only else is searched for
+    # better.
     packing = best_fit_decreasing(marked[fits], max(1, cap))
     most = _slots_for(packing.num_groups + len(alone), request)
     given = request.num_slots if isinstance(request.num_slots, int) else 0
@@ -270,6 +278,7 @@ def _result(
         bins = found.layout
     else:
         ranks = ranks_of_bins(prepared.instance.loads(found.layout, num_bins), num_ranks)
+        # A layout in lockstep numbers bins slot by slot; files and trainers know them rank by rank.
         bins = (ranks[found.layout] * num_slots + found.layout // num_ranks).astype(np.int32)
     rank_of_item = np.full(len(costs), -1, dtype=np.int32)
     slot_of_item = np.full(len(costs), -1, dtype=np.int32)

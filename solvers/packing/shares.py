@@ -157,6 +157,7 @@ def _cut(shares: _Shares, rules: _Rules, targets: NDArray[np.int64] | None) -> t
     packed_of_item[shares.by_tokens] = packed
     found = np.empty_like(packed)
     costs, tokens = read_only(shares.costs[shares.by_costs]), read_only(shares.tokens[shares.by_costs])
+    # With targets of 0 the kernel's rule is LPT: each sample to the slot of least cost that has room.
     aims = np.zeros(num_slots, dtype=np.int64) if targets is None else targets
     offsets, bins_of_item = read_only(shares.offsets), read_only(packed_of_item[shares.by_costs])
     level_shares(costs, tokens, offsets, rules.cap, read_only(aims), bins_of_item, found)

@@ -100,6 +100,8 @@ def _check_bound(sizes: NDArray[np.int64], result: PackingResult, cap: int, max_
     elif len(sizes):
         for value in _BOUNDS[name](sizes.tolist(), cap):
             proven = max(proven, value)
+            # Functions are asked one after the other, and each takes a pass: the first that proves the claim is
+            # enough.
             if proven >= bound:
                 break
     require(bound <= proven, f"lower_bound = {bound}, but {name!r} proves {proven} at most")

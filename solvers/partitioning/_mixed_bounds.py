@@ -27,10 +27,13 @@ from solvers._jit import helper, kernel
 from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 
-_PRECISION_BITS = 20  # the prefix bound is found to about a millionth of the mean load
-_WORK_OF_BLOCK = 10  # a block, in one run, in all steps of the bisection (measured)
-_BLOCKS_A_GROUP = 16  # more gain little,
-_FEW_BLOCKS = 1024  # and take little where groups are few
+# The prefix bound is found to about a millionth of the mean load, as gaps are counted in ppm.
+_PRECISION_BITS = 20
+# Work units of a block, in one run, in all steps of the bisection; measured.
+_WORK_OF_BLOCK = 10
+# Blocks for each group: more gain little. Where groups are few so many more take little time either.
+_BLOCKS_A_GROUP = 16
+_FEW_BLOCKS = 1024
 
 
 @helper
@@ -144,6 +147,7 @@ def _prefix_holds(blocks, bound, num_groups, weights, envelope):
             while at + 1 < size and envelope.since[at + 1] <= first[b]:
                 at += 1
             padding = envelope.intercepts[at] + first[b] * rows[envelope.lines[at]]
+            # Both rise with b, so that no later block can end these runs either.
             if padding + blocks.sums[b] > allowed:
                 break
             weights[b] = padding

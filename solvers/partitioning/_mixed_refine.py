@@ -15,7 +15,8 @@ from solvers._exchange import Members, exchange, items_of, may_grow, members_of
 from solvers._jit import helper, kernel
 from solvers._loops import first_largest, first_smallest
 
-_WORK_OF_MEMBER = 56  # measured: benchmarks/padded.py
+# Work units of a member that is walked, which takes two loads with their padding: measured by benchmarks/padded.py.
+_WORK_OF_MEMBER = 56
 
 
 class Items(NamedTuple):
@@ -41,6 +42,7 @@ def _after(costs, rows, held, total, out, entering):
     """
     size = len(held)
     longest = np.int64(0)
+    # Only the longest matters for padding, and members descend: the second is it once the first has gone.
     if out == 0:
         if size > 1:
             longest = rows[held[1]]

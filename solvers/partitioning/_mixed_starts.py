@@ -14,8 +14,10 @@ from solvers._loops import copy, first_at_most
 from solvers.partitioning._problem import Assignment
 
 _CONTIGUOUS, _FILLED, _EVEN = range(3)
-_STEPS = 24  # of a bisection: from the whole range down to a sixteen-millionth of it
-_WORK_OF_ITEM = 2  # measured: filling takes about 5 ns an item
+# Steps of a bisection: from the whole range down to a sixteen-millionth of it.
+_STEPS = 24
+# Work units of an item: filling takes about 5 ns of one, measured.
+_WORK_OF_ITEM = 2
 
 
 @helper
@@ -54,6 +56,7 @@ def _fill(costs, rows, bound, num_groups, contiguous, links, group_of_position):
             if costs[p] + longest > room:
                 if contiguous or p == first:
                     break
+                # The longest item further down that fits: it nearly fills the room, so that little of it is lost.
                 p = _live(links, first_at_most(costs, p, room - longest))
                 if p == n:
                     break
@@ -99,6 +102,7 @@ def _fill_even(costs, rows, bound, num_groups, links, back, group_of_position):
                 p = _live(links, p + 1)
                 if p < n and costs[p] > room - reserved:
                     p = _live(links, first_at_most(costs, p, room - reserved))
+                # The walk has come to the shortest items, which are kept for these places.
                 if p >= kept[left - 1]:
                     p = kept[left - 1]
             group_of_position[p] = group

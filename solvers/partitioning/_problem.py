@@ -99,10 +99,11 @@ class PartitionProblem:
         bound: Bound | None = None,
         stopped_early: bool = False,
     ) -> PartitionResult:
-        """Build the result of `assignment`, with `bound` in place of the closed-form one where it is better."""
+        """Build the result of `assignment`, with `bound` instead of the closed-form one where it is better."""
         group_of_item = np.empty(len(assignment), dtype=np.int32)
         loads = np.zeros(self.num_groups, dtype=np.int64)
         makespan = int(_give_back(self.order, self.sorted_costs, assignment, group_of_item, loads))
+        # Ties to the closed form: its proof can be recomputed, that of a search cannot.
         best = self.bound if bound is None or bound.value <= self.bound.value else bound
         return PartitionResult(
             group_of_item, loads, makespan, method, lower_bound=best.value, bound_name=best.name,

@@ -15,8 +15,10 @@ from solvers.partitioning.lpt import assign_lpt
 from solvers.partitioning.portfolio import assign_auto, improve
 from solvers.types import PartitionResult
 
-_SECONDS_PER_LITERAL = 4e-6  # building the model in Python; a model that takes the budget to build is not built
-_MAX_TOTAL = 2**60  # CP-SAT refuses sums near the end of int64
+# Building the model in Python takes so long for each item and group. A model that takes the budget is not built.
+_SECONDS_PER_LITERAL = 4e-6
+# CP-SAT refuses sums near the end of int64.
+_MAX_TOTAL = 2**60
 
 
 def _relabel_by_first_item(assignment: Assignment, num_groups: int) -> Assignment:
@@ -32,6 +34,7 @@ def _build_model(cp_model: Any, problem: PartitionProblem, start: Assignment, in
     costs, num_groups = problem.sorted_costs.tolist(), problem.num_groups
     n = len(costs)
     model = cp_model.CpModel()
+    # Groups are alike, so their numbers are settled by first items: without that, each solution is there m! times.
     literal = [[model.new_bool_var("") for _ in range(min(i + 1, num_groups))] for i in range(n)]
     makespan = model.new_int_var(problem.bound.value, incumbent, "makespan")
     for i in range(n):

@@ -102,6 +102,7 @@ def _karmarkar_karp(costs, num_groups, group_of_position):
         a, heap_size, queue = _pop_first(costs, alone, heap, heap_size, queue)
         b, heap_size, queue = _pop_first(costs, alone, heap, heap_size, queue)
         name, item = a, b
+        # A bare item joins the tuple, whichever of the two came first: that moves one sum, the other way all.
         if where[a, _SIZE] == 0 and where[b, _SIZE] > 0:
             where[a], item = where[b], a
         both = where[b, _SIZE] > 0 and item == b

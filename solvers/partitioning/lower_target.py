@@ -19,8 +19,11 @@ from solvers._jit import helper, kernel
 from solvers._loops import first_at_most, largest_of, smallest_of
 from solvers.partitioning._problem import Assignment, PartitionProblem
 
-_TRIES = 64  # partners looked at for each item before it is the next one's turn
-_SEARCH = 20  # work units of one binary search
+# Partners looked at for each item before it is the next one's turn: where 64 groups in a row had no room, more seldom
+# do.
+_TRIES = 64
+# Work units of one binary search; they stand for 50 nanoseconds.
+_SEARCH = 20
 
 
 class _State(NamedTuple):
@@ -43,6 +46,8 @@ def _make_state(costs, group, loads):
         sizes[g] += 1
     start = np.zeros(num_groups + 1, dtype=np.int64)
     for g in range(num_groups):
+        # Room for twice as many, or for an average group more: lists that are full take no second item, and few are
+        # ever full.
         start[g + 1] = start[g] + sizes[g] + max(sizes[g], n // num_groups) + 4
     members = np.empty(start[num_groups], dtype=np.int32)
     place = np.empty(n, dtype=np.int32)

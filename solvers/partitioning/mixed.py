@@ -23,8 +23,11 @@ from solvers.partitioning.lpt import assign_lpt
 from solvers.partitioning.padded import assign_equal_counts
 from solvers.types import PartitionResult, status_of
 
-_HOPELESS = 4  # a start so many times as far from the bound as the best is not worth a search
-_MOST_BOUND_WORK = 1 << 28  # where no budget limits it: under a second
+# A start so many times as far from the bound as the best is not worth a search: exchanges end far from where others
+# began.
+_HOPELESS = 4
+# Work of the bound where no budget limits it: under a second.
+_MOST_BOUND_WORK = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,7 @@ class _MixedProblem:
         if (cover := cover_bound(self.costs, self.rows, self.num_groups, best.value, makespan)).value > best.value:
             best = cover
         blocks = prefix_blocks(len(self.costs), self.num_groups, min(work, _MOST_BOUND_WORK))
+        # Fewer blocks than groups say less than the cover; and lines of the envelope must fit int64.
         if blocks >= self.num_groups and best.value < makespan and self.rows[0] * len(self.rows) < INT64_MAX // 4:
             prefix = prefix_bound(self.costs, self.rows, self.num_groups, quick.value, makespan, blocks)
             if prefix.value > best.value:

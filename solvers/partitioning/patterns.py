@@ -18,12 +18,19 @@ from numpy.typing import NDArray
 from solvers._jit import helper, kernel
 from solvers._loops import copy, first_smallest, stable_order, sum_of
 
-UNIT = 1 << 22  # the weight that stands for 1
-MOST_ITEMS = 500  # so many units still fit int32
+# The weight that stands for 1: a weight is rounded by less than a part in four million.
+UNIT = 1 << 22
+# So many units still fit int32, of which the table is made: half the memory of int64, and twice as many at once.
+MOST_ITEMS = 500
+# Room for patterns. The program ends where it is full, without a proof; few come near.
 _MOST_PATTERNS = 6_000
-_MOST_AT_ONCE = 8  # from one table
-_PIVOTS = 30  # between two tables
-_INWARDS = 0.5  # how far duals are moved towards the weights that prove most
+# Patterns taken from one table, which takes far longer to fill than they to be read off.
+_MOST_AT_ONCE = 8
+# Pivots between two tables: duals of a program that is not solved steer well enough, and proofs need none of it.
+_PIVOTS = 30
+# How far duals are moved towards the weights that prove most: half way takes a third of the time of none (see `solve`).
+_INWARDS = 0.5
+# Reduced costs and pivots below it count as 0: numbers are about 1, and doubles hold 16 digits.
 _TINY = 1e-7
 
 
@@ -177,7 +184,7 @@ def _replace(program, leaving, change, reduced, name):
 
 @helper
 def _enter(program, change, reduced, name):
-    """Bring a column into the basis in place of the row that it empties first; returns whether there is one."""
+    """Bring a column into the basis; it replaces the row that it empties first. Returns whether there is one."""
     amounts = program.amounts
     leaving, least = -1, 0.0
     for r in range(len(change)):

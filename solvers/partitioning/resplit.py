@@ -16,6 +16,7 @@ from solvers._loops import first_largest, largest_of, stable_order
 from solvers.groups import group_loads
 from solvers.partitioning._problem import Assignment, PartitionProblem
 
+# Work units of an item that is divided: it goes through a heap twice.
 _WORK_PER_ITEM = 28
 
 

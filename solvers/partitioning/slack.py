@@ -38,6 +38,7 @@ def assign_slack(problem: PartitionProblem) -> Assignment:
     n, num_groups, positive = len(problem.sorted_costs), problem.num_groups, problem.num_positive
     negative_spreads = np.empty(-(-positive // num_groups), dtype=np.int64)
     _block_spreads(problem.sorted_costs, num_groups, negative_spreads)
+    # The most uneven block first: later, evener ones have the most to choose from when they level what it left.
     by_spread = np.argsort(negative_spreads, kind="stable")
     positions, costs = np.empty(n, dtype=np.int32), np.empty(n, dtype=np.int64)
     _list_blocks(problem.sorted_costs, by_spread, num_groups, positive, positions, costs)

@@ -21,6 +21,7 @@ from solvers.pipeline.orders import one_f_one_b
 from solvers.pipeline.run import all_ends, critical_path, run_round
 
 Ints = NDArray[np.int64]
+# Any seed does: it only has to be the same on all ranks.
 SEED = 20_260_101
 _PATHS = 64
 """Of each lane, that are kept. An exchange that is too long is found to be so by one of them in most cases."""

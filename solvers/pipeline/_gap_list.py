@@ -31,6 +31,7 @@ _SPARE = 10
 """A tenth of all room is not for tasks that run ahead, so that the slot that is next finds some."""
 _UNITS = 160
 """Of work for each op of a list schedule; measured."""
+# Any seed does: it only has to be the same on all ranks.
 _SEED = 20_260_101
 
 

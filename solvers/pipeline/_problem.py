@@ -19,6 +19,7 @@ from solvers.pipeline.types import PipelineRequest, TaskRequest
 
 Ints = NDArray[np.int64]
 ORDERS = ("1f1b", "gpipe")
+# More than devices ever hold; a sum with what they hold fits int64.
 NO_CAP = 2**60
 TASK = np.dtype(
     [

@@ -102,6 +102,7 @@ def _move(given, state, part, begin, size, target):
     for k in range(begin, begin + size):
         i = part.items[k]
         p, source = given.prefix_of[i], state.group_of[i]
+        # The copy of the prefix goes with the last of its items, and comes with the first.
         if _count_in(given, state, p, source) == 1:
             state.loads[source] -= given.once[p]
         if _count_in(given, state, p, target) == 0:
@@ -125,6 +126,7 @@ def _consider(given, state, mine, theirs, sizes, best):
     p, q, g, to = given.prefix_of[i], given.prefix_of[j], state.group_of[i], state.group_of[j]
     new_here = given.once[q] if _count_in(given, state, q, g) == 0 else np.int64(0)
     new_there = given.once[p] if _count_in(given, state, p, to) == 0 else np.int64(0)
+    # As many go as come back: all that the smaller part has, then half as many, and so on, the largest or the smallest.
     size, work = min(a, b), given.starts[p + 1] - given.starts[p] + given.starts[q + 1] - given.starts[q]
     while size > 0:
         here = state.loads[g] + new_here - (given.once[p] if size == a and p != q else 0)
@@ -133,6 +135,7 @@ def _consider(given, state, mine, theirs, sizes, best):
             gone = mine.sums[begin + size] - mine.sums[begin]
             wanted = (there - here) // 2 + gone  # that comes back, so that both loads are alike
             low, high = 0, b - size
+            # Sums of neighbours descend, so that the one nearest to what is wanted is found by halving.
             while low < high:
                 middle = (low + high) // 2
                 if theirs.sums[middle + size] - theirs.sums[middle] <= wanted:
@@ -176,6 +179,7 @@ def _descend(given, state, mine, theirs, low, work):
         if state.loads[g] <= low:
             break
         best[_VALUE], best[_SIZE] = state.loads[g], 0
+        # The emptiest groups first: they have most to offer, and mostly it is one of them.
         for k in range(len(state.loads) - 1):
             if k >= _EMPTIEST and best[_SIZE] > 0:
                 break
@@ -191,6 +195,7 @@ def _descend(given, state, mine, theirs, low, work):
                 i = state.after[i]
         if best[_SIZE] == 0:
             break
+        # Both parts are listed anew, as those of other exchanges were since.
         to = best[_TO]
         _gather(given, state, best[_GIVEN], g, mine)
         _gather(given, state, best[_BACK], to, theirs)

@@ -5,6 +5,7 @@ A split costs one more copy, so the items of cheap prefixes come last, and fill 
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,21 @@ from solvers.prefixes._problem import Ints, PrefixProblem
 _MOST_GREEDY_STARTS = 24  # greedy sums tried for one gap, each without so many of the largest
 _SHARES_LAST = (0, 10, 20, 50)  # per cent of all cost whose prefixes, the cheapest, come last
 _FINE = 4000  # bisection ends at 1/4000 of the bound
+
+
+class Packed(NamedTuple):
+    """Items in groups. Writable."""
+
+    group_of: Ints  # int64[n]
+    loads: Ints  # int64[m]
+
+
+class Makespans(NamedTuple):
+    """Among which makespans the least is sought that packing reaches."""
+
+    low: int  # proven
+    high: int
+    fine: int  # how far from the least it may be
 
 
 @helper
@@ -50,6 +66,7 @@ def _fill_gap(costs, tokens, rest, size, room, room_tokens, chosen):
     Greedy from each of the first items on, the best of these. O(24 size).
     """
     best, begin = np.int64(-1), 0
+    # A large item may leave a gap that nothing fills: without it smaller ones may fill the room exactly.
     for start in range(min(size, _MOST_GREEDY_STARTS)):
         left, left_tokens, taken = room, room_tokens, 0
         for k in range(start, size):
@@ -72,16 +89,18 @@ def _fill_gap(costs, tokens, rest, size, room, room_tokens, chosen):
 
 
 @helper
-def _try_pack(given, tokens, makespan, order, begin, group_of, loads):
+def _try_pack(given, tokens, makespan, order, begin, packed):
     """Pack all prefixes in this order so that no load is above `makespan`; False if that did not work out.
 
     Groups have `begin`, ascending, before anything is in them.
     """
+    group_of, loads = packed.group_of, packed.loads
     sorted_groups, place_of = numbers(len(loads)), numbers(len(loads))
     rest, chosen = np.empty(len(group_of), dtype=np.int64), np.empty(len(group_of), dtype=np.int64)
     held = np.zeros(len(loads), dtype=np.int64)  # tokens
     loads[:] = begin
     for p in order:
+        # `rest` are the items of the prefix that are in no group yet, and `cost` and `needed` are theirs.
         size, cost = given.starts[p + 1] - given.starts[p], given.sums[p]
         needed = np.int64(0)
         for k in range(size):
@@ -91,11 +110,13 @@ def _try_pack(given, tokens, makespan, order, begin, group_of, loads):
             at = _fullest_with_room(sorted_groups, loads, makespan - cost - given.once[p])
             while at >= 0 and held[sorted_groups[at]] + needed + tokens.once[p] > tokens.most:
                 at -= 1
-            if at >= 0:  # all that is left, whole
+            # All that is left, whole, where it fits: the fullest such group keeps the others' gaps wide.
+            if at >= 0:
                 g, taken = sorted_groups[at], cost
                 for k in range(size):
                     chosen[k] = 1
-            else:  # the widest gap, or the widest that has room for tokens
+            # Else as much of it as fills the widest gap, or the widest that has room for tokens.
+            else:
                 g, taken = sorted_groups[0], np.int64(-1)
                 for gap in range(len(loads)):
                     g = sorted_groups[gap]
@@ -106,6 +127,7 @@ def _try_pack(given, tokens, makespan, order, begin, group_of, loads):
                         break
                 if taken < 0:
                     return False
+            # What was chosen goes there; what is left pays for another copy of the prefix in the next group.
             kept = 0
             held[g] += tokens.once[p]
             for k in range(size):
@@ -123,38 +145,41 @@ def _try_pack(given, tokens, makespan, order, begin, group_of, loads):
 
 
 @kernel
-def try_pack(given, tokens, makespan, order, begin, group_of, loads):
+def try_pack(given, tokens, makespan, order, begin, packed):
     """Pack at one makespan: see above."""
-    return _try_pack(given, tokens, makespan, order, begin, group_of, loads)
+    return _try_pack(given, tokens, makespan, order, begin, packed)
 
 
 @helper
-def least_packed(given, tokens, order, begin, low, high, fine, group_of, loads):
+def least_packed(given, tokens, order, begin, sought, packed):
     """Return the least makespan that packing reaches, by doubling and bisection, and leave the groups so.
 
-    -1 if `high` is not reached either.
+    -1 if the highest one is not reached either.
     """
+    low, high = sought.low, sought.high
+    # By doubling first: it is mostly next to the bound, and a low makespan that fails is found to fail early.
     proven, reached, step = low, low, max(1, low // 256)
-    while not _try_pack(given, tokens, reached, order, begin, group_of, loads):
+    while not _try_pack(given, tokens, reached, order, begin, packed):
         if reached >= high:
             return np.int64(-1)
         proven = reached + 1
         reached = min(high, reached + step)
         step *= 2
-    while proven < reached and reached - proven > fine:
+    while proven < reached and reached - proven > sought.fine:
         middle = proven + (reached - proven) // 2
-        if _try_pack(given, tokens, middle, order, begin, group_of, loads):
+        if _try_pack(given, tokens, middle, order, begin, packed):
             reached = middle
         else:
             proven = middle + 1
-    _try_pack(given, tokens, reached, order, begin, group_of, loads)
+    # The last one tried may have failed half way, and its groups are what is there.
+    _try_pack(given, tokens, reached, order, begin, packed)
     return reached
 
 
 @kernel
-def _least_of_all(given, tokens, order, begin, low, high, fine, group_of, loads):
+def _least_of_all(given, tokens, order, begin, sought, packed):
     """Pack all prefixes into all groups at the least makespan that is reached."""
-    return least_packed(given, tokens, order, begin, low, high, fine, group_of, loads)
+    return least_packed(given, tokens, order, begin, sought, packed)
 
 
 def orders_of(problem: PrefixProblem) -> Iterator[Ints]:
@@ -174,13 +199,13 @@ def best_pack(problem: PrefixProblem, low: int) -> tuple[Ints, Ints]:
     """Return the group of each item, and loads, of the best of a few orders of prefixes. O(k m log) each, or less."""
     given = problem.given
     tokens, begin = problem.no_tokens, read_only(np.zeros(problem.num_groups, dtype=np.int64))
-    best = np.zeros(len(given.costs), dtype=np.int64), np.full(problem.num_groups, problem.total + 1)
+    best = Packed(np.zeros(len(given.costs), dtype=np.int64), np.full(problem.num_groups, problem.total + 1))
+    sought = Makespans(low, max(low, problem.total), low // _FINE)  # at the sum of all costs everything fits
     for order in orders_of(problem):
-        group_of, loads = np.zeros(len(given.costs), dtype=np.int64), np.zeros_like(begin)
-        # At the sum of all costs everything fits
-        _least_of_all(given, tokens, order, begin, low, max(low, problem.total), low // _FINE, group_of, loads)
-        best = min(best, (group_of, loads), key=lambda each: int(each[1].max()))
-        if best[1].max() == low:
+        packed = Packed(np.zeros(len(given.costs), dtype=np.int64), np.zeros(problem.num_groups, dtype=np.int64))
+        _least_of_all(given, tokens, order, begin, sought, packed)
+        best = min(best, packed, key=lambda each: int(each.loads.max()))
+        if best.loads.max() == low:
             break
     return best
 
@@ -193,6 +218,7 @@ def _deal_counts(given, parts, order, places, group_of, loads):
     """
     for k in order:
         p, at, end = parts[k, 0], parts[k, 1], parts[k, 1] + parts[k, 2]
+        # A part is split only where no group has places for all of it: then most of it goes where most places are.
         while at < end:
             best = -1
             for g in range(len(loads)):
@@ -200,6 +226,7 @@ def _deal_counts(given, parts, order, places, group_of, loads):
                     best = g
             if best < 0:
                 best = first_largest(places)
+            # Another part of the prefix may be there already, which has paid for its copy.
             fresh = True
             for i in range(given.starts[p], given.starts[p + 1]):
                 fresh = fresh and group_of[i] != best

@@ -82,6 +82,7 @@ def _refuted(given, num_groups, most_items, others, fewest, makespan):
     """Whether no loads are all at most `makespan`, each prefix being in `fewest` groups at least. O(n)."""
     if makespan > (2**63 - 1) // num_groups:
         return False  # more room than all copies of all could take
+    # Each prefix takes its items and a copy for each of its groups: all that is left of all loads is for the others.
     room = np.int64(num_groups) * makespan
     for p in range(len(given.once)):
         parts = _parts(given, p, most_items, others, makespan)

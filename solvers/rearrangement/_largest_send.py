@@ -21,11 +21,16 @@ from solvers.rearrangement._problem import Entries, ProvenBound, RearrangementPr
 from solvers.rearrangement._transport import Rows
 from solvers.rearrangement.types import BoundCertificate
 
-_UNIT = 1 << 16  # the mean of the multipliers
+# The mean of the multipliers: they are told apart to a part in 65,536 of it.
+_UNIT = 1 << 16
+# Kept in bounds, so that amounts times multipliers fit int64; no multiplier of a good bound comes near.
 LARGEST_MULTIPLIER = 16 * _UNIT
-_ROUNDS = 40  # of the multipliers of one node
-_MOST_CELLS = 1 << 24  # of a view: with more of them, one node is not small
-_SEND_BITS = 20  # of the sends that steer multipliers
+# Rounds for the multipliers of one node. Bounds of nodes are worth 389 +- 67 ppm (row *a node's bound*).
+_ROUNDS = 40
+# Cells of a view: with more of them, one node is not small.
+_MOST_CELLS = 1 << 24
+# Bits of the sends that steer multipliers, so that a product of both fits int64.
+_SEND_BITS = 20
 
 
 class _Columns(NamedTuple):

@@ -23,9 +23,12 @@ from solvers.rearrangement.types import OBJECTIVES, BoundCertificate, Objective,
 from solvers.rearrangement.volumes import Volumes, as_volumes
 from solvers.types import status_of
 
+# Work that no search spends.
 UNLIMITED = 2**62
-_TINY = 64  # up to so many ranks in a place the optimum inside it is found at once; less moves 0.02 points more inside
-_SMALL_TOTAL = 2**60  # up to here the auction's prices, which may rise past any amount, stay clear of int64's end
+# Up to so many ranks in a place the optimum inside it is found at once; less moves 0.02 points more inside.
+_TINY = 64
+# Up to here the auction's prices, which may rise past any amount, stay clear of int64's end.
+_SMALL_TOTAL = 2**60
 
 
 class Entries(NamedTuple):

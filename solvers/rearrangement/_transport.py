@@ -23,12 +23,15 @@ from numpy.typing import NDArray
 from solvers._jit import helper, kernel
 from solvers._loops import copy, largest_of, smallest_of, sum_of
 
+# Longer than any path.
 _FAR = np.int64(2**63 - 1)
 # Auctions in steps of the largest amount / 2^k, one after the other; without auctions the work ends sooner than the
 # search, and gaps are 194 ppm larger.
 _COARSE_STEPS = (3, 6, 9, 12)
-_PATIENCE = 64  # an auction longer than this many passes over the data is left to the shortest paths
-_FEW_GROUPS = 1024  # that keep nothing cost less than to leave them out
+# An auction longer than this many passes over the data is left to the shortest paths, which end from any prices.
+_PATIENCE = 64
+# Up to so many groups that keep nothing cost less than to leave them out.
+_FEW_GROUPS = 1024
 
 
 class Rows(NamedTuple):

@@ -16,9 +16,13 @@ from solvers.rearrangement.methods import search
 from solvers.rearrangement.types import Objective, RearrangementResult
 from solvers.rearrangement.volumes import Volumes
 
-_SECONDS_PER_LITERAL = 1e-5  # building the model in Python; a model that takes the budget to build is not built
+# Building the model in Python takes so long for each group and rank. A model that takes the budget is not built.
+_SECONDS_PER_LITERAL = 1e-5
+# Two seconds to build, by the same measure.
 _MOST_LITERALS = 200_000
-_MAX_TOTAL = 2**58  # CP-SAT refuses sums near the end of int64
+# CP-SAT refuses sums near the end of int64.
+_MAX_TOTAL = 2**58
+# Nodes solved one after the other: it ends long before, at the first that improves nothing, or by the clock.
 _MOST_NODE_ROUNDS = 50
 
 

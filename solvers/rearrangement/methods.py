@@ -24,10 +24,13 @@ from solvers.rearrangement._problem import UNLIMITED, ProvenBound, Rearrangement
 from solvers.rearrangement.types import Objective, RearrangementResult
 from solvers.rearrangement.volumes import Volumes
 
-_NODES_TRIED = 8  # whose own ranks are tried for a bound on the largest send; with one, gaps are 83 ppm larger
-_MOST_ROUNDS = 64  # of multipliers; with 8, gaps are 28 ppm larger, 1,000 find no more
-_ROUND_WORK = 20  # work units an entry, and
-_ROUND_START = 100_000  # in all, or 16 a rank, for what a round does besides its searches
+# Nodes whose own ranks are tried for a bound on the largest send; with one, gaps are 83 ppm larger.
+_NODES_TRIED = 8
+# Rounds of multipliers; with 8, gaps are 28 ppm larger, 1,000 find no more.
+_MOST_ROUNDS = 64
+# Work units an entry, and so many in all, or 16 a rank, for what a round does besides its searches.
+_ROUND_WORK = 20
+_ROUND_START = 100_000
 
 
 def identity(

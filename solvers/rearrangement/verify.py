@@ -13,7 +13,8 @@ from solvers.rearrangement.volumes import Volumes
 TRUSTED_BOUNDS = frozenset({"cp_sat"})
 """Bounds that a search proved; the proof is not kept."""
 
-_CHUNK = 2**22  # cells of the matrix of groups and places that are looked at together
+# Cells of the matrix of groups and places that are looked at together: 32 MB, where all of it may be gigabytes.
+_CHUNK = 2**22
 
 
 def check_rearrangement(

@@ -190,7 +190,7 @@ def _result(
     started: float,
 ) -> RelocationResult:
     """Measure what was found and put its certificate beside it."""
-    inter, intra = problem.affinity.volumes_of(found, problem.node_of_rank)
+    inter, intra = problem.affinity.volumes_of(found, problem.nodes.of_rank)
     inter_bound, inter_name = bounds.inter, bounds.inter_name
     intra_bound, intra_name = max(0, bounds.leave - inter), bounds.leave_name
     if search_bounds is not None:

@@ -19,7 +19,7 @@ def place_groups(problem: RelocationProblem, group_of_item: NDArray[np.int32], t
     else:
         offsets, ranks, parts = affinity.rows
         volumes = group_volumes(np.repeat(group_of_item, np.diff(offsets)), ranks, parts, m)
-    found = rearrange(volumes, problem.node_of_rank, time_budget=max(time_budget, _LEAST_SECONDS))
+    found = rearrange(volumes, problem.nodes.of_rank, time_budget=max(time_budget, _LEAST_SECONDS))
     placed = found.rank_of_group[group_of_item]
     if problem.sizes is not None and (group_loads(problem.sizes, placed, m) > problem.room).any():
         return group_of_item  # caps differ from rank to rank, and the groups were made to fit as they are
@@ -54,15 +54,15 @@ def change_ranks(problem: RelocationProblem, where: NDArray[np.int32]) -> NDArra
     affinity, m = problem.affinity, problem.num_ranks
     if problem.sizes is not None and (problem.room != problem.room[0]).any():
         return where
-    width = int(np.diff(problem.node_start).max())
+    width = int(np.diff(problem.nodes.start).max())
     place = np.empty(m, dtype=np.int64)  # of a rank in its node
-    place[problem.ranks_by_node] = np.arange(m) - np.repeat(problem.node_start[:-1], np.diff(problem.node_start))
-    stays = np.flatnonzero(problem.node_of_rank[where] == problem.node_of_rank[affinity.home])
+    place[problem.nodes.ranks] = np.arange(m) - np.repeat(problem.nodes.start[:-1], np.diff(problem.nodes.start))
+    stays = np.flatnonzero(problem.nodes.of_rank[where] == problem.nodes.of_rank[affinity.home])
     volumes = np.zeros(m * width, dtype=np.int64)
     np.add.at(volumes, where[stays].astype(np.int64) * width + place[affinity.home[stays]], affinity.leave_rank[stays])
     rank_of_group = np.full(m, -1, dtype=np.int32)
     _most_in_common(
-        read_only(volumes), np.argsort(-volumes, kind="stable"), width, problem.node_of_rank, problem.node_start,
-        problem.ranks_by_node, rank_of_group,
+        read_only(volumes), np.argsort(-volumes, kind="stable"), width, problem.nodes.of_rank, problem.nodes.start,
+        problem.nodes.ranks, rank_of_group,
     )  # fmt: skip
     return rank_of_group[where]

@@ -4,7 +4,7 @@ import functools
 import heapq
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,26 +44,49 @@ def _as_nodes(node_of_rank: ArrayLike) -> NDArray[np.int32]:
     return nodes.astype(np.int32)
 
 
-_Nodes = tuple[
-    NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]
-]  # of ranks; ranks by node, and where each begins
+class Items(NamedTuple):
+    """Items as kernels see them. Read-only."""
+
+    costs: NDArray[np.int64]  # int64[n]
+    sizes: NDArray[np.int64]  # int64[n]: a second quantity; zeros where there is none
+    home: NDArray[np.int32]  # int32[n]: the rank where most of each lies
+    leave_rank: NDArray[np.int64]  # int64[n]: what moves more, at least, if it leaves that rank
+    leave_node: NDArray[np.int64]  # int64[n]: what crosses more, at least, if it leaves that rank's node
+    order: NDArray[np.int32]  # int32[n]: items by descending cost
 
 
-def _nodes_and_ranks(node_of_rank: ArrayLike) -> _Nodes:
+class Nodes(NamedTuple):
+    """Which ranks are on which nodes. Nobody writes to it, but its arrays are writable, as those that kernels make."""
+
+    of_rank: NDArray[np.int32]  # int32[m]: nodes are numbered from 0 without holes
+    ranks: NDArray[np.int64]  # int64[m]: node by node
+    start: NDArray[np.int64]  # int64[k + 1]: node j has ``ranks[start[j] : start[j + 1]]``
+
+
+class Limits(NamedTuple):
+    """What a rank may hold. Nobody writes to it; `room` is writable as the arrays of :class:`Nodes` are."""
+
+    cap: int  # of costs
+    room: NDArray[np.int64]  # int64[m]: of sizes
+    fewest: int  # items
+    most: int
+
+
+def _nodes_and_ranks(node_of_rank: ArrayLike) -> Nodes:
     if isinstance(node_of_rank, np.ndarray) and node_of_rank.dtype == np.int32 and node_of_rank.ndim == 1:
         return _known_nodes(node_of_rank.tobytes())
     return _grouped(_as_nodes(node_of_rank))
 
 
 @functools.lru_cache(maxsize=8)  # a run has one, and asks for it at every step
-def _known_nodes(node_of_rank: bytes) -> _Nodes:
+def _known_nodes(node_of_rank: bytes) -> Nodes:
     # Not made read-only, though nobody may write to them: kernels would be compiled once more for that.
     return _grouped(_as_nodes(np.frombuffer(node_of_rank, dtype=np.int32)))
 
 
-def _grouped(nodes: NDArray[np.int32]) -> _Nodes:
+def _grouped(nodes: NDArray[np.int32]) -> Nodes:
     start = np.concatenate(([0], np.cumsum(np.bincount(nodes)))).astype(np.int64)
-    return nodes, np.argsort(nodes, kind="stable").astype(np.int64), start
+    return Nodes(nodes, np.argsort(nodes, kind="stable").astype(np.int64), start)
 
 
 def _as_room(
@@ -129,10 +152,7 @@ class RelocationProblem:
     # Of the costs
     largest: int
     total: int
-    node_of_rank: NDArray[np.int32]  # int32[num_ranks]: numbered from 0 without holes
-    # Node k has ranks ``ranks_by_node[node_start[k] : node_start[k + 1]]``
-    ranks_by_node: NDArray[np.int64]
-    node_start: NDArray[np.int64]
+    nodes: Nodes
     affinity: Affinity
     volumes_are_costs: bool  # what leaving a node adds is one whole number times the cost, for every item
     # A second quantity and what each rank may hold of it; ``sizes`` is None where there is none
@@ -140,16 +160,16 @@ class RelocationProblem:
     room: NDArray[np.int64]
     total_size: int
     equal_counts: bool
-    # The fewest and the most items of a rank, where neither is given by equal counts
+    # The fewest and the most items of a rank where that is asked for: not by `prepare`, and not with equal counts
     counts: tuple[int, int] | None = None
 
     @property
     def num_ranks(self) -> int:
-        return len(self.node_of_rank)
+        return len(self.nodes.of_rank)
 
     @property
     def num_nodes(self) -> int:
-        return len(self.node_start) - 1
+        return len(self.nodes.start) - 1
 
     @classmethod
     def prepare(
@@ -162,12 +182,11 @@ class RelocationProblem:
         equal_counts: bool,
         sizes: ArrayLike | None,
         caps: ArrayLike | None,
-        counts: tuple[int, int] | None = None,
     ) -> "RelocationProblem":
         """Check and sort. Raises TypeError, ValueError or InfeasibleError that name argument, place and rule."""
         array, largest, total = as_costs(costs)
-        nodes, by_node, node_start = _nodes_and_ranks(node_of_rank)
-        num_ranks = len(nodes)
+        nodes = _nodes_and_ranks(node_of_rank)
+        num_ranks = len(nodes.of_rank)
         if (home_rank is None) == (affinity is None):
             raise UsageError("give either {home_rank} or {affinity} ({home_rank}=None), not both and not neither")
         if affinity is None:
@@ -179,18 +198,31 @@ class RelocationProblem:
         else:
             if volumes is not None:
                 raise ArgumentError("volumes", "be None where {affinity} is given: it holds the volumes")
-            where = affinity_of_rows(affinity, len(array), nodes)
-            _house_the_homeless(array, where, num_ranks)
+            where = affinity_of_rows(affinity, len(array), nodes.of_rank)
+            _choose_missing_homes(array, where, num_ranks)
         given_sizes, room, total_size = _as_room(sizes, caps, len(array), num_ranks)
         given_sizes = None if given_sizes is None else read_only(given_sizes)
         order, _ = sort_descending(array, largest)
-        return cls(array, order, largest, total, nodes, by_node, node_start, where, where.is_proportional_to(array),
-                   given_sizes, room, total_size, bool(equal_counts), counts)  # fmt: skip
+        return cls(array, order, largest, total, nodes, where, where.is_proportional_to(array), given_sizes, room,
+                   total_size, bool(equal_counts))  # fmt: skip
 
     @property
     def all_sizes(self) -> NDArray[np.int64]:
         """Sizes, or zeros where there are none: int64[n], read-only."""
         return _zeros(len(self.costs)) if self.sizes is None else self.sizes
+
+    @property
+    def items(self) -> Items:
+        """Items as kernels see them."""
+        of = self.affinity
+        return Items(
+            self.costs, self.all_sizes, read_only(of.home), read_only(of.leave_rank), read_only(of.leave_node),
+            read_only(self.order),
+        )  # fmt: skip
+
+    def limits(self, cap: int) -> Limits:
+        """Return what ranks may hold under a cap, which binds nothing beyond the sum of all costs."""
+        return Limits(min(cap, self.total), self.room, *self.fewest_and_most)
 
     def measured(self, rank_of_item: NDArray[np.int32]) -> tuple[int, bool]:
         """Return the largest load, and whether sizes and counts keep their rules."""
@@ -212,16 +244,16 @@ class RelocationProblem:
         return few, few + (longer > 0)
 
 
-def _house_the_homeless(costs: NDArray[np.int64], affinity: Affinity, num_ranks: int) -> None:
+def _choose_missing_homes(costs: NDArray[np.int64], affinity: Affinity, num_ranks: int) -> None:
     """Items of which nothing lies anywhere may start anywhere: longest first, each on the least loaded rank."""
-    homeless = np.flatnonzero(affinity.home < 0)
-    if len(homeless) == 0:
+    missing = np.flatnonzero(affinity.home < 0)
+    if len(missing) == 0:
         return
     settled = affinity.home >= 0
     loads = group_loads(costs[settled], affinity.home[settled], num_ranks)
     heap = [(load, rank) for rank, load in enumerate(loads.tolist())]
     heapq.heapify(heap)
-    for item in homeless[np.argsort(-costs[homeless], kind="stable")].tolist():
+    for item in missing[np.argsort(-costs[missing], kind="stable")].tolist():
         load, rank = heap[0]
         affinity.home[item] = affinity.strongest[item] = rank
         heapq.heapreplace(heap, (load + int(costs[item]), rank))

@@ -1,30 +1,17 @@
 """The order in which amounts move: inside nodes first, then across them."""
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from solvers._jit import helper, kernel
 from solvers._loops import numbers, sum_of
 from solvers.arguments import INT64_MAX
 from solvers.relocation._exchange import settle
+from solvers.relocation._problem import Nodes
 from solvers.relocation._tournament import first_of, hold, update
-from solvers.relocation._transfer import (
-    ACTIVE,
-    BY_VOLUME,
-    CAP,
-    CROSSING,
-    EVERYTHING,
-    KEEP_COUNTS,
-    MEANS,
-    PLAIN,
-    PURE,
-    SLACK,
-    TYPICAL,
-    WORK,
-    State,
-    make_scratch,
-    move,
-    transfer,
-)
+from solvers.relocation._transfer import EVERYTHING, NOW, PURE, State, Window, make_scratch, move, transfer
 
 _AHEAD = 8
 _TRIES = 4
@@ -33,9 +20,31 @@ KEPT_SLACK = 4  # a node keeps one part in four
 MOST_SLACK = 2**61  # twice that fits int64
 
 
+class Way(NamedTuple):
+    """How amounts are to move."""
+
+    keep_counts: bool  # every rank keeps its number of items
+    nodes_first: bool  # nodes are balanced before, as if they were ranks
+    own_slack: bool  # each node has just its own room to use
+    rounds: int  # how many times across nodes, after all that moves inside them
+
+
+_LISTED = np.dtype([("givers", np.int64), ("takers", np.int64)])
+
+
+class _Sides(NamedTuple):
+    """Ranks over the cap, and ranks with room. Writable."""
+
+    listed: NDArray[np.void]  # _LISTED[1]: how many there are of each
+    givers: NDArray[np.int64]  # int64[m]
+    takers: NDArray[np.int64]  # int64[m]
+    tried: NDArray[np.int64]  # int64[_TRIES]: takers to which a giver could give nothing
+
+
 @helper
 def list_residents(order, where, num_ranks, start, items):
     """Items by rank in the sequence of `order` reversed: ascending in cost where `order` descends."""
+    # Counting sort by rank: the sequence within each rank is that of `order`, with no comparison.
     start[:] = 0
     for r in where:
         start[r + 1] += 1
@@ -51,16 +60,16 @@ def list_residents(order, where, num_ranks, start, items):
 @helper
 def _window(state):
     """How much of the slack one rank may take now."""
-    numbers = state.numbers
-    slack = max(numbers[SLACK], 0)
-    return min(slack, 2 * slack // max(numbers[ACTIVE], 1))
+    # Twice its part: most ranks take less than theirs, and what they leave is for the others.
+    slack = max(state.now[0]["slack"], 0)
+    return min(slack, 2 * slack // max(state.now[0]["active"], 1))
 
 
 @helper
 def _close(state, rank):
     """The rank is done: what it has below the cap is slack used."""
-    state.numbers[SLACK] -= state.numbers[CAP] - state.loads[rank]
-    state.numbers[ACTIVE] -= 1
+    state.now[0]["slack"] -= state.now[0]["cap"] - state.loads[rank]
+    state.now[0]["active"] -= 1
 
 
 @helper
@@ -71,18 +80,20 @@ def _left(room, excess):
 
 @helper
 def _move_between(state, scratch, giver, taker):
-    cap = state.numbers[CAP]
+    """Move the excess of the giver, or as much of it as the taker has room for. Returns whether that worked."""
+    cap = state.now[0]["cap"]
     excess, room = state.loads[giver] - cap, cap - state.loads[taker]
-    window = _window(state)
+    slack = _window(state)
     if excess <= room:
-        return transfer(state, scratch, giver, taker, excess, excess + min(window, _left(room, excess)), excess)
+        window = Window(excess, excess + min(slack, _left(room, excess)), excess)
+        return transfer(state, scratch, giver, taker, window)
     # A taker that is nearly full might else take next to nothing, again and again.
-    low = max(1, room - min(window, room // 2))
-    return transfer(state, scratch, giver, taker, low, room, room)
+    return transfer(state, scratch, giver, taker, Window(max(1, room - min(slack, room // 2)), room, room))
 
 
 @helper
 def _class_of(excess, room, fine, comfortable):
+    """0: both are done after it; 1: the one that is not can go on well; 2: it has little left, which is hard."""
     if excess <= room:
         left = _left(room, excess)
         return 0 if left <= fine else 1 if left >= comfortable else 2
@@ -90,8 +101,10 @@ def _class_of(excess, room, fine, comfortable):
 
 
 @helper
-def _choose_taker(state, giver, takers, num_takers, tried, num_tried):
-    cap, typical = state.numbers[CAP], state.numbers[TYPICAL]
+def _choose_taker(state, giver, sides, num_tried):
+    """Where the taker stands whose room suits the excess best, of the next few that were not tried; -1: none."""
+    cap, typical = state.now[0]["cap"], state.now[0]["typical"]
+    takers, tried, num_takers = sides.takers, sides.tried, sides.listed[0]["takers"]
     excess = state.loads[giver] - cap
     fine = min(_window(state), typical // 4)
     best, best_class, best_room = -1, 3, np.int64(0)
@@ -109,59 +122,60 @@ def _choose_taker(state, giver, takers, num_takers, tried, num_tried):
 
 
 @helper
-def _give(state, scratch, giver, takers, num_takers, tried):
-    """Let `giver` give to the first of a few takers with which it works. Returns the number of takers, or -1."""
-    cap = state.numbers[CAP]
+def _give(state, scratch, giver, sides):
+    """Let `giver` give to the first of a few takers with which it works. Returns whether it gave."""
+    takers, cap = sides.takers, state.now[0]["cap"]
     num_tried = np.int64(0)
     while num_tried < _TRIES:
-        best = _choose_taker(state, giver, takers, num_takers, tried, num_tried)
+        best = _choose_taker(state, giver, sides, num_tried)
         if best < 0:
-            return -1
+            return False
         taker = takers[best]
         if _move_between(state, scratch, giver, taker):
             enough = _window(state)
-            if not state.numbers[KEEP_COUNTS]:  # where it is cheap to fill a taker better, it is worth it
-                enough = min(enough, state.numbers[TYPICAL] // 4)
+            if not state.now[0]["keep_counts"]:  # where it is cheap to fill a taker better, it is worth it
+                enough = min(enough, state.now[0]["typical"] // 4)
             if cap - state.loads[taker] <= enough:
                 _close(state, taker)
-                num_takers -= 1
-                takers[best] = takers[num_takers]
-            return num_takers
-        tried[num_tried] = taker
+                sides.listed[0]["takers"] -= 1
+                takers[best] = takers[sides.listed[0]["takers"]]
+            return True
+        sides.tried[num_tried] = taker
         num_tried += 1
-    return -1
+    return False
 
 
 @helper
-def _hand_over(state, scratch, giver, node_start, ranks):
+def _hand_over(state, scratch, giver):
     """Shift the excess of `giver` to another rank of its node, which may have the items to give it. Returns who."""
-    k = state.node[giver]
-    excess = state.loads[giver] - state.numbers[CAP]
-    window = min(_window(state), state.numbers[CAP])
-    for j in range(node_start[k], node_start[k + 1]):
-        mate = ranks[j]
-        can_take = mate != giver and state.loads[mate] <= state.numbers[CAP]
-        if can_take and transfer(state, scratch, giver, mate, excess, excess + window, excess):
+    k, cap = state.nodes.of_rank[giver], state.now[0]["cap"]
+    excess = state.loads[giver] - cap
+    window = Window(excess, excess + min(_window(state), cap), excess)
+    for j in range(state.nodes.start[k], state.nodes.start[k + 1]):
+        mate = state.nodes.ranks[j]
+        can_take = mate != giver and state.loads[mate] <= cap
+        if can_take and transfer(state, scratch, giver, mate, window):
             return mate
     return -1
 
 
 @helper
-def _push(state, giver, node_start, ranks):
+def _push(state, giver):
     """Give the least item that is enough to the emptiest rank of the node, over the cap or not. Returns who has it.
 
     What the cap leaves beside a very large item may be nothing: then the rank that takes it must give all it has, and
     only from there, in small items, does the excess go where there is room.
     """
-    k = state.node[giver]
+    node, cap = state.nodes.of_rank[giver], state.now[0]["cap"]
     mate = np.int64(-1)
-    for j in range(node_start[k], node_start[k + 1]):
-        r = ranks[j]
+    for j in range(state.nodes.start[node], state.nodes.start[node + 1]):
+        r = state.nodes.ranks[j]
         if r != giver and (mate < 0 or state.loads[r] < state.loads[mate]):
             mate = r
-    excess = state.loads[giver] - state.numbers[CAP]
-    if mate < 0 or state.loads[mate] > state.numbers[CAP]:
+    excess = state.loads[giver] - cap
+    if mate < 0 or state.loads[mate] > cap:
         return -1
+    # Items of a rank ascend, so that the first that is enough is the least.
     for k in range(state.start[giver], state.start[giver + 1]):
         i = state.items[k]
         fits = state.held[mate] + state.sizes[i] <= state.room[mate]
@@ -172,17 +186,20 @@ def _push(state, giver, node_start, ranks):
 
 
 @helper
-def _drop(members, count, rank):
-    """Take `rank` off the list if it is on it. Returns the number left."""
-    for k in range(count):
-        if members[k] == rank:
-            members[k] = members[count - 1]
-            return count - 1
-    return count
+def _drop_taker(sides, rank):
+    """Take `rank` off the list of takers if it is on it."""
+    takers, listed = sides.takers, sides.listed
+    for k in range(listed[0]["takers"]):
+        if takers[k] == rank:
+            listed[0]["takers"] -= 1
+            takers[k] = takers[listed[0]["takers"]]
+            return
 
 
 @helper
-def _largest_ahead(state, givers, num_givers):
+def _largest_ahead(state, sides):
+    """Where the giver stands that is most over the cap, of the next few."""
+    givers, num_givers = sides.givers, sides.listed[0]["givers"]
     g = num_givers - 1
     for k in range(max(0, num_givers - _AHEAD), num_givers):
         if state.loads[givers[k]] > state.loads[givers[g]]:
@@ -191,105 +208,108 @@ def _largest_ahead(state, givers, num_givers):
 
 
 @helper
-def _give_across(state, scratch, giver, takers, num_takers, tried, node_start, ranks):
+def _give_across(state, scratch, giver, sides):
     """By plain sums if possible: exchanges across nodes move more than the excess, exchanges inside one do not cross.
 
-    Returns who gave in the end, and the number of takers or -1.
+    Returns who gave in the end, and whether it did.
     """
-    numbers = state.numbers
-    left = -1
-    if not numbers[KEEP_COUNTS]:
-        numbers[MEANS] = PURE
-        left = _give(state, scratch, giver, takers, num_takers, tried)
-    if left < 0 and not numbers[KEEP_COUNTS]:
-        numbers[MEANS], numbers[CROSSING] = EVERYTHING, 0
-        mate = _hand_over(state, scratch, giver, node_start, ranks)
-        numbers[CROSSING] = 1
+    now, gave = state.now, False
+    if not now[0]["keep_counts"]:
+        now[0]["means"] = PURE
+        gave = _give(state, scratch, giver, sides)
+    # Another rank of the node may have items of the sums that are needed.
+    if not gave and not now[0]["keep_counts"]:
+        now[0]["means"], now[0]["crossing"] = EVERYTHING, 0
+        mate = _hand_over(state, scratch, giver)
+        now[0]["crossing"] = 1
         if mate >= 0:
             giver = mate
-            num_takers = _drop(takers, num_takers, mate)
-            numbers[MEANS] = PURE
-            left = _give(state, scratch, giver, takers, num_takers, tried)
-    numbers[MEANS] = EVERYTHING
-    if left < 0:
-        left = _give(state, scratch, giver, takers, num_takers, tried)
-    return giver, left, num_takers
+            _drop_taker(sides, mate)
+            now[0]["means"] = PURE
+            gave = _give(state, scratch, giver, sides)
+    now[0]["means"] = EVERYTHING
+    if not gave:
+        gave = _give(state, scratch, giver, sides)
+    return giver, gave
 
 
 @helper
-def _give_plainly(state, scratch, giver, takers, num_takers, tried):
-    """By plain sums to any of a few takers, and only then by exchanges. Returns the number of takers, or -1."""
-    state.numbers[MEANS] = PURE
-    left = _give(state, scratch, giver, takers, num_takers, tried)
-    state.numbers[MEANS] = EVERYTHING
-    if left < 0:
-        left = _give(state, scratch, giver, takers, num_takers, tried)
-    return left
+def _give_plainly(state, scratch, giver, sides):
+    """By plain sums to any of a few takers, and only then by exchanges. Returns whether it gave."""
+    state.now[0]["means"] = PURE
+    gave = _give(state, scratch, giver, sides)
+    state.now[0]["means"] = EVERYTHING
+    return gave or _give(state, scratch, giver, sides)
 
 
 @helper
-def match(state, scratch, givers, num_givers, takers, num_takers, tried, node_start, ranks):
+def _match(state, scratch, sides):
     """Let givers give to takers until either list ends, or the work."""
-    crossing = state.numbers[CROSSING]
-    state.numbers[MEANS] = EVERYTHING
-    pushes = num_givers if crossing and not state.numbers[KEEP_COUNTS] else 0
-    while num_givers > 0 and num_takers > 0 and state.numbers[WORK] > 0:
-        g = _largest_ahead(state, givers, num_givers)
+    now, givers, listed = state.now, sides.givers, sides.listed
+    crossing = now[0]["crossing"]
+    now[0]["means"] = EVERYTHING
+    pushes = listed[0]["givers"] if crossing and not now[0]["keep_counts"] else 0
+    while listed[0]["givers"] > 0 and listed[0]["takers"] > 0 and now[0]["work"] > 0:
+        # The largest excess first, while there is most room to choose from.
+        g = _largest_ahead(state, sides)
         giver = givers[g]
         if crossing:
-            giver, left, num_takers = _give_across(state, scratch, giver, takers, num_takers, tried, node_start, ranks)
+            giver, gave = _give_across(state, scratch, giver, sides)
             givers[g] = giver
-        elif state.numbers[PLAIN]:
-            left = _give_plainly(state, scratch, giver, takers, num_takers, tried)
+        elif now[0]["plain"]:
+            gave = _give_plainly(state, scratch, giver, sides)
         else:
-            left = _give(state, scratch, giver, takers, num_takers, tried)
-        if left >= 0:
-            num_takers = left
-            if state.loads[giver] > state.numbers[CAP]:
+            gave = _give(state, scratch, giver, sides)
+        if gave:
+            if state.loads[giver] > now[0]["cap"]:
                 continue
             _close(state, giver)
         elif pushes > 0:
+            # Each push makes another rank a giver; as many as there were at first, so that it ends.
             pushes -= 1
-            mate = _push(state, giver, node_start, ranks)
+            mate = _push(state, giver)
             if mate >= 0:
-                num_takers = _drop(takers, num_takers, mate)
+                _drop_taker(sides, mate)
                 givers[g] = mate
                 continue
-        num_givers -= 1
-        givers[g] = givers[num_givers]
+        listed[0]["givers"] -= 1
+        givers[g] = givers[listed[0]["givers"]]
 
 
 @helper
-def _list_sides(state, ranks, least_room, givers, takers):
-    """Who is over the cap, and who has at least `least_room` under it. Returns how many of each."""
-    cap = state.numbers[CAP]
-    num_givers, num_takers = 0, 0
+def _list_sides(state, ranks, least_room, sides):
+    """Who is over the cap, and who has at least `least_room` under it."""
+    cap, listed = state.now[0]["cap"], sides.listed
+    listed[0]["givers"], listed[0]["takers"] = 0, 0
     for r in ranks:
         if state.loads[r] > cap:
-            givers[num_givers] = r
-            num_givers += 1
+            sides.givers[listed[0]["givers"]] = r
+            listed[0]["givers"] += 1
         elif cap - state.loads[r] >= least_room:
-            takers[num_takers] = r
-            num_takers += 1
-    return num_givers, num_takers
+            sides.takers[listed[0]["takers"]] = r
+            listed[0]["takers"] += 1
 
 
 @helper
-def _close_what_fits(state, least_room):
-    for r in range(len(state.loads)):
-        if 0 <= state.numbers[CAP] - state.loads[r] < least_room:
+def _close_what_fits(state, ranks, least_room):
+    """Ranks that fit and have no room worth filling are done."""
+    for r in ranks:
+        if 0 <= state.now[0]["cap"] - state.loads[r] < least_room:
             _close(state, r)
+
+
+@helper
+def _least_room(state):
+    """How much room a rank must have to be a taker: what it could leave unused anyway is not worth a transfer."""
+    return min(_window(state) // 2, state.now[0]["typical"] // 4) + 1
 
 
 @helper
 def _use_own_slack(state, inside, slack):
     """What ranks may stay below the cap is their node's own room, if it has any. Returns the least room of a taker."""
-    numbers = state.numbers
-    numbers[SLACK], numbers[ACTIVE] = slack, len(inside)
-    least_room = min(_window(state) // 2, numbers[TYPICAL] // 4) + 1
-    for r in inside:
-        if 0 <= numbers[CAP] - state.loads[r] < least_room:
-            _close(state, r)
+    state.now[0]["slack"], state.now[0]["active"] = slack, len(inside)
+    least_room = _least_room(state)
+    _close_what_fits(state, inside, least_room)
     return least_room
 
 
@@ -302,54 +322,38 @@ def _scratch_for(start):
 
 
 @helper
-def _relocate(
-    costs, sizes, leave_rank, leave_node, where, node, node_start, ranks, loads, held, room, order, cap, slack, typical,
-    keep_counts, cheap_order, plain, node_slack, rounds, work,
-):  # fmt: skip
-    """Bring loads under `cap`, changing `where`, `loads` and `held`, as far as it goes. Returns what is left of `work`.
+def _relocate(items, state, node_slack, rounds):
+    """Bring loads under the cap, changing the state, as far as it goes. Returns what is left of the work.
 
-    `cheap_order` lists items of most volume for their cost first, or is empty: then volumes are costs. `plain`: what
-    plain sums do is not done by exchanges, as those move more. `node_slack`: what each node has to use if that is just
-    its own room, or empty. Twice a slack fits int64.
+    `node_slack`: what each node has to use if that is just its own room, or empty. Twice a slack fits int64.
     """
-    m = len(loads)
-    start, items = np.zeros(m + 1, dtype=np.int64), np.empty(len(costs), dtype=np.int32)
-    by_volume = len(cheap_order) > 0
-    numbers = np.array([
-        cap, slack, m, work, typical, np.int64(keep_counts), 0, 0, np.int64(by_volume), np.int64(plain),
-    ])  # fmt: skip
-    numbers[WORK] -= _LISTING * len(costs)
-    cheap = np.empty(len(cheap_order), dtype=np.int32)
-    marks = np.zeros(len(cheap_order) + 1, dtype=np.int64)
-    state = State(
-        costs, sizes, leave_rank, leave_node, where, node, loads, held, room, start, items, cheap, marks, numbers
-    )
-    if by_volume:
-        list_residents(cheap_order, where, m, start, cheap)
-    list_residents(order, where, m, start, items)
-    scratch = _scratch_for(start)
-    givers, takers = np.empty(m, dtype=np.int64), np.empty(m, dtype=np.int64)
-    tried = np.empty(_TRIES, dtype=np.int64)
-    least_room = min(_window(state) // 2, typical // 4) + 1
-    _close_what_fits(state, least_room)
-    for k in range(len(node_start) - 1):
-        inside = ranks[node_start[k] : node_start[k + 1]]
+    m, nodes, now = len(state.loads), state.nodes, state.now
+    sides = _Sides(np.zeros(1, dtype=_LISTED), np.empty(m, np.int64), np.empty(m, np.int64), np.empty(_TRIES, np.int64))
+    now[0]["work"] -= _LISTING * len(items.costs)
+    list_residents(items.order, state.where, m, state.start, state.items)
+    scratch = _scratch_for(state.start)
+    # 1. What ranks have over the cap goes to others of their node, which is what crosses nothing.
+    least_room = _least_room(state)
+    _close_what_fits(state, nodes.ranks, least_room)
+    for k in range(len(nodes.start) - 1):
+        inside = nodes.ranks[nodes.start[k] : nodes.start[k + 1]]
         if len(node_slack) > 0:
             least_room = _use_own_slack(state, inside, node_slack[k])
-        num_givers, num_takers = _list_sides(state, inside, least_room, givers, takers)
-        match(state, scratch, givers, num_givers, takers, num_takers, tried, node_start, ranks)
-    numbers[CROSSING] = 1
-    numbers[BY_VOLUME] = 0  # whose lists are those of the start
+        _list_sides(state, inside, least_room, sides)
+        _match(state, scratch, sides)
+    # 2. What is still over goes anywhere, and from the second round on also to ranks with hardly any room.
+    now[0]["crossing"] = 1
+    now[0]["by_volume"] = 0  # whose lists are those of the start
     for _ in range(rounds):
-        numbers[WORK] -= _LISTING * len(costs)
-        list_residents(order, where, m, start, items)
-        scratch = _scratch_for(start)
-        num_givers, num_takers = _list_sides(state, ranks, least_room, givers, takers)
-        if num_givers == 0 or numbers[WORK] <= 0:
+        now[0]["work"] -= _LISTING * len(items.costs)
+        list_residents(items.order, state.where, m, state.start, state.items)
+        scratch = _scratch_for(state.start)
+        _list_sides(state, nodes.ranks, least_room, sides)
+        if sides.listed[0]["givers"] == 0 or now[0]["work"] <= 0:
             break
-        match(state, scratch, givers, num_givers, takers, num_takers, tried, node_start, ranks)
+        _match(state, scratch, sides)
         least_room = np.int64(1)
-    return numbers[WORK]
+    return now[0]["work"]
 
 
 @helper
@@ -362,91 +366,107 @@ def _slack_under(cap, groups, load):
 
 
 @helper
-def _carried(costs, sizes, where, num_groups):
+def _carried(items, where, num_groups):
     """Costs and sizes of each group."""
     loads, held = np.zeros(num_groups, np.int64), np.zeros(num_groups, np.int64)
     for i in range(len(where)):
-        loads[where[i]] += costs[i]
-        held[where[i]] += sizes[i]
+        loads[where[i]] += items.costs[i]
+        held[where[i]] += items.sizes[i]
     return loads, held
 
 
 @helper
-def _balance_nodes(
-    costs, sizes, leave, where, node, node_start, ranks, room, order, cheap_order, cap, slack, typical, keep_counts,
-    work,
-):  # fmt: skip
-    """Bring the sum of each node under what its ranks may carry, as if nodes were ranks. Returns the work left.
+def _begin(cap, slack, num_ranks, typical, keep_counts, work):
+    """What a search may do before it has done anything."""
+    now = np.zeros(1, dtype=NOW)
+    now[0]["cap"], now[0]["slack"], now[0]["active"] = cap, slack, num_ranks
+    now[0]["typical"], now[0]["keep_counts"], now[0]["work"] = typical, keep_counts, work
+    return now
+
+
+@helper
+def _state_of(items, nodes, where, room, leaves, num_cheap, now):
+    """The state of items on ranks; `leaves`: what leaving adds, of ranks and of nodes. Nothing is listed yet."""
+    n, m = len(where), len(room)
+    loads, held = _carried(items, where, m)
+    return State(
+        items.costs, items.sizes, nodes, room, leaves[0], leaves[1], where, loads, held, np.zeros(m + 1, np.int64),
+        np.empty(n, np.int32), np.empty(num_cheap, np.int32), np.zeros(num_cheap + 1, np.int64), now,
+    )  # fmt: skip
+
+
+@helper
+def _balance_nodes(items, nodes, room, cheap_order, where, ranks_now):
+    """Bring the sum of each node under what its ranks may carry, as if nodes were ranks. Changes `where` and the work.
 
     What arrives is put on the rank of the node with the most room, large items first. A node has eight times the items
     of a rank, and so finds exact amounts, and of least volume, where a rank of few items finds none.
     """
-    k = len(node_start) - 1
+    k, start, cap, slack = len(nodes.start) - 1, nodes.start, ranks_now[0]["cap"], ranks_now[0]["slack"]
     widest = np.int64(0)
     for j in range(k):
-        widest = max(widest, node_start[j + 1] - node_start[j])
+        widest = max(widest, start[j + 1] - start[j])
     if k == 1 or cap > (MOST_SLACK - 1) // widest:
-        return work
-    nodes = np.empty(len(where), np.int32)
+        return
+    goal = np.empty(len(where), np.int32)
     for i in range(len(where)):
-        nodes[i] = node[where[i]]
-    loads, held = _carried(costs, sizes, nodes, k)
-    total_size, room_of_node = sum_of(held), np.zeros(k, np.int64)
+        goal[i] = nodes.of_rank[where[i]]
+    # Rooms of ranks are summed with care: all sizes together fit int64, all rooms need not.
+    total_size, room_of_node = sum_of(items.sizes), np.zeros(k, np.int64)
     for j in range(k):
-        loads[j] += (widest - node_start[j + 1] + node_start[j]) * cap  # what the ranks that a smaller one lacks would
-        for at in range(node_start[j], node_start[j + 1]):
-            room_of_node[j] += min(room[ranks[at]], total_size - room_of_node[j])
+        for at in range(start[j], start[j + 1]):
+            room_of_node[j] += min(room[nodes.ranks[at]], total_size - room_of_node[j])
     kept = slack // (KEPT_SLACK * k)  # what a node keeps of its slack, its ranks need
-    left = _relocate(
-        costs, sizes, leave.copy(), leave.copy(), nodes, np.zeros(k, np.int32), np.array([0, k]), numbers(k), loads,
-        held, room_of_node, order, cap * widest - kept, slack - k * kept, typical, keep_counts, cheap_order, True,
-        np.empty(0, np.int64), 0, work,
-    )  # fmt: skip
-    settle(order, nodes, node, ranks, node_start, costs, keep_counts, where)
-    return left - len(room)
+    now = _begin(cap * widest - kept, slack - k * kept, k, ranks_now[0]["typical"], ranks_now[0]["keep_counts"],
+                 ranks_now[0]["work"])  # fmt: skip
+    now[0]["by_volume"], now[0]["plain"] = np.int64(len(cheap_order) > 0), 1
+    one_node = Nodes(np.zeros(k, np.int32), numbers(k), np.array([0, k]))
+    leaves = (items.leave_node.copy(), items.leave_node.copy())
+    state = _state_of(items, one_node, goal, room_of_node, leaves, len(cheap_order), now)
+    # One cap for all: a smaller node carries what the ranks that it lacks would.
+    for j in range(k):
+        state.loads[j] += (widest - start[j + 1] + start[j]) * cap
+    if now[0]["by_volume"]:
+        list_residents(cheap_order, goal, k, state.start, state.cheap)
+    ranks_now[0]["work"] = _relocate(items, state, np.empty(0, np.int64), np.int64(0)) - len(room)
+    settle(items.order, goal, nodes, items.costs, now[0]["keep_counts"], where)
 
 
 @kernel
-def relocate_kernel(
-    costs, sizes, leave_rank, leave_node, home, where, node, node_start, ranks, room, order, cheap_order, cap,
-    keep_counts, nodes_first, own_slack, rounds, work,
-):  # fmt: skip
-    """Bring loads under `cap`, changing `where`: inside nodes, then `rounds` times across. Returns the work left.
+def relocate_kernel(items, nodes, limits, way, cheap_order, where, work):
+    """Bring loads under the cap, changing `where`: inside nodes, then across. Returns the work left.
 
-    `nodes_first`: as if nodes were ranks, before. `own_slack`: each node has just its own room to use. `cap` is not
+    `cheap_order` lists items of most volume for their cost first, or is empty: then volumes are costs. The cap is not
     over the sum of all costs.
     """
-    m, n = len(room), len(costs)
-    loads, held = _carried(costs, sizes, where, m)
-    total, positive = sum_of(loads), 0
+    m, n, cap, node = len(limits.room), len(items.costs), limits.cap, nodes.of_rank
+    total, positive = sum_of(items.costs), 0
     for i in range(n):
-        positive += costs[i] > 0
-    typical, slack = total // max(positive, 1), _slack_under(cap, m, total)
-    if nodes_first:
-        work = _balance_nodes(costs, sizes, leave_node, where, node, node_start, ranks, room, order, cheap_order, cap,
-                              slack, typical, keep_counts, work)  # fmt: skip
-        loads, held = _carried(costs, sizes, where, m)
-    leaves_rank, leaves_node = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        positive += items.costs[i] > 0
+    now = _begin(cap, _slack_under(cap, m, total), m, total // max(positive, 1), np.int64(way.keep_counts), work)
+    if way.nodes_first:
+        _balance_nodes(items, nodes, limits.room, cheap_order, where, now)
+    # Whoever is away from home already may go anywhere: leaving adds nothing.
+    leave_rank, leave_node = np.zeros(n, np.int64), np.zeros(n, np.int64)
     for i in range(n):
-        if where[i] == home[i]:
-            leaves_rank[i] = leave_rank[i]
-        if node[where[i]] == node[home[i]]:
-            leaves_node[i] = leave_node[i]
-    node_slack = np.zeros(len(node_start) - 1 if own_slack else 0, np.int64)
-    for i in range(n if own_slack else 0):
-        node_slack[node[where[i]]] += costs[i]
+        if where[i] == items.home[i]:
+            leave_rank[i] = items.leave_rank[i]
+        if node[where[i]] == node[items.home[i]]:
+            leave_node[i] = items.leave_node[i]
+    node_slack = np.zeros(len(nodes.start) - 1 if way.own_slack else 0, np.int64)
+    for i in range(n if way.own_slack else 0):
+        node_slack[node[where[i]]] += items.costs[i]
     for k in range(len(node_slack)):
-        node_slack[k] = _slack_under(cap, node_start[k + 1] - node_start[k], node_slack[k])
-    return _relocate(
-        costs, sizes, leaves_rank, leaves_node, where, node, node_start, ranks, loads, held, room, order, cap, slack,
-        typical, keep_counts, np.empty(0, np.int32), False, node_slack, rounds, work,
-    )  # fmt: skip
+        node_slack[k] = _slack_under(cap, nodes.start[k + 1] - nodes.start[k], node_slack[k])
+    state = _state_of(items, nodes, where, limits.room, (leave_rank, leave_node), np.int64(0), now)
+    return _relocate(items, state, node_slack, way.rounds)
 
 
 @kernel
-def return_home(costs, sizes, home, node, where, room, cap, sequence):
+def return_home(items, nodes, limits, where, sequence):
     """Bring back what fits under the cap now: what crossed first, then the rest, in this sequence."""
-    loads, held = _carried(costs, sizes, where, len(room))
+    costs, sizes, home, node = items.costs, items.sizes, items.home, nodes.of_rank
+    loads, held = _carried(items, where, len(limits.room))
     away, moved, count = np.empty(len(where), np.bool_), np.empty(len(sequence), np.int32), 0
     for i in range(len(where)):
         away[i] = where[i] != home[i]
@@ -454,6 +474,7 @@ def return_home(costs, sizes, home, node, where, room, cap, sequence):
         if away[i]:
             moved[count] = i
             count += 1
+    # Whoever returns leaves room for others, so again and again until nobody does.
     while True:
         returned = 0
         for crossed in (True, False):
@@ -462,7 +483,7 @@ def return_home(costs, sizes, home, node, where, room, cap, sequence):
                 r, h = where[i], home[i]
                 if r == h or (node[r] != node[h]) != crossed:
                     continue
-                if loads[h] + costs[i] <= cap and held[h] + sizes[i] <= room[h]:
+                if loads[h] + costs[i] <= limits.cap and held[h] + sizes[i] <= limits.room[h]:
                     where[i] = h
                     loads[r] -= costs[i]
                     loads[h] += costs[i]
@@ -474,9 +495,10 @@ def return_home(costs, sizes, home, node, where, room, cap, sequence):
 
 
 @kernel
-def fix_counts(where, node, node_start, ranks, order, quota, counts):
+def fix_counts(order, nodes, where, quota, counts):
     """Move the cheapest items from ranks over their quota to ranks under it, inside nodes first."""
-    next_in_node = node_start[:-1].copy()
+    # The first rank that may have a place: quotas are only filled, so that these never go back.
+    next_in_node = nodes.start[:-1].copy()
     next_rank = 0
     for crossing in (False, True):
         for p in range(len(order) - 1, -1, -1):
@@ -491,13 +513,13 @@ def fix_counts(where, node, node_start, ranks, order, quota, counts):
                 if next_rank < len(quota):
                     to = next_rank
             else:
-                k = node[r]
+                k = nodes.of_rank[r]
                 j = next_in_node[k]
-                while j < node_start[k + 1] and counts[ranks[j]] >= quota[ranks[j]]:
+                while j < nodes.start[k + 1] and counts[nodes.ranks[j]] >= quota[nodes.ranks[j]]:
                     j += 1
                 next_in_node[k] = j
-                if j < node_start[k + 1]:
-                    to = ranks[j]
+                if j < nodes.start[k + 1]:
+                    to = nodes.ranks[j]
             if to >= 0:
                 where[i] = to
                 counts[r] -= 1
@@ -505,12 +527,13 @@ def fix_counts(where, node, node_start, ranks, order, quota, counts):
 
 
 @kernel
-def fix_sizes(where, sizes, node, node_start, ranks, held, room, by_size):
+def fix_sizes(by_size, sizes, nodes, where, held, room):
     """Move the largest items off ranks that hold more than they may, to those with most room, inside nodes first."""
-    m = len(ranks)
+    node, ranks, start, m = nodes.of_rank, nodes.ranks, nodes.start, len(nodes.ranks)
     place = np.empty(m, dtype=np.int64)
     for k in range(m):
         place[ranks[k]] = k
+    # A tournament of ranks, node by node: who has most room is known after each move, in a node or in all.
     free = (room - held)[ranks]
     by_node = hold(-free, ranks.astype(np.int64), free)
     for crossing in (False, True):
@@ -518,7 +541,7 @@ def fix_sizes(where, sizes, node, node_start, ranks, held, room, by_size):
             r = where[i]
             if held[r] <= room[r]:
                 continue
-            low, high = (0, m) if crossing else (node_start[node[r]], node_start[node[r] + 1])
+            low, high = (0, m) if crossing else (start[node[r]], start[node[r] + 1])
             j = first_of(by_node, low, high, sizes[i])
             if j >= 0:
                 to = ranks[j]

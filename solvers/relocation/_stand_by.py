@@ -4,10 +4,37 @@ A rank with an item of nearly its cap needs others that are tiny. A node whose o
 a partition has beside the item, as few as possible: no two items share those, so that all large items are served.
 """
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from solvers._jit import helper, kernel
 from solvers.relocation._exchange import by_group
+from solvers.relocation._problem import Nodes
+
+
+class _Lists(NamedTuple):
+    """Items by node and by group, all by descending cost. Read alone."""
+
+    costs: NDArray[np.int64]  # int64[n]
+    nodes: Nodes
+    items: NDArray[np.int64]  # int64[n]: node by node, as they were before any changed places
+    start: NDArray[np.int64]  # int64[k + 1]: where each node begins
+    groups: NDArray[np.int32]  # int32[n]: the group of each item in a partition
+    members: NDArray[np.int64]  # int64[n]: group by group
+    begin: NDArray[np.int64]  # int64[m + 1]: where each group begins
+    few: int  # items of every rank
+    cap: int  # of a load
+
+
+class _Claims(NamedTuple):
+    """Which items are meant for whom. Writable."""
+
+    reserved: NDArray[np.int64]  # int64[n]: the group whose largest item it stands beside; -1: none
+    taken: NDArray[np.bool_]  # bool[n]: whether it stands beside a large item of its own node
+    needs: NDArray[np.bool_]  # bool[m]: whether the largest item of a group lacks small ones
+    free: NDArray[np.bool_]  # bool[n]: whether it may still change places
 
 
 @helper
@@ -35,28 +62,33 @@ def _own_window(costs, small, size, few, room, taken):
 
 
 @helper
-def _in_need(costs, items, low, high, ranks, groups, members, begin, few, cap, reserved, taken, needs):
-    """Reserve for each of a node's largest items what it lacks; return whether anything was.
+def _reserve(lists, claims, node):
+    """Reserve for the first of a node's largest items that lacks small ones what its group has; return if there is one.
 
-    `taken` is what the others find in their own node.
+    What the others find in their own node is then taken.
     """
+    costs, items, few = lists.costs, lists.items, lists.few
+    low, high = lists.start[node], lists.start[node + 1]
+    ranks = lists.nodes.start[node + 1] - lists.nodes.start[node]
+    # 1. What the node has besides one large item a rank, and which is meant for nobody, ascending.
     small = np.empty(high - low, dtype=np.int64)
     size = 0
     for at in range(high - 1, low + ranks - 1, -1):
-        taken[items[at]] = False
-        if reserved[items[at]] < 0:
+        claims.taken[items[at]] = False
+        if claims.reserved[items[at]] < 0:
             small[size] = items[at]
             size += 1
+    # 2. The largest items choose first, as they have the least room beside them.
     for at in range(low, min(low + ranks, high)):
         h = items[at]
-        g = groups[h]
-        if needs[g]:
+        g = lists.groups[h]
+        if claims.needs[g]:
             continue
-        first = _own_window(costs, small, size, few - 1, cap - costs[h], taken)
-        if first < 0 and members[begin[g]] == h:
-            needs[g] = True
-            for j in range(begin[g] + 1, begin[g + 1]):
-                reserved[members[j]] = g
+        first = _own_window(costs, small, size, few - 1, lists.cap - costs[h], claims.taken)
+        if first < 0 and lists.members[lists.begin[g]] == h:
+            claims.needs[g] = True
+            for j in range(lists.begin[g] + 1, lists.begin[g + 1]):
+                claims.reserved[lists.members[j]] = g
             return True
         size -= few - 1
         if first < 0 or first > few:
@@ -71,24 +103,28 @@ def _change(where, x, y):
 
 
 @helper
-def _serve(costs, items, low, high, members, first, last, few, cap, rank, node_of_rank, where, reserved, taken, free):
-    """Bring to `rank` what stands beside the first of `members`: its node's smallest, or members that are less."""
-    h = members[first]
-    g, node = reserved[h], node_of_rank[rank]
-    beside = np.empty(few - 1, dtype=np.int64)
+def _serve(lists, claims, where, g, rank):
+    """Bring to `rank` what stands beside the first of group g: its node's smallest, or members that are less."""
+    costs, items, members, free = lists.costs, lists.items, lists.members, claims.free
+    node_of_rank, first, last = lists.nodes.of_rank, lists.begin[g], lists.begin[g + 1]
+    h, node = members[first], node_of_rank[rank]
+    low, high = lists.start[node], lists.start[node + 1]
+    # 1. The smallest of its own node, which cross nothing.
+    beside = np.empty(lists.few - 1, dtype=np.int64)
     size, total = 0, costs[h]
     for at in range(high - 1, low - 1, -1):
         i = items[at]
-        mine = reserved[i] == g or (reserved[i] < 0 and not taken[i])
-        if size < few - 1 and mine and i != h and free[i] and node_of_rank[where[i]] == node:
+        mine = claims.reserved[i] == g or (claims.reserved[i] < 0 and not claims.taken[i])
+        if size < lists.few - 1 and mine and i != h and free[i] and node_of_rank[where[i]] == node:
             beside[size] = i
             size += 1
             total += costs[i]
+    # 2. While these are too much, the largest of them goes for the smallest member elsewhere: as few as can be.
     at = last - 1
-    for j in range(size - 1, -1, -1):  # from the largest of its own
+    for j in range(size - 1, -1, -1):
         while at > first and (node_of_rank[where[members[at]]] == node or not free[members[at]]):
             at -= 1
-        if total <= cap or at <= first or costs[members[at]] >= costs[beside[j]]:
+        if total <= lists.cap or at <= first or costs[members[at]] >= costs[beside[j]]:
             break
         total += costs[members[at]] - costs[beside[j]]
         _change(where, members[at], beside[j])
@@ -97,8 +133,9 @@ def _serve(costs, items, low, high, members, first, last, few, cap, rank, node_o
     for j in range(size):
         free[beside[j]] = False
     free[h] = False
+    # 3. To the rank, each for the largest there that does not belong.
     at = low
-    for j in range(size):  # to the rank, each for the largest there that does not belong
+    for j in range(size):
         if where[beside[j]] == rank:
             continue
         while at < high and (where[items[at]] != rank or not free[items[at]]):
@@ -108,39 +145,34 @@ def _serve(costs, items, low, high, members, first, last, few, cap, rank, node_o
 
 
 @kernel
-def stand_by(costs, order, where, node_of_rank, ranks_of_node, groups, few, cap, free):
+def stand_by(items, nodes, groups, few, cap, where, free):
     """Bring together large items that lack small ones, and those that `groups` has beside them; these are not free.
 
     Every rank holds `few` items. Changes `where`, few items across nodes, and `free`. O(n + what lacks small ones).
     """
-    m, k = len(node_of_rank), len(ranks_of_node)
-    items, start = by_group(order, node_of_rank[where], k)
-    members, begin = by_group(order, groups, m)
-    reserved, needs = np.full(len(costs), -1), np.zeros(m, dtype=np.bool_)
-    taken = np.zeros(len(costs), dtype=np.bool_)
+    n, m, k = len(items.costs), len(nodes.of_rank), len(nodes.start) - 1
+    listed, start = by_group(items.order, nodes.of_rank[where], k)
+    members, begin = by_group(items.order, groups, m)
+    lists = _Lists(items.costs, nodes, listed, start, groups, members, begin, few, cap)
+    claims = _Claims(np.full(n, -1), np.zeros(n, np.bool_), np.zeros(m, np.bool_), free)
+    # What is reserved for one node's item, another node cannot take: so all are asked again until none needs more.
     again, some = True, False
     while again:
         again = False
         for node in range(k):
-            while _in_need(
-                costs, items, start[node], start[node + 1], ranks_of_node[node], groups, members, begin, few, cap,
-                reserved, taken, needs,
-            ):  # fmt: skip
+            while _reserve(lists, claims, node):
                 again = some = True
     if not some:
         return
+    # A rank serves one large item; if it has two, the smaller one has to leave it anyway.
     used = np.zeros(m, dtype=np.bool_)
-    for i in order:
+    for i in items.order:
         g = groups[i]
-        if not needs[g] or members[begin[g]] != i:
+        if not claims.needs[g] or members[begin[g]] != i:
             continue
-        reserved[i] = g
+        claims.reserved[i] = g
         rank = where[i]
-        node = node_of_rank[rank]
         if used[rank]:
             continue
         used[rank] = True
-        _serve(
-            costs, items, start[node], start[node + 1], members, begin[g], begin[g + 1], few, cap, rank, node_of_rank,
-            where, reserved, taken, free,
-        )  # fmt: skip
+        _serve(lists, claims, where, g, rank)

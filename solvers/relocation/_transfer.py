@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from solvers._jit import helper
 from solvers.relocation._fit import NO_SCORE, Pick, Side, exchange, make_pick, make_side, pure_move
+from solvers.relocation._problem import Nodes
 
-CAP, SLACK, ACTIVE, WORK, TYPICAL, KEEP_COUNTS, CROSSING, MEANS, BY_VOLUME, PLAIN = range(10)
 PURE, EXCHANGE, EVERYTHING = range(3)
 _VARIANTS = 4
 _STARTS = 16
@@ -18,31 +18,61 @@ _TRANSFER = 300  # work units, whatever it moves
 _LEAST_WORK = 1 << 26  # that one exchange of many items may take where less is left: some tenths of a second
 
 
-class State(NamedTuple):
-    """Items and ranks while they change."""
+NOW = np.dtype(
+    [
+        ("cap", np.int64),  # of a load
+        ("slack", np.int64),  # how far ranks that are not done may stay below the cap, together
+        ("active", np.int64),  # how many these are
+        ("work", np.int64),  # units left
+        ("typical", np.int64),  # the mean cost of items that have any
+        ("keep_counts", np.int64),  # whether every rank keeps its number of items
+        ("crossing", np.int64),  # whether items go to other nodes: then it counts what leaving a node adds
+        ("means", np.int64),  # PURE, EXCHANGE or EVERYTHING
+        ("by_volume", np.int64),  # whether items of least volume for their cost are sought, in `cheap`
+        ("plain", np.int64),  # whether plain sums are tried with all takers before any exchange
+    ]
+)
+"""How far a search is, and what it may do now."""
 
-    costs: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    leave_rank: NDArray[np.int64]
-    leave_node: NDArray[np.int64]
-    where: NDArray[np.int32]
-    node: NDArray[np.int32]
-    loads: NDArray[np.int64]
-    held: NDArray[np.int64]
-    room: NDArray[np.int64]
-    start: NDArray[np.int64]
-    items: NDArray[np.int32]
-    cheap: NDArray[np.int32]  # as `items`, least volume for its cost first; read by volume alone
-    marks: NDArray[np.int64]
-    numbers: NDArray[np.int64]
+
+class State(NamedTuple):
+    """Items and ranks while they change; n items, m ranks."""
+
+    # Read-only
+    costs: NDArray[np.int64]  # int64[n]
+    sizes: NDArray[np.int64]  # int64[n]: of a second quantity, or zeros
+    # Nobody writes to these, but nodes may be searched as if they were ranks, of which a kernel makes its own
+    nodes: Nodes
+    room: NDArray[np.int64]  # int64[m]: the most that ranks may hold of the sizes
+    # Writable
+    leave_rank: NDArray[np.int64]  # int64[n]: what moves more if the item leaves the rank that it is on
+    leave_node: NDArray[np.int64]  # int64[n]: what crosses more if it leaves the node that it is on
+    where: NDArray[np.int32]  # int32[n]: the rank of each item
+    loads: NDArray[np.int64]  # int64[m]
+    held: NDArray[np.int64]  # int64[m]: sizes of the items of each rank
+    start: NDArray[np.int64]  # int64[m + 1]: rank r had ``items[start[r] : start[r + 1]]`` when they were listed
+    items: NDArray[np.int32]  # int32[n]: ascending in cost, rank by rank
+    cheap: NDArray[np.int32]  # int32[n] or [0]: as `items`, least volume for its cost first; read by volume alone
+    marks: NDArray[np.int64]  # int64[n + 1] or [1]: the last search that had the item as a candidate; the last search
+    now: NDArray[np.void]  # NOW[1]
 
 
 class Scratch(NamedTuple):
+    """Room for one transfer; k is as many items as any rank holds. Writable."""
+
     give: Side
     take: Side
     pick: Pick
-    peeled: NDArray[np.int64]
-    returned: NDArray[np.int64]
+    peeled: NDArray[np.int64]  # int64[k]: items that go in any case
+    returned: NDArray[np.int64]  # int64[k]: items that come back for them, where counts are kept
+
+
+class Window(NamedTuple):
+    """The amount that is to move: within low..high, as near to the target as may be."""
+
+    low: int
+    high: int
+    target: int
 
 
 @helper
@@ -60,11 +90,11 @@ def make_scratch(capacity):
 def _gather(state, side, rank):
     """List the items that are still where the lists say, ascending in cost. Items of cost zero move no load."""
     size = 0
-    zero = not state.numbers[KEEP_COUNTS]  # where counts must stay, an item of cost zero is a partner
-    volumes = state.leave_node if state.numbers[CROSSING] else state.leave_rank
+    zero = not state.now[0]["keep_counts"]  # where counts must stay, an item of cost zero is a partner
+    volumes = state.leave_node if state.now[0]["crossing"] else state.leave_rank
     items, where, costs, sizes = state.items, state.where, state.costs, state.sizes
     cost, volume, item_size, item = side.cost, side.volume, side.size, side.item
-    state.numbers[WORK] -= _GATHER * (state.start[rank + 1] - state.start[rank])
+    state.now[0]["work"] -= _GATHER * (state.start[rank + 1] - state.start[rank])
     for k in range(state.start[rank], state.start[rank + 1]):
         i = items[k]
         if where[i] == rank and not (zero and costs[i] == 0):
@@ -78,6 +108,7 @@ def _gather(state, side, rank):
 
 @helper
 def move(state, item, rank):
+    """Put an item on a rank."""
     old = state.where[item]
     state.where[item] = rank
     cost, size = state.costs[item], state.sizes[item]
@@ -85,8 +116,9 @@ def move(state, item, rank):
     state.loads[rank] += cost
     state.held[old] -= size
     state.held[rank] += size
+    # It is not at home any more, so that it costs nothing to send it on.
     state.leave_rank[item] = 0
-    if state.node[old] != state.node[rank]:
+    if state.nodes.of_rank[old] != state.nodes.of_rank[rank]:
         state.leave_node[item] = 0
 
 
@@ -96,6 +128,7 @@ def _peel(scratch, size, low, reserve):
     give = scratch.give
     total = np.int64(0)
     usable = 0
+    # The mean of what may go at all: three such items reach what is left once `low` is within three of them.
     for k in range(size):
         if give.cost[k] > low:
             break
@@ -106,6 +139,7 @@ def _peel(scratch, size, low, reserve):
     size_amount = np.int64(0)
     mean = total // max(usable, 1)
     while size > 0 and low > amount and (reserve == 0 or (low - amount) // 3 > mean):
+        # The largest that leaves a reserve: few items go, and the sums of small ones fill the rest exactly.
         limit = low - amount - mean // 2 * reserve
         best = -1
         for k in range(size - 1, -1, -1):
@@ -133,9 +167,10 @@ def _gather_cheapest(state, scratch, rank, low, reserve):
     """
     give, peeled, cost, volume = scratch.give, scratch.peeled, scratch.give.cost, scratch.give.volume
     items, cheap, where, costs, marks = state.items, state.cheap, state.where, state.costs, state.marks
-    limit = max(0, low - reserve * state.numbers[TYPICAL])
+    limit = max(0, low - reserve * state.now[0]["typical"])
     first, end = state.start[rank], state.start[rank + 1]
-    state.numbers[WORK] -= _GATHER * (end - first)
+    state.now[0]["work"] -= _GATHER * (end - first)
+    # Marks of earlier searches are lower, so that nothing has to be cleared.
     stamp = marks[-1] + 1
     marks[-1] = stamp
     set_aside, candidates = 0, 0
@@ -154,6 +189,7 @@ def _gather_cheapest(state, scratch, rank, low, reserve):
             candidates += 1
             if candidates == _CANDIDATES:
                 break
+    # Two pointers need the candidates ascending in cost, as the other list has them.
     size = 0
     for k in range(first, end):
         i = items[k]
@@ -166,6 +202,7 @@ def _gather_cheapest(state, scratch, rank, low, reserve):
 
 @helper
 def _apply(state, scratch, giver, taker, set_aside):
+    """Move what was set aside, and what was picked."""
     for k in range(set_aside):
         move(state, scratch.peeled[k], taker)
     for k in range(5):
@@ -177,36 +214,37 @@ def _apply(state, scratch, giver, taker, set_aside):
 
 
 @helper
-def _set_limits(state, pick, giver, taker, low, high, target, amount, size_amount):
-    limits = pick.limits
-    pick.score[0] = NO_SCORE
-    limits[0], limits[1], limits[2] = low - amount, high - amount, target - amount
-    by_volume = state.numbers[BY_VOLUME]
-    limits[3] = -1 if by_volume else min((high - low) // 8, state.numbers[TYPICAL] // 64)
-    limits[4] = by_volume
-    limits[5] = state.room[giver] - state.held[giver] + size_amount
-    limits[6] = state.room[taker] - state.held[taker] - size_amount
+def _set_limits(state, pick, giver, taker, window, amount, size):
+    """Let what is picked come to the window, where `amount`, of this size, goes from giver to taker in any case."""
+    now, by_volume = pick.now, state.now[0]["by_volume"]
+    now[0]["score"] = NO_SCORE
+    now[0]["low"], now[0]["high"] = window.low - amount, window.high - amount
+    now[0]["target"], now[0]["by_volume"] = window.target - amount, by_volume
+    # An eighth of the window from the target is near enough, but of least volume there is no telling.
+    now[0]["good"] = -1 if by_volume else min((window.high - window.low) // 8, state.now[0]["typical"] // 64)
+    now[0]["room_giver"] = state.room[giver] - state.held[giver] + size
+    now[0]["room_taker"] = state.room[taker] - state.held[taker] - size
 
 
 @helper
-def _large_against_small(state, scratch, giver, taker, low, high, target):
+def _large_against_small(state, scratch, giver, taker, window):
     """Give an item that is more than enough, and take the change back in smaller ones."""
     give, take, pick = scratch.take, scratch.give, scratch.pick  # the taker is who gives change
     count = _gather(state, take, giver)
     tried = 0
     for k in range(count):
         item, cost, item_size = take.item[k], take.cost[k], take.size[k]
-        if cost <= high:
+        if cost <= window.high:  # plain sums have tried it
             continue
         size = _gather(state, give, taker)
-        size, set_aside, amount, size_amount = _peel(
-            Scratch(give, take, pick, scratch.peeled, scratch.returned), size, cost - high, np.int64(5)
-        )
-        _set_limits(state, pick, taker, giver, cost - high, cost - low, cost - target, amount, size_amount - item_size)
+        change = Window(cost - window.high, cost - window.low, cost - window.target)
+        turned = Scratch(give, take, pick, scratch.peeled, scratch.returned)
+        size, set_aside, amount, size_amount = _peel(turned, size, change.low, np.int64(5))
+        _set_limits(state, pick, taker, giver, change, amount, size_amount - item_size)
         pure_move(pick, give, size)
-        if pick.score[0] != NO_SCORE:
+        if pick.now[0]["score"] != NO_SCORE:
             move(state, np.int64(item), taker)
-            _apply(state, Scratch(give, take, pick, scratch.peeled, scratch.returned), taker, giver, set_aside)
+            _apply(state, turned, taker, giver, set_aside)
             return True
         tried += 1
         if tried == 4:
@@ -216,6 +254,7 @@ def _large_against_small(state, scratch, giver, taker, low, high, target):
 
 @helper
 def _take_out(side, k, size):
+    """Close the gap that an item leaves."""
     for j in range(k, size - 1):
         side.cost[j], side.volume[j] = side.cost[j + 1], side.volume[j + 1]
         side.size[j], side.item[j] = side.size[j + 1], side.item[j + 1]
@@ -232,6 +271,7 @@ def _set_pairs_aside(scratch, size, taken, low, reserve, skip, most):
     pairs = 0
     amount, net_size = np.int64(0), np.int64(0)
     while size > 1 and taken > 1 and low - amount > reserve and pairs < most:
+        # The largest that goes for the largest that stays below what is to move: most is done by the fewest pairs.
         limit = low - amount - reserve // 2
         a = size - 1 - (skip if pairs == 0 else 0)
         while a >= 0 and give.cost[a] - take.cost[taken - 1] > limit:
@@ -255,32 +295,28 @@ def _set_pairs_aside(scratch, size, taken, low, reserve, skip, most):
 
 
 @helper
-def _transfer_by_swaps(state, scratch, giver, taker, low, high, target):
+def _transfer_by_swaps(state, scratch, giver, taker, window):
     """As :func:`transfer`; every rank keeps its number of items."""
-    pick = scratch.pick
+    pick, now = scratch.pick, state.now
+    # Pairs are chosen greedily, so that what is left after them may be out of reach: other first pairs end elsewhere.
     for skip in range(_STARTS):
         if _work_left(state, pick) <= 0:
             return False
         size = _gather(state, scratch.give, giver)
         taken = _gather(state, scratch.take, taker)
-        reserve = state.numbers[TYPICAL] * (1 + skip % 2)
-        most = max(state.numbers[WORK], _LEAST_WORK) // (size + taken + 1)
-        pairs, amount, net_size = _set_pairs_aside(scratch, size, taken, low, reserve, skip // 2, most)
-        state.numbers[WORK] -= pairs * (size + taken)
+        reserve = now[0]["typical"] * (1 + skip % 2)
+        most = max(now[0]["work"], _LEAST_WORK) // (size + taken + 1)
+        pairs, amount, net_size = _set_pairs_aside(scratch, size, taken, window.low, reserve, skip // 2, most)
+        now[0]["work"] -= pairs * (size + taken)
         if pairs == 0 and skip > 0:
             continue
-        _set_limits(state, pick, giver, taker, low, high, target, amount, net_size)
-        pick.limits[4] = 1
+        # One exchange does the rest, of least volume, as a swap moves both items.
+        _set_limits(state, pick, giver, taker, window, amount, net_size)
+        pick.now[0]["by_volume"] = 1
         exchange(
-            pick,
-            scratch.give,
-            size - pairs,
-            scratch.take,
-            taken - pairs,
-            state.numbers[KEEP_COUNTS],
-            max(0, state.numbers[WORK]),
+            pick, scratch.give, size - pairs, scratch.take, taken - pairs, now[0]["keep_counts"], max(0, now[0]["work"])
         )
-        if pick.score[0] != NO_SCORE:
+        if pick.now[0]["score"] != NO_SCORE:
             for k in range(pairs):
                 move(state, scratch.returned[k], giver)
             _apply(state, scratch, giver, taker, pairs)
@@ -291,13 +327,13 @@ def _transfer_by_swaps(state, scratch, giver, taker, low, high, target):
 @helper
 def _near_then_wide(pick, give, size, near):
     """As :func:`pure_move`, first near the target: two pointers find most sums of a wide window at its far end."""
-    limits = pick.limits
-    low, high, target = limits[0], limits[1], limits[2]
+    now = pick.now
+    low, high, target = now[0]["low"], now[0]["high"], now[0]["target"]
     if high - low > near:
-        limits[0], limits[1] = max(low, target - near), target + min(near, high - target)
+        now[0]["low"], now[0]["high"] = max(low, target - near), target + min(near, high - target)
         pure_move(pick, give, size)
-        limits[0], limits[1] = low, high
-        if pick.score[0] != NO_SCORE:
+        now[0]["low"], now[0]["high"] = low, high
+        if now[0]["score"] != NO_SCORE:
             return
     pure_move(pick, give, size)
 
@@ -305,47 +341,49 @@ def _near_then_wide(pick, give, size, near):
 @helper
 def _work_left(state, pick):
     """Book the steps of searches, and return the work that is left."""
-    state.numbers[WORK] -= pick.steps[0]
-    pick.steps[0] = 0
-    return state.numbers[WORK]
+    state.now[0]["work"] -= pick.now[0]["steps"]
+    pick.now[0]["steps"] = 0
+    return state.now[0]["work"]
 
 
 @helper
-def transfer(state, scratch, giver, taker, low, high, target):
-    """Move items so that `giver` loses low..high to `taker`, as near to `target` as may be. Returns whether it did."""
-    state.numbers[WORK] -= _TRANSFER
-    if state.numbers[KEEP_COUNTS]:
-        return state.numbers[MEANS] > PURE and _transfer_by_swaps(state, scratch, giver, taker, low, high, target)
+def transfer(state, scratch, giver, taker, window):
+    """Move items so that what `giver` loses to `taker` is within the window. Returns whether it did."""
+    now = state.now
+    now[0]["work"] -= _TRANSFER
+    if now[0]["keep_counts"]:
+        return now[0]["means"] > PURE and _transfer_by_swaps(state, scratch, giver, taker, window)
     give, take, pick = scratch.give, scratch.take, scratch.pick
-    limits = pick.limits
-    numbers = state.numbers
-    taken = -1
+    sought, taken = pick.now, -1
+    # What is set aside first decides what sums are left; the last variant leaves next to nothing for them.
     for variant in range(_VARIANTS):
         if _work_left(state, pick) <= 0:
             return False
         reserve = np.int64((5, 3, 4, 0)[variant])
-        if numbers[BY_VOLUME]:
-            size, set_aside, amount, size_amount = _gather_cheapest(state, scratch, giver, low, reserve)
+        if now[0]["by_volume"]:
+            size, set_aside, amount, size_amount = _gather_cheapest(state, scratch, giver, window.low, reserve)
         else:
             size = _gather(state, give, giver)
-            size, set_aside, amount, size_amount = _peel(scratch, size, low, reserve)
-            numbers[WORK] -= (1 + set_aside) * size
+            size, set_aside, amount, size_amount = _peel(scratch, size, window.low, reserve)
+            now[0]["work"] -= (1 + set_aside) * size
         if variant > 0 and set_aside == 0:
             continue
-        _set_limits(state, pick, giver, taker, low, high, target, amount, size_amount)
-        if set_aside > 0 and low == amount and limits[5] >= 0 and limits[6] >= 0:
+        _set_limits(state, pick, giver, taker, window, amount, size_amount)
+        exact = set_aside > 0 and window.low == amount
+        if exact and sought[0]["room_giver"] >= 0 and sought[0]["room_taker"] >= 0:
             pick.chosen[:] = -1
-            pick.score[0] = 0
+            sought[0]["score"] = 0
         else:
-            _near_then_wide(pick, give, size, numbers[TYPICAL] // 16)
-        if pick.score[0] == NO_SCORE and state.numbers[MEANS] > PURE and (variant == 0 or variant == _VARIANTS - 1):
+            _near_then_wide(pick, give, size, now[0]["typical"] // 16)
+        # Exchanges move more than the amount and take longer: only where plain sums fail, of the first and the last.
+        if sought[0]["score"] == NO_SCORE and now[0]["means"] > PURE and (variant == 0 or variant == _VARIANTS - 1):
             if taken < 0:
                 taken = _gather(state, take, taker)
-            limits[4] = 1
-            exchange(pick, give, size, take, taken, numbers[KEEP_COUNTS], max(0, numbers[WORK]))
-        if pick.score[0] != NO_SCORE:
+            sought[0]["by_volume"] = 1
+            exchange(pick, give, size, take, taken, now[0]["keep_counts"], max(0, now[0]["work"]))
+        if sought[0]["score"] != NO_SCORE:
             _apply(state, scratch, giver, taker, set_aside)
             return True
-    if state.numbers[MEANS] < EVERYTHING:
+    if now[0]["means"] < EVERYTHING:
         return False
-    return _large_against_small(state, scratch, giver, taker, low, high, target)
+    return _large_against_small(state, scratch, giver, taker, window)

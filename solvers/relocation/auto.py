@@ -2,7 +2,6 @@
 
 import dataclasses
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +18,13 @@ from solvers.partitioning.even_counts import assign_even
 from solvers.partitioning.lower_target import lower_target
 from solvers.partitioning.portfolio import improve_starts
 from solvers.relocation._exchange import exchange_nodes
-from solvers.relocation._pairs import WORK_A_RANK, WORK_TO_FIT, share_anew, share_to_fit
+from solvers.relocation._pairs import WORK_A_RANK, WORK_TO_FIT, Totals, share_anew, share_to_fit
 from solvers.relocation._place import change_ranks, place_groups
 from solvers.relocation._problem import RelocationProblem
 from solvers.relocation._search import (
     KEPT_SLACK,
     MOST_SLACK,
+    Way,
     fix_counts,
     fix_sizes,
     relocate_kernel,
@@ -93,14 +93,12 @@ def _start(problem: RelocationProblem) -> NDArray[np.int32]:
         counts = np.bincount(where, minlength=m).astype(np.int64)
         quota = _quotas(counts, len(where))
         if (counts != quota).any():
-            fix_counts(where, problem.node_of_rank, problem.node_start, problem.ranks_by_node, problem.order, quota,
-                       counts)  # fmt: skip
+            fix_counts(problem.order, problem.nodes, where, quota, counts)
     if problem.sizes is not None:
         held = group_loads(problem.sizes, where, m)
         if (held > problem.room).any():
             by_size = np.argsort(-problem.sizes, kind="stable")
-            fix_sizes(where, read_only(problem.sizes), problem.node_of_rank, problem.node_start, problem.ranks_by_node,
-                      held, problem.room, by_size)  # fmt: skip
+            fix_sizes(by_size, read_only(problem.sizes), problem.nodes, where, held, problem.room)
     return where
 
 
@@ -112,10 +110,7 @@ def come_back(problem: RelocationProblem, where: NDArray[np.int32], cap: int) ->
     if not problem.volumes_are_costs:
         moved = np.flatnonzero(where != problem.affinity.home)
         sequence = moved[np.argsort(-leave[moved], kind="stable")].astype(np.int32)
-    return_home(
-        problem.costs, problem.all_sizes, problem.affinity.home, problem.node_of_rank, where, problem.room, cap,
-        sequence,
-    )  # fmt: skip
+    return_home(problem.items, problem.nodes, problem.limits(cap), where, sequence)
 
 
 def _move_amounts(
@@ -131,15 +126,12 @@ def _move_amounts(
 
     As :func:`relocate_kernel`.
     """
-    affinity, by_cost = problem.affinity, problem.volumes_are_costs
-    plain = by_cost and affinity.rows is None  # then costs are searched, which is faster
-    leave_rank, leave_node = (problem.costs,) * 2 if plain else (affinity.leave_rank, affinity.leave_node)
-    return int(relocate_kernel(
-        problem.costs, problem.all_sizes, read_only(leave_rank), read_only(leave_node), affinity.home, where,
-        problem.node_of_rank, problem.node_start, problem.ranks_by_node, problem.room, problem.order,
-        _NO_ORDER if by_cost or not nodes_first else _cheapest_last(problem), min(cap, problem.total),
-        problem.equal_counts, nodes_first, own_slack, rounds, work,
-    ))  # fmt: skip
+    items, by_cost = problem.items, problem.volumes_are_costs
+    if by_cost and problem.affinity.rows is None:  # then costs are searched, which is faster
+        items = items._replace(leave_rank=problem.costs, leave_node=problem.costs)
+    way = Way(problem.equal_counts, nodes_first, own_slack, rounds)
+    cheap_order = read_only(_NO_ORDER if by_cost or not nodes_first else _cheapest_last(problem))
+    return int(relocate_kernel(items, problem.nodes, problem.limits(cap), way, cheap_order, where, work))
 
 
 def _exchange_between_nodes(
@@ -150,7 +142,7 @@ def _exchange_between_nodes(
     Where items are so large that what stands beside them must be small, it comes to them then, and nodes that are over
     after that exchange once more.
     """
-    ranks, k = np.diff(problem.node_start), problem.num_nodes
+    items, nodes, ranks, k = problem.items, problem.nodes, np.diff(problem.nodes.start), problem.num_nodes
     cap = min(cap, problem.total)
     if k == 1 or cap * int(ranks.max()) >= MOST_SLACK:
         return work
@@ -159,11 +151,8 @@ def _exchange_between_nodes(
         free = np.ones(len(where), dtype=np.bool_)
         few = len(where) // problem.num_ranks
         if again and groups is not None and few > 1:
-            stand_by(problem.costs, problem.order, where, problem.node_of_rank, ranks, groups.copy(), few, cap, free)
-        work = int(exchange_nodes(
-            problem.costs, read_only(problem.affinity.leave_node), problem.order, where, problem.node_of_rank,
-            problem.ranks_by_node, problem.node_start, cap * ranks - kept, free, work,
-        ))  # fmt: skip
+            stand_by(items, nodes, groups.copy(), few, cap, where, free)
+        work = int(exchange_nodes(items, nodes, cap * ranks - kept, where, free, work))
     return work - problem.num_ranks
 
 
@@ -178,10 +167,10 @@ def _cheapest_last(problem: RelocationProblem) -> NDArray[np.int32]:
 def _repair_nodes(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> int:
     """In every node that has a rank over the cap, swaps inside the node, which ignore homes. Returns the work left."""
     loads = group_loads(problem.costs, where, problem.num_ranks)
-    node_of_item = problem.node_of_rank[where]
+    node_of_item = problem.nodes.of_rank[where]
     rank_in_node = np.empty(problem.num_ranks, dtype=np.int32)
-    for node in sorted(set(problem.node_of_rank[loads > cap].tolist())):
-        ranks = problem.ranks_by_node[problem.node_start[node] : problem.node_start[node + 1]]
+    for node in sorted(set(problem.nodes.of_rank[loads > cap].tolist())):
+        ranks = problem.nodes.ranks[problem.nodes.start[node] : problem.nodes.start[node + 1]]
         rank_in_node[ranks] = np.arange(len(ranks))
         items = problem.order[node_of_item[problem.order] == node]
         groups = rank_in_node[where[items]]
@@ -202,7 +191,8 @@ def _mend(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: 
     fits = problem.is_feasible(where, cap)
     if not fits and not problem.equal_counts:
         shared = where.copy()
-        share_to_fit(*_shared(problem, shared, cap), min(WORK_TO_FIT * len(where), work // _SHARE_TO_FIT))
+        most = min(WORK_TO_FIT * len(where), work // _SHARE_TO_FIT)
+        share_to_fit(problem.items, problem.nodes, problem.limits(cap), shared, _totals(problem, shared), most)
         if fits := problem.is_feasible(shared, cap):
             where[:] = shared
     return fits, work
@@ -282,23 +272,19 @@ def _fitted(
     if found is None or problem.is_feasible(found, cap):
         return found
     where = found.copy()
-    share_to_fit(*_shared(problem, where, cap), WORK_TO_FIT * len(where))
+    most = WORK_TO_FIT * len(where)
+    share_to_fit(problem.items, problem.nodes, problem.limits(cap), where, _totals(problem, where), most)
     if not problem.is_feasible(where, cap):
         return None
     come_back(problem, where, cap)
     return where
 
 
-def _shared(problem: RelocationProblem, where: NDArray[np.int32], cap: int) -> tuple[Any, ...]:
-    """Return what kernels need in which two ranks share items, which change `where`."""
+def _totals(problem: RelocationProblem, where: NDArray[np.int32]) -> Totals:
+    """Return what ranks hold."""
     m = problem.num_ranks
-    sizes = np.zeros_like(problem.costs) if problem.sizes is None else problem.sizes
-    return (
-        read_only(problem.costs), read_only(problem.affinity.leave_node), read_only(sizes),
-        problem.node_of_rank[problem.affinity.home], problem.node_of_rank, problem.node_start, problem.ranks_by_node,
-        where, group_loads(problem.costs, where, m), group_loads(sizes, where, m), min(cap, problem.total),
-        problem.room, np.bincount(where, minlength=m).astype(np.int64), *problem.fewest_and_most,
-    )  # fmt: skip
+    counts = np.bincount(where, minlength=m).astype(np.int64)
+    return Totals(group_loads(problem.costs, where, m), group_loads(problem.all_sizes, where, m), counts)
 
 
 def _bring_under(
@@ -352,7 +338,7 @@ def assign_auto(
 def _with_ranks_shared(problem: RelocationProblem, found: NDArray[np.int32], cap: int) -> NDArray[np.int32]:
     """Return `found`, or where far more crosses than must, an assignment that came of it and of which less moves."""
     affinity, m = problem.affinity, problem.num_ranks
-    inter = affinity.volumes_of(found, problem.node_of_rank)[0]
+    inter = affinity.volumes_of(found, problem.nodes.of_rank)[0]
     least = affinity.base_inter
     far = int(affinity.leave_node.sum()) // _FAR
     if problem.num_nodes == 1 or inter - least <= far or len(found) >= _FEW_A_RANK * m:
@@ -361,14 +347,15 @@ def _with_ranks_shared(problem: RelocationProblem, found: NDArray[np.int32], cap
     if affinity.rows is None and problem.sizes is None and not problem.equal_counts:  # in one pass
         bound = int(plain_inter_bound(
             read_only(problem.costs), read_only(affinity.leave_node), read_only(affinity.home),
-            read_only(problem.node_of_rank), problem.num_nodes, min(cap, problem.total),
+            read_only(problem.nodes.of_rank), problem.num_nodes, min(cap, problem.total),
         ))  # fmt: skip
     if bound < 0:
         bound, _ = inter_bound(problem, cap)
     if inter - bound <= far:
         return found
     where = found.copy()
-    share_anew(*_shared(problem, where, cap), bound - least, WORK_A_RANK * m)
+    totals, enough, work = _totals(problem, where), bound - least, WORK_A_RANK * m
+    share_anew(problem.items, problem.nodes, problem.limits(cap), where, totals, enough, work)
     where = change_ranks(problem, where)
     come_back(problem, where, cap)
-    return min(found, where, key=lambda way: affinity.volumes_of(way, problem.node_of_rank))
+    return min(found, where, key=lambda way: affinity.volumes_of(way, problem.nodes.of_rank))

@@ -89,6 +89,7 @@ def _before(a, b, volume, weight):
 @helper
 def _cut(members, volume, weight, excess, heap):
     """Least volume of `members`, the last one cut, that weighs `excess`. All products fit int64."""
+    # A heap, as mostly few items reach the excess: O(k + as many times log k), where a sort takes k log k.
     size = 0
     for i in members:
         if weight[i] > 0:
@@ -109,13 +110,22 @@ def _cut(members, volume, weight, excess, heap):
     return least
 
 
+class _Subsets(NamedTuple):
+    """Room for the subsets of both halves of a set, of s at most. Writable."""
+
+    volumes: NDArray[np.int64]  # int64[2 s]: of each subset, the first half's first
+    weights: NDArray[np.int64]  # int64[2 s]: ascending within each half
+    spare: NDArray[np.int64]  # int64[s, 2]: volumes and weights while they are merged
+
+
 @helper
-def _subsets(members, low, high, volume, weight, volumes, weights, at, spare):
-    """All subsets of ``members[low:high]`` from place `at`, ascending in weight. Returns their number. O(2^k)."""
+def _fill_subsets(members, volume, weight, subsets, at):
+    """All subsets of `members` from place `at`, ascending in weight. Returns their number. O(2^k)."""
+    volumes, weights, spare = subsets.volumes, subsets.weights, subsets.spare
     volumes[at], weights[at] = 0, 0
     size = 1
-    for m in range(low, high):
-        v, w = volume[members[m]], weight[members[m]]
+    for i in members:
+        v, w = volume[i], weight[i]
         for k in range(size):
             spare[k, 0], spare[k, 1] = volumes[at + k], weights[at + k]
         without, with_it = 0, 0
@@ -131,11 +141,11 @@ def _subsets(members, low, high, volume, weight, volumes, weights, at, spare):
 
 
 @helper
-def _whole(members, low, high, volume, weight, excess, volumes, weights, spare):
-    """Least volume of whole ``members[low:high]`` that weigh `excess`, by meeting in the middle. O(2^(k/2))."""
-    middle = low + (high - low) // 2
-    size = _subsets(members, low, middle, volume, weight, volumes, weights, 0, spare)
-    end = size + _subsets(members, middle, high, volume, weight, volumes, weights, size, spare)
+def _whole(members, volume, weight, excess, subsets):
+    """Least volume of whole `members` that weigh `excess`, by meeting in the middle. O(2^(k/2))."""
+    volumes, weights, middle = subsets.volumes, subsets.weights, len(members) // 2
+    size = _fill_subsets(members[:middle], volume, weight, subsets, np.int64(0))
+    end = size + _fill_subsets(members[middle:], volume, weight, subsets, size)
     # The lighter a subset of one half, the fewer of the other half go with it: the heaviest, of which the least counts.
     least, least_there = np.int64(2**63 - 1), np.int64(2**63 - 1)
     there = size
@@ -152,6 +162,7 @@ def _whole(members, low, high, volume, weight, excess, volumes, weights, spare):
 def _cut_all(members, offsets, volume, weight, excess, is_weight, found):
     """Per set, the fractional bound."""
     heap = np.empty(len(members), dtype=np.int64)
+    # Where volumes are weights, of which cut items weigh just the excess, nothing has to be chosen.
     for s in range(len(excess)):
         if excess[s] <= 0:
             found[s] = 0
@@ -165,17 +176,17 @@ def _cut_all(members, offsets, volume, weight, excess, is_weight, found):
 def _whole_all(members, offsets, volume, weight, excess, most_items, found):
     """Per small set, the integer bound. Returns whether one was better."""
     better = False
+    # One table for all sets, of the largest that is not too large.
     most = 0
     for s in range(len(excess)):
         count = offsets[s + 1] - offsets[s]
         if excess[s] > 0 and count <= most_items:
             most = max(most, count)
     half = 1 << (most - most // 2)
-    volumes, weights = np.empty(2 * half, np.int64), np.empty(2 * half, np.int64)
-    spare = np.empty((half, 2), np.int64)
+    subsets = _Subsets(np.empty(2 * half, np.int64), np.empty(2 * half, np.int64), np.empty((half, 2), np.int64))
     for s in range(len(excess)):
         if excess[s] > 0 and offsets[s + 1] - offsets[s] <= most_items:
-            value = _whole(members, offsets[s], offsets[s + 1], volume, weight, excess[s], volumes, weights, spare)
+            value = _whole(members[offsets[s] : offsets[s + 1]], volume, weight, excess[s], subsets)
             if value > found[s]:
                 found[s] = value
                 better = True
@@ -308,7 +319,7 @@ def _exchanged(
     The least number of items that leave the nodes that are over is taken from the largest of them.
     """
     costs, volume = problem.costs, problem.affinity.leave_node
-    node_of_item = problem.node_of_rank[problem.affinity.home]
+    node_of_item = problem.nodes.of_rank[problem.affinity.home]
     resident = volume > 0
     excess = group_loads(costs[resident], node_of_item[resident], problem.num_nodes) - most_per_node
     over = excess > 0
@@ -340,14 +351,14 @@ def inter_bound(problem: RelocationProblem, cap: int, divisible: bool = False) -
     Items that are `divisible` may be on several ranks, cost and volume in equal parts.
     """
     affinity, num_ranks, num_nodes = problem.affinity, problem.num_ranks, problem.num_nodes
-    ranks_in_node = np.bincount(problem.node_of_rank, minlength=num_nodes).astype(np.int64)
+    ranks_in_node = np.bincount(problem.nodes.of_rank, minlength=num_nodes).astype(np.int64)
     # Beyond the sum of all costs a cap binds nothing, and cap * ranks might not fit.
     most_per_node = np.array([min(cap * int(k), problem.total) for k in ranks_in_node], dtype=np.int64)
     nodes = [Dimension(problem.costs, most_per_node)]
     if problem.sizes is not None:
         node_room = [0] * num_nodes
         for rank, room in enumerate(problem.room.tolist()):
-            node_room[problem.node_of_rank[rank]] += room
+            node_room[problem.nodes.of_rank[rank]] += room
         most = np.array([min(room, problem.total_size) for room in node_room], dtype=np.int64)
         nodes.append(Dimension(problem.sizes, most))
     if problem.equal_counts:
@@ -356,7 +367,7 @@ def inter_bound(problem: RelocationProblem, cap: int, divisible: bool = False) -
         nodes.append(Dimension(ones, ranks_in_node * few + np.minimum(ranks_in_node, longer)))
     if not divisible:
         nodes += _rounded(problem, cap, ranks_in_node)
-    node_of_item = problem.node_of_rank[affinity.home]
+    node_of_item = problem.nodes.of_rank[affinity.home]
     least, name = _bound_on_sets(node_of_item, affinity.leave_node, nodes, divisible)
     bound = int(least.sum())
     if problem.equal_counts and not divisible:

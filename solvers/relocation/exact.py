@@ -28,8 +28,8 @@ def _prices(problem: RelocationProblem) -> tuple[NDArray[np.int64], NDArray[np.i
     else:
         offsets, ranks, volumes = problem.affinity.rows
         lies[np.repeat(np.arange(n), np.diff(offsets)), ranks] = volumes
-    of_node = np.add.reduceat(lies[:, problem.ranks_by_node], problem.node_start[:-1], axis=1)
-    near = of_node[:, problem.node_of_rank]
+    of_node = np.add.reduceat(lies[:, problem.nodes.ranks], problem.nodes.start[:-1], axis=1)
+    near = of_node[:, problem.nodes.of_rank]
     return lies.sum(axis=1, keepdims=True) - near, near - lies
 
 

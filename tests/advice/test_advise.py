@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ import balancer
 from balancer.advice import sample as sampling
 from balancer.advice.remedies import REMEDIES
 from balancer.advice.sample import sample_of
+from balancer.advice.tried import Tried
 from balancer.advice.words import lines_of, measured_line, to_paste
 from balancer.report.plan_log import opened_by, settings_of
 
@@ -247,3 +249,31 @@ def test_lines_leave_out_what_a_remedy_replaces(advice):
     assert next(iter(to_paste(by_tokens))) == f'balancer.plan_log(log, ..., step_tokens={tokens}, out="plan.parquet")'
     assert json.loads(json.dumps(advice.summary()))["worth_it"] == [each.name for each in advice.chosen]
     assert "\n".join(lines_of(advice)) == str(advice)
+
+
+def test_a_sample_has_the_standard_error_that_the_jackknife_has():
+    rng = np.random.default_rng(0)
+    even = rng.integers(500, 900, 60)
+    before, after = even + rng.integers(0, 900, 60), even + rng.integers(0, 50, 60)
+    found = Tried(of_steps=[(int(b), int(a), Fraction(int(e))) for b, a, e in zip(before, after, even, strict=True)])
+
+    def jackknife(taken):
+        ratios = np.array([np.delete(even, i).sum() / np.delete(taken, i).sum() for i in range(60)])
+        return float(np.sqrt(59 / 60 * np.square(ratios - ratios.mean()).sum()))
+
+    wanted = (jackknife(before), jackknife(after))
+    assert found.waiting_errors(None) == pytest.approx(wanted, rel=0.05)
+    assert found.waiting_errors(120) == pytest.approx(tuple(each * 0.5**0.5 for each in wanted), rel=0.05)
+    assert found.waiting_errors(60) == (0.0, 0.0)
+
+
+def test_a_sampled_log_says_how_sure_it_is(tmp_path):
+    lengths = np.random.default_rng(0).lognormal(6, 1, 40_000).astype(np.int64) + 1
+    pq.write_table(pa.table({"tokens": lengths}), tmp_path / "log.parquet")
+    advice = balancer.advise(tmp_path / "log.parquet", num_ranks=8, batch_per_rank=8)
+    home = np.arange(len(lengths) // 64 * 64).reshape(-1, 8, 8)
+    loads = lengths[home].sum(axis=2)
+    waiting = 1 - loads.sum() / (8 * loads.max(axis=1).sum())
+    assert 0 < abs(advice.waiting - waiting) < 4 * advice.waiting_error
+    assert f"± {100 * advice.waiting_error:.1f}" in str(advice)
+    assert "± is one standard error" in str(advice)

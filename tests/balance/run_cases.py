@@ -26,7 +26,8 @@ ALONE = (Phase("all", "tokens"),)
 
 
 def settings_of(phases=ALONE, placement="relocate", **of_log):
-    setup = Setup(Topology((4, 4)), tuple(phases), PlanSettings(placement=placement, eps=0.001))
+    planned = PlanSettings(placement=placement, eps=0.001, time_budget=0.001)  # who plans is tested, not how well
+    setup = Setup(Topology((4, 4)), tuple(phases), planned)
     return LogSettings(setup, **{"batch_per_rank": 4, "steps_per_part": 3} | of_log)
 
 

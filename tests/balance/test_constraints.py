@@ -15,9 +15,11 @@ import balancer
 from balancer import MicroBatches
 from balancer.cli.plan_command import plan_command
 from balancer.errors import InputError, PlanError
+from balancer.planning.planner import replay_plan
 from balancer.problem.constraints import CONSTRAINTS, TAKERS, Constraints
 from balancer.problem.phases import CONSTRAINTS as OF_PHASES
 from balancer.problem.problem import Problem
+from balancer.problem.settings import PlanSettings
 from solvers import InfeasibleError, SolverError
 
 RANKS = 4
@@ -381,6 +383,16 @@ def test_all_samples_left_out():
         balancer.balance([20, 30], 2, micro_batches=MicroBatches(9, over_long="drop"))
 
 
+@pytest.mark.parametrize("seed", range(8, 15))
+def test_no_bound_of_costs_alone_is_one_of_ranks_of_unlike_speed(seed):
+    """Neither as planned nor of samples that were placed elsewhere."""
+    random = np.random.default_rng(seed)
+    lengths, speeds = random.integers(1, 40, random.integers(4, 14)), random.integers(2, 6, random.integers(2, 5))
+    plan = balancer.balance(lengths, len(speeds), rank_speeds=speeds, time_budget=1e-4)
+    assert plan.lower_bound <= plan.makespan
+    assert replay_plan(plan.placed, PlanSettings()).lower_bound <= plan.makespan
+
+
 @pytest.mark.parametrize(
     ("claimed", "message"),
     [
@@ -402,6 +414,20 @@ def test_a_plan_that_lies_about_what_it_left_out_is_refused(tmp_path, claimed, m
     assert balancer.load_plan(tmp_path / "plan.parquet") == plan
     tamper(tmp_path / "plan.parquet", description=lambda d: d.update(dropped=claimed))
     with pytest.raises(PlanError, match=message):
+        next(balancer.load_plans(tmp_path / "plan.parquet"))
+
+
+def test_a_plan_whose_samples_do_not_stand_in_order_of_their_slots_is_refused(tmp_path):
+    """Though each micro-batch holds as much as before, and the slots are neighbours."""
+    balancer.balance([5, 5, 5, 5], 1, micro_batches=MicroBatches(10)).save(tmp_path / "plan.parquet")
+
+    def change(rows):
+        rows.sort(key=lambda row: row["position"])
+        assert [row["slot"] for row in rows] == [0, 0, 1, 1]
+        rows[1]["slot"], rows[2]["slot"] = 1, 0
+
+    tamper(tmp_path / "plan.parquet", rows=change)
+    with pytest.raises(PlanError, match="a rank's samples must stand in order of their slots"):
         next(balancer.load_plans(tmp_path / "plan.parquet"))
 
 

@@ -182,6 +182,13 @@ def test_position_counts_in_the_digest():
     assert placements_digest(topology, home, home) != placements_digest(topology, home, swapped)
 
 
+def test_nodes_count_in_the_digest_of_the_same_homes():
+    """What is kept of the homes that were digested last is of their nodes, too."""
+    home = Placement.checked([0, 1, 2, 3], 4)
+    together, apart = (placements_digest(Topology(nodes), home, home) for nodes in ((4,), (2, 2)))
+    assert together != apart
+
+
 def test_plans_of_different_shape_never_share_a_digest():
     """Without counts in front, the node sizes of one plan read as the ranks of another."""
     one_sample, none = Placement.checked([1], 2), Placement.checked([], 4)

@@ -24,6 +24,7 @@ from run_cases import (
 )
 
 from balancer import InputError
+from balancer.cli.main import main
 from balancer.io.logs import open_log
 from balancer.offline.engines import Cluster, LostWorkerError, Processes
 from balancer.offline.run import plan_run
@@ -32,7 +33,7 @@ from balancer.report.summary import RunSummary
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
 
 
-KILLED = "a process that worked was killed, perhaps for want of memory; use fewer jobs"
+KILLED = "a process that worked was killed, perhaps because memory ran out; use fewer jobs"
 
 
 def nothing(_):
@@ -172,22 +173,31 @@ def workers_of(driver):
     return [pid for server in called(children_of(driver), b"forkserver import main") for pid in children_of(server)]
 
 
-def plan_command(folder, tmp_path, *words):
-    """The command, which waits in each process's second part, of one step each, while ``held`` is there."""
+def words_of(folder, tmp_path, *more):
+    """What the command is called with."""
     asked = ["--ranks", "8", "--batch-per-rank", "4", "--length", "tokens", "--method", "lpt", "--placement", "any"]
+    return ["plan", f"{folder}/log.parquet", *asked, "--overwrite", "--out", f"{tmp_path}/out/", *more]
+
+
+def plan_command(folder, tmp_path, *more):
+    """The command, which waits in each process's second part, of one step each, while ``held`` is there."""
     os.environ["HELD"] = str(tmp_path / "held")
-    return command(
-        COMMAND, tmp_path, "plan", folder / "log.parquet", *asked, "--overwrite", "--out", f"{tmp_path}/out/", *words
-    )
+    return command(COMMAND, tmp_path, *words_of(folder, tmp_path, *more))
+
+
+def plan_here(folder, tmp_path, *more):
+    """Do what the command does, in this process alone, and return the files."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("balancer.offline.settings._SAMPLES_PER_PART", 32)
+        with pytest.raises(SystemExit, match="0"):
+            main(words_of(folder, tmp_path, "--engine", "serial", *more))
+    return snapshot(tmp_path / "out")
 
 
 @pytest.fixture(scope="module")
 def whole(folder, tmp_path_factory):
-    """The plan that the command makes in one process."""
-    there = tmp_path_factory.mktemp("whole")
-    with plan_command(folder, there, "--engine", "serial") as run:
-        assert run.wait() == 0, run.stderr.read()
-    return snapshot(there / "out")
+    """The plan that one process makes."""
+    return plan_here(folder, tmp_path_factory.mktemp("whole"))
 
 
 @needs_proc
@@ -220,9 +230,7 @@ def test_no_process_is_left_what_was_finished_is_kept_and_a_line_is_told(folder,
     kept = {name: (out / name).stat().st_mtime_ns for name in left if name.startswith("part-")}
     assert 3 <= len(kept) < len(whole) - 1
     held.unlink(missing_ok=True)
-    with plan_command(folder, tmp_path, "--jobs", "2", "--resume") as again:
-        assert again.wait() == 0, again.stderr.read()
-    assert snapshot(out) == whole
+    assert plan_here(folder, tmp_path, "--resume") == whole
     assert {name: (out / name).stat().st_mtime_ns for name in kept} == kept
 
 

@@ -22,7 +22,7 @@ def test_no_plan_keeps_to_less(lengths, bins):
     best = oracles.optimal_makespan(lengths, bins, False)
     assert least_cap(amounts, bins) <= best
     said = needed("cap", amounts, bins, 0)
-    assert said == f"for this batch cap must be at least {max(best, 1)}, which does"
+    assert said == f"for this batch cap must be at least {max(best, 1)}, which is enough"
     assert needed("cap", amounts, bins, max(best, 1)) == ""
 
 

@@ -344,10 +344,10 @@ def test_the_step_that_needs_the_largest_cap_is_named(refused, tmp_path):
     shape = ["plan", "log.csv", *SHAPE]
     refused(
         [*shape, "--max-tokens-per-rank", 8],
-        ["step 0: the batch has 18 tokens", "--max-tokens-per-rank must be at least 9, which does",
+        ["step 0: the batch has 18 tokens", "--max-tokens-per-rank must be at least 9, which is enough",
          "\nfurther on step 2 needs --max-tokens-per-rank of at least 20\n"], code=1,
     )  # fmt: skip
-    refused([*shape, "--max-tokens-per-rank", 12], ["step 2: ", "at least 20, which does\n"], code=1)
+    refused([*shape, "--max-tokens-per-rank", 12], ["step 2: ", "at least 20, which is enough\n"], code=1)
     refused(
         [*shape, "--micro-batch-tokens", 5, "--micro-batches", 3],
         ["step 0: row 3 has length 6", "\nfurther on step 2 needs --micro-batch-tokens of at least 20\n"], code=1,

@@ -136,7 +136,7 @@ def test_what_is_assumed_is_said(verb, command, tmp_path):
     columns = {"image": [9, 0, 9, 9], "tokens": [4, 0, 3, 4], "text": [1, 2, 5, 3], "all": [5, 2, 8, 7]}
     pq.write_table(pa.table(columns), tmp_path / "log.parquet")
     shape = (verb, "log.parquet", "--ranks", 2, "--batch-per-rank", 2, "--phase", "v=image")
-    silent, fed = "v: puts out as many elements as taken in, for want of --outputs", "it is fed more than its length"
+    silent, fed = "v: puts out as many elements as taken in (no --outputs given)", "it is fed more than its length"
     for options, said in (
         (("--phase", "llm=all"), [silent, "llm: in 3 of the first 4 samples it is fed more than its length"]),
         (("--phase", "llm=text", "--outputs", "v=tokens"), ["llm: in 2 of the first 4 samples it is fed more"]),
@@ -149,7 +149,7 @@ def test_what_is_assumed_is_said(verb, command, tmp_path):
         assert (outcome.code, outcome.err) == (0, "")
         for words in said:
             assert words in outcome.words
-        assert ("for want of --outputs" in outcome.words) == any("put" in words for words in said)
+        assert ("no --outputs given" in outcome.words) == any("put" in words for words in said)
         assert (fed in outcome.words) == any("fed" in words for words in said)
 
 

@@ -67,6 +67,20 @@ def test_bound_optimum_and_plan_of_tiny_cases():
     assert gained > 300
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_items_that_a_step_must_have_at_least_prove_no_more_than_the_least(seed):
+    """Tokens are so dear that most items are not worth theirs, and so a step is paid for each that it must have."""
+    rng = np.random.default_rng(seed)
+    steps, n, bins = 4, 24, int(rng.integers(1, 4))
+    rows, tokens = np.arange(n) * steps // n, rng.integers(1, 40, n)
+    held, counts = np.bincount(rows, tokens, steps).astype(int), np.bincount(rows, minlength=steps)
+    limits = {"tokens": tokens, "token_limits": [np.zeros_like(held), held], "count_limits": [counts - 1, counts + 2]}
+    given = tokens * tokens + tokens, rows, windows(steps, 1, 1)
+    found = defer(*given, bins, **limits)
+    assert (found.multipliers[1] < 0).any()
+    check_deferral(*given, found, num_bins=bins, **limits)
+
+
 def test_heights_apart_from_volumes():
     for seed in range(200):
         volumes, rows, spans, bins, limits = tiny(seed)

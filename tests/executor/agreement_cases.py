@@ -17,6 +17,7 @@ from balancer import Phase
 from balancer.executor import Dispatcher, PrefetchDispatcher, agreement
 from balancer.executor.peers import Peers
 from balancer.plan.step_plan import as_step_plan
+from balancer.problem.ragged import Ragged
 
 LENGTHS = [5, 1, 9]
 SHORT = timedelta(seconds=4.5)
@@ -48,6 +49,22 @@ def other_lengths(rank, odd):
 
     with mock.patch.object(made, "gather", misheard if rank == odd else gather), nothing_moves():
         step(made, rank)
+
+
+def other_ends(rank, odd):
+    """Rank `odd` gathered the same numbers, but hears otherwise where those of a sample end."""
+    made = dispatcher(phases=[Phase("vision", "lengths(images)"), Phase("llm", "tokens")])
+    gather = made.gather
+
+    def misheard(batch, status, failure):
+        gathered = gather(batch, status, failure)
+        ends = gathered.columns["images"].offsets.copy()
+        ends[1] -= 1
+        images = Ragged(gathered.columns["images"].values, ends)
+        return replace(gathered, columns={**gathered.columns, "images": images})
+
+    with mock.patch.object(made, "gather", misheard if rank == odd else gather), nothing_moves():
+        made.dispatch({"id": [f"{rank}.{i}" for i in range(3)]}, {"images": [[3, 4], [5], []], "tokens": LENGTHS})
 
 
 def other_settings(rank, odd):

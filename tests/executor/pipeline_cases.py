@@ -12,8 +12,9 @@ from torch import nn
 
 import balancer
 from balancer import MicroBatches, PipelineStages
-from balancer.executor import Dispatcher, PipelineRunner, pipeline_lists
+from balancer.executor import Dispatcher, PipelineRunner
 from balancer.plan.gaps import DeviceOp
+from balancer.plan.pipeline_lists import Messages
 from balancer.problem.step_times import ModuleRate, StepTimes
 
 WIDTH, WORDS = 6, 11
@@ -300,7 +301,7 @@ def op(slot, stage, backward):
 
 
 def matched(lists, num_stages=2, slots=(0, 1)):
-    return pipeline_lists.Messages(lists, set(slots), num_stages)
+    return Messages(lists, set(slots), num_stages)
 
 
 def dispatched_in_gaps(rank, devices, slots):

@@ -47,6 +47,12 @@ def test_lengths_that_differ_are_named(ranks):
     ranks.run(cases.goes_on)
 
 
+def test_lists_that_end_elsewhere_are_named(four):
+    text = "differs from the majority in lengths['images'];"
+    assert_blamed(four.errors(cases.other_ends, 3), "PlanMismatchError", (3,), text)
+    four.run(cases.goes_on)
+
+
 def test_settings_that_differ_are_named(four):
     text = "rank 1 of 4 differs from the majority in setting 'cost' ('quadratic:a=1,b=1', not 'linear');"
     assert_blamed(four.errors(cases.other_settings, 1), "PlanMismatchError", (1,), text)

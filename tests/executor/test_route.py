@@ -12,8 +12,8 @@ from balancer import Placement  # noqa: E402
 from balancer.executor import payload as payloads  # noqa: E402
 from balancer.executor.memory import Memory  # noqa: E402
 from balancer.executor.payload import Payload, exchange_payloads  # noqa: E402
-from balancer.executor.route import Route, arriving, leaving  # noqa: E402
 from balancer.plan.exchange import rank_exchange  # noqa: E402
+from balancer.plan.route import Route, RouteEnd, arriving, leaving  # noqa: E402
 from balancer.plan.stream import Stream  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -61,6 +61,12 @@ def test_a_route_is_the_exchange_of_the_plan(seed, size):
         assert route.receiving.order[exchange.receive_order].tolist() == list(range(len(exchange.receive_order)))
         assert route.sending.elements.tolist() == exchange.input_split_elements.tolist()
         assert route.receiving.elements.tolist() == exchange.output_split_elements.tolist()
+
+
+@pytest.mark.parametrize(("order", "all_of_them"), [([0, 1, 2], True), ([0, 2], False), ([1, 0, 2], False)])
+def test_rows_in_order_are_sent_as_they_lie_if_none_stays_behind(order, all_of_them):
+    end = RouteEnd.of_rows(np.array([len(order)]), np.array(order), np.array([1, 2, 3]))
+    assert end.in_order == all_of_them
 
 
 @pytest.mark.parametrize("on_host", [True, False])

@@ -24,6 +24,7 @@ fsspec = pytest.importorskip("fsspec")
 pytest.importorskip("s3fs")
 
 SHAPE = ["--ranks", "8", "--ranks-per-node", "4", "--batch-per-rank", "4", "--length", "tokens"]
+SHAPE += ["--method", "lpt", "--placement", "any"]  # where files lie is tested, not how well is planned
 SECRET = "a-secret-that-nobody-must-read"
 
 

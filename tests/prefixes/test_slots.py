@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nightly import examples
+from plan_files import tamper
 
 import balancer
 from balancer import PlanError
@@ -209,6 +210,20 @@ def test_a_plan_file_over_the_cap_is_refused(tmp_path):
     pq.write_table(moved, tmp_path / "other.parquet")
     with pytest.raises(PlanError):
         balancer.load_plan(tmp_path / "other.parquet")
+
+
+def test_a_prompt_counts_again_in_each_micro_batch_of_a_plan_file(tmp_path):
+    given = {"prefix": ["a"] * 4, "prefix_lengths": [4] * 4, "micro_batch_tokens": 8}
+    balancer.balance([6] * 4, 1, **given).save(tmp_path / "plan.parquet")
+
+    def change(rows):
+        rows.sort(key=lambda row: row["position"])
+        assert [row["slot"] for row in rows] == [0, 0, 1, 1]
+        rows[1]["slot"] = 1  # where a prompt and three responses of 2 tokens are more than fit
+
+    tamper(tmp_path / "plan.parquet", rows=change)
+    with pytest.raises(PlanError, match="micro-batch 1 of rank 0 holds 10 tokens, cap 8"):
+        balancer.load_plan(tmp_path / "plan.parquet")
 
 
 @pytest.mark.parametrize(

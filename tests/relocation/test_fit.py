@@ -18,8 +18,7 @@ def side(costs: list[int]) -> Side:
 def exchanged(give: list[int], take: list[int], low: int, high: int) -> Pick:
     """Exchange for the least volume, net amounts from `low` to `high`."""
     pick = make_pick()
-    pick.score[0] = NO_SCORE
-    pick.limits[:] = low, high, high, -1, 1, 0, 0
+    pick.now[["score", "low", "high", "target", "good", "by_volume"]] = NO_SCORE, low, high, high, -1, 1
     exchange(pick, side(give), len(give), side(take), len(take), False, 10**6)
     return pick
 
@@ -27,7 +26,7 @@ def exchanged(give: list[int], take: list[int], low: int, high: int) -> Pick:
 def test_two_for_one_where_less_is_to_come_back_than_goes():
     """Nothing was chosen yet, and from no score at all a negative amount was subtracted."""
     pick = exchanged([2, 3], [7], -3, -1)
-    assert (pick.score[0], pick.chosen.tolist()) == (12, [0, 1, -1, 0, -1])
+    assert (pick.now[0]["score"], pick.chosen.tolist()) == (12, [0, 1, -1, 0, -1])
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -38,7 +37,7 @@ def test_least_volume_of_pairs_for_one(seed: int):
     swaps = [g + t for g in give for t in take if low <= g - t <= high]
     pairs = [a + b + t for i, a in enumerate(give) for b in give[:i] for t in take if low <= a + b - t <= high]
     pick = exchanged(give, take, low, high)
-    assert pick.score[0] <= min(swaps + pairs, default=NO_SCORE)
+    assert pick.now[0]["score"] <= min(swaps + pairs, default=NO_SCORE)
 
 
 @pytest.mark.parametrize("seed", range(40))

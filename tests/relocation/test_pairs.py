@@ -8,10 +8,9 @@ import pytest
 from nightly import examples
 
 import solvers
-from solvers.groups import read_only
-from solvers.relocation._pairs import share_anew
+from solvers.relocation._pairs import Totals, share_anew
 from solvers.relocation._place import change_ranks
-from solvers.relocation._problem import RelocationProblem
+from solvers.relocation._problem import Limits, RelocationProblem
 
 LOG = Path(__file__).parents[2] / "data" / "omni_mix_dev.parquet"
 
@@ -35,11 +34,8 @@ def test_what_two_ranks_share_anew_keeps_all_rules(equal_counts: bool) -> None:
         problem = RelocationProblem.prepare(costs, home, nodes, None, None, equal_counts, sizes, room)
         before = int(costs[nodes[where] != nodes[home]].sum())
         few, most = (n // ranks, -(-n // ranks)) if equal_counts else (0, n)
-        crossing = share_anew(
-            read_only(problem.costs), read_only(problem.affinity.leave_node), read_only(sizes),
-            problem.node_of_rank[home], problem.node_of_rank, problem.node_start, problem.ranks_by_node, where, loads,
-            held, cap, room, counts, few, most, 0, 30_000,
-        )  # fmt: skip
+        limits, totals = Limits(cap, room, few, most), Totals(loads, held, counts)
+        crossing = share_anew(problem.items, problem.nodes, limits, where, totals, 0, 30_000)
         assert crossing == costs[nodes[where] != nodes[home]].sum() <= before
         assert problem.is_feasible(where, cap)
         for array, weights in ((loads, costs), (held, sizes), (counts, None)):

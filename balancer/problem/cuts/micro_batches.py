@@ -37,7 +37,8 @@ MOST_SLOTS_OF_STAGES = 2**12
 """Those with `stages`: the program behind a ramp takes the square of their number in memory."""
 
 
-_ANY_SIZE = 2**53  # tokens of a micro-batch that its bytes cap, not their number
+# Tokens of a micro-batch that its bytes cap, not their number. Files keep it as JSON, whose readers may take floats.
+_ANY_SIZE = 2**53
 
 PACKING = Wording({
     "cap": "micro_batch_tokens", "tokens": "length", "num_slots": "num_micro_batches", "min_slots": "min_micro_batches",
@@ -141,6 +142,7 @@ class MicroBatches(Cut):
             raise UsageError(
                 "{stages} contradicts {schedule} = {given!r}: only 'pipeline' has stages", given=self.schedule
             )
+        # Interleaved stages take micro-batches by turns of as many as there are devices.
         devices = self.stages.num_devices if self.stages.chunks > 1 else 1
         if isinstance(self.count, int) and self.count % devices:
             raise ArgumentError(
@@ -256,7 +258,7 @@ class MicroBatches(Cut):
                 "{stages} cannot be combined with {"
                 + constraints[0]
                 + "}: a replica's samples are chosen for its pipeline alone",
-                "leave one of them out, or give {pipeline_stages} in place of {stages}",
+                "leave one of them out, or give {pipeline_stages} instead of {stages}",
             )
         if "prefix" in constraints:
             self._check_prompts(constraints)
@@ -476,6 +478,7 @@ class MicroBatches(Cut):
         if (most := stages.in_flight_tokens) is None:
             return None
         for rank, sizes in enumerate(tokens):
+            # With no work at all: what is in flight follows from the order of ops, whatever these take.
             held = stages.run(np.zeros((len(sizes), len(stages.forward)), dtype=np.int64), sizes).in_flight
             if held.max() > most:
                 device = int(np.argmax(held > most))

@@ -228,6 +228,8 @@ class SequenceGroups(Cut):
         work = degree * times
         if self.max_tokens_per_rank is not None:
             over = self.padded(lengths[None, :], degree) > self.max_tokens_per_rank * degree
+            # A sample that no degree holds keeps its numbers here: the planner says what is wrong, and how to mend
+            # it.
             over &= ~over.all(axis=0)  # of what fits nowhere the planner tells
             work, times = (np.where(over, INT64_MAX, each) for each in (work, times))
         return work.min(axis=0), times.min(axis=0)
@@ -240,6 +242,7 @@ class SequenceGroups(Cut):
     def padded(self, lengths: NDArray[np.int64], degree: NDArray[np.int64] | int) -> NDArray[np.int64]:
         """Return the length of each sample in a group of its degree, padding included: int64[n]."""
         degree = np.asarray(degree)
+        # A zigzag cuts each rank's share in two, and both have to be whole.
         parts = degree * self.pad_to * np.where((degree > 1) & (self.order == "zigzag"), 2, 1)
         return np.asarray(-(-lengths // parts) * parts)
 
@@ -251,6 +254,8 @@ class SequenceGroups(Cut):
         """
         num_ranks, node = topology.num_ranks, self.ranks_per_node(topology)
         usable = sorted(degree for degree in self.degrees if 1 < degree <= num_ranks)
+        # Where degrees divide each other and the node, groups lie aligned, and fewer sets of ranks can ever be
+        # needed.
         chain = all(b % a == 0 for a, b in pairwise(usable))
         aligned = chain and all(node % degree == 0 or degree % node == 0 for degree in usable)
         for degree in usable:
@@ -343,6 +348,8 @@ class LongShort(SequenceGroups):
         degrees = [as_count(cls.name, size, 2)]
         while degrees[-1] > 1:
             last = degrees[-1]
+            # Divided by its smallest prime each time: the longest chain of degrees, so that sharing can be as narrow
+            # as possible.
             prime = next((d for d in range(2, isqrt(last) + 1) if last % d == 0), last)
             degrees.append(degrees[-1] // prime)
         return cls(tuple(degrees), num_slots=len(degrees), pad_to=pad_to)

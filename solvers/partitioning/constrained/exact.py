@@ -17,8 +17,11 @@ from solvers.partitioning.exact import trusted_bound
 
 Ints = NDArray[np.int64]
 
-_SECONDS_PER_LITERAL = 8e-6  # building the model in Python
-_MAX_TOTAL = 2**55  # of any linear expression, speeds included
+# Building the model in Python takes so long for each unit and group: twice what plain partitions need, as every literal
+# stands in several rows. A model that takes the budget to build is not built.
+_SECONDS_PER_LITERAL = 8e-6
+# Of any linear expression, speeds included: CP-SAT refuses sums near the end of int64.
+_MAX_TOTAL = 2**55
 
 
 def search_exact(state: State, seconds: float) -> tuple[Ints, Bound]:
@@ -32,6 +35,7 @@ def search_exact(state: State, seconds: float) -> tuple[Ints, Bound]:
         Where none was found in time, nor proven impossible.
     """
     try:
+        # A quarter for the search of `auto`: its makespan cuts off most of what CP-SAT would have to look at.
         found: Search | None = search(state, work_units(seconds / 4))
     except InfeasibleError:
         raise
@@ -98,6 +102,7 @@ def _build(cp_model: Any, state: State, start: Ints | None, floor: int) -> tuple
             model.add(held + int(problem.initial[g, k]) <= int(problem.speeds[g]) * times[k])
         for d in range(c, state.amounts.shape[1]):
             total = sum(amount[d] for _, amount in members)
+            # A limit that all possible members together keep anyway is no row.
             if total > state.upper[g, d] or state.lower[g, d] > 0:
                 held = sum(variable * amount[d] for variable, amount in members)
                 model.add_linear_constraint(held, int(state.lower[g, d]), int(state.upper[g, d]))

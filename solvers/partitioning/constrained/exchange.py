@@ -19,13 +19,24 @@ from solvers.partitioning.constrained.state import State
 
 Ints = NDArray[np.int64]
 
+# Above every violation: these are at most 2**24 for each average load too much (state._SCALE_BITS).
 _IMPOSSIBLE = 2**62
-_PARTNERS = 16  # groups that one group tries before it gives up for this pass
-_DOUBLE_PARTNERS = 6  # of those, how many with pairs of units
-_WINDOW = 128  # units of a group that exchanges of single units look at
-_PAIR_WINDOW = 32  # units of a group of which pairs are made
-_LOOKS = 48  # pairs of the other group that one pair is tried against
-_STRIDE = 37  # windows of one turn and the next, or one partner and the next, begin so many units apart
+# The next five limit what one attempt takes: a pair of groups costs at most 528 pairs of units times 48 looks. What is
+# left out has its turn later, as windows move on. No table has rows for them, as they lie inside one kernel.
+# Groups that one group tries before it gives up for this pass, the most promising first.
+_PARTNERS = 16
+# Of those, how many with pairs of units, which are many more.
+_DOUBLE_PARTNERS = 6
+# Units of a group that exchanges of single units look at.
+_WINDOW = 128
+# Units of a group of which pairs are made: 528 with the units alone.
+_PAIR_WINDOW = 32
+# Pairs of the other group that one pair is tried against.
+_LOOKS = 48
+# Windows of one turn and the next, or one partner and the next, begin so many units apart: a prime, so that they come
+# to begin at every unit of a group, nearly whatever its size.
+_STRIDE = 37
+# Stands for "no limit" in differences: two of them still fit int64.
 _FAR = 2**61
 _NOBODY = -1
 """Stands for a unit, or a group, where there is none."""
@@ -166,6 +177,7 @@ def _scarcest(rules, held, g, h):
         low, high = min(low, middle), max(high, middle)
         width = np.int64(_FAR)
         if high - low < _FAR >> 26:  # as wide as an average group or less: its weight fits
+            # In parts of an average group's load, so that tokens and costs compare.
             width = ((min(high - low, _FAR) >> rules.shift[d]) + 1) * rules.factor[d]
         if width < narrowest:
             scarcest, least, most, narrowest = d, low, high, width
@@ -241,6 +253,7 @@ def _rank_partners(rules, held, g, worst, score, tie):
             most = max(beyond, short)
             if most > 0:
                 total += _weight(rules, d, most)
+        # Units taken as sand: what two groups hold too much together, no exchange between them can mend.
         score[h] = total
         tie[h] = min(upper[h, worst], _FAR) - held[h, worst] if over else held[h, worst] - lower[h, worst]
     score[g] = _IMPOSSIBLE

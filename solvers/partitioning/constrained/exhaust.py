@@ -69,6 +69,7 @@ def _hopeless(rules, filled, best):
         for k in range(rules.components):
             over = remaining[k]
             for g in range(m):
+                # Water filling: below `best` a group takes no more than that, and what remains must find room.
                 over -= max(min((best - 1) * rules.speeds[g] - held[g, k], over), 0)
             if over > 0:
                 return True
@@ -101,6 +102,7 @@ def _branches(rules, held, unit, out):
         if not fits:
             continue
         k = count
+        # Least loaded first: a good end early makes `best` small, and more branches hopeless.
         while k > 0 and held[out[k - 1], 0] > held[g, 0]:
             out[k] = out[k - 1]
             k -= 1

@@ -15,7 +15,9 @@ from solvers.partitioning.constrained.state import State
 
 Ints = NDArray[np.int64]
 
+# Where no leaf has room.
 _NO_LEAF = -1
+# Later than any unit finishes.
 _NEVER = 2**63 - 1
 
 
@@ -94,6 +96,7 @@ def _search_tree(tree, units, unit, slack, stack):
             continue
         left, right = 2 * vertex, 2 * vertex + 1
         right_finish = _finish(tree, right, units.costs, unit, tree.fast[right])
+        # The better side first: what it finds rules out most of the other.
         if right_finish < _finish(tree, left, units.costs, unit, tree.fast[left]):
             left, right = right, left
         stack[size] = right

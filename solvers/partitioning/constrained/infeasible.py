@@ -121,6 +121,7 @@ def _check_units(state: State) -> None:
         mine = np.flatnonzero(state.mask_of_unit == k)
         rows = np.unique(problem.caps[mask], axis=0)
         fits = np.zeros(len(mine), dtype=np.bool_)
+        # The largest caps come last in order, and are where most units fit.
         for row in rows[::-1]:
             fits |= (sizes[mine] <= row).all(axis=1)
             if fits.all():
@@ -156,6 +157,7 @@ def _check_reachable_counts(state: State) -> None:
     least, most = problem.least_items, problem.most_items
     if least == 0 or problem.key_of_item is None:
         return
+    # A bit for each number of items that whole units make, up to the most that a group may hold.
     window = (1 << (most + 1)) - 1
     reachable = 1
     for items, count in zip(*np.unique(state.units.items, return_counts=True), strict=True):
@@ -222,11 +224,13 @@ def _hall_violator(state: State, d: int) -> NDArray[np.bool_] | None:
     masks, m = state.allowed, state.problem.num_groups
     supply = [int(state.amounts[state.mask_of_unit == k, d].sum()) for k in range(len(masks))]
     room = [min(r, sum(supply)) for r in state.upper[:, d].tolist()]
+    # Beyond that the proof would take longer than a search.
     if len(masks) * m > 200_000:
         return None
     neighbours = [np.flatnonzero(mask).tolist() for mask in masks]
     flow: list[dict[int, int]] = [{} for _ in range(m)]  # of each group: mask -> amount
     for k in range(len(masks)):
+        # Augmenting paths from one mask, breadth first, so that each is among the shortest (Edmonds & Karp 1972).
         while supply[k] > 0:
             came_from: dict[int, int] = {}  # group -> mask
             via: dict[int, int] = {k: -1}  # mask -> group
@@ -245,6 +249,8 @@ def _hall_violator(state: State, d: int) -> NDArray[np.bool_] | None:
                             via[other] = g
                             queue.append(other)
             if end < 0:
+                # No way on: the groups that were reached are full, and all that reaches them may be nowhere else.
+                # That is Hall's violator, and a certificate.
                 cut = np.zeros(m, dtype=np.bool_)
                 cut[list(came_from)] = True
                 return cut

@@ -18,8 +18,10 @@ from solvers.partitioning.constrained.state import State
 
 Ints = NDArray[np.int64]
 
-_WINDOW = 256  # groups that a unit is compared with
-_BITS = 20  # of a coordinate: a whole group is 2^20
+# Groups that a unit is compared with: more are all alike by then, and each comparison takes O(d).
+_WINDOW = 256
+# Bits of a coordinate: a whole group is 2^20, and a product of two, summed over all dimensions, fits int64.
+_BITS = 20
 
 
 class Groups(NamedTuple):

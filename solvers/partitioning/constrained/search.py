@@ -25,16 +25,30 @@ from solvers.partitioning.portfolio import assign_auto
 
 Ints = NDArray[np.int64]
 
-_SMALL = 12  # units and groups up to which everything is tried
-_SMALL_IF_ALIKE = {2: 20}  # units, by groups that are alike: about a million work units at most on average
-_SMALL_OF_MORE = 16  # and of other numbers of groups, of at most so many (benchmarks/sampler_step.py --enumerate)
+# docs/benchmarks/searches.md has a row for each part of this search, under constraints and with few items.
+# Units and groups up to which everything is tried. With few items that is worth 696 +- 118 ppm and 15 points proven.
+_SMALL = 12
+# Units, by groups that are alike: about a million work units at most on average.
+_SMALL_IF_ALIKE = {2: 20}
+# And of other numbers of groups, of at most so many (benchmarks/sampler_step.py --enumerate).
+_SMALL_OF_MORE = 16
+# Work units after which trying everything is given up: 0.15 seconds.
 _SMALL_WORK = 60_000_000
-_CLOSE = 9  # a start within 2^-9 of the bound needs no other beside it
-_SHAKEN = 3  # groups that a shake mixes, the slowest and others
-_IN_VAIN = 8  # turns: 64 samples on 16 ranks take 2.3 ms and not 8.4, their gaps 0.05 % more; with 4, 0.09 % more
-_WORK_OF_SHAKING = 30_000  # work units besides those of the exchanges: 60 to 90 microseconds, measured
+# A start within 2^-9 of the bound, 0.2 %, needs no other beside it. Any value from 6 to 12 does as well
+# (benchmarks/constants.py).
+_CLOSE = 9
+# Groups that a shake mixes, the slowest and others. Shaking is worth 59 +- 17 ppm with few items. With 2 or 4 groups,
+# 24 +- 20 and 27 +- 17 ppm of that are lost.
+_SHAKEN = 3
+# Turns in vain: 64 samples on 16 ranks take 2.3 ms and not 8.4, their gaps are 0.05 % larger; with 4, 0.09 %.
+_IN_VAIN = 8
+# Work units besides those of the exchanges: 60 to 90 microseconds, measured.
+_WORK_OF_SHAKING = 30_000
+# And of every unit: it is copied and checked in NumPy, a few passes of some nanoseconds.
 _WORK_A_UNIT = 20
-_STEPS = 14  # halvings of the step by which a target is lowered, from half of the gap
+# Halvings of the step by which a target is lowered, from half of the gap: down to a part in 16,000 of it. Any value
+# from 7 to 20 does as well: 3 +- 3 and 5 +- 5 ppm with few items.
+_STEPS = 14
 
 
 @dataclass(slots=True)
@@ -121,6 +135,8 @@ def _relax(found: Search) -> list[Ints]:
     assignment[problem.order] = assign_lpt(problem)
     starts = [assignment]
     found.offer(assignment)
+    # As for equal counts (even_counts._FIRST). Four times as much each time, so that all tries before the last take a
+    # third of it.
     spend = 40 * (len(assignment) + m)
     while not found.done:
         groups, bound, _ = assign_auto(problem, min(spend, found.work))
@@ -210,6 +226,7 @@ def lower_targets(found: Search) -> None:
     c = state.components
     slots = [[k] for k in range(c)] if state.problem.objective == "sum" else [list(range(c))]
     if c > 1 and state.problem.objective == "sum":
+        # All components at once first: where they pull together, one exchange serves them all.
         slots.insert(0, list(range(c)))
     shifts = [1] * len(slots)
     current = found.best.copy()

@@ -17,7 +17,9 @@ from solvers.constraints import ConstrainedProblem
 
 Ints = NDArray[np.int64]
 
-_SCALE_BITS = 24  # an average group's load is worth this many bits in a violation
+# An average group's load is worth this many bits in a violation, whatever its unit: a part in 16 million still shows,
+# and the sum over all groups and dimensions fits int64.
+_SCALE_BITS = 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -190,4 +190,5 @@ def resharded(sending: Resharding, receiving: Resharding, gpu: int, held: int, w
 def grouped_sums(values: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Sum the first so many values, the next so many, and so on."""
     running, ends = offsets_of(values), counts.cumsum()
-    return running[ends] - running[ends - counts]
+    sums: NDArray[np.int64] = running[ends] - running[ends - counts]
+    return sums

@@ -96,7 +96,7 @@ def defer(
 ) -> Deferral:
     """Choose which samples form a step: each may run a few steps early or late, so that long ones share steps.
 
-    Within a step the longest sample is a floor: no plan ends before the rank that has it. Across steps it is not.
+    Within a step the longest sample is a floor: no plan ends before the rank that has it. Deferral lowers this floor.
 
     Parameters
     ----------
@@ -110,15 +110,15 @@ def defer(
     early, late : int
         Steps that a sample may run before and after its nominal step. 0 and 0: nominal steps.
     counts : "exact", share or None
-        Samples of a step: as many as nominally, within a share of the mean nominal number, or any number that leaves
+        Samples of a step: the nominal number, within a share of the mean nominal number, or any number that leaves
         no rank empty.
     tokens_within : share or None
-        How far a step's tokens may be from `step_tokens`, else from the mean of the nominal steps that may run in it.
-        All limits are widened to what a step has nominally.
+        How far a step's tokens may be from `step_tokens`, or without it from the mean of the nominal steps that may run
+        in it. If a nominal step exceeds a limit, the limit is widened to it.
     cost : str or CostModel
         A sum over samples: not ``padded`` and not ``convolution``.
     stage : int[n] or str[n], optional
-        Where it changes from one sample to the next, none is moved across: stages of a curriculum, or rollouts.
+        No sample moves across a place where it changes: stages of a curriculum, or rollouts.
     keep_together : int[n] or str[n], optional
         Samples of equal keys run on one rank of one step; they must be of one nominal step.
     most_long_share : share, optional

@@ -43,7 +43,7 @@ def load_steps(path: str | os.PathLike[str], log: str | os.PathLike[str] | None 
     Yields
     ------
     StepPlan
-        One a step; of one phase, named ``"all"``, where nobody named phases.
+        One for each step; with one phase, named ``"all"``, if phases have no names.
 
     Raises
     ------

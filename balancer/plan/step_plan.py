@@ -67,7 +67,7 @@ class StepPlan:
     part_order : Ragged or None
         In which order the last phase reads the parts of its samples, as :func:`balancer.orchestrate` takes it.
     detour : dict of str to Stream
-        Streams that a strategy puts in place of the usual ones of these names.
+        Streams of a strategy that replace the usual ones of these names.
     runtime_s : float
         Seconds that planning took; not part of the digest.
     """
@@ -163,7 +163,7 @@ class StepPlan:
 
     @cached_property
     def _put_out(self) -> dict[str, Pieces]:
-        """The pieces of outputs of each encoder whose items ranks share, which its stream has in place of items."""
+        """For each encoder whose items ranks share: the pieces of outputs that its stream has instead of items."""
         phases = {name: phase for name, phase in self.phases.items() if phase.items.feeds is not None}
         return {
             name: phase.plan.put_out(phase.items.outputs) for name, phase in phases.items() if phase.plan.cut.shares

@@ -53,7 +53,7 @@ def _per_rank(bound: Bound, cut: ContextShards) -> Bound:
 
 
 def _of_replicas(problem: Problem, cut: ContextShards) -> Problem:
-    """Return the problem of packs: replicas in place of ranks, near which what is on their ranks lies."""
+    """Return the problem of packs, with replicas instead of ranks; homes are the replicas of the ranks."""
     topology, degree, affinity = cut.replicas(problem.topology), np.int32(cut.degree), problem.affinity
     home = Placement.by_sample_order(problem.batch.home.rank_of_sample // degree, topology.num_ranks)
     if affinity is not None:

@@ -32,21 +32,21 @@ class Deferral(Proven):
     nominal_step : int64[n], read-only
         The step for which it was drawn.
     displacement : int64[n], read-only
-        The difference: negative is early; 0 of samples left out.
+        The difference: negative is early; 0 for samples left out.
     makespans : int64[T], read-only
-        Of each step, as the planner plans it.
+        The makespan of each step, as the planner plans it.
     even_share : int
-        What all steps would take together if all ranks were busy all the time.
+        The time of all steps together if all ranks were busy all the time.
     floor : int
-        Proven: with no sample moved the makespans sum up to this at least.
+        Proven: if no sample moves, the makespans sum up to at least this.
     lower_bound : int
-        Proven: with these windows and limits they do to this.
+        Proven: with these windows and limits, the makespans sum up to at least this.
     bound_name : str
         ``"cover"`` or ``"mean"``: see :class:`solvers.DeferralResult`.
     effects : TrainingEffects
         What it does to training.
     fell_back : str
-        Why samples stay in their nominal steps where a better plan was found and could not be used; else empty.
+        Why samples stay in their nominal steps, if a better plan was found but could not be used; else empty.
     status, runtime_s
         ``OPTIMAL`` if and only if the sum of makespans is the lower bound.
     """

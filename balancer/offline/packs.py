@@ -95,7 +95,7 @@ class Packs:
     Attributes
     ----------
     rows, starts, lengths : Ragged
-        Of each pack its pieces: the row of the log, where in the sample the piece begins, and its length. The tokens of
+        The pieces of each pack: the row of the log, where in the sample the piece begins, and its length. The tokens of
         a piece are ``start .. start + length - 1`` of its row; their position ids begin at 0.
     costs : int64[num_packs]
     steps : int64[num_packs]

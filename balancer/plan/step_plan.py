@@ -418,17 +418,17 @@ def as_step_plan(plan: "StepPlan | DispatchPlan", bytes_per_element: int = 1) ->
 def reshard(
     step: StepPlan, stream: str, *, source: ModuleLayout | Mesh | None = None, target: ModuleLayout | Mesh | None = None
 ) -> Resharding:
-    """Compose the exchange of a stream between phases whose GPUs are split unlike, each row sent once.
+    """Compute the exchange of a stream between phases with different layouts; each row is sent once.
 
     Parameters
     ----------
     step : StepPlan
         Each of its phases planned over the replicas of its layout.
     stream : str
-        A name of :attr:`StepPlan.streams`, or that of all that a fed phase takes, in one exchange: ``"llm:inputs"``.
+        A name of :attr:`StepPlan.streams`, or ``"llm:inputs"`` for all inputs of a fed phase in one exchange.
     source, target : ModuleLayout or Mesh, optional
-        Of the phase that puts out, and of the one that takes in; by default those of the step's layouts, on GPUs as
-        Megatron-LM numbers them.
+        Layouts of the phase that sends and of the phase that receives; by default those of the step, with GPUs numbered
+        as in Megatron-LM.
 
     Returns
     -------

@@ -68,7 +68,7 @@ def advise(
         As :func:`balancer.plan_log` takes them: which samples make a step, on which ranks, and what they cost.
         Deferral, sequence groups and context shards are tried, not asked for.
     price : float, optional
-        Of a GPU hour, in any currency.
+        Price of a GPU hour, in any currency.
     gpus_per_rank : int
         GPUs that one data-parallel rank has.
 
@@ -80,12 +80,12 @@ def advise(
     Raises
     ------
     TypeError, ValueError, InfeasibleError, SolverError
-        As :func:`balancer.plan_log`, of a plan within the step. What else cannot be planned says so in its finding.
+        As :func:`balancer.plan_log`, for a plan within the step. If a remedy cannot be planned, its finding says so.
 
     Notes
     -----
-    All steps of a short log are planned, of a long one 8 to 64, of some 2**17 rows: the first line says which. The same
-    log gives the same advice, times of planning aside.
+    All steps of a short log are planned. Of a long log 8 to 64 steps are, with some 2**17 rows: the first line says
+    which. The same log gives the same advice, except for times of planning.
 
     Examples
     --------

@@ -37,8 +37,8 @@ class BalancedTrainerMixin:
         A column of the dataset, of lengths or of lists that are as long; or a function from a sample to its length.
         None: the column that ``args.length_column_name`` names if it is there, else ``input_ids``.
     balance : mapping
-        What else the sampler takes. By default ``cost="padded", equal_counts=False``, for collators that pad; for those
-        that pack, ``{"cost": "linear"}`` or whatever a token costs there.
+        Other arguments of the sampler. By default ``cost="padded", equal_counts=False``, for collators that pad. For
+        collators that pack use ``{"cost": "linear"}``, or your model's cost.
 
     Raises
     ------
@@ -85,15 +85,15 @@ class BalancedTrainerMixin:
 class DispatchedTrainerMixin:
     """Stands before a Trainer class, and exchanges the mini-batches of its own loader by a `Dispatcher`, step by step.
 
-    The Trainer's collator, one that pads or one that packs, comes behind the exchange, and says what is balanced: rows
-    times the longest, or tokens. No rank is without a sample. On one process nothing is changed.
+    The Trainer's collator, one that pads or one that packs, comes after the exchange, and decides what is balanced:
+    rows times the longest, or tokens. Every rank has a sample. On one process nothing changes.
 
     Attributes
     ----------
     sample_length : str
-        The fields whose lengths add up to that of a sample, ``"prompt_ids+chosen_ids"`` say.
+        The fields whose lengths add up to a sample's length, such as ``"prompt_ids+chosen_ids"``.
     dispatch : mapping
-        What else :class:`balancer.executor.Dispatcher` takes; a ``cost`` there is taken, whatever the collator does.
+        Other arguments of :class:`balancer.executor.Dispatcher`; a ``cost`` here counts for every collator.
 
     Raises
     ------
@@ -256,7 +256,7 @@ def _check_loss(trainer: Any, equal_counts: bool, settings: str) -> None:
 def sample_lengths(
     dataset: Any, by: str | Callable[[Any], int] | None = None, column: str = "length"
 ) -> NDArray[np.int64]:
-    """Return the length of every sample of a dataset, without loading values where a column tells it.
+    """Return the length of every sample of a dataset, without loading values if a column has it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A packing scheduler for Megatron-core and Megatron-Bridge, in place of ``dp_balanced`` and ``default_dynamic_cp``."""
+"""A packing scheduler for Megatron-core and Megatron-Bridge, instead of ``dp_balanced`` and ``default_dynamic_cp``."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -51,42 +51,43 @@ class BalancedBatchSampler(RankBatches):
     """Batches of row numbers for one rank, of like cost in every micro-step; the `batch_sampler` of a DataLoader.
 
     Every epoch is shuffled, cut into global batches of ``batch_size * num_replicas * gradient_accumulation_steps``
-    samples, and each of those balanced. All ranks compute the same plan from the same arguments.
+    samples, and each of these is balanced. All ranks compute the same plan from the same arguments.
 
     Parameters
     ----------
     lengths : int64[n]
         Tokens, frames or patches of every sample of the dataset: a list, an array, or a torch CPU tensor.
     batch_size : int
-        Samples a rank and micro-step, on the mean.
+        Samples of a rank in a micro-step, on average.
     num_replicas : int
         Data-parallel ranks.
     rank : int or None
-        Which of them this is. None: the batches of all of them in turn, for ``accelerator.prepare`` to deal out.
+        This rank. None: the batches of all ranks in turn, for ``accelerator.prepare`` to deal out.
     gradient_accumulation_steps : int
-        Micro-steps an optimizer step.
+        Micro-steps in an optimizer step.
     shuffle : bool
-        Every epoch in another order; else in that of the dataset.
+        Every epoch in another order; if False, in the order of the dataset.
     seed : int
         Of the order: that of :func:`balancer.problem.shuffle.shuffled`.
     cost : str or CostModel
-        What must be even, as in :func:`balancer.balance`: ``"padded"`` where batches are padded to their longest.
+        The cost to balance, as in :func:`balancer.balance`: ``"padded"`` if batches are padded to their longest.
     drop_last : bool
-        Leave out what remains behind the last full global batch. Else that is balanced too, with as few samples from
-        the beginning of the epoch taken again as give each rank as many (`equal_counts`), or any, in each micro-step.
+        Leave out the samples after the last full global batch. If False, they are balanced too. A few samples from the
+        beginning of the epoch are taken again, so that each rank has equally many (`equal_counts`), or at least one,
+        in each micro-step.
     equal_counts : bool
-        Every rank gets as many samples as any other in every micro-step: `batch_size`. Without it long samples come in
-        small batches, which suits losses that are normalised over the global batch alone.
+        Every rank gets `batch_size` samples in every micro-step. Without it long samples come in small batches; this
+        suits only losses that are normalised over the global batch.
     micro_batch_tokens : int, optional
         A cap, never exceeded, on the sum of lengths of a micro-batch; with padded costs, padding counts.
     prefix, prefix_lengths : array[n], int64[n], optional
-        Of each sample the key and the length of the prompt that it begins with: see :func:`balancer.balance`.
+        The key and the length of the prompt of each sample: see :func:`balancer.balance`.
     caps : mapping of str to (int64[n], int), optional
-        Further quantities by name: what each sample has of it, and the cap on a micro-batch's sum.
+        Further quantities by name: the amount of each sample, and the cap on a micro-batch's sum.
     time_budget : float
         Seconds' worth of work for the solver in a global batch, counted and not timed.
     dataset : sized, optional
-        What the lengths are of: another number of samples is an error, not rows that are never trained.
+        The dataset of these lengths: if its number of samples differs, it is an error, so that no row stays untrained.
     stop_at : float, str or Fraction
         The proven gap at which the search ends sooner, ``0.001`` or ``"0.1%"``, or where it gains nothing for some
         turns; 0: only at the optimum.

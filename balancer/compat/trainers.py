@@ -230,7 +230,7 @@ def micro_batch_grid(
     over_long: str = "error",
     **constraints: Any,
 ) -> list[list[list[int]]]:
-    """Plan a global batch as micro-batches of at most so many tokens, as many on every rank and of like cost.
+    """Plan a global batch as micro-batches under a cap on tokens, equally many on every rank and of like cost.
 
     Parameters
     ----------
@@ -241,11 +241,11 @@ def micro_batch_grid(
     cost, schedule
         As :func:`balancer.balance` has them.
     micro_batches : int, optional
-        How many a rank; by default as many as take the least time.
+        Number for each rank; by default the number that takes the least time.
     multiple_of : int
-        Of this: the pipeline's micro-batches, say.
+        Their number is a multiple of this, such as the pipeline's micro-batches.
     over_long : str
-        What becomes of a sample above the cap, as :class:`balancer.MicroBatches` has it.
+        What happens to a sample above the cap, as in :class:`balancer.MicroBatches`.
     **constraints
         Of :func:`balancer.balance`: ``caps``, ``keep_together``, ``equal_counts``.
 

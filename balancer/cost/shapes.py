@@ -55,7 +55,7 @@ class Decoder:
     layers : int
         How many there are.
     dense_layers : int
-        How many of them have `dense_mlp` in place of the experts.
+        How many of them have `dense_mlp` instead of the experts.
     vocabulary : int
         Rows of the embedding, and of the head, which is the same matrix if `tied`: equal FLOPs, fewer parameters.
     causal : bool

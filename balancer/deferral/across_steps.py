@@ -20,7 +20,7 @@ class AcrossSteps:
 
     early: int = 0  # steps that a sample may run before its nominal one
     late: int = 0  # and after it
-    step_tokens: int | None = None  # tokens of a step at most, in place of so many samples a rank
+    step_tokens: int | None = None  # the most tokens of a step, instead of a number of samples for each rank
     tokens_within: Any = "1/20"  # share by which a step's tokens may be off; "any"
     # samples of a step: "exact", "any" or a share; None: exact where steps are cut by count, any where by tokens
     counts: Any = None

@@ -28,8 +28,8 @@ class DeferBuffer:
     """Samples that were drawn and have not run, of all ranks.
 
     A nominal step is what is drawn for a step, cut by count or by tokens. Step t is chosen once the nominal steps up to
-    t + `early` are complete: so `early` steps are filled first. What is not chosen waits, `late` steps at most. Of what
-    comes behind them the buffer expects that it is like the last steps that were drawn. Every rank that pushes the same
+    t + `early` are complete: so `early` steps are filled first. Samples that are not chosen wait, at most `late` steps.
+    The buffer expects that later steps are like the last steps that were drawn. Every rank that pushes the same
     lengths gets the same steps.
 
     Parameters

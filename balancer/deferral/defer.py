@@ -32,21 +32,21 @@ class Deferral(Proven):
     nominal_step : int64[n], read-only
         The step for which it was drawn.
     displacement : int64[n], read-only
-        The difference: negative is early; 0 of samples left out.
+        The difference: negative is early; 0 for samples left out.
     makespans : int64[T], read-only
-        Of each step, as the planner plans it.
+        The makespan of each step, as the planner plans it.
     even_share : int
-        What all steps would take together if all ranks were busy all the time.
+        The time of all steps together if all ranks were busy all the time.
     floor : int
-        Proven: with no sample moved the makespans sum up to this at least.
+        Proven: if no sample moves, the makespans sum up to at least this.
     lower_bound : int
-        Proven: with these windows and limits they do to this.
+        Proven: with these windows and limits, the makespans sum up to at least this.
     bound_name : str
         ``"cover"`` or ``"mean"``: see :class:`solvers.DeferralResult`.
     effects : TrainingEffects
         What it does to training.
     fell_back : str
-        Why samples stay in their nominal steps where a better plan was found and could not be used; else empty.
+        Why samples stay in their nominal steps, if a better plan was found but could not be used; else empty.
     status, runtime_s
         ``OPTIMAL`` if and only if the sum of makespans is the lower bound.
     """
@@ -96,7 +96,7 @@ def defer(
 ) -> Deferral:
     """Choose which samples form a step: each may run a few steps early or late, so that long ones share steps.
 
-    Within a step the longest sample is a floor: no plan ends before the rank that has it. Across steps it is not.
+    Within a step the longest sample is a floor: no plan ends before the rank that has it. Deferral lowers this floor.
 
     Parameters
     ----------
@@ -110,15 +110,15 @@ def defer(
     early, late : int
         Steps that a sample may run before and after its nominal step. 0 and 0: nominal steps.
     counts : "exact", share or None
-        Samples of a step: as many as nominally, within a share of the mean nominal number, or any number that leaves
+        Samples of a step: the nominal number, within a share of the mean nominal number, or any number that leaves
         no rank empty.
     tokens_within : share or None
-        How far a step's tokens may be from `step_tokens`, else from the mean of the nominal steps that may run in it.
-        All limits are widened to what a step has nominally.
+        How far a step's tokens may be from `step_tokens`, or without it from the mean of the nominal steps that may run
+        in it. If a nominal step exceeds a limit, the limit is widened to it.
     cost : str or CostModel
         A sum over samples: not ``padded`` and not ``convolution``.
     stage : int[n] or str[n], optional
-        Where it changes from one sample to the next, none is moved across: stages of a curriculum, or rollouts.
+        No sample moves across a place where it changes: stages of a curriculum, or rollouts.
     keep_together : int[n] or str[n], optional
         Samples of equal keys run on one rank of one step; they must be of one nominal step.
     most_long_share : share, optional

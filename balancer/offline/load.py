@@ -43,7 +43,7 @@ def load_steps(path: str | os.PathLike[str], log: str | os.PathLike[str] | None 
     Yields
     ------
     StepPlan
-        One a step; of one phase, named ``"all"``, where nobody named phases.
+        One for each step; with one phase, named ``"all"``, if phases have no names.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def load_plan(
     InputError
         A file that cannot be used; a step that is not there, or not given where there are several.
     PlanError
-        A plan that does not hold what it claims.
+        A claim of the plan is false.
     """
     steps = Claims(open_plan(path)).num_steps
     if step is None and steps != 1:

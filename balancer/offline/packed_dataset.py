@@ -12,12 +12,12 @@ from solvers.errors import ArgumentTypeError, UsageError
 
 
 class PackedDataset:
-    """A data set whose elements are packs: samples joined end to end, and how long each is.
+    """A data set whose elements are packs: samples joined end to end, with their lengths.
 
     Parameters
     ----------
     dataset : sequence of mappings
-        The tokenized samples that the packs were made of, row by row: a ``datasets.Dataset``, or any sequence of
+        The tokenized samples from which the packs were made, row by row: a ``datasets.Dataset``, or any sequence of
         dictionaries.
     packs : Packs or path
         What :func:`balancer.pack` returned, or a file or folder that it wrote.
@@ -26,10 +26,10 @@ class PackedDataset:
 
     Notes
     -----
-    An element has every column of the sample that holds one number a token, joined; ``seq_lengths``, the length of each
-    piece; and ``position_ids``, which begin at 0 in each. Labels that are given stay as they are. A sample is
-    read when its pack is asked for, and an InputError names the row whose length is not the one that was packed: the
-    data set is then another than the log.
+    An element has every column with one number for each token, joined; ``seq_lengths``, the length of each
+    piece; and ``position_ids``, which begin at 0 in each piece. Given labels stay as they are. A sample is
+    read when its pack is read. If its length is not the packed one, an InputError names the row: the
+    data set is then not the one of the log.
 
     Examples
     --------

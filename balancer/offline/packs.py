@@ -97,7 +97,7 @@ class Packs:
     Attributes
     ----------
     rows, starts, lengths : Ragged
-        Of each pack its pieces: the row of the log, where in the sample the piece begins, and its length. The tokens of
+        The pieces of each pack: the row of the log, where in the sample the piece begins, and its length. The tokens of
         a piece are ``start .. start + length - 1`` of its row; their position ids begin at 0.
     costs : int64[num_packs]
     steps : int64[num_packs]
@@ -216,23 +216,23 @@ def pack(
     length : str, optional
         Columns whose sum is the length; by default the only integer one, if it looks like lengths.
     window_rows : int
-        So many consecutive rows are packed together, so that a sample stays near its place in the log.
+        Consecutive rows that are packed together, so that a sample stays near its place in the log.
     over_long : str
-        A row over `tokens` is an ``error``; gets a pack of its ``own``; is left out (``drop``); or is ``cut`` into
+        A row over `tokens` is an ``error``, gets its ``own`` pack, is left out (``drop``), or is ``cut`` into
         pieces of `tokens`.
     even_cost : bool
-        Packs that cost the same as far as no more packs are needed for that.
+        Packs of even cost, without using more packs.
     cost : str
         What a sample costs; a pack costs the sum, as attention stays inside documents.
     per_step : int, optional
-        Packs of a step, such as one a rank: the number of packs is a multiple, and those of a step cost nearly the
-        same.
+        Packs of a step, such as one for each rank: the number of packs is a multiple, and packs of a step cost nearly
+        the same.
     out : path, optional
         Also write the packs: a Parquet file, or with a trailing slash a folder with a part for each window.
     resume : bool
-        Keep the parts that a killed run has left in the folder.
+        Keep the parts that a killed run left in the folder.
     overwrite : bool
-        Replace what is there, if it is anything but these packs.
+        Replace what is there, even if it is not packs of the same request.
 
     Returns
     -------

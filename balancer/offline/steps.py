@@ -117,7 +117,7 @@ def rows_of_steps(
     Memory is a block's or a step's, unless the epochs are shuffled: then it is that of the columns. Given `stretches`,
     those steps alone; each holds all rows of its steps. Where samples run early or late, memory is that of the columns
     too; `saved` are the steps of a plan, and `on_epoch` is called with what was found for each epoch. `read` yields
-    rows in place of the whole log's.
+    rows instead of the whole log's.
     """
     read, size = read or reader_of(log, settings), settings.samples_per_step
     if settings.across is not None:

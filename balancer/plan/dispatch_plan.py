@@ -475,7 +475,7 @@ class DispatchPlan(Record):
     def exchange(self, rank: int) -> RankExchange:
         """What `rank` sends and receives to go from home to target; built when asked for. O(ranks + its samples).
 
-        Where samples are shared, it has segments of samples (see :attr:`stream`) instead of samples.
+        If ranks share samples, it has segments of samples (see :attr:`stream`) instead of samples.
         """
         return self.stream.exchange(rank)
 

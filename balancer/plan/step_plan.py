@@ -67,7 +67,7 @@ class StepPlan:
     part_order : Ragged or None
         In which order the last phase reads the parts of its samples, as :func:`balancer.orchestrate` takes it.
     detour : dict of str to Stream
-        Streams that a strategy puts in place of the usual ones of these names.
+        Streams of a strategy that replace the usual ones of these names.
     runtime_s : float
         Seconds that planning took; not part of the digest.
     """
@@ -161,7 +161,7 @@ class StepPlan:
 
     @cached_property
     def _put_out(self) -> dict[str, Pieces]:
-        """The pieces of outputs of each encoder whose items ranks share. Its stream has pieces instead of items."""
+        """For each encoder whose items ranks share: the pieces of outputs that its stream has instead of items."""
         phases = {name: phase for name, phase in self.phases.items() if phase.items.feeds is not None}
         return {
             name: phase.plan.put_out(phase.items.outputs) for name, phase in phases.items() if phase.plan.cut.shares
@@ -433,17 +433,17 @@ def as_step_plan(plan: "StepPlan | DispatchPlan", bytes_per_element: int = 1) ->
 def reshard(
     step: StepPlan, stream: str, *, source: ModuleLayout | Mesh | None = None, target: ModuleLayout | Mesh | None = None
 ) -> Resharding:
-    """Compose the exchange of a stream between phases whose GPUs are split unlike, each row sent once.
+    """Compute the exchange of a stream between phases with different layouts; each row is sent once.
 
     Parameters
     ----------
     step : StepPlan
         Each of its phases planned over the replicas of its layout.
     stream : str
-        A name of :attr:`StepPlan.streams`, or that of all that a fed phase takes, in one exchange: ``"llm:inputs"``.
+        A name of :attr:`StepPlan.streams`, or ``"llm:inputs"`` for all inputs of a fed phase in one exchange.
     source, target : ModuleLayout or Mesh, optional
-        Of the phase that puts out, and of the one that takes in; by default those of the step's layouts, on GPUs as
-        Megatron-LM numbers them.
+        Layouts of the phase that sends and of the phase that receives; by default those of the step, with GPUs numbered
+        as in Megatron-LM.
 
     Returns
     -------

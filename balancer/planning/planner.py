@@ -93,26 +93,26 @@ def balance(
     max_tokens_per_rank : int, optional
         A cap, never exceeded, on the sum of lengths on a rank.
     time_budget : float
-        Seconds' worth of work for the solver, counted and not timed, so that every rank computes the same plan. Not so
-        with the methods in :data:`solvers.USES_CLOCK`, which are timed: plan on one rank, and send the plan around.
+        Seconds' worth of work for the solver. It is counted and not timed, so every rank computes the same plan.
+        Methods in :data:`solvers.USES_CLOCK` are timed: plan with them on one rank, and send the plan to the others.
     topology : Topology, optional
-        In place of `ranks_per_node`, for nodes of unequal size.
+        Instead of `ranks_per_node`, for nodes of unequal size.
     min_samples_per_rank, max_samples_per_rank : int, optional
-        How many samples a rank gets at least and at most.
+        The least and the most samples of a rank.
     keep_together : int[n] or str[n], optional
-        Samples with equal keys run on one rank, adjacent or not: the responses to one prompt, say.
+        Samples with equal keys run on one rank, adjacent or not, such as the responses to one prompt.
     prefix : int[n] or str[n], optional
-        Samples of equal keys begin with one prompt, which a rank computes once for all of them that it has: a rank then
-        costs what its prompts do, and what each response adds. Samples of one key stand side by side on their rank.
+        Samples of equal keys begin with one prompt. A rank computes the prompt once for all its samples of this key: it
+        pays for each of its prompts, and for what each response adds. On a rank, samples of one key are neighbours.
     prefix_lengths : int64[n], optional
-        The length of each sample's prompt, which is part of its length; or, of a cost with a mask ``prefix`` without a
-        number, how many of its tokens see each other.
+        The length of each sample's prompt, which is part of its length. For a cost with a mask ``prefix`` without a
+        number: how many of its tokens see each other.
     caps : mapping of str to (int64[n], int), optional
-        Further quantities by name: what each sample has of it, and the cap on a rank's sum, never exceeded.
+        Further quantities by name: the amount of each sample, and the cap on a rank's sum, never exceeded.
     allowed_ranks : sequence of n lists of int, or bool[n, num_ranks], optional
         Where each sample may run: the ranks, None for all of them; or a matrix.
     initial_loads : int64[num_ranks], optional
-        Load in cost units that ranks have already.
+        Load that ranks have already, in cost units.
     rank_speeds : int64[num_ranks], optional
         Cost units that a rank does in a unit of time; the plan's makespan is then in that time, rounded up.
     micro_batch_tokens : int, optional
@@ -122,15 +122,15 @@ def balance(
         With micro-batches, where ranks wait for each other: ``"lockstep"`` (in every slot, as with FSDP), ``"step"``
         or ``"pipeline"``; see :class:`balancer.MicroBatches`.
     micro_batches : MicroBatches, optional
-        In place of `micro_batch_tokens` and `schedule`, for all settings of micro-batches.
+        Instead of `micro_batch_tokens` and `schedule`, for all settings of micro-batches.
     sequence_groups : SequenceGroups, optional
-        In place of micro-batches: let ranks share samples, long ones many ranks and short ones few. Of the constraints
+        Instead of micro-batches: let ranks share samples, long ones many ranks and short ones few. Of the constraints
         only `keep_together` is kept; others are refused.
     cut : Cut, optional
-        In place of all of these: how the step is cut, of any kind.
+        Instead of all of these: any kind of cut of the step.
     placement : str, optional
         ``"relocate"``: start from the homes and move only what balance needs, first within nodes, at a makespan of at
-        most 1 + `eps` times the best found. Where that is not possible, the plan is rearranged, and its ``fell_back``
+        most 1 + `eps` times the best found. If that is not possible, the plan is rearranged, and its ``fell_back``
         says why. ``"rearrange"``: make the best groups found, then give them ranks so that little crosses nodes.
         ``"any"``: group i on rank i. By default ``"relocate"`` if `home_rank` is given, else ``"rearrange"``.
     eps : float or Fraction

@@ -131,26 +131,26 @@ def orchestrate(
     layouts: StepLayout | Mapping[str, ModuleLayout | Mesh] | None = None,
     stop_at: float | Fraction | str = 0,
 ) -> StepPlan:
-    """Plan all phases of a multimodal step together: encoders and LLM balanced each for itself, exchanges composed.
+    """Plan all phases of a multimodal step together: encoders and LLM balanced separately, with their exchanges.
 
     Parameters
     ----------
     batch : mapping of str to int64[n] or Ragged, DataFrame, Arrow table, or data set of Hugging Face's
         The columns of the global batch: a number, or a list of numbers, for each of n samples.
     phases : sequence of Phase, or mapping of name to items
-        In the order in which they compute; the others feed the last one unless they say otherwise.
+        In the order in which they compute. All others feed the last one, unless they say otherwise.
     num_ranks : int
         Data-parallel ranks.
     ranks_per_node : int, optional
         Must divide `num_ranks`; by default all ranks share one node.
     topology : Topology, optional
-        In place of both, for nodes of unequal size; `num_ranks` may be one, too.
+        Instead of both, for nodes of unequal size; `num_ranks` may be one, too.
     home_rank : int32[n], optional
         Where each sample lies before the step; by default equal contiguous shares.
     method, placement, eps, time_budget, objective, stop_at
         As :func:`balancer.balance` takes them, for every phase.
     mode : str
-        ``"separate"``: balance every encoder by itself, for ranks that wait for each other between encoders.
+        ``"separate"``: balance every encoder separately, for ranks that wait for each other between encoders.
         ``"joint"``: balance the sum of the encoders, for encoders that run one after the other without waiting; they
         need additive costs in one unit, and no constraints. ``"auto"``: joint if that makes the largest sum smaller.
     part_order : Ragged, optional
@@ -162,13 +162,13 @@ def orchestrate(
         Cut the last phase's shares into micro-batches. All phases then have the same number, and an encoder computes an
         item in the slot in which the last phase computes its sample, or with ``encoders="step"`` before the first.
     sequence_groups : SequenceGroups, optional
-        In place of `micro_batches`: in every slot, groups of ranks share the samples of the last phase. Encoders
+        Instead of `micro_batches`: in every slot, groups of ranks share the samples of the last phase. Encoders
         compute whole items as before.
     cut : Cut, optional
-        In place of both: how the last phase is cut, of any kind.
+        Instead of both: any kind of cut of the last phase.
     layouts : StepLayout or mapping of str to ModuleLayout or Mesh, optional
-        How the GPUs, which the topology's ranks are then, are split for each phase, encoders before the last module;
-        GPUs are numbered as Megatron-LM does unless a :class:`balancer.Mesh` says otherwise.
+        How the GPUs are split for each phase, encoders before the last module. The topology's ranks are then GPUs.
+        GPUs are numbered as in Megatron-LM unless a :class:`balancer.Mesh` says otherwise.
         Each phase is planned over its replicas, and ``plan.streams`` go from GPU to GPU.
 
     Returns

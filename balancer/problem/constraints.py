@@ -198,10 +198,10 @@ CONSTRAINTS = {
         "caps", frozenset({"padded", "convolution", "micro_batches", "sequence_parallel", "relocation"}),
     ),
     "min_samples_per_rank": Declared(
-        "at least so many samples a rank", "number", _number(0), 0, "min_items", frozenset({"padded", "micro_batches"})
+        "a least number of samples a rank", "number", _number(0), 0, "min_items", frozenset({"padded", "micro_batches"})
     ),
     "max_samples_per_rank": Declared(
-        "at most so many samples a rank", "number", _number(1), None, "max_items",
+        "a largest number of samples a rank", "number", _number(1), None, "max_items",
         frozenset({"micro_batches", "sequence_parallel"}),
     ),
     "keep_together": Declared(

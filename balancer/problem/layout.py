@@ -36,7 +36,7 @@ _COUNTS = ("tp", "pp", "dp", "cp", "sp", "chunks")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleLayout:
-    """How the GPUs of one module are split: ``tp * cp * sp`` are a device of its pipeline, ``pp`` of these a replica.
+    """How the GPUs of one module are split: ``tp * cp * sp`` are a device of its pipeline, ``pp`` devices a replica.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class ModuleLayout:
         What the ``dp * cp * sp`` ranks with the same parameters share: nothing (0), the optimizer (1), gradients (2),
         parameters (3).
     recompute : bool
-        Whether layers keep their inputs alone, and backwards run the forward again.
+        Whether layers keep only their inputs, and backwards run the forward again.
     """
 
     tp: int = 1
@@ -112,11 +112,11 @@ class StepLayout:
         as divide evenly; or they run on all GPUs before it, and their backward after it; or on all GPUs in its gaps.
         Generators are last stages in the same way, or in gaps; none runs before the pipeline.
     micro_batches : int or None
-        Of each replica, where that is decided.
+        Number for each replica, if it is decided.
     micro_batch_tokens : int or None
-        The most of the language model's lengths that one holds, likewise.
+        The most tokens of the language model in a micro-batch, if it is decided.
     generators : tuple of str
-        The last modules, which take what the language model puts out.
+        The last modules, which take the outputs of the language model.
     times : StepTimes or None
         With encoders in gaps: what all modules take and hold, from which plans are made; ``configure`` finds it.
 

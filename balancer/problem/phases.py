@@ -31,22 +31,22 @@ Columns = Mapping[str, ArrayLike | Ragged]
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A module, its items, what they cost, and what they bring in and put out.
+    """A module, its items, their costs, their inputs and their outputs.
 
     Attributes
     ----------
     name : str
     items : str
-        What gives the items' lengths: columns of one number a sample, ``"image_patches"`` or ``"text+image"`` (an
-        encoder has no item where that is 0), or a function of columns of lists, ``"qwen2vl_patches(widths,heights)"``
-        or ``"lengths(clips)"``, for several items a sample.
+        The items' lengths: columns with one number for each sample, ``"image_patches"`` or ``"text+image"`` (an
+        encoder has no item if it is 0), or a function of columns of lists, ``"qwen2vl_patches(widths,heights)"``
+        or ``"lengths(clips)"``, for several items in a sample.
     cost : str or CostModel
         As :func:`balancer.balance` takes it. Phases that are balanced jointly need costs in one unit.
     outputs : str, optional
-        What gives the elements that each item puts out, in the same form; by default its length.
+        The elements that each item puts out, in the same form; by default its length.
     own : str, optional
-        Of a phase that others feed: the elements that each sample adds from home, such as ``"text_tokens"``; by default
-        its length less what it is fed, at least 0. Also a function of lists, for text in several segments.
+        For a phase that others feed: the elements that each sample adds from home, such as ``"text_tokens"``. By
+        default its length minus what it is fed, at least 0. Also a function of lists, for text in several segments.
     feeds : str, optional
         The phase that takes the outputs; by default the last one.
     bytes_in, bytes_out : int
@@ -60,28 +60,28 @@ class Phase:
     totals : str, optional
         A check: columns of numbers whose sum the lengths of each sample's items must add up to.
     min_samples_per_rank, max_samples_per_rank : int, int or None
-        How many items a rank gets at least and at most.
+        The least and the most items of a rank.
     keep_together : str, optional
         A column of integers or text: items of samples with equal keys run on one rank.
     prefix, prefix_length : str, optional
-        Of the last phase: a column of keys, and one of lengths. Samples of equal keys begin with one prompt of that
+        For the last phase: a column of keys, and one of lengths. Samples of equal keys begin with one prompt of that
         length, which a rank computes once.
     caps : mapping of str to int
         Further quantities, in the form of `outputs`, each with its cap on a rank's sum.
     allowed_ranks : str, optional
         A column with the rank, or a list of the ranks, on which a sample's items may run.
     initial_loads, rank_speeds : tuple of int or None
-        One number a rank, as :func:`balancer.balance` takes them.
+        One number for each rank, as :func:`balancer.balance` takes them.
     sequence_parallel : int, optional
-        Of an encoder: items are given to aligned groups of this many ranks, and in each the long ones are shared, by
-        all of its ranks or some, so that all end together. What sharing takes is of the cost: see
-        :class:`balancer.SequenceGroups`; attention goes all to all.
+        For an encoder: items go to aligned groups of this many ranks. In each group some or all ranks share the long
+        items, so that all ranks end together. The price of sharing is in the cost, as for
+        :class:`balancer.SequenceGroups`; attention goes all-to-all.
     share_multiple_of : int
-        With `sequence_parallel`, a rank's share of an item is padded to a multiple of it: of the elements that make one
-        of the outputs, so that each output is of one rank.
+        With `sequence_parallel`, a rank's share of an item is padded to a multiple of this: the number of elements that
+        make one output, so that each output is on one rank.
     generates : bool
-        A generator, such as a decoder of audio: it feeds none, and takes what the last phase puts out. Set where one
-        runs in the gaps of a pipeline, and by nobody else; it stands before the last phase then.
+        A generator, such as a decoder of audio: it feeds no phase, and takes the last phase's outputs. Plans of
+        generators in the gaps of a pipeline set this; such a phase stands before the last one.
     """
 
     name: str

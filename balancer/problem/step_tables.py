@@ -240,7 +240,7 @@ class StepTables:
         return PipelineStages.of(rest.pop("counts"), models, pieces=pieces or {}, frozen=frozen, **rest)
 
     def settings(self, cut: Cut | None = None) -> PlanSettings:
-        """Return how steps are planned; `cut` is in place of what the tables say."""
+        """Return how steps are planned; `cut` replaces the cut of the tables."""
         given: dict[str, Any] = {
             key: str(value) if isinstance(value, Decimal) else value for key, value in self.of("plan").items()
         }  # fmt: skip

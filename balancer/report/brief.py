@@ -19,7 +19,7 @@ def brief(summary: RunSummary, title: str) -> str:
 
 
 def plot(plan: DispatchPlan | StepPlan, path: str) -> None:
-    """Draw the load of ranks before and after, a panel a phase, to a PNG or SVG file; needs the extra ``plot``.
+    """Draw the load of ranks before and after, one panel per phase, to a PNG or SVG file; needs the extra ``plot``.
 
     Raises
     ------

@@ -172,18 +172,18 @@ def plan_log(
     Parameters
     ----------
     log : path, sequence of paths, DataFrame, Arrow table, data set of Hugging Face's, or mapping of str to array
-        A row a sample; what :doc:`balancer plan </how_to/your_log>` reads, or a table in memory.
+        One row for each sample: a log that :doc:`balancer plan </how_to/your_log>` reads, or a table in memory.
     step : path, optional
-        A step file: ranks, batch, phases, cut, placement. Keywords beside it win.
+        A step file: ranks, batch, phases, cut, placement. Keywords override it.
     out : path, optional
-        Where the plan is written: a file, or with a trailing slash a folder of parts. Not of a table in memory, which a
-        plan file could not name.
+        Where the plan is written: a file, or with a trailing slash a folder of parts. Not for a table in memory,
+        because a plan file could not name it.
     jobs : int
         Processes that plan; several write a folder, or nothing.
     overwrite, resume : bool
-        Replace what is at `out`, if it is not the plan of this request; go on from what a killed run left there.
+        Replace what is at `out`, even if it is not a plan of the same request; continue from what a killed run left.
     continued : path, optional
-        A plan of this log; what is left of its epochs behind its first `at_step` steps is planned, for other ranks.
+        A plan of this log. The rest of its epochs, after its first `at_step` steps, is planned for other ranks.
     at_step : int, optional
         Steps of `continued` that were trained.
     **beside
@@ -192,7 +192,7 @@ def plan_log(
         ``most_long_share`` as of :func:`balancer.defer`, and ``stage``, a column; ``phases`` as of
         :func:`balancer.orchestrate`, or ``length``, ``cost`` and constraints (names of columns) of the only phase;
         ``layout``, a :class:`balancer.StepLayout` or its file, as ``balancer configure --out`` writes it; ``cut``,
-        ``method``, ``placement``, ``eps`` and all else that a step is planned by.
+        ``method``, ``placement``, ``eps`` and all other settings of planning.
 
     Returns
     -------

@@ -51,7 +51,7 @@ def of_phase(name: str, sentence: str) -> str:
 
 
 def printable(text: str, most: int = _MOST) -> str:
-    r"""Return a text with escapes in place of control characters, cut where it is very long.
+    r"""Return a text with escapes instead of control characters, cut if it is very long.
 
     Examples
     --------

@@ -303,33 +303,33 @@ def configure(
         A path, or what ``balancer.io.logs.open_log`` returns.
     num_gpus : int
     phases : sequence of Phase, or mapping of str to str
-        In the order in which they compute: encoders, and the language model last; behind it generators, if there are.
+        In the order in which they compute: encoders, then the language model, then generators, if there are some.
     models : mapping of str to str or Module
-        Of each phase: a name or ``config.json`` as for :func:`balancer.cost.module`, or a shape.
+        For each phase: a name or ``config.json`` as for :func:`balancer.cost.module`, or a shape.
     batch : int
         Samples of a global batch.
     cluster : str or Cluster
     mode : str
         ``"stages"``, ``"before"`` or ``"multiplexed"``, several with ``+`` between them, or ``"any"``.
     num_steps : int
-        Global batches that every layout is judged by: so many of the log's, evenly spread.
+        Number of global batches of the log, evenly spread, that every layout is judged by.
     pieces : mapping of str to int, optional
-        Of phases whose items are cut into pieces, such as tiles, their length.
+        Length of the pieces, such as tiles, of phases whose items are cut into pieces.
     frozen : iterable of str
         Phases that are not trained.
     efficiency : float
         Fraction of a GPU's peak that computing reaches.
     throughput : mapping of str to Throughput, optional
-        Measured FLOP/s of one GPU, by phase, in place of that; or several, by tensor shards, with what they exchange.
+        Measured FLOP/s of one GPU, by phase, instead of that; or several, by tensor shards, including their exchange.
     overlap : float
         Fraction of every exchange that computing hides.
     generators : iterable of str
-        The phases behind the language model, which take what it puts out, such as decoders of audio or images: a
-        micro-batch turns only once they are done with it. So mode ``"before"`` has none.
+        The phases after the language model, which take its outputs, such as decoders of audio or images. The backward
+        of a micro-batch waits for them. So mode ``"before"`` has none.
     time_budget : float
         Seconds' worth of schedules, counted and not timed. Layouts that it does not reach are counted.
     tick : callable
-        Told of every schedule that is made.
+        Called for every schedule that is made.
 
     Returns
     -------
@@ -344,7 +344,7 @@ def configure(
 
     Notes
     -----
-    Deterministic. An interrupt (Ctrl-C) ends the search, not the call, once some layout is scheduled.
+    Deterministic. Once a layout is scheduled, an interrupt (Ctrl-C) ends the search, not the call.
     """
     given = given_of(
         log, num_gpus, phases, models, batch, cluster=cluster, num_steps=num_steps, pieces=pieces, frozen=frozen,

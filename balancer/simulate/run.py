@@ -185,15 +185,15 @@ def simulate_log(
     strategies : sequence of str
         Names in :data:`balancer.planning.strategies.STRATEGIES`; by default all that the settings allow.
     num_steps : int, optional
-        If more than the log has, it is read again from its start. By default as many as the log has, at least one.
+        If it exceeds the log, the log is read again from its start. By default all steps of the log, at least one.
     window : int
         Steps that ``sorted_batches`` sorts together and holds in memory; other strategies hold one step.
     overlap, waits
         As :func:`balancer.simulate.step_time` takes them.
     tick : callable
-        Told the samples of every step that is done.
+        Called with the samples of every step that is done.
     watch : callable, optional
-        Shown every step: its strategy, its plan and what it takes.
+        Called for every step, with its strategy, its plan and its time.
 
     Returns
     -------

@@ -167,14 +167,14 @@ def step_time(
 
     Notes
     -----
-    Ranks meet as the schedule of the micro-batches says, the encoders' ranks in every one of them, or with
-    ``encoders="step"`` once, before the first; with ``waits="step"`` all phases of a micro-batch count together, but
-    not a pipeline with encoders before it. With pipeline stages every replica's run is exact, and its phases wait for
-    each other in it alone. Exchanges count once a step, as if those of all micro-batches went together.
+    Ranks wait for each other as the schedule of the micro-batches says. The encoders' ranks wait in every micro-batch,
+    or with ``encoders="step"`` once, before the first. With ``waits="step"`` all phases of a micro-batch count
+    together, but not a pipeline with encoders before it. With pipeline stages every replica's run is exact, and its
+    phases wait for each other only in it. Exchanges count once a step, as if all micro-batches had one exchange.
 
-    With layouts the plan's ranks are GPUs, those of a phase its replicas. A replica's GPUs share its work evenly, what
-    they exchange inside layers takes no time (:func:`balancer.configure` counts it), and an exchange has the gathering
-    of windows in tensor groups in it. Pipelines of layouts are not simulated.
+    With layouts the plan's ranks are GPUs, and the ranks of a phase are its replicas. A replica's GPUs share its work
+    evenly. Their exchange inside layers takes no time (:func:`balancer.configure` counts it). An exchange includes the
+    gathering of windows in tensor groups. Pipelines of layouts are not simulated.
 
     Examples
     --------

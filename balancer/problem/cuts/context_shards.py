@@ -52,12 +52,12 @@ class ContextShards(Cut):
     block : int
         Documents are cut at multiples of it, up to ``degree - 1`` cuts of a pack aside.
     masks : dict from str to int, optional
-        Layers by what their queries see, and how many there are of each: as :func:`solvers.context_shards` has them,
-        ``prefix`` aside. By default what the cost says of its layers, or full causal attention where that says nothing.
+        The number of layers by mask, as in :func:`solvers.context_shards`, without ``prefix``. By default the layers of
+        the cost, or full causal attention if the cost names none.
     schedule : str
         Where replicas wait for each other: ``"lockstep"``, in every pack, or ``"step"``, once a step.
     num_slots : int, optional
-        Packs of a replica in a step, the same for all; by default whichever is fastest.
+        Packs of a replica in a step, the same for all; by default the fastest number.
 
     Examples
     --------
@@ -124,7 +124,7 @@ class ContextShards(Cut):
         return MicroBatches(self.pack_tokens, self.schedule, self.num_slots, allow_empty=True)
 
     def replicas(self, topology: Topology) -> Topology:
-        """Return replicas in place of ranks: those of a node, or each a node where it is one or several."""
+        """Return replicas instead of ranks; a replica of one node or more is a node itself."""
         node, count = equal_nodes(topology, self.name), topology.num_ranks // self.degree
         return Topology.uniform(count, max(1, min(count, node // self.degree)))
 

@@ -153,13 +153,13 @@ class Cut:
         return np.empty(0, dtype=np.int64)
 
     def work(self, items: Mapping[str, ItemsOfPhase], num_samples: int) -> Ints | TimedStep | None:
-        """Return what plans take of samples in place of costs: work in each module, and what is in gaps."""
+        """Return what plans use instead of costs of samples: work in each module, and work in gaps."""
         return None
 
     def least_work(self, cost: CostModel, lengths: Ints, num_ranks: int) -> tuple[Ints, Ints | None]:
         """Return the work that each sample is at least, of all ranks, and the least time of a step with it: int64[n].
 
-        None in place of times where one rank does all of a sample.
+        None instead of times if one rank does all of a sample.
         """
         return cost.sample_costs(lengths), None
 

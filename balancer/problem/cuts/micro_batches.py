@@ -57,19 +57,19 @@ class MicroBatches(Cut):
     max_tokens : int
         No micro-batch holds more elements.
     schedule : str
-        ``"lockstep"``: ranks meet in every micro-batch slot, as FSDP's do; a step takes the sum over the slots of the
-        slowest. ``"step"``: they meet once a step; it takes the largest sum of a rank. ``"pipeline"``: with `stages` a
-        step takes as long as the longest pipeline runs, exactly; with `pipeline_stages` alone (K + pipeline_stages - 1)
-        times the largest micro-batch. If unsure, choose lockstep: its plans are nearly as even where ranks meet once a
-        step, while those for ``"step"`` may take twice as long in lockstep.
+        ``"lockstep"``: ranks wait in every micro-batch slot, as with FSDP; a step takes the sum over slots of the
+        slowest rank. ``"step"``: ranks wait once a step; it takes the largest sum of a rank. ``"pipeline"``: with
+        `stages` a step takes exactly as long as the longest pipeline run; with only `pipeline_stages`
+        (K + pipeline_stages - 1) times the largest micro-batch. If unsure, choose lockstep: its plans are nearly as
+        even if ranks wait once a step, but plans for ``"step"`` may take twice as long in lockstep.
     count : int, "fewest" or None
-        K, the same on all ranks; None: whichever is fastest. At most 2**20, with `stages` 4,096.
+        K, the same on all ranks; None: the fastest. At most 2**20, with `stages` 4,096.
     at_least, multiple_of : int
-        What K must be at least, and a multiple of.
+        The least K, and a number that K must be a multiple of.
     pipeline_stages : int
-        Stages of the pipeline, where nothing more is known of them; 1 for the other schedules.
+        Stages of the pipeline, if nothing more is known of them; 1 for the other schedules.
     stages : PipelineStages or None
-        What each stage of the pipeline takes. Which micro-batch comes when is then planned too: small ones first and
+        The times of each stage of the pipeline. The order of micro-batches is then planned too: small ones first and
         last.
     allow_empty : bool
         Whether a micro-batch may hold nothing.
@@ -77,9 +77,9 @@ class MicroBatches(Cut):
         A sample over the cap is an ``"error"``, gets a micro-batch of its ``"own"``, or is left out of the step, in all
         phases: ``"drop"``. A plan lists those left out.
     encoders : str
-        Where there are several phases. ``"slot"``: an encoder computes an item in the slot of its sample, so that what
-        it keeps for the backward pass is a slot's. ``"step"``: encoders compute all items of the step before the first
-        micro-batch, which is more even, and keep them for as long as the step takes; in plans they are in slot 0.
+        For several phases. ``"slot"``: an encoder computes an item in the slot of its sample, and keeps only a slot's
+        activations for the backward pass. ``"step"``: encoders compute all items of the step before the first
+        micro-batch. This is more even, but they keep them for the whole step; in plans they are in slot 0.
     """
 
     max_tokens: int

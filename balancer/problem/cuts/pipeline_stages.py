@@ -43,7 +43,7 @@ _PARTS = 16  # of a layer: what a vocabulary head takes is rounded to them
 
 @dataclass(frozen=True, slots=True)
 class PipelineStages:
-    """What one replica's pipeline is: S stages, on S devices or fewer, that run 1F1B or GPipe.
+    """The pipeline of one replica: S stages, on S devices or fewer, that run 1F1B or GPipe.
 
     With it a data-parallel rank is a *replica*: all the processes that hold one copy of the model. Encoders are first
     stages: they compute an item on the replica of its sample, in its slot. :meth:`of` makes it from a layout.
@@ -51,31 +51,31 @@ class PipelineStages:
     Attributes
     ----------
     forward : mapping of str to tuple of int
-        Of each phase (``"all"``, where they have no names), the time of one unit of its work in the forward of every
-        stage; 0 where it has no part in one. Fractions, as :class:`fractions.Fraction` or text, are made whole: all
+        For each phase (``"all"``, if phases have no names), the time of one unit of its work in the forward of every
+        stage; 0 if it has no part in a stage. Fractions, as :class:`fractions.Fraction` or text, are made whole: all
         times, overheads and hops are multiplied by one number.
     backward : mapping of str to tuple of int
-        The same of the backward; by default twice the forward. First stages whose backwards take nothing run none.
+        The same for the backward; by default twice the forward. First stages whose backwards take nothing run none.
     costs : mapping of str to str or CostModel
-        What an item's work in a phase is, if it is not what the phase's cost says.
+        An item's work in a phase, if it differs from the phase's cost.
     chunks : int
         Stages of each device; over 1 the order is interleaved 1F1B.
     hop : int
-        What passes until the next stage has what it is sent, if that is on another device.
+        The time until the next stage has the data sent to it, if it is on another device.
     overhead : int
-        What an op takes besides, in every slot.
+        A fixed time of each op, in every slot.
     in_flight_tokens : int or None
         The most that a device may hold between forwards and backwards, in lengths of the last phase.
     tied : bool
-        Whether an op waits for its like in all replicas, as where they share parameters or experts (FSDP): it takes as
+        Whether an op waits for the same op in all replicas, as with shared parameters or experts (FSDP): it takes as
         long as the slowest, and all replicas end together.
     gaps : StepTimes or None
-        Encoders run in the gaps of the pipeline, and take what this says, as do its stages: :meth:`of_times` makes it.
+        Encoders run in the gaps of the pipeline. These are their times and those of stages: :meth:`of_times` makes it.
     op_order : str
         ``"1f1b"``, which with `chunks` over 1 is interleaved, or ``"gpipe"``: all forwards, then all backwards.
     frozen, recompute : tuple of str
-        Phases that are not trained, and those whose backwards run the forward again. Times say what that takes; these
-        say what is to be run (:meth:`balancer.DispatchPlan.device_ops`).
+        Phases that are not trained, and phases whose backwards run the forward again. They do not change times, only
+        which ops run (:meth:`balancer.DispatchPlan.device_ops`).
 
     Examples
     --------

@@ -85,13 +85,13 @@ class SequenceGroups(Cut):
     Attributes
     ----------
     degrees : tuple of int
-        How many ranks a group may have. With ``exchange="ulysses"`` each must divide the model's attention heads.
+        The numbers of ranks that a group may have. With ``exchange="ulysses"`` each must divide the attention heads.
     max_tokens_per_rank : int or None
-        A group of degree d holds at most d times as many tokens in a slot, padding included.
+        A group of degree d holds at most d times this number of tokens in a slot, padding included.
     num_slots : int or None
-        K, the same on all ranks; None: whichever is fastest.
+        K, the same on all ranks; None: the fastest.
     slots_multiple_of : int
-        What K must be a multiple of.
+        K must be a multiple of this.
     exchange : str
         What the ranks of a group exchange in attention: ``"ulysses"``, heads for tokens (all to all), or ``"ring"``,
         keys and values, which takes any degree.

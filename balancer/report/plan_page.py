@@ -417,7 +417,7 @@ def _unit_of(largest: float, of_bytes: bool) -> tuple[float, str]:
 
 def _worst(phases: dict[str, PhaseData]) -> Section:
     """Return the table of the most uneven steps and what caps them; of those that are even enough none."""
-    columns = ("step", "before", "after", "at best", "capped by row", "length")
+    columns = ("step", "before", "after", "best possible", "capped by row", "length")
     worst = {
         name: [step for step in sorted(phase.worst, reverse=True) if step.ratio_after > _EVEN]
         for name, phase in phases.items()

@@ -395,7 +395,7 @@ def _of_step(found: Simulation, assumed: Assumptions) -> Iterable[tuple[str, str
     yield (
         "exchanges",
         f"{as_percent(assumed.overlap)} hidden"
-        + ("" if assumed.bytes_given else "; 1 byte an element, as there is no --bytes"),
+        + ("" if assumed.bytes_given else "; 1 byte an element (no --bytes given)"),
     )
     yield "activations", "recomputed for the backward pass" if assumed.checkpointing else "kept"
     if words := cut.in_words():

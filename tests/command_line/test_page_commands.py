@@ -97,7 +97,7 @@ def test_simulate_writes_page_and_plot(simulate, tmp_path):
     assert "figure written to s.png" in outcome.out
     text = (tmp_path / "s.html").read_text()
     assert "Step 1 by rank" in text
-    assert "1 byte an element, for want of --bytes" in text
+    assert "1 byte an element (no --bytes given)" in text
     assert "7.62 billion parameters" in text
     assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
     assert simulate("--plot", "s.svg", "--json").out.startswith("{")

@@ -19,7 +19,7 @@ from multiprocessing.connection import wait
 
 import torch.distributed as dist
 
-PATIENCE_S = 60
+PATIENCE_S = 180  # ranks may have kernels to compile first, on a machine that is busy
 
 
 class RankFailedError(AssertionError):

@@ -7,6 +7,7 @@ from balancer.advice.findings import Findings
 from balancer.advice.words import HEADER, assumed, gained, measured_line, percent, rows_of, to_paste, travels, verdict
 from balancer.report import charts
 from balancer.report.page import Card, Chart, Page, Section, Table, html, numbers_of
+from balancer.report.text import counted, folded
 
 __all__ = ["advice_page"]
 
@@ -14,9 +15,9 @@ __all__ = ["advice_page"]
 def advice_page(advice: Findings, command: Sequence[str] = ()) -> Page:
     """Return the page; `command` are the words of a ``balancer plan`` of the same log, if somebody typed them."""
     said = list(verdict(advice))
-    lead = said[0] if said else _sentence(gained(advice, advice.chosen[-1]))
-    about = f"Planned {advice.sample.in_words(advice.within.steps)}."
-    sections = [_tried(advice, said[1:]), *_to_do(advice, command)]
+    lead = _lead(advice) if advice.chosen else said.pop()
+    about = " ".join((f"Planned {advice.sample.in_words(advice.within.steps)}.", *said))
+    sections = [_tried(advice), *_to_do(advice, command)]
     taken = " ".join(map(str.strip, assumed(advice)))
     sections.append(Section("What was assumed", f"{taken} {_sentence(measured_line(advice))}"))
     footer = "Every number is computed on this log."
@@ -25,6 +26,13 @@ def advice_page(advice: Findings, command: Sequence[str] = ()) -> Page:
 
 def _sentence(words: str) -> str:
     return f"{words[:1].upper()}{words[1:]}."
+
+
+def _lead(advice: Findings) -> str:
+    """Say how many GPUs wait today, and how many then."""
+    waits = f"Today: {advice.gpus * advice.waiting:.1f} of {counted(advice.gpus, 'GPU')} wait."
+    then = (f"{each.title}: {advice.gpus * each.waiting:.1f}" for each in advice.chosen)
+    return " ".join((waits, *map(_sentence, then)))
 
 
 def _cards(advice: Findings) -> Iterator[Card]:
@@ -45,7 +53,7 @@ def _card(
     return Card(title, big, f"of the time ranks wait, {words}", [*waits, *rows])
 
 
-def _tried(advice: Findings, said: Sequence[str]) -> Section:
+def _tried(advice: Findings) -> Section:
     """Return what today takes and what each remedy would, with the table of the screen."""
     found = [each for each in (advice.within, *advice.remedies) if not each.why_not]
     names = ["today, as sampled", *(each.title for each in found)]
@@ -61,12 +69,12 @@ def _tried(advice: Findings, said: Sequence[str]) -> Section:
     told = list(rows_of(advice))
     untried = [_sentence(": ".join(row)) for row in told if len(row) == 2]
     table = Table(HEADER, [("", [row for row in told if len(row) > 2])], HEADER[:1])
-    return Section("What was tried", " ".join((*said, *untried)), [drawn], table=table)
+    return Section("What was tried", " ".join(untried), [drawn], table=table)
 
 
 def _to_do(advice: Findings, command: Sequence[str]) -> Iterator[Section]:
     """Yield what each remedy asks for that was chosen, and lines to paste."""
     for each in advice.chosen:
         words = gained(advice, each), f"it asks for {each.changes}", travels(advice, each)
-        lines = "\n".join(to_paste(each, command))
+        lines = "\n".join(folded(line) if line.startswith("balancer ") else line for line in to_paste(each, command))
         yield Section(_sentence(each.title)[:-1], " ".join(map(_sentence, words)), pasted=[("To paste:", lines)])

@@ -152,7 +152,8 @@ def plot_to_file(path: str, width: float, height: float, draw: Callable[[Any], A
 
 
 def _legend_above(axis: Any, columns: int) -> None:
-    """Put the legend where no line runs."""
+    """Put the legend where no line runs; in two columns if it has several rows, as long names need the width."""
+    columns = columns if len(axis.get_legend_handles_labels()[1]) <= columns else 2
     axis.legend(ncols=columns, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0, handlelength=1.6)
 
 

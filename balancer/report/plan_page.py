@@ -17,7 +17,7 @@ from balancer.report.page_data import BINS_AN_OCTAVE, PageData, PhaseData, RankL
 from balancer.report.remarks import to_train, warnings_of
 from balancer.report.summary import PhaseSummary, RunSummary, as_range, waiting
 from balancer.report.table import as_bytes, as_percent, as_ratios, before_slots, how_many, left_out, why_not_relocated
-from balancer.report.text import counted, of_phase, printable
+from balancer.report.text import counted, folded, of_phase, printable
 
 __all__ = ["pipeline_section", "plan_page", "plot_loads"]
 
@@ -469,7 +469,7 @@ def _what_now(summary: RunSummary, plan: str, log: str) -> Section:
     """Return what to go on with: to train by the plan, to see what it gained, and to wait less still."""
     shares = any(phase.items_volume for phase in summary.phases.values())
     pasted = list(to_train(plan, shares))
-    measured = shlex.join(["balancer", "report", plan, "--measured", "times.csv"])
+    measured = folded(shlex.join(["balancer", "report", plan, "--measured", "times.csv"]))
     pasted.append(("to set what ranks then took (columns step, rank, seconds) beside what it predicts", measured))
     if any(not phase.follows and waiting(phase.ratio_bound) > _WORTH for phase in summary.phases.values()):
         what = "to see what helps where a plan within the step cannot; the dots are options, as the plan was made by"

@@ -1,6 +1,7 @@
 """Text from outside, such as names in a file, made safe to show: no control characters, limited length."""
 
 import html
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -48,6 +49,30 @@ def of_phase(name: str, sentence: str) -> str:
     ('vision: all lengths are 0', 'All lengths are 0')
     """
     return f"{sentence[:1].upper()}{sentence[1:]}" if name == SINGLE_PHASE else f"{name}: {sentence}"
+
+
+def folded(command: str, width: int = 58) -> str:
+    r"""Break a shell command before its options, so that a narrow page does not break it elsewhere.
+
+    Examples
+    --------
+    >>> print(folded("balancer plan 'my log.csv' --ranks 64 --batch-per-rank 16", 40))
+    balancer plan 'my log.csv' --ranks 64 \
+        --batch-per-rank 16
+    """
+    parts: list[str] = []  # an option with its values
+    for word in map(shlex.quote, shlex.split(command)):
+        if word.startswith("-") or not parts:
+            parts.append(word)
+        else:
+            parts[-1] += f" {word}"
+    lines = parts[:1]
+    for part in parts[1:]:
+        if len(lines[-1]) + len(part) > width - 3:
+            lines.append(f"    {part}")
+        else:
+            lines[-1] += f" {part}"
+    return " \\\n".join(lines)
 
 
 def printable(text: str, most: int = _MOST) -> str:

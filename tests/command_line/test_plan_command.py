@@ -295,7 +295,7 @@ def test_all_lengths_zero(command, tmp_path):
         assert phase["waiting_before"] == phase["waiting_after"] == phase["crosses_nodes"] == 0.0
     outcome = command("plan", "log.csv", *SHAPE)
     assert outcome.code == 0
-    assert "all: all lengths are 0, so there is nothing to balance" in outcome.words
+    assert "All lengths are 0, so there is nothing to balance" in outcome.words
 
 
 def test_the_sample_that_caps_the_plan_is_named(command, tmp_path):
@@ -305,7 +305,7 @@ def test_the_sample_that_caps_the_plan_is_named(command, tmp_path):
     assert (capping["step"], capping["row"], capping["length"]) == (1, 25, 4321)
     assert capping["imbalance_ratio_best_possible"] == pytest.approx(4321 * RANKS / (4321 + 170))
     words = command("plan", "log.csv", *SHAPE).words
-    assert "in 1 of 2 steps one sample alone costs more than a rank's fair share" in words
+    assert "In 1 of 2 steps one sample alone costs more than a rank's fair share" in words
     assert "row 25 (from 0), length 4,321, in step 1" in words
 
 

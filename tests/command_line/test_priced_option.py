@@ -39,7 +39,7 @@ def test_json_and_words_against_loops(command, planned):
     assert found["waiting"] == pytest.approx(waiting(planned, "quadratic:a=1,b=1"))
     assert found["waiting_priced"] == pytest.approx(waiting(planned, OTHER))
     words = command("report", "plan.parquet", "--cost", f"all={OTHER}").words
-    assert f"all: ranks wait {found['waiting_priced']:.2%} of the time by {OTHER}" in words
+    assert f"Ranks wait {found['waiting_priced']:.2%} of the time by {OTHER}" in words
     assert f"{found['waiting']:.2%} by quadratic:a=1,b=1, which it was planned by" in words
 
 

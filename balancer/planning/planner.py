@@ -10,7 +10,7 @@ which only the plan knows. No bound needs to prove more than that.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -56,7 +56,7 @@ def balance(
     prefix: ArrayLike | None = None,
     prefix_lengths: ArrayLike | None = None,
     caps: Mapping[str, tuple[ArrayLike, int]] | None = None,
-    allowed_ranks: ArrayLike | None = None,
+    allowed_ranks: ArrayLike | Sequence[Sequence[int] | None] | None = None,
     initial_loads: ArrayLike | None = None,
     rank_speeds: ArrayLike | None = None,
     micro_batch_tokens: int | None = None,

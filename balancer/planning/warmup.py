@@ -15,6 +15,8 @@ from balancer.problem.layout import ModuleLayout
 from balancer.problem.settings import COUNTED_METHODS, EPS
 from solvers._jit import compile_at_once
 from solvers.bounds import Bound, dual_feasible_bound
+from solvers.grouping import long_short_groups
+from solvers.pipeline import PipelineRequest, TaskRequest
 
 
 def warmup(methods: Sequence[str] = COUNTED_METHODS) -> None:
@@ -41,6 +43,10 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
     yield _piped  # first those that have few kernels in common, so that processes do not wait for one another
     yield partial(balance, lengths, 4, 2, few_homes, quadratic, **near)
     yield _grouped
+    yield _in_gaps
+    yield partial(_prompted, equal_counts=True)
+    yield partial(_prompted, micro_batch_tokens=1000)
+    yield _shared_items
     if "auto" in methods:  # few items a group: patterns
         yield partial(solvers.auto, np.random.default_rng(3).integers(350, 1400, 40), 16)
     for schedule, eps in (("lockstep", EPS), ("lockstep", 0.5), ("step", EPS)):  # micro-batches, near home or not
@@ -62,7 +68,11 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
     yield partial(dual_feasible_bound, np.asarray([3, 2, 2]), 2, Bound(1, "mean"), 4)  # only gaps call for it
     yield _resharded
     yield partial(solvers.defer, lengths, lengths // 10, solvers.deferral.windows(4, 1, 1), 2)
+    yield partial(balance, lengths, 8, 4, lengths % 8, placement="rearrange", objective="max")
+    few_ranks = [[0, 1], None, [1, 2], None, None, [0], None, None]  # so few samples that all ways are tried
+    yield partial(balance, [17, 16, 15, 14, 13, 12, 9, 3], 3, allowed_ranks=few_ranks)
     yield partial(solvers.pack, [6, 5, 4, 3, 3, 3], 13, "pair_fit")
+    yield partial(solvers.pack, np.random.default_rng(0).integers(20, 50, 40), 100, "exact")
     yield partial(solvers.context_shards, lengths * 8 + 8, 4, pad=True, block=16, time_budget=1e-3)
     for equal_counts in (False, True):  # 62 bits of load and 2 of group are more than a packed heap key holds
         yield partial(solvers.lpt, np.full(15, 2**59), 4, equal_counts=equal_counts)
@@ -70,12 +80,35 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
 
 def _grouped() -> None:
     times = np.arange(1, 21) * 100
-    solvers.sequence_groups(np.stack([times, times // 2 + 5, times // 4 + 9]), times, (1, 2, 4), 8, 900)
+    for some, num_ranks, cap, per_node in ((times, 8, 900, None), (np.array([822, 666, 917]), 12, 1200, 6)):
+        rows = np.stack([some, some // 2 + 5, some // 4 + 9])
+        solvers.sequence_groups(rows, some, (1, 2, 4), num_ranks, cap, ranks_per_node=per_node)
 
 
 def _piped() -> None:
     cut = MicroBatches(150, "pipeline", 4, stages=PipelineStages.of(2, in_flight_tokens=400))
     balance(np.arange(1, 40), 2, micro_batches=cut)
+    # Caps that leave hardly any room
+    sizes, work = [46, 27, 18, 33, 29, 13, 16, 36, 30, 25], np.array([36, 42, 26, 19, 16, 21, 24, 36, 44, 4])
+    solvers.schedule_pipeline(work[:, None], [[1, 1]], [[2, 2]], 2, 2, sizes=sizes, cap=71, time_budget=1e-3)
+
+
+def _in_gaps() -> None:
+    asked = PipelineRequest(np.arange(1, 13)[:, None], [[1, 1]], [[2, 2]], 2, 3, allow_empty=True)
+    tasks = TaskRequest([0, 2, 5, 7], [1, 2, 3, 4], [2, 4, 5, 5], 2)
+    solvers.schedule_multiplexed(asked, tasks, time_budget=1e-3)
+
+
+def _prompted(**asked: Any) -> None:
+    prompts = np.arange(1, 40) // 5
+    lengths, of_prompts = np.arange(1, 40) * 10 + 50, np.minimum(prompts * 7 + 5, 50)
+    balance(lengths, 4, prefix=prompts, prefix_lengths=of_prompts, **asked)
+
+
+def _shared_items() -> None:
+    alone, shared = np.array([4000, 900, 90, 80, 70, 60, 50, 40]), np.array([2000, 450, 50, 45, 40, 35, 30, 25])
+    for enough in (0, 1500):
+        long_short_groups(alone, [shared, shared // 2 + 10], [0] * 8, 1, 4, degrees=[2, 4], enough=enough)
 
 
 def _resharded() -> None:

@@ -486,6 +486,29 @@ print({name: count - before.get(name, 0) for name, count in after.items() if cou
 """
 
 
+REACHED = """
+import importlib, pkgutil, sys, balancer, solvers
+from solvers._jit import Kernel
+
+balancer.warmup()
+for package in (balancer.planning, solvers):
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
+kernels = {
+    value for name, module in list(sys.modules.items()) if name.split(".")[0] in ("solvers", "balancer")
+    for value in vars(module).values() if isinstance(value, Kernel)
+}
+assert len(kernels) > 100, len(kernels)
+print(sorted(f"{each.__module__}.{each.__name__}" for each in kernels if not each.signatures))
+"""
+
+
+@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled")
+def test_warmup_reaches_every_kernel():
+    done = run_python(REACHED)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
 @pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled")
 def test_after_warmup_planning_compiles_nothing():
     done = run_python(WARMUP)

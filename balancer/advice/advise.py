@@ -57,8 +57,8 @@ class Advice(Findings):
 
 
 def advise(
-    log: Any, step: str | os.PathLike[str] | None = None, *, price: float | None = None, gpus_per_rank: int = 1,
-    **beside: Any,
+    log: Any, step: str | os.PathLike[str] | None = None, *, price: float | None = None,
+    gpus_per_rank: int | None = None, **beside: Any,
 ) -> Advice:  # fmt: skip
     """Say what would help a training job, computed on some steps of its log.
 
@@ -69,8 +69,8 @@ def advise(
         Deferral, sequence groups and context shards are tried, not asked for.
     price : float, optional
         Price of a GPU hour, in any currency.
-    gpus_per_rank : int
-        GPUs that one data-parallel rank has.
+    gpus_per_rank : int, optional
+        GPUs that one data-parallel rank has: by default 1, of a pipeline's replica one a stage.
 
     Returns
     -------
@@ -103,11 +103,12 @@ def advise(
 
 
 def advise_opened(
-    log: LengthLog, settings: LogSettings, *, price: float | None = None, gpus_per_rank: int = 1,
+    log: LengthLog, settings: LogSettings, *, price: float | None = None, gpus_per_rank: int | None = None,
     wording: Wording | None = None,
 ) -> Advice:  # fmt: skip
     """Say what would help, of a log that is open; `wording` is for reasons why a remedy cannot be planned."""
-    gpus = settings.setup.topology.num_ranks * as_count("gpus_per_rank", gpus_per_rank)
+    each = settings.setup.settings.cut.num_stages or 1 if gpus_per_rank is None else gpus_per_rank
+    gpus = settings.setup.topology.num_ranks * as_count("gpus_per_rank", each)
     price = None if price is None else _checked_price(price)
     _refuse(settings)
     sample = sample_of(log, settings)
@@ -122,7 +123,7 @@ def advise_opened(
         "within_step", "a plan within the step", "a loss that is a sum over the global batch, divided once",
         time=_ratio(within.after, within.before), best_possible=_ratio(within.bound, within.before),
         waiting=within.waiting, waiting_error=error, saves=1 - _ratio(within.after, within.before),
-        moved=_moved(within, settings), steps=within.steps, plan_ms=within.plan_ms,
+        moved=_moved(within, settings), steps=within.steps, tokens=within.tokens, plan_ms=within.plan_ms,
     )  # fmt: skip
     others = tuple(_found(each, case, whole, wording or Wording()) for each in REMEDIES)
     row, length, ratio = within.cap or (-1, 0, 1.0)
@@ -181,6 +182,6 @@ def _found(remedy: Remedy, case: Case, whole: Finding, wording: Wording) -> Find
     return replace(
         about, time=time, best_possible=found.bound * scale, waiting=found.waiting,
         waiting_error=found.waiting_errors(sample.steps_of_log)[1], saves=1 - _ratio(time, whole.time),
-        moved=_moved(found, way.settings), steps=found.steps, options=way.options, keywords=way.keywords,
-        plan_ms=found.plan_ms,
+        moved=_moved(found, way.settings), steps=found.steps, tokens=found.tokens, options=way.options,
+        keywords=way.keywords, plan_ms=found.plan_ms,
     )  # fmt: skip

@@ -34,8 +34,8 @@ class Finding:
         Share of the time that goes: of today's, and of remedies that of a plan within the step.
     moved : float
         What a rank sends to others in a step on average: elements of a single phase, bytes of several.
-    steps : int
-        Steps that were planned.
+    steps, tokens : int
+        Steps that were planned, and what they hold, in lengths of the last phase.
     options : mapping of str to str or None
         What ``balancer plan`` is told besides; None of an option that goes.
     keywords : str
@@ -57,6 +57,7 @@ class Finding:
     saves: float = 0.0
     moved: float = 0.0
     steps: int = 0
+    tokens: int = 0
     options: Mapping[str, str | None] = field(default_factory=dict)
     keywords: str = ""
     why_not: str = ""

@@ -18,8 +18,8 @@ def advice_page(advice: Findings, command: Sequence[str] = ()) -> Page:
     lead = _lead(advice) if advice.chosen else said.pop()
     about = " ".join((f"Planned {advice.sample.in_words(advice.within.steps)}.", *said))
     sections = [_tried(advice), *_to_do(advice, command)]
-    taken = " ".join(map(str.strip, assumed(advice)))
-    sections.append(Section("What was assumed", f"{taken} {_sentence(measured_line(advice))}"))
+    taken = [_sentence(each.removeprefix("Assumed: ")[:-1]) for each in assumed(advice)]
+    sections.append(Section("What was assumed", "", lines=[*taken, _sentence(measured_line(advice))]))
     footer = "Every number is computed on this log."
     return Page(str(advice.log.path), "advice", lead, about, list(_cards(advice)), sections, footer)
 
@@ -29,28 +29,25 @@ def _sentence(words: str) -> str:
 
 
 def _lead(advice: Findings) -> str:
-    """Say how many GPUs wait today, and how many then."""
-    waits = f"Today: {advice.gpus * advice.waiting:.1f} of {counted(advice.gpus, 'GPU')} wait."
-    then = (f"{each.title}: {advice.gpus * each.waiting:.1f}" for each in advice.chosen)
+    """Say how many GPUs wait today, and how much less time steps then take."""
+    waits = f"Today {advice.gpus * advice.waiting:,.1f} of {counted(advice.gpus, 'GPU')} wait."
+    then = (f"{each.title}: {percent(1 - each.time)} less time" for each in advice.chosen)
     return " ".join((waits, *map(_sentence, then)))
 
 
 def _cards(advice: Findings) -> Iterator[Card]:
-    yield _card("today", advice.waiting, advice, "as samples are drawn", [], "before")
+    waits = f"{advice.gpus * advice.waiting:,.1f} of {advice.gpus:,}"
+    big = html('<span class="before">{}</span>', percent(advice.waiting))
+    yield Card("today", big, "of the time ranks wait, as samples are drawn", [("GPUs that wait", waits)])
     for each in advice.chosen:
         rows = [("time", f"{each.time:.3f} of today's"), ("bound", f"{each.best_possible:.3f}"),
+                ("waiting", percent(each.waiting)),
+                ("GPUs that wait", f"{advice.gpus * each.waiting:,.1f} of {advice.gpus:,}"),
                 ("GPU hours a day less", f"{advice.hours_a_day(each):,.0f}")]  # fmt: skip
         if advice.price is not None:
             rows.append(("money a day less", f"{advice.price * advice.hours_a_day(each):,.0f}"))
-        yield _card(each.title, each.waiting, advice, "if this is done", rows)
-
-
-def _card(
-    title: str, waiting: float, advice: Findings, words: str, rows: list[tuple[str, str]], when: str = "after"
-) -> Card:
-    waits = [("GPUs that wait", f"{advice.gpus * waiting:.1f} of {advice.gpus:,}")]
-    big = html('<span class="{}">{}</span>', when, percent(waiting))
-    return Card(title, big, f"of the time ranks wait, {words}", [*waits, *rows])
+        big = html('<span class="after">{}</span>', percent(1 - each.time))
+        yield Card(each.title, big, "less time than today", rows)
 
 
 def _tried(advice: Findings) -> Section:
@@ -67,7 +64,7 @@ def _tried(advice: Findings) -> Section:
     says = f"Time by what is done, of compute and waiting: today 1, at best {min(times):.3f}"
     drawn = Chart("tried", says, draw, numbers, height=1.2 + 0.3 * len(names), width=9.5, broad=True)
     told = list(rows_of(advice))
-    untried = [_sentence(": ".join(row)) for row in told if len(row) == 2]
+    untried = [_sentence(": ".join(row).removeprefix("and ")) for row in told if len(row) == 2]
     table = Table(HEADER, [("", [row for row in told if len(row) > 2])], HEADER[:1])
     return Section("What was tried", " ".join(untried), [drawn], table=table)
 

@@ -101,6 +101,12 @@ def _capped(case: Case) -> str:
     return "" if case.within.capped else "no sample is longer than a rank's fair share"
 
 
+def _most_on_a_rank(case: Case) -> int | None:
+    """Return what a rank may hold at a time: what was asked of micro-batches, or of a step."""
+    slot = case.settings.setup.settings.cut.tokens_of_slot
+    return case.settings.setup.phases[-1].max_tokens_per_rank if slot is None else slot
+
+
 def _degrees(case: Case) -> tuple[int, ...]:
     """Return how many ranks may share a sample: those of a node at most, as groups of them are all alike."""
     sizes = case.settings.setup.topology.node_sizes
@@ -112,8 +118,7 @@ def _sequence_groups(case: Case) -> Way | str:
     if (why := _capped(case)) or len(degrees) < 2:
         return why or "there are no two ranks of a node to share a sample"
     *others, last = case.settings.setup.phases
-    slot = case.settings.setup.settings.cut.cap_on_tokens(case.settings.setup.topology.num_ranks)
-    cap = last.max_tokens_per_rank if slot is None else slot[1]
+    cap = _most_on_a_rank(case)
     phases = (*others, replace(last, max_tokens_per_rank=None))
     options: dict[str, str | None]
     options = {"--group-degrees": ",".join(map(str, degrees)), "--micro-batch-tokens": None, "--over-long": None}
@@ -132,6 +137,10 @@ def _context_shards(case: Case) -> Way | str:
     # A pack a replica where all are even, with an eighth to spare, as documents are not divided between packs
     even = case.within.tokens * degree / (case.within.steps * num_ranks)
     longest = max(case.within.longest, int(1.125 * even) + 1)
+    if (cap := _most_on_a_rank(case)) is not None:
+        if case.within.longest > degree * cap:
+            return f"the longest sample does not fit {degree} ranks of {cap:,} tokens"
+        longest = min(longest, degree * cap)
     shards = ContextShards(degree, longest)
     steps = max(1, _SHARD_PACKS * degree // num_ranks)
     options: dict[str, str | None]
@@ -190,7 +199,7 @@ REMEDIES = (
     Remedy(
         "sequence_groups", "groups of ranks share long samples", _sequence_groups,
         "attention across the ranks of a group (Ulysses), see docs/how_to/long_samples.md",
-        "what a group exchanges is what the cost says of it; a cost that says nothing takes it for free",
+        "ranks lose 5 % of their speed with each doubling of a group, if the cost says nothing of it",
     ),
     Remedy(
         "context_shards", "ranks of a node share packs of documents", _context_shards,

@@ -101,15 +101,16 @@ def sample_of(log: LengthLog, settings: LogSettings) -> Sample:
     most = max(FEWEST_STEPS, min(WHOLE_STEPS, ROWS // size))
     wanted = min(most, MOST_STEPS)
     if counts is None:  # rows are counted no further than they are needed
-        probe = Stretch(0, wanted * size, None)
-        rows, steps = sum(len(block) for block in probe.reader(log, settings)()), None
+        probe = Stretch(0, most * size + 1, None)
+        rows = sum(len(block) for block in probe.reader(log, settings)())
+        steps = rows // size if rows <= most * size else None
     else:
         rows = sum(counts)
         steps = rows // size
     if rows < size:
         return Sample(log, (Stretch(0, rows, None),), max(1, rows), steps, is_short=True)
     if counts is None or steps is None or steps <= most:
-        return _sample(log, size, steps, [(0, rows // size, None)])
+        return _sample(log, size, steps, [(0, wanted if steps is None else steps, None)])
     each = wanted // STRETCHES
     firsts = [i * (steps - each) // (STRETCHES - 1) for i in range(STRETCHES)]
     spans = [Span.of(log, counts, first * size, (first + each) * size) for first in firsts]

@@ -38,8 +38,9 @@ def lines_of(advice: Findings, command: Sequence[str] = ()) -> Iterator[str]:
     yield f"{advice.log.path.name}: planned {advice.sample.in_words(advice.within.steps)}, {_of_ranks(advice)}"
     yield ""
     yield from _table([HEADER, *rows_of(advice)])
-    yield ""
-    yield from verdict(advice)
+    if said := list(verdict(advice)):
+        yield ""
+        yield from said
     for finding in advice.chosen:
         yield ""
         yield f"{finding.title}: {gained(advice, finding)}"
@@ -47,7 +48,9 @@ def lines_of(advice: Findings, command: Sequence[str] = ()) -> Iterator[str]:
         yield f"  {travels(advice, finding)}"
         yield from (f"    {line}" for line in to_paste(finding, command))
     yield ""
-    yield from assumed(advice)
+    first, *others = assumed(advice)
+    yield first
+    yield from (f"  {each}" for each in others)
 
 
 def measured_line(advice: Findings) -> str:
@@ -76,7 +79,7 @@ def rows_of(advice: Findings) -> Iterator[tuple[str, ...]]:
         "today, as sampled",
         "1.000",
         within_error(advice.waiting, advice.waiting_error),
-        f"{advice.gpus * advice.waiting:.1f}",
+        f"{advice.gpus * advice.waiting:,.1f}",
         "",
         "",
     )
@@ -88,7 +91,7 @@ def rows_of(advice: Findings) -> Iterator[tuple[str, ...]]:
         saves = percent(finding.saves) if finding.is_worth_it else "nothing to gain"
         yield (
             f"{besides}{finding.title}", f"{finding.time:.3f}", within_error(finding.waiting, finding.waiting_error),
-            f"{advice.gpus * finding.waiting:.1f}", f"{finding.best_possible:.3f}", saves,
+            f"{advice.gpus * finding.waiting:,.1f}", f"{finding.best_possible:.3f}", saves,
         )  # fmt: skip
 
 
@@ -122,7 +125,12 @@ def verdict(advice: Findings) -> Iterator[str]:
             f"The log holds less than one step ({samples}): ranks without a sample wait in every plan, so "
             "these numbers say nothing of full steps."
         )
-    if advice.capped and advice.least - 1 >= WORTH:
+    if not advice.within.tokens:
+        yield "All lengths are 0, so there is nothing to balance; is this the column that you mean?"
+    meets = advice.settings.setup.settings.cut.meets  # then slots bound a plan too, and no sample alone does
+    if meets and advice.least - 1 >= WORTH:
+        yield f"Cut as asked, no plan within a step can do better than {advice.least:.3f} times the even share."
+    elif advice.capped and advice.least - 1 >= WORTH:
         steps = f"{advice.capped:,} of {advice.within.steps:,} steps"
         yield (
             f"No plan of whole samples within a step can do better than {advice.least:.3f} times the even share: in "
@@ -145,7 +153,7 @@ def gained(advice: Findings, finding: Finding) -> str:
     hours = advice.hours_a_day(finding)
     money = "" if advice.price is None else f", {advice.price * hours:,.0f} at {advice.price:g} a GPU hour"
     return (
-        f"{then:.1f} of {counted(advice.gpus, 'GPU')} wait, {now:.1f} now; a day's training takes "
+        f"{then:,.1f} of {counted(advice.gpus, 'GPU')} wait, {now:,.1f} now; a day's training takes "
         f"{hours:,.0f} GPU hours less{money}"
     )
 
@@ -163,16 +171,17 @@ def travels(advice: Findings, finding: Finding) -> str:
 
 def to_paste(finding: Finding, command: Sequence[str] = ()) -> Iterator[str]:
     """Yield what makes the plan, and what trains by it."""
+    out = f"{finding.name}.parquet"  # a file each, as none is written over another request's
     if command:
-        yield shlex.join(["balancer", "plan", *_with(command, finding.options), "--out", "plan.parquet"])
+        yield shlex.join(["balancer", "plan", *_with(command, finding.options), "--out", out])
     else:
         more = f", {finding.keywords}" * bool(finding.keywords)
-        yield f'balancer.plan_log(log, ...{more}, out="plan.parquet")'
+        yield f'balancer.plan_log(log, ...{more}, out="{out}")'
     if finding.name in _SHARING:
-        yield 'balancer.load_plan("plan.parquet", step=k).pieces_on_rank(rank, slot=0)'
+        yield f'balancer.load_plan("{out}", step=k).pieces_on_rank(rank, slot=0)'
         return
     yield "from balancer.executor import PlannedBatchSampler"
-    yield 'loader = DataLoader(dataset, batch_sampler=PlannedBatchSampler("plan.parquet", rank))'
+    yield f'loader = DataLoader(dataset, batch_sampler=PlannedBatchSampler("{out}", rank))'
 
 
 def _with(words: Sequence[str], changed: Mapping[str, str | None]) -> Iterator[str]:
@@ -194,16 +203,18 @@ def assumed(advice: Findings) -> Iterator[str]:
     phases = advice.settings.setup.phases
     costs = of_costs({phase.name: str(parse_cost(phase.cost)) for phase in phases}).removeprefix("cost: ")
     unit = ", all in one unit of time" * (len(phases) > 1)
-    yield f"Assumed: steps take what their samples cost, {costs}{unit}; ranks wait for each other in every phase;"
-    yield "  exchanges, gradients and loading take no time; rows are drawn in the log's order."
+    yield (
+        f"Assumed: steps take what their samples cost, {costs}{unit}; ranks wait for each other in every phase; "
+        "exchanges, gradients and loading take no time; rows are drawn in the log's order."
+    )
     said = {each.assumed: each for each in advice.remedies if each.assumed and not each.why_not}
     if len(advice.sample.stretches) == 1:  # which no sample could leave
         said = {text: each for text, each in said.items() if not each.name.startswith("defer")}
     for text, finding in said.items():
-        yield f"  {finding.title}: {text}."
+        yield f"{finding.title}: {text}."
     if max(advice.waiting_error, *(each.waiting_error for each in (advice.within, *advice.remedies))) >= SHOWN:
-        yield "  ± is one standard error: only some of the log's steps were planned; they are treated as independent."
+        yield "± is one standard error: only some of the log's steps were planned; they are treated as independent."
     if fewer := [each for each in advice.remedies if not each.why_not and each.steps < advice.within.steps]:
         told = (f"{each.title} on {each.steps:,}" for each in fewer)
-        yield "  Remedies that take long were planned on fewer steps; time and bound are scaled to all steps:"
-        yield f"  {', '.join(told)}."
+        what = "Remedies that take long were planned on fewer steps; time and bound are scaled to all steps"
+        yield f"{what}: {', '.join(told)}."

@@ -26,12 +26,12 @@ _OWN = ("--price", "--gpus-per-rank", "--html")
 @log_argument
 @planning_options
 @click.option("--price", type=float, metavar="P", help="Price of a GPU hour, in any currency.")
-@click.option("--gpus-per-rank", type=int, default=1, show_default=True, metavar="G",
-              help="GPUs that one data-parallel rank has.")  # fmt: skip
+@click.option("--gpus-per-rank", type=int, metavar="G",
+              help="GPUs that one data-parallel rank has: 1, of a pipeline's replica one a stage.")  # fmt: skip
 @click.option("--html", "page", metavar="FILE.html", help="Write the advice as a page; needs the extra 'plot'.")
 @json_option
 def advise_command(
-    log: LogPath, price: float | None, gpus_per_rank: int, page: str | None, as_json: bool, **options: Any
+    log: LogPath, price: float | None, gpus_per_rank: int | None, page: str | None, as_json: bool, **options: Any
 ) -> None:
     """Say what waiting costs in steps of LOG, what each remedy would gain, with proof, and how to get it.
 

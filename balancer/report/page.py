@@ -163,7 +163,12 @@ def write_page(path: str, page: Page) -> None:
 @cache
 def _template() -> jinja2.Template:
     made = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=_shown,
     )
     made.filters["named"] = named
     on_paper = LIGHT | {"card": LIGHT["page"], "ink": "#000000"}

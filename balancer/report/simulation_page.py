@@ -141,7 +141,7 @@ def _headline(name: str, run: StrategyTotals, first: str, base: StrategyTotals, 
         ("MFU", as_percent(run.mfu)),
         ("a step", f"{as_seconds(mean)} ± {as_seconds(run.deviation_s)}"),
         ("range of steps", f"{as_seconds(run.fastest_s)} to {as_seconds(run.slowest_s)}"),
-        ("samples a second", f"{run.samples_per_s:,.4g}"),
+        ("samples a second", as_cell(run.samples_per_s)),
         ("waiting", as_percent(run.waiting_s / run.seconds if run.seconds else 0.0)),
         ("exchange", as_percent(run.exchange_s / run.seconds if run.seconds else 0.0)),
     ]

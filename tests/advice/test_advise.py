@@ -245,8 +245,11 @@ def test_lines_leave_out_what_a_remedy_replaces(advice):
     by_tokens = ways(advice)["step_tokens"]
     first = next(iter(to_paste(by_tokens, ["log.parquet", "--batch-per-rank", "8", "--ranks=8"])))
     tokens = by_tokens.options["--step-tokens"]
-    assert first == f"balancer plan log.parquet --ranks=8 --step-tokens {tokens} --out plan.parquet"
-    assert next(iter(to_paste(by_tokens))) == f'balancer.plan_log(log, ..., step_tokens={tokens}, out="plan.parquet")'
+    assert first == f"balancer plan log.parquet --ranks=8 --step-tokens {tokens} --out step_tokens.parquet"
+    assert (
+        next(iter(to_paste(by_tokens)))
+        == f'balancer.plan_log(log, ..., step_tokens={tokens}, out="step_tokens.parquet")'
+    )
     assert json.loads(json.dumps(advice.summary()))["worth_it"] == [each.name for each in advice.chosen]
     assert "\n".join(lines_of(advice)) == str(advice)
 
@@ -277,3 +280,41 @@ def test_a_sampled_log_says_how_sure_it_is(tmp_path):
     assert 0 < abs(advice.waiting - waiting) < 4 * advice.waiting_error
     assert f"± {100 * advice.waiting_error:.1f}" in str(advice)
     assert "± is one standard error" in str(advice)
+
+
+def test_caps_are_kept_by_what_is_tried_and_pasted():
+    lengths = ([300] * 103 + [9000]) * 3  # one long sample a step
+
+    def advice_with(cap):
+        cut = balancer.MicroBatches(cap, over_long="own")
+        return balancer.advise({"tokens": lengths}, num_ranks=8, batch_per_rank=13, cut=cut)
+
+    found = advice_with(2000)
+    each = ways(found)
+    assert each["sequence_groups"].options["--max-tokens-per-rank"] == "2000"
+    assert int(each["context_shards"].options["--pack-tokens"]) <= 8 * 2000
+    assert "Cut as asked, no plan within a step" in str(found)
+    assert "one sample alone" not in str(found)
+    short = ways(advice_with(1000))
+    assert short["context_shards"].why_not == "the longest sample does not fit 8 ranks of 1,000 tokens"
+
+
+def test_a_pipeline_has_a_gpu_a_stage():
+    cut = balancer.MicroBatches(4096, "pipeline", count=4, stages=balancer.PipelineStages.of(2))
+    asked = {"num_ranks": 4, "batch_per_rank": 16, "cut": cut}
+    log = {"tokens": np.minimum(long_tailed(256, sigma=1), 2000)}
+    assert balancer.advise(log, **asked).gpus == 8
+    assert balancer.advise(log, gpus_per_rank=3, **asked).gpus == 12
+
+
+def test_a_short_text_is_planned_as_a_whole(tmp_path):
+    path = str(tmp_path / "log.csv")
+    pa_csv.write_csv(pa.table({"tokens": long_tailed(800)}), path)
+    found, _, _ = sampled(path, num_ranks=4, batch_per_rank=2)
+    assert (found.num_steps, found.steps_of_log) == (100, 100)
+    assert "±" not in str(balancer.advise(path, num_ranks=4, batch_per_rank=2))
+
+
+def test_lengths_of_nothing_are_named():
+    assert "All lengths are 0" in str(balancer.advise({"tokens": [0] * 640}, num_ranks=8, batch_per_rank=8))
+    assert "All lengths" not in str(balancer.advise({"tokens": [5] * 640}, num_ranks=8, batch_per_rank=8))

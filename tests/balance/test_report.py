@@ -103,7 +103,7 @@ def test_the_sample_that_caps_the_worst_step_is_named():
     assert (found["step"], found["row"], found["length"]) == (2, 9, 900)
     assert found["imbalance_ratio_best_possible"] == pytest.approx(900 / (903 / 2))
     text = text_of(summary)
-    assert "in 3 of 4 steps one sample alone costs more than a rank's fair share" in text
+    assert "In 3 of 4 steps one sample alone costs more than a rank's fair share" in text
     assert "row 9 (from 0), length 900, in step 2" in text
 
 
@@ -172,7 +172,10 @@ def test_reasons_are_counted_and_percentages_are_a_range():
     assert summary.as_json(1.0)["phases"]["all"]["fell_back"] == counts
     assert summary.as_json(1.0)["fell_back_steps"] == 5
     said = "in 5 of 6 steps samples were balanced first and laid on nodes afterwards, which moves more."
-    assert f"all: {said} 4 steps: it takes 0.2 % to 10 % (median 1 %) longer. 1 step: no room." in text_of(summary)
+    assert (
+        f"{said[:1].upper()}{said[1:]} 4 steps: it takes 0.2 % to 10 % (median 1 %) longer. 1 step: no room."
+        in text_of(summary)
+    )
 
 
 def test_reasons_told_again_stay_as_they_are():
@@ -196,7 +199,7 @@ def test_reasons_told_again_stay_as_they_are():
     ],
 )  # fmt: skip
 def test_one_reason_is_a_sentence(reasons, said):
-    assert f"all: {said} " in text_of(fallen(reasons))
+    assert f"{said[:1].upper()}{said[1:]} " in text_of(fallen(reasons))
 
 
 def test_relocation_everywhere_gives_no_reason():

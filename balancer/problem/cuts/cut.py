@@ -176,6 +176,11 @@ class Cut:
         """Return a cap that no sample may exceed: its name, its value, how many bins have it (None: any number)."""
         return None
 
+    @property
+    def tokens_of_slot(self) -> int | None:
+        """The most that a rank holds in a slot, samples apart that are over it by themselves; None: any number."""
+        return None
+
     # What plans of it have
 
     def slots_for(self, used: int) -> int:

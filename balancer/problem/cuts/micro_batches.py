@@ -347,6 +347,11 @@ class MicroBatches(Cut):
             return None
         return "{micro_batch_tokens}", self.max_tokens, num_ranks * self.count if isinstance(self.count, int) else None
 
+    @property
+    def tokens_of_slot(self) -> int | None:
+        """The cap on a micro-batch."""
+        return self.max_tokens
+
     def of_encoder(self, num_slots: int, num_elements: int) -> "MicroBatches":
         """Return an encoder's: possibly empty, and of any size; no ranks meet in the slots of a pipeline."""
         schedule = "step" if self.encoders_in_stages else "lockstep"

@@ -17,7 +17,7 @@ from balancer._version import __version__
 from balancer.io._atomic import write_whole
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.report.charts import DARK, LIGHT, svg_of
-from balancer.report.text import printable
+from balancer.report.text import printable, shortened
 
 __all__ = ["Card", "Chart", "Page", "Section", "Table", "as_cell", "html", "named",
            "numbers_of", "write_page"]  # fmt: skip
@@ -38,12 +38,7 @@ def named(name: str, longest: int = LONGEST_NAME) -> Markup:
 
     Of a phase that nobody named it is "all samples".
     """
-    return html("<bdi>{}</bdi>", "all samples" if name == SINGLE_PHASE else _cut(name, longest))
-
-
-def _cut(name: str, longest: int = LONGEST_NAME) -> str:
-    """Leave out the middle of a very long name: streams differ at the end."""
-    return printable(name if len(name) <= longest else f"{name[: longest // 2]}…{name[-longest // 2 :]}")
+    return html("<bdi>{}</bdi>", "all samples" if name == SINGLE_PHASE else shortened(name, longest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +147,9 @@ class Page:
 
     def __str__(self) -> str:
         """Return it as HTML."""
-        return _template().render(page=self, title=f"{_cut(self.source)}: {self.what}", version=__version__)
+        return _template().render(
+            page=self, title=f"{shortened(self.source, LONGEST_NAME)}: {self.what}", version=__version__
+        )
 
 
 def write_page(path: str, page: Page) -> None:

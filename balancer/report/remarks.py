@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.report.summary import RunSummary
-from balancer.report.text import counted, of_phase
+from balancer.report.text import counted, of_phase, shortened
 
 
 def warnings_of(summary: RunSummary) -> Iterator[str]:
@@ -18,7 +18,9 @@ def warnings_of(summary: RunSummary) -> Iterator[str]:
     elif summary.short_steps:
         what = "The last step is" if summary.short_steps == 1 else f"{summary.short_steps:,} last steps of epochs are"
         each = ", ".join(
-            f"{name} {phase.ratio_before:.3f} before, {phase.ratio_after:.3f} after".removeprefix(f"{SINGLE_PHASE} ")
+            f"{shortened(name, 40)} {phase.ratio_before:.3f} before, {phase.ratio_after:.3f} after".removeprefix(
+                f"{SINGLE_PHASE} "
+            )
             for name, phase in summary.short.items()
             if not phase.follows
         )

@@ -38,10 +38,11 @@ def print_summary(
     console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     named = [*summary.phases] != [SINGLE_PHASE]
-    for header in ["phase"] * named + [""]:
-        table.add_column(header, no_wrap=True)
+    if named:  # where a terminal is narrow, names are broken, and numbers are not
+        table.add_column("phase", overflow="fold", min_width=5)
+    table.add_column("", no_wrap=True)
     for header in ("before", "after", "best possible"):
-        table.add_column(header, justify="right", style="bold green" if header == "after" else "")
+        table.add_column(header, justify="right", no_wrap=True, style="bold green" if header == "after" else "")
     ratios = as_ratios(ratio for phase in summary.phases.values() for ratio in _ratios(phase))
     for n, (name, phase) in enumerate(summary.phases.items()):
         for i, row in enumerate(_rows(phase, ratios[3 * n : 3 * n + 3])):
@@ -157,10 +158,10 @@ def how_many(summary: RunSummary) -> str:
 def _print_streams(console: Console, streams: Mapping[str, StreamSummary], steps: int) -> None:
     """Print one row a stream: what a step moves, and how far."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("stream", no_wrap=True)
+    table.add_column("stream", overflow="fold", min_width=6)
     bounded = any(stream.bounded for stream in streams.values())
     for header in ("a step", "crosses nodes", *["must cross"] * bounded, "within nodes", "largest send"):
-        table.add_column(header, justify="right")
+        table.add_column(header, justify="right", no_wrap=True)
     for name, stream in streams.items():
         within, must = (part / max(stream.total, 1) for part in (stream.intra_node, stream.inter_node_bound))
         table.add_row(

@@ -51,6 +51,11 @@ def of_phase(name: str, sentence: str) -> str:
     return f"{sentence[:1].upper()}{sentence[1:]}" if name == SINGLE_PHASE else f"{name}: {sentence}"
 
 
+def shortened(name: str, longest: int) -> str:
+    """Return a name for a line or a page, without its middle if it is long: streams differ at the end."""
+    return printable(name if len(name) <= longest else f"{name[: longest // 2]}…{name[-longest // 2 :]}")
+
+
 def folded(command: str, width: int = 58) -> str:
     r"""Break a shell command before its options, so that a narrow page does not break it elsewhere.
 

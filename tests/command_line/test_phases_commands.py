@@ -494,3 +494,15 @@ def test_compare_one_phase_that_nobody_names(command, log):
     assert (outcome.code, outcome.err) == (0, "")
     assert "log.parquet: text_tokens+audio_frames, 6 ranks x 3, linear" in outcome.words
     assert "--max-samples-per-rank hold" in outcome.words
+
+
+def test_on_a_narrow_terminal_names_are_broken_and_numbers_are_not(command, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "log.csv").write_text(
+        "images,tokens\n" + "".join(f"{i % 7 * 90},{i % 11 * 70 + 9}\n" for i in range(64))
+    )
+    first, last = "vision_encoder_of_many_billion_parameters", "language_model_behind_it"
+    out = command("plan", "log.csv", "--ranks", 4, "--batch-per-rank", 8, "--phase", f"{first}=images",
+                  "--phase", f"{last}=tokens").out  # fmt: skip
+    assert "…" not in out.split("64 samples")[0]
+    assert len(re.findall(r"imbalance ratio +\d\.\d+ +\d\.\d+ +\d\.\d+ *$", out, re.MULTILINE)) == 2

@@ -68,6 +68,12 @@ def parts_of(family: str) -> tuple[Part, ...]:
     )
 
 
+def try_others() -> None:
+    """Let the families of ablation.py have these values as their parts, in this process."""
+    for family in OTHERS:
+        ablation.FAMILIES[family] = ablation.FAMILIES[family]._replace(parts=parts_of(family))
+
+
 def compare(family: str, draws: int, run: Callable) -> None:
     """Print what each other value costs."""
     ablation.scores(family, 1, frozenset(), run)  # compiles
@@ -82,10 +88,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--draws", type=int, help="of each shape of a step, instead of the family's own")
     given = parser.parse_args()
-    for family in given.family or OTHERS:
-        # Set before the processes are forked, so that all of them have these parts.
-        ablation.FAMILIES[family] = ablation.FAMILIES[family]._replace(parts=parts_of(family))
-    with ProcessPoolExecutor(given.jobs) as pool:
+    try_others()
+    with ProcessPoolExecutor(given.jobs, initializer=try_others) as pool:  # which any way to start processes calls
         run = map if given.jobs == 1 else functools.partial(pool.map, chunksize=4)
         for family in given.family or OTHERS:
             draws = given.draws or ablation.FAMILIES[family].draws

@@ -18,7 +18,7 @@ __all__ = [
     "to_paste",
     "travels",
     "verdict",
-    "within_error",
+    "with_error",
 ]
 
 ID_BYTES = 8
@@ -78,7 +78,7 @@ def rows_of(advice: Findings) -> Iterator[tuple[str, ...]]:
     yield (
         "today, as sampled",
         "1.000",
-        within_error(advice.waiting, advice.waiting_error),
+        with_error(advice.waiting, advice.waiting_error),
         f"{advice.gpus * advice.waiting:,.1f}",
         "",
         "",
@@ -90,7 +90,7 @@ def rows_of(advice: Findings) -> Iterator[tuple[str, ...]]:
             continue
         saves = percent(finding.saves) if finding.is_worth_it else "nothing to gain"
         yield (
-            f"{besides}{finding.title}", f"{finding.time:.3f}", within_error(finding.waiting, finding.waiting_error),
+            f"{besides}{finding.title}", f"{finding.time:.3f}", with_error(finding.waiting, finding.waiting_error),
             f"{advice.gpus * finding.waiting:,.1f}", f"{finding.best_possible:.3f}", saves,
         )  # fmt: skip
 
@@ -112,7 +112,7 @@ def percent(share: float) -> str:
     return f"{abs(share) if abs(share) < 0.0005 else share:.1%}".replace("%", " %")
 
 
-def within_error(share: float, error: float) -> str:
+def with_error(share: float, error: float) -> str:
     """Show a share with its standard error, if it has one that shows."""
     return f"{percent(share)} ± {100 * error:.1f}" if error >= SHOWN else percent(share)
 

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 for package in ("accelerate", "datasets", "lightning", "torchdata", "transformers"):
     pytest.importorskip(package)
 
-from launched import launch  # noqa: E402
+from launched import launch, torchrun  # noqa: E402
 from page_run import blocks  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
@@ -51,6 +51,11 @@ def test_no_block_is_left_out():
 
 def test_trainers_run_their_blocks(tmp_path):
     assert launch("page_run.py", PAGE, tmp_path) == 0
+
+
+@pytest.mark.nightly
+def test_trainers_run_their_blocks_by_the_command(tmp_path):
+    torchrun("page_run.py", PAGE, tmp_path)
 
 
 def test_two_lines():

@@ -46,9 +46,11 @@ def advise_command(
         check_page(page)
     context = click.get_current_context()
     job = open_job(log, said_step(options))
+    # A key of the step file wins over the option's name: the error must lead to where the value stands.
     said: Wording = context.meta[GIVEN_IN]
     wording = Wording({**OPTIONS.names, **said.names})
     found = advise_opened(job.log, job.settings, price=price, gpus_per_rank=gpus_per_rank, wording=wording)
+    # Remedies are commands to paste: they repeat what was typed, but `balancer plan` must know every option.
     typed = list(_without_own(context.meta[WORDS]))
     if page is not None:
         from balancer.advice.page import advice_page
@@ -56,6 +58,7 @@ def advise_command(
 
         write_page(page, advice_page(found, typed))
     if as_json:
+        # Apart from the summary, which is the same in every run of the same log.
         ms = {each.name: each.plan_ms for each in (found.within, *found.remedies) if not each.why_not}
         click.echo(json.dumps(found.summary() | {"plan_ms_a_step": ms}, indent=2))
         return
@@ -70,6 +73,7 @@ def _without_own(words: Sequence[str]) -> Iterator[str]:
     rest = iter(words)
     for word in rest:
         if word in _OWN:
+            # The next word is the value, whatever it looks like: click reads it so, too.
             next(rest, None)
         elif word != "--json" and word.partition("=")[0] not in _OWN:
             yield word

@@ -42,6 +42,7 @@ def compare_command(
             summaries[strategy].add_step(plan, settings.is_short(plan.batch_size))
             tick(plan.num_samples)
     runtime_s = time.perf_counter() - started
+    # Steps, samples and costs follow from the log alone: any strategy's summary has them.
     first = summaries[chosen[0]]
     if not first.steps:
         raise InputError(
@@ -57,6 +58,7 @@ def compare_command(
             "runtime_s": runtime_s,
             "strategies": {
                 name: {
+                    # 0.0: all strategies were planned together, so none has a runtime, or a rate, of its own.
                     **{key: told for key, told in summary.as_json(0.0).items() if key in ("phases", "short_steps")},
                     "streams": {stream: part.as_json() for stream, part in summary.streams.items()},
                     "crosses_nodes_bytes": summary.inter_node_bytes,

@@ -29,7 +29,7 @@ _DOING = "write the layout"
 
 
 _OF_STEP = ("num_gpus", "batch", "cluster")
-"""What is taken of the top of a step file: all else there is to be chosen, or of plans."""
+"""The keys that are taken from the top of a step file. The command chooses others itself; the rest is for plans."""
 
 
 def _own_options(command: Any) -> Any:
@@ -88,6 +88,7 @@ def configure_command(log: LogPath, as_json: bool, out: str | None, page: str | 
     if out is not None:
         target_of(out, _DOING)
         for what, path in (*(("log", path) for path in paths), ("page", page)):
+            # Not the words are compared: a link to the log would overwrite the log, too.
             if path is not None and os.path.realpath(path) == os.path.realpath(out):
                 raise InputError(f"{out}: the layout would overwrite the {what}; choose another --out")
     own = {name: options[name] for name in ("num_gpus", "batch", "cluster", "mode", "num_steps", "time_budget")}
@@ -130,6 +131,7 @@ def _next_commands(
 ) -> Iterator[tuple[str, list[Any]]]:  # fmt: skip
     """Yield commands to go on with, and what for: to price the winner at the same samples, and to plan by it."""
     layout = found.winner.layout
+    # The same samples as here must be priced: where the replicas do not divide them, one rank draws all.
     ranks = layout.llm.dp if options["batch"] % layout.llm.dp == 0 else 1
     words = _begun("simulate", logs, out, ranks, options["batch"], step)
     words += ["--cluster", options["cluster"]]
@@ -156,7 +158,7 @@ def _next_commands(
 
 
 def _costs(layout: StepLayout, step: StepTables) -> list[Any]:
-    """Return what a plan is told that has models and memory from options, and not from the layout's file."""
+    """Return the options that replace the models and the memory that this layout's file lacks."""
     models, words = step.of_phases("model"), []
     piped = layout.modules if layout.mode == "stages" else (layout.llm_name,)
     for name in step.of_phases("pieces"):
@@ -171,7 +173,7 @@ def _costs(layout: StepLayout, step: StepTables) -> list[Any]:
 
 
 def _begun(name: str, logs: list[str], out: str, ranks: int, samples: int, step: StepTables) -> list[Any]:
-    """Return what all commands have that take the layout."""
+    """Return the words with which each command that takes the layout begins."""
     words = ["balancer", name, *logs, "--ranks", ranks, "--batch-per-rank", samples // ranks, "--layout", out]
     for key, option in (("length", "phase"), ("items", "items")):
         words += _of_phases(step, key, option)

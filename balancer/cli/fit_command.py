@@ -62,6 +62,7 @@ def fit_command(
     try:
         if areas is None:
             fit = fit_cost(
+                # Rows are cut here, not while reading: --skip counts the steps that --where has left.
                 lengths[skip:], seconds[skip:], degrees=None if degrees is None else degrees[skip:], weights=weights,
                 max_error=max_error, force=force,
             )  # fmt: skip
@@ -73,6 +74,7 @@ def fit_command(
             )
         cost = fit.integer_cost()
     except FitError as error:
+        # A fit without any growth makes no cost: there --force changes nothing.
         hint = "" if "a = b = 0" in str(error) else "\nuse --force to have it all the same"
         raise FitError(f"{measurements}: {error}{hint}") from error
     except ValueError as error:

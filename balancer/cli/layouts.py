@@ -62,7 +62,8 @@ _PRICED_BY = {
     "log", "layouts", "ranks", "ranks_per_node", "batch_per_rank", "phases", "items", "outputs", "own", "feeds",
     "byte_sizes", "cluster", "models", "pieces", "curves", "efficiency", "overlap", "frozen", "steps", "as_json",
 }  # fmt: skip
-"""What says which steps there are, and of what; all else says how a plan is made, and layouts are priced without."""
+"""The options that say which steps there are, and what runs in them. All others say how a plan is made, and no plan
+is made to price a layout."""
 
 
 def _refuse_others() -> None:
@@ -72,6 +73,7 @@ def _refuse_others() -> None:
         option.opts[0]
         for option in context.command.params
         if option.name not in _PRICED_BY
+        # Only what was typed. A step file describes a step for all commands, so its other keys are not refused.
         and context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
     ]
     if given:
@@ -93,8 +95,10 @@ def compare_layouts(
     meta = click.get_current_context().meta
     for path, layout in layouts.items():
         meta[GIVEN_IN] = of_layout(path)
+        # Each layout by itself, with its file in the context: an error must name this file and no other.
         layout.check_phases([phase.name for phase in asked["phases"]])
     first, *rest = (layout.generators for layout in layouts.values())
+    # A generator is work of its own: times of steps with it and without it say nothing about layouts.
     if odd := [names for names in rest if names != first]:
         told = " and ".join(", ".join(names) or "none" for names in (first, odd[0]))
         raise InputError(f"--layout: files must have the same generators to be compared, got {told}")

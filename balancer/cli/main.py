@@ -36,6 +36,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         context = getattr(error, "ctx", None)
         hint = f"\ntry: {context.command_path} --help" if context is not None else ""
         _fail(BAD_INPUT, f"{error.format_message()}{hint}")
+    # Narrow kinds before wide ones: a solver's error is worded, too, but it ends with another code.
     except (FitError, PlanError) as error:
         _fail(FAILED, str(error))
     except SolverError as error:
@@ -45,13 +46,16 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except OSError as error:
         _fail(BAD_INPUT, str(error) if error.filename else f"cannot read or write: {error.strerror or error}")
     except MemoryError:
+        # An array that no memory holds comes, as a rule, from a mistyped number.
         _fail(BAD_INPUT, "out of memory; are the numbers what they should be?")
     except (ValueError, TypeError) as error:
         _fail(BAD_INPUT, str(error))
     except (KeyboardInterrupt, click.Abort) as error:
+        # click turns an interrupt into its Abort; the cause below it is ours, and says what a command added.
         if isinstance(cause := error.__cause__ or error, _TerminatedError):
             cause.end()
         _fail(130, "; ".join(("interrupted", *(error.__cause__ or error).args)))
+    # Outside of click's standalone mode --help returns its exit code, and a command what its function returned.
     sys.exit(code if isinstance(code, int) else DONE)
 
 
@@ -72,7 +76,7 @@ def _terminated() -> Iterator[None]:
         signal.signal(number, signal.SIG_DFL)
         raise _TerminatedError
 
-    usual = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # else who started us wants something else
+    usual = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # a caller's own handler stays
     if not usual or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -84,12 +88,14 @@ def _terminated() -> Iterator[None]:
 
 
 def _fail(code: int, message: str) -> NoReturn:
+    # None where the process was started with standard error closed.
     if sys.stderr is not None:
         print(f"balancer: {printable(_renamed(message))}", file=sys.stderr)  # noqa: T201
     sys.exit(code)
 
 
 def _renamed(message: str) -> str:
+    # Imported late: an unknown command or --version needs no options.
     from balancer.cli.options import without_staged
 
     return without_staged(message)

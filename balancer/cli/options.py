@@ -29,7 +29,7 @@ _SEVERAL: dict[str, Any] = {"multiple": True}
 
 
 class Tolerance(click.ParamType):  # type: ignore[type-arg] # takes no argument before click 8.2
-    """A share below 1, 0.001 or 0.1%; of a word that 0.2.0 took it is said what to give."""
+    """A share below 1, such as 0.001 or 0.1%. The error about a word that 0.2.0 took names a number instead."""
 
     name = "tolerance"
 
@@ -39,12 +39,14 @@ class Tolerance(click.ParamType):  # type: ignore[type-arg] # takes no argument 
             self.fail("must be a number, got 'knee'; knee is gone (see the change log), 0.003 is near it", param, ctx)
         text = str(value).replace(" ", "")
         try:
+            # Only the form is tried: the number is read exactly below.
             float(text.removesuffix("%"))
         except ValueError:
             self.fail(f"must be a number, got {value!r}", param, ctx)
         return as_tolerance(text)
 
 
+# In the path of the copy, so that messages about it are told from those about a user's own file `stdin`.
 _STAGED = "seqbalancer-log-"
 
 
@@ -54,14 +56,16 @@ def without_staged(message: str) -> str:
 
 
 def _log_of(context: click.Context, _: click.Parameter, paths: tuple[str, ...]) -> LogPath:
-    """Return the path of a log, or those that a shell has made of a pattern; - is what standard input holds."""
+    """Return the path of a log, or several, as a shell makes them of a pattern; - stands for standard input."""
     found = tuple(_standard_input(context) if path == "-" else path for path in paths)
+    # A single path stays a text: by this, commands tell one log from several.
     return found[0] if len(found) == 1 else found
 
 
 def _standard_input(context: click.Context) -> str:
     """Copy standard input to a file, which is there as long as the command runs: a log is read more than once."""
     stream = None if sys.stdin is None else getattr(sys.stdin, "buffer", None)
+    # At a terminal the command would wait for words without saying so.
     if stream is None or stream.isatty():
         raise InputError("-: there is no standard input to read a log from: pipe one into the command")
     folder = context.with_resource(tempfile.TemporaryDirectory(prefix=_STAGED))
@@ -77,6 +81,7 @@ log_argument = click.argument("log", nargs=-1, required=True, type=click.Path(),
 
 def add_options(command: Any, options: Iterable[Any]) -> Any:
     """Decorate a command with options, the first of them listed first."""
+    # The last decorator is applied first, and click lists the option that was applied last first.
     for option in reversed(tuple(options)):
         command = option(command)
     return command
@@ -207,6 +212,7 @@ class _Tokens(click.ParamType):  # type: ignore[type-arg] # takes no argument be
         found = re.fullmatch("([0-9]{1,18})([KMG]?)", str(value).strip())
         if found is None:
             self.fail(f"must be a whole number, such as 4194304 or 4M (4,000,000), got {value!r}", param, ctx)
+        # Decimal, as sizes of batches are quoted: 4M is not 2**22.
         return int(found[1]) * {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}[found[2]]
 
 
@@ -360,6 +366,7 @@ def _micro_batch_options(command: Any) -> Any:
             "mode before without pipeline devices, plans over its GPUs (--ranks), and simulates these plans.",
         ),
         click.option("--chunks", type=int, metavar="V", help="With --stages, stages on each device: interleaved 1F1B."),
+        # None, not False, where a flag is not typed: then a step file's value stands.
         click.option("--recompute", is_flag=True, default=None, help="With --stages, backwards rerun the forward."),
         click.option("--frozen", metavar="NAME", **_SEVERAL, help="With --stages, a phase that is not trained."),
         click.option(
@@ -410,6 +417,7 @@ def _sharing_options(command: Any) -> Any:
 
 def planning_options(command: Any) -> Any:
     """Add all that says how a log is planned."""
+    # This is the order of the help. The option that opens each part of it is named in parser._HEADINGS.
     parts = (_batch_options, _deferral_options, _length_option, _cost_option, _phase_options, _constraint_options,
              _micro_batch_options, _sharing_options, method_option(METHODS), budget_option)  # fmt: skip
     return add_options(command, parts)

@@ -66,9 +66,11 @@ def pack_command(
         try:
             totals = pack_run(opened, length, settings, out, resume=resume, overwrite=overwrite, tick=tick)
         except KeyboardInterrupt as error:
+            # A single file is written whole or not at all, so it leaves nothing to go on from.
             if out is None or not is_parts(out):
                 raise
             remedy = f"the same command with --resume goes on from the parts in {out}"
+            # Of the same kind: SIGTERM's must still end the process as that signal does.
             raise type(error)("; ".join((*error.args, remedy))) from None
     if as_json:
         settled = totals.summary() | {"settings": settings.to_json(), "runtime_s": seconds[0]}

@@ -45,11 +45,14 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the words of a command line."""
         for word in args:
+            # The system would refuse it later, in an error that does not name the word.
             if "\0" in word:
                 raise InputError(f"{word!r:.200} holds a null byte, which no name can have")
+        # Before anything is added to them: errors and advice repeat what was typed.
         ctx.meta[WORDS] = list(args)
         flags = {word for option in self.params if isinstance(option, NamedFlag) for word in option.opts}
         args = _with_names(args, flags) if flags else args
+        # The third value has an entry for each time that an option was given.
         given = Counter(self.make_parser(ctx).parse_args(list(args))[2])
         for option, times in given.items():
             if isinstance(option, click.Option) and times > 1 and not (option.multiple or option.is_flag):
@@ -66,6 +69,7 @@ class Command(click.Command):
             except LengthUnknownError as error:
                 raise _with_command(ctx, error) from None
             except WordedError as error:
+                # This makes a new error: the cause of the old one must be carried over by hand.
                 raise error.in_words(ctx.meta.get(GIVEN_IN, Wording())) from error.__cause__
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -110,12 +114,15 @@ def command(name: str, **attributes: Any) -> Callable[[Any], click.Command]:
 def _with_names(args: list[str], flags: Iterable[str]) -> list[str]:
     """Give each of these flags that no phase's name follows an empty value."""
     phases = {text.partition("=")[0].strip() for text in _given("--phase", args)}
+    # A number is no file: `step_option` says so, with the remedy.
     phases.update(name for path in _given("--step", args) if not path.isdigit() for name in read_step(path).names)
     named: list[str] = []
     for i, word in enumerate(args):
+        # Behind it all words are arguments, even those that begin with dashes.
         if word == "--":
             return named + args[i:]
         bare = word in flags and not (i + 1 < len(args) and args[i + 1].strip() in phases)
+        # Joined by "=", or click would take the next word, often the log, for the value.
         named.append(f"{word}={BARE}" if bare else word)
     return named
 

@@ -30,6 +30,7 @@ def picture_options(figure: str, step: str) -> Callable[[Any], Any]:
 
 def check_page(path: str) -> None:
     """Raise InputError, before any work, if no page can be written there."""
+    # Imported only where something is drawn: charts need an extra, and most commands draw nothing.
     from balancer.report.charts import require_plotting
 
     require_plotting("--html")

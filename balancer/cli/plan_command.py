@@ -28,6 +28,7 @@ from balancer.report.remarks import to_train
 from balancer.report.summary import RunSummary
 from balancer.report.text import printable
 
+# Each file costs a look at its footer; for more, the bar shows no total rather than start late.
 _FEW_FILES = 100
 
 
@@ -72,6 +73,7 @@ def plan_command(
         raise InputError(f"--resume needs the folder that the killed run wrote: --out DIR{os.sep}")
     if (continued is None) != (at_step is None):
         raise InputError("--continue PLAN and --at-step S, the steps of PLAN that were trained, need each other")
+    # Only what was typed: the settings have defaults, and --continue must tell a typed one from none.
     order: dict[str, Any] = {
         name: value for name, value in (("epochs", epochs), ("shuffle", shuffle)) if value is not None
     }
@@ -112,6 +114,7 @@ def _planned(
         if out is None or not is_parts(out):
             raise
         remedy = f"the same command with --resume goes on from the parts in {out}"
+        # Of the same kind, so that a signal or a lost worker still ends the command with its own code.
         raise type(error)("; ".join((*error.args, remedy))) from None
     return found, sum(kept)
 
@@ -130,6 +133,7 @@ def _other_placements(job: Job) -> dict[str, RunSummary]:
     for placement in PLACEMENTS:
         if placement != setup.settings.placement:
             others[placement] = RunSummary()
+            # The objective is of one placement only; "sum" is the default that all others accept.
             settings = replace(setup.settings, placement=placement, objective="sum")
             for plan in plan_log(job.log, replace(job.settings, setup=replace(setup, settings=settings))):
                 others[placement].add_step(plan, job.settings.is_short(plan.batch_size))

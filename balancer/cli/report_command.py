@@ -52,6 +52,7 @@ def report_command(
     """Check PLAN against its log and report what it gains; every number is recomputed, none copied."""
     engine = engine_of(options)
     if (step_file := click.get_current_context().meta.get(STEP)) is not None:
+        # First, as it is cheap: a plan of another step need not be replayed.
         check_made_by(plan, step_file, log)
     pictures = Pictures.of(page, plot, step)
     if (page or plot or measured or costs) and not isinstance(engine, Serial | None):
@@ -91,6 +92,7 @@ def report_command(
 def _cost_of(text: str) -> tuple[str, CostModel]:
     """Return the phase, empty if none is named, and its cost."""
     phase, equals, cost = text.partition("=")
+    # `quadratic:a=1` has an equals sign, too: then the part before it begins with the name of a cost.
     named = bool(equals) and phase.partition(":")[0] not in (*COSTS, "flops")
     try:
         return (phase.strip(), parse_cost(cost)) if named else ("", parse_cost(text))

@@ -52,6 +52,7 @@ class Compiled:
         finally:  # also of a command that ends in an error
             if compiled._timer:
                 compiled._timer.cancel()
+            # Nothing is said at the end of a short compilation that nobody was told of.
             if compiled._said:
                 what = counted(compiled.kernels, "kernel")
                 _say(f"compiled {what} in {compiled.seconds:.0f} s, kept on disk")
@@ -141,6 +142,7 @@ def print_run(
     if as_json:
         document = summary.as_json(runtime_s) | ({"compile_s": compile_s} if compile_s else {}) | (more or {})
         document |= {"peak_memory_mb": _peak_memory_mb(), "warnings": list(warnings_of(summary))}
+        # Parts of an earlier run took no time here: they would make the rate too good.
         samples = summary.samples - kept
         document[f"{doing}_samples_per_second"] = samples / runtime_s or None if runtime_s else None
         document[f"{doing}_ms_a_step"] = 1000 * runtime_s / summary.steps if summary.steps and samples else None
@@ -251,6 +253,7 @@ def bar_of(what: str, total: int | None, quiet: bool, pace: Pace | None = None) 
     middle = [] if total is None else [BarColumn()]
     text = TextColumn(f"{count} {what}") if pace is None else TextColumn("{task.description}")
     columns = SpinnerColumn(), *middle, text, TimeElapsedColumn()
+    # Transient: at the end only the result stays on the screen.
     bar = Progress(*columns, console=Console(stderr=True, emoji=False), transient=True)
     task = bar.add_task(what, total=total)
     begun = time.perf_counter()
@@ -258,6 +261,7 @@ def bar_of(what: str, total: int | None, quiet: bool, pace: Pace | None = None) 
 
     def tick(done: int) -> None:
         nonlocal running
+        # Short runs show no bar at all: one that only flashes tells nothing.
         if not running and time.perf_counter() - begun > 1:
             bar.start()
             running = True

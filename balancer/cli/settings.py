@@ -43,6 +43,7 @@ def open_job(log: LogPath, step: StepTables, of_models: OfModels | None = None, 
     """Open a log that is planned by what is said of its steps, and make its first plan, so that kernels are ready."""
     context = click.get_current_context()
     if "batch_per_rank" not in step.top and "step_tokens" not in step.top:
+        # Raised by hand: it is required only without --step-tokens, and click knows no such rule.
         wanted = next(option for option in context.command.params if option.name == "batch_per_rank")
         raise click.MissingParameter(ctx=context, param=wanted)
     if context.params.get("frozen") and not (step.of("stages") or "layout" in step.top):
@@ -51,6 +52,7 @@ def open_job(log: LogPath, step: StepTables, of_models: OfModels | None = None, 
     opened = open_log(log)
     settings = settings_of_step(step, opened, of_models=of_models, **of_log)
     plan = settings.setup.settings
+    # The first plan loads kernels, and shows what phases are fed. It need not be good.
     hurried = replace(plan, time_budget=min(plan.time_budget, READY_BUDGET))
     short = replace(settings, setup=replace(settings.setup, settings=hurried))
     if settings.across is None:
@@ -82,6 +84,7 @@ def engine_of(options: dict[str, Any]) -> Engine | None:
         as_count("jobs", jobs)
     if address is not None and name not in (None, "ray"):
         raise InputError(f"--address is for --engine ray, not {name}")
+    # Only Ray's cluster has an address, so the address alone names the engine.
     name = "ray" if address is not None else name
     name = name or ("processes" if jobs > 1 else "serial")
     if name not in ENGINES:
@@ -107,7 +110,9 @@ def chosen_strategies(text: str | None, settings: LogSettings) -> tuple[str, ...
 def unconstrained(settings: LogSettings, chosen: Iterable[str]) -> Iterator[str]:
     """Yield a line if some of these strategies ignore constraints of the phases."""
     phases = settings.setup.phases
+    # `every_rank_nonempty` is a wish: it holds where it can, so leaving it out breaks no promise.
     asking = [phase for phase in phases if set(phase.constraints) - {"every_rank_nonempty"}]
+    # Of each strategy, the phases whose samples it leaves where they were drawn.
     staying = {"as_sampled": asking, "llm_only": [phase for phase in asking if phase is not phases[-1]],
                "sorted_batches": asking}  # fmt: skip
     if names := [name for name in chosen if staying.get(name)]:

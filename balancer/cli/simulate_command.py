@@ -81,6 +81,7 @@ def simulate_command(
         --phase llm=text_tokens+image_tokens --model llm=qwen2-72b --bytes vision=1176,16384 --bytes llm=4
     """  # noqa: D301 (click's mark, not an escape)
     files = PictureFiles(page, plot, step)
+    # Before the work, if --steps is known; `_write` checks again, for a log may hold fewer steps.
     if step is not None and steps is not None and step >= steps:
         raise files.missing_step("the simulation", steps)
     cluster = read_cluster(options["cluster"])
@@ -207,7 +208,7 @@ def _models(
 def _costs(
     step: StepTables, options: Mapping[str, Any], models: Mapping[str, PhaseModel], cluster: Cluster
 ) -> dict[str, CostModel]:
-    """Return the costs by which phases are planned of which no cost was said: their models' FLOPs."""
+    """Return the cost of each phase if no --cost says another: the FLOPs of its model."""
     names = step.of_phases("model")
     sharing = {name: LongShort.from_size(size) for name, size in step.of_phases("sequence_parallel").items()}
     for name, cut in sharing.items():
@@ -215,8 +216,10 @@ def _costs(
     degrees = {name: cut.degrees for name, cut in sharing.items()}
     groups = step.of("sequence_groups")
     if step.cut == "sequence_groups":
+        # Sequence groups share the samples of the last phase alone.
         degrees[step.names[-1]] = tuple(groups.get("degrees", DEGREES))
     costs = {name: model.cost_model() for name, model in models.items()}
+    # What ranks that share a sample exchange is part of its cost, and depends on the cluster.
     for name, each in degrees.items():
         exchange = groups.get("exchange") if name == step.names[-1] else None
         costs[name] = cluster.shared_cost(
@@ -232,6 +235,7 @@ _Saved = Mapping[str, tuple[float, float]]
 
 def _paired(taken: Mapping[str, list[float]]) -> _Saved:
     """Compare steps of the same samples, whose seconds differ by far less than those of one strategy's steps."""
+    # Its steps hold other samples, so they make no pairs with those of the first strategy.
     names = [name for name in taken if name != "sorted_batches"]
     saved: dict[str, tuple[float, float]] = {}
     for name in names[1:]:
@@ -313,7 +317,7 @@ def _table(first: str, headers: Iterable[str]) -> Any:
 
 
 def _remarks(found: Simulation, cluster: Cluster, assumed: Mapping[str, Any]) -> Iterator[str]:
-    """Say how many steps, what was assumed, and what cannot be so."""
+    """Say how many steps there were, what was assumed, and what cannot fit a GPU."""
     again = f"; the log's {found.rows:,} rows were read {found.passes:.3g} times" if found.passes > 1 else ""
     yield (
         f"{counted(found.steps, 'step')} by each strategy{again}. ± is the standard deviation over steps; of what a "

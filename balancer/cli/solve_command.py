@@ -13,6 +13,7 @@ from balancer.problem.topology import MAX_RANKS
 from solvers import PARTITIONERS, partition
 
 
+# Unknown options are let through: else `-5` were one, and not a number to refuse with its place.
 @command(
     "solve", short_help="Split one list of numbers into groups.", context_settings={"ignore_unknown_options": True}
 )
@@ -34,6 +35,7 @@ def solve_command(
     words = text.replace(",", " ").split()
     if not words:
         raise InputError("no numbers to solve: give them as arguments or on standard input")
+    # Below, each group is a list: a typing mistake must not fill the memory.
     if groups > MAX_RANKS:
         raise InputError(f"--groups must be <= {MAX_RANKS}, got {groups}")
     costs = [_whole_number(i, word) for i, word in enumerate(words)]
@@ -49,6 +51,7 @@ def solve_command(
             "makespan": result.makespan,
             "lower_bound": result.lower_bound,
             "bound_name": result.bound_name,
+            # JSON has no infinity, which is the gap where the bound alone is 0.
             "gap": result.gap if result.lower_bound or not result.makespan else None,
             "status": result.status.value,
             "method": result.method,
@@ -74,6 +77,7 @@ def _standard_input() -> str:
 
 
 def _whole_number(index: int, word: str) -> int:
+    # int() would also read `1_000`, and digits of other scripts.
     if not re.fullmatch(r"[+]?[0-9]{1,19}|-0+", word):
         raise InputError(f"number {index + 1}: {word[:40]!r} must be a whole number >= 0 that fits int64")
     return int(word)

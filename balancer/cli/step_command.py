@@ -42,6 +42,7 @@ def _lines(log: LengthLog) -> Iterator[str]:
         yield "# Several columns may be the length: is it this one?"
     yield _line("phase", "length", length) if length else f"# length = ...  # {KEYS['phase']['length'].about}"
     yield _line("phase", "cost", "linear")
+    # Keys that most steps do without are comments: to use one, its sign is taken away.
     yield f"# {_line('phase', 'max_tokens_per_rank', 90_000)}"
     yield f"# {_line('phase', 'keep_together', 'prompt_id')}"
     yield from ("", "[plan]", _line("plan", "placement", "relocate"), _line("plan", "eps", 0.001))

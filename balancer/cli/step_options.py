@@ -30,10 +30,12 @@ def step_option(command: Any = None, *, only: Iterable[str] | None = None) -> An
         said = {KEYS[""][key].option: value for key, value in step.top.items()}
         if {"ranks", "batch_per_rank"} <= set(said):
             said["batch"] = said["ranks"] * said["batch_per_rank"]
+        # The option may be given several times, so click expects a tuple as its default.
         if "layouts" in said:
             said["layouts"] = (said["layouts"],)
         context.default_map = {name: said[name] for name in said if wanted is None or name in wanted}
 
+    # Eager: it sets defaults of the other options, so it must be read before them.
     option: Callable[[Any], Any] = click.option(
         "--step", "step_file", metavar="FILE.toml", is_eager=True, expose_value=False, callback=use,
         help="What a step is: ranks, batch, phases, cut, placement; options given beside it win. See balancer step.",

@@ -47,6 +47,7 @@ def said_step(options: Mapping[str, Any]) -> StepTables:
 
 def _is_typed(context: click.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
+    # A value of the step file reaches click as a default map. It was not typed: the file's own tables have it.
     return source not in (None, ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
 
 
@@ -67,6 +68,7 @@ def by_phase(option: str, texts: Iterable[str], names: Collection[str] | None = 
     for text in texts:
         name, _, value = (part.strip() for part in text.partition("="))
         if names is not None and tuple(names) == (SINGLE_PHASE,) and name != SINGLE_PHASE:
+            # Without phases the whole text is the value, even where it holds an equals sign.
             name, value = SINGLE_PHASE, text.strip()
         if not name or not value:
             raise InputError(f"{option} {text!r} must be NAME=VALUE, with the name of a phase")
@@ -89,12 +91,14 @@ def _as_tables(typed: Mapping[str, Any], file: StepTables) -> StepTables:
         refuse((name for name in _NEED_PHASES if typed.get(name)), beside)
     names = tuple(dict.fromkeys((*(() if columns and file.is_single else file.names), *columns)))
     columns |= {names[-1]: typed["length"]} if "length" in typed else {}
+    # An option that belongs to one cut chooses it, and so replaces the file's cut.
     cut = next((table for option, table in _OWN_OPTION.items() if option in typed), file.cut)
     tables = {table: _table(table, typed) for table in ("", "plan", "deferral", cut or "micro_batches")}
     _check_cut(typed, cut)
     if "stages" in typed or any(key.option in typed for key in KEYS["stages"].values()):
         tables["stages"] = _table("stages", typed)
         if "stages" in typed:
+            # Encoders that run once before the step are in no stage: then the last phase alone is cut.
             when = tables.get("micro_batches", {}).get("encoders", file.of("micro_batches").get("encoders"))
             tables["stages"]["counts"] = _stages(typed["stages"], names[-1:] if when == "step" else names)
     of_phases = _of_phases(typed, names, columns)
@@ -163,6 +167,7 @@ def _check_cut(typed: Mapping[str, Any], cut: str) -> None:
         refuse(dict.fromkeys(others.values()), option_of(next(name for name, of in _OWN_OPTION.items() if of == cut)))
     for table in CUTS_OF_STEPS if cut in ("", "micro_batches") else ():
         if keys := [key for of, key in others if of == table]:
+            # The first key of each table is the one without which its cut does not exist.
             first = next(iter(KEYS[table].values())).about.rstrip(".")
             raise UsageError(f"{named_options(table, keys)} needs {{{table}}}, {first[0].lower()}{first[1:]}")
 
@@ -199,6 +204,7 @@ def _of_phases(
             kind = "shared by" if key == "sequence_parallel" else declared.kind
             read = _read(option, kind, value) if isinstance(value, str) else value
             if key == "sequence_parallel":
+                # One number or two: without the second one, the multiple keeps its default.
                 found[name] |= dict(zip((key, "share_multiple_of"), read, strict=False))
             else:
                 found[name][key] = read
@@ -211,7 +217,7 @@ def _read(option: str, kind: str, text: str) -> Any:
         return text
     most, form = _FORMS[kind]
     words = [word.strip() for word in text.split(",")]
-    number = "[+-]?[0-9]{1,19}" if most == 1 else "[0-9]{1,18}"  # of a single one the sign is judged where it is used
+    number = "[+-]?[0-9]{1,19}" if most == 1 else "[0-9]{1,18}"  # whoever uses a single number checks its sign
     odd = [word for word in words if not re.fullmatch(number, word)]
     if odd or (most and len(words) > most):
         raise InputError(f"{option} must be {form}, got {(text if most else odd[0])!r:.80}")
@@ -245,6 +251,7 @@ def _costs(texts: Sequence[str], names: tuple[str, ...]) -> dict[str, str]:
         raise InputError(f"--cost must be given once, got {len(of_all)}; several are for --phase")
     if len(of_all) > 1:
         raise InputError(f"--cost without NAME= must be given once, got {', '.join(map(repr, of_all))}")
+    # In `quadratic:a=1` a colon comes first; here an equals sign does, behind a name that is no phase.
     if of_all and re.match(r"[^:=]*=", of_all[0]):
         raise InputError(f"--cost {of_all[0]!r}: there is no such phase; phases are {', '.join(names)}")
     return dict.fromkeys(names if of_all else (), of_all[0] if of_all else "") | by_phase("--cost", of_phase)
@@ -256,6 +263,7 @@ def _caps(texts: Sequence[str], names: tuple[str, ...]) -> dict[str, dict[str, i
     for text in texts:
         phase, _, rest = text.partition("=")
         named = phase.strip() in names and "=" in rest
+        # From the right: a column's name may hold an equals sign.
         columns, equals, limit = (rest if named else text).rpartition("=")
         if not equals or not columns or not re.fullmatch("[0-9]{1,18}", limit):
             raise InputError(f"--cap {text!r} must be COL[+COL...]=MAX, such as image_patches=60000")

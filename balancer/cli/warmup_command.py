@@ -37,8 +37,10 @@ def warmup_command(purpose: str, jobs: int | None, as_json: bool) -> None:
     calls = len(list(_calls(purpose)))
     kernels, seconds = 0, 0.0
     workers = min(jobs or cores(), calls)
+    # Fresh processes: a fork of a process with threads, such as the bar's, may hang.
     context = multiprocessing.get_context("spawn")
     with bar_of("first calls made", calls, as_json) as tick, ProcessPoolExecutor(workers, mp_context=context) as pool:
+        # A call goes to its process as a number: functions made inside others cannot be pickled.
         for done in as_completed([pool.submit(_make, purpose, index) for index in range(calls)]):
             compiled, spent = done.result()
             kernels, seconds = kernels + compiled, seconds + spent

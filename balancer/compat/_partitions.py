@@ -29,6 +29,7 @@ __all__ = [
     "unbalance",
 ]  # fmt: skip
 
+# As `balance` takes it by default: these functions, too, run once a step.
 _BUDGET = 0.01
 
 
@@ -42,8 +43,10 @@ SCALE = 2**31  # of the largest, for numbers that are no integers
 
 def as_lengths(name: str, values: Any) -> NDArray[np.int64]:
     """Read a list, an array or a CPU tensor of numbers >= 0; fractions are scaled, as only their ratios matter."""
+    # tolist() serves tensors and arrays alike, and imports no torch for it.
     array = np.asarray(values.tolist() if hasattr(values, "tolist") else list(values))
     if array.dtype.kind == "f" and array.size and np.isfinite(array).all():
+        # Below 2**53 a float holds every whole number exactly; others are only ratios.
         if (array == np.floor(array)).all() and np.abs(array).max() < 2**53:
             return as_int64(name, array.astype(np.int64))
         array = np.rint(array * (SCALE / np.abs(array).max())).astype(np.int64)
@@ -71,6 +74,7 @@ def first_fit_count(total_lengths: Any, cap: int) -> int:
     """Return how many bins of a capacity first fit opens; an item above it gets its own."""
     bins: list[int] = []
     for length in as_lengths("total_lengths", total_lengths).tolist():
+        # Written out here, and no packing of ours: ranks that run theirs must come to the same number.
         at = next((index for index, held in enumerate(bins) if held + length <= cap), None)
         if at is None:
             bins.append(length)
@@ -82,11 +86,13 @@ def first_fit_count(total_lengths: Any, cap: int) -> int:
 def inverse(idx_map: Any) -> Any:
     """Return the inverse of a permutation, in the type in which it came."""
     indices = np.asarray(idx_map.tolist() if hasattr(idx_map, "tolist") else list(idx_map), dtype=np.int64)
+    # argsort would answer for repeated indices, too, and samples would be lost in silence.
     if not np.array_equal(np.sort(indices), np.arange(len(indices))):
         raise ValueError(f"idx_map must be a permutation of 0..{len(indices) - 1}, got {indices.tolist()[:10]}")
     back = np.argsort(indices, kind="stable")
     if isinstance(idx_map, Sequence):
         return back.tolist()
+    # A copy is filled in place: so a tensor keeps its type and its device.
     found = copy.deepcopy(idx_map)
     for place, index in enumerate(back.tolist()):
         found[place] = index
@@ -107,6 +113,7 @@ def fewest_groups(tokens: NDArray[np.int64], cap: int, at_least: int = 1, multip
 
 def capped_groups(costs: NDArray[np.int64], tokens: NDArray[np.int64], cap: int, count: int) -> list[NDArray[np.int64]]:
     """Return `count` groups of indices of at most `cap` tokens each, the largest cost as small as was found."""
+    # More groups than items are asked for where another rank needs more micro-batches than this one has items.
     slots = schedule_micro_batches(
         costs, tokens, 1, cap, objective="pipeline", num_slots=count, allow_empty=count > len(tokens),
         time_budget=_BUDGET,
@@ -120,6 +127,7 @@ def unbalance(lengths: Any, partitions: Sequence[Sequence[int]], prefix: str) ->
     share = max(1, len(values) // max(1, count))
     before = [int(values[first : first + share].sum()) for first in range(0, len(values), share)] or [0]
     after = [int(values[list(part)].sum()) for part in partitions] or [0]
+    # Names and meanings are verl's: curves of runs before and after must stay comparable.
     return {
         f"{prefix}/min": min(before),
         f"{prefix}/max": max(before),
@@ -163,10 +171,13 @@ def put_in_place(package: str, theirs: ModuleType, ours: Mapping[str, Any], name
         )  # fmt: skip
     originals = {name: getattr(theirs, name) for name in names}
     replaced = Patched()
+    # `from module import name` has copied the function, so it is replaced in each module that holds it.
     for title, module in sorted(sys.modules.items()):
+        # None stands for a module whose import somebody has blocked.
         if module is None or not (title == package or title.startswith(f"{package}.")):
             continue
         for name in names:
+            # The very same function: a module may have another one of this name.
             if vars(module).get(name) is originals[name]:
                 setattr(module, name, ours[name])
                 replaced.note(f"{title}.{name}", setattr, module, name, originals[name])

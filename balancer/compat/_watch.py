@@ -26,7 +26,7 @@ class Watch:
     def begin(self, model: Any, rank: int) -> None:
         """Compile or load kernels before the first step, and listen to the model if its steps are to be timed."""
         warmup()
-        self.end()  # what a training that failed has left
+        self.end()  # a training that failed may have left a timer
         if self._steps is not None:
             from balancer.executor import StepTimer
 
@@ -44,16 +44,19 @@ class Watch:
         waiting = [loader]
         while waiting:
             each = waiting.pop(0)
+            # Compared by identity: wrappers may point at each other, and some loaders cannot be hashed or compared.
             if each is None or any(each is other for other in seen):
                 continue
             seen.append(each)
+            # Known by what it can do: to import the dispatcher's class would load torch for samplers without it.
             if hasattr(each, "report"):
                 self._balances = each
                 return
+            # Trainers wrap loaders in classes of their own; what balances hides under one of these names.
             waiting += [getattr(each, name, None) for name in ("dispatcher", "batch_sampler", "sampler")]
         if self._steps is None:
             raise UsageError(
-                "{loader} has no PrefetchDispatcher or BalancedBatchSampler behind it, of which to log numbers",
+                "{loader} has no PrefetchDispatcher or BalancedBatchSampler behind it, so there are no numbers to log",
                 ("leave the callback out", "or give it steps='steps.csv', which times any batches"),
                 loader=type(loader).__name__,
             )

@@ -62,6 +62,7 @@ class BalanceLog:
         """Log after an optimizer step; to be called after each of them, on all ranks or on some."""
         if numbers := self._watch.numbers():
             self._accelerator.log(numbers, step=step)
+        # The micro-batches from here on belong to the step after this one.
         self._watch.at(step + 1)
 
     def close(self) -> None:

@@ -57,7 +57,7 @@ class BalancedTrainerMixin:
     balance: Mapping[str, Any] = MappingProxyType({"cost": "padded", "equal_counts": False})
 
     def balanced_sampler(self) -> RankBatches:
-        """Return the batches of this rank; to be overridden where others are wanted, those of a plan file say."""
+        """Return the batches of this rank; override it to train on others, such as those of a plan file."""
         trainer: Any = self
         args = trainer.args
         return BalancedBatchSampler(
@@ -121,6 +121,7 @@ class DispatchedTrainerMixin:
             return trainer.get_train_dataloader()
         _check_parallel(self)
         _check_loss(self, bool(self.dispatch.get("equal_counts", False)), "dispatch")
+        # The loader keeps the collator that it is made with, so ours is in place only while it is made.
         collate, self.data_collator = self.data_collator, _as_fields  # type: ignore[has-type]
         try:
             loader = trainer.get_train_dataloader()
@@ -152,18 +153,20 @@ def _pads(collate: Callable[[list[Any]], Any], loader: Any, length: str) -> bool
 
     if not hasattr(loader.dataset, "__len__"):
         raise UsageError(
-            "of a dataset without a length no row can be tried, to see whether the collator pads",
+            "the dataset has no length, so no rows can be tried to see whether the collator pads",
             ("give dispatch = dict(cost='padded') where it does", "else dispatch = dict(cost='linear')"),
         )
     rows = [loader.dataset[row] for row in range(min(len(loader.dataset), _TRIED))]
     with _own_random_numbers():
         samples = samples_of(loader.collate_fn(rows))
         sizes = [sum(len(sample[name]) for name in length.split("+")) for sample in samples]
+        # The shortest and the longest: rows of one length would be padded by no collator.
         tried = [samples[sizes.index(min(sizes))], samples[sizes.index(max(sizes))]]
+        # Copies, because some collators take fields out of the rows that they are given.
         collated = collate([dict(sample) for sample in tried])
     if not any(name in collated for name in length.split("+")):
         raise UsageError(
-            "the collator returns none of {fields}, so that whether it pads is not known",
+            "the collator returns none of {fields}, so it is not known whether it pads",
             "give dispatch = dict(cost='padded'), or 'linear' where it packs", fields=length,
         )  # fmt: skip
     padding = padding_of(tried, collated)
@@ -187,6 +190,7 @@ def _with_batches(loader: Any, sampler: RankBatches) -> Any:
     from torch.utils.data import DataLoader
 
     chosen = {"batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "self", "dataset"}
+    # Read from the signature: an argument of a newer torch is carried over, too.
     names = [name for name in inspect.signature(DataLoader.__init__).parameters if name not in chosen]
     alike = {name: getattr(loader, name) for name in names if hasattr(loader, name)}
     made = DataLoader(loader.dataset, batch_sampler=sampler, **alike)
@@ -211,11 +215,12 @@ def _check(trainer: Any) -> None:
 
 def _check_parallel(trainer: Any) -> None:
     """Refuse ranks that are not data-parallel, and batches that are chosen by length already."""
+    # Older releases of Accelerate have no such settings.
     parallel = getattr(trainer.accelerator, "parallelism_config", None)
     sizes = {name: getattr(parallel, f"{name}_size", 1) for name in ("tp", "cp", "sp")}
     if over := [name for name, size in sizes.items() if size not in (None, 1)]:
         raise UsageError(
-            f"{over[0]}_size of parallelism_config must be 1: which processes share a batch is not known to this mixin"
+            f"{over[0]}_size of parallelism_config must be 1: this mixin does not know which processes share a batch"
         )
     if (strategy := _strategy(trainer.args)) in ("group_by_length", "batch_rebalance"):
         option = f"train_sampling_strategy={strategy!r}" if hasattr(trainer.args, _STRATEGY) else f"{strategy}=True"
@@ -227,6 +232,7 @@ def _check_parallel(trainer: Any) -> None:
 
 def _strategy(args: Any) -> str:
     """Return how the Trainer is to sample, whichever of its arguments says so."""
+    # Older releases of Transformers have only group_by_length, newer ones only the strategy.
     grouped = "group_by_length" if getattr(args, "group_by_length", False) else "random"
     return str(getattr(args, _STRATEGY, grouped))
 
@@ -235,6 +241,7 @@ def _check_loss(trainer: Any, equal_counts: bool, settings: str) -> None:
     """Refuse ranks with unequal numbers of samples or tokens where the loss is not normalised over all of them."""
     if trainer.args.world_size == 1:
         return
+    # In both cases the loss is divided by a count that the Trainer hands over, not by the batch's own.
     counted = trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None
     if counted and not trainer.args.average_tokens_across_devices:
         raise UsageError(
@@ -285,8 +292,10 @@ def sample_lengths(
             name=name, names=", ".join(map(str, names)),
         )  # fmt: skip
     if hasattr(dataset, "with_format") and hasattr(dataset, "iter"):
+        # Arrow knows how long its lists are: the tokens themselves are never decoded.
         arrow = dataset.select_columns([name]).with_format("arrow")
         parts = [_of_arrow(name, table.column(name)) for table in arrow.iter(_ROWS)]
+        # A dataset without rows has no parts, and nothing to join is an error to NumPy.
         return np.concatenate([np.empty(0, dtype=np.int64), *parts])
     return np.array([_length_of(name, row, sample[name]) for row, sample in enumerate(dataset)], dtype=np.int64)
 

@@ -145,10 +145,12 @@ def _none_empty(slots: Sequence[list[_Pack]]) -> list[list[_Pack]]:
         packs = filled.pop(counts.index(max(counts)))
         if len(packs) == 1:
             degree, samples = packs[0].degree, sorted(packs[0].samples, reverse=True)
+            # Sorted by work and dealt in turn, the two halves take nearly the same time.
             packs = [_Pack(degree, samples[i::2]) for i in range(2)]
         if max(counts) < 2:
             raise InfeasibleError(f"{sum(counts)} samples are too few for {len(slots)} micro-batches of at least one")
         packs = sorted(packs, key=lambda pack: pack.time, reverse=True)
+        # Dealt in turn, the slowest first: ranks wait in every slot, so both slots get packs of like time.
         filled += [packs[0::2], packs[1::2]]
     return filled
 
@@ -160,6 +162,7 @@ def _on_all_ranks(packs: list[_Pack], degrees: Sequence[int]) -> list[_Pack]:
         fit = [i for i, pack in enumerate(packs) if pack.degree <= left and 2 * pack.degree in degrees]
         if not fit:
             return [_Pack(degrees[-1], [sample for pack in packs for sample in pack.samples])]
+        # Only doubled: Megatron has groups of powers of two.
         slowest = max(fit, key=lambda i: packs[i].time)
         packs[slowest] = packs[slowest]._replace(degree=2 * packs[slowest].degree)
     return packs
@@ -183,12 +186,14 @@ def patch() -> Patched:
     if not hasattr(data_schedule, "scheduler_map"):
         raise ImportError("this release of megatron-core has no scheduler_map: a newer one has packing schedulers")
     known, replaced = data_schedule.scheduler_map, Patched()
+    # A release may have one of them alone.
     names = [name for name in ("dp_balanced", "default_dynamic_cp") if name in known]
     if not names:
         raise ImportError(
             "scheduler_map of this release of megatron-core has neither dp_balanced nor default_dynamic_cp"
         )
     for name in names:
+        # Patched before: no class can stand before a class that is derived from it.
         if issubclass(known[name], BalancedPackingScheduler):
             continue
         replaced.note(name, known.__setitem__, name, known[name])

@@ -190,12 +190,14 @@ class BalancedBatchSampler(RankBatches):
             raise UsageError("{defer} knows no {caps}: a step of deferred samples could be over them")
         if (early or late) and (self._prompts is not None or self._prefixes is not None):
             raise UsageError("{defer} cannot be combined with {prefix_lengths}", "leave one of them out")
+        # An empty epoch is deferred here, only so that costs and delays are refused now and not in training.
         if (early or late) and len(self.lengths):
-            deferred_order(self.lengths[:0], [self._cut_with(early, late, 0)])  # refuses costs, and one of them at 0
+            deferred_order(self.lengths[:0], [self._cut_with(early, late, 0)])
         return early, late
 
     def _cut_with(self, early: int, late: int, samples: int) -> dict[str, Any]:
         cap = self._options["max_tokens_per_rank"]
+        # What a rank may hold in a whole step: deferral chooses steps, and knows no micro-batches.
         cap = None if cap is None else cap * self.gradient_accumulation_steps
         return cut_from(samples, early, late, self._samples_per_step, self.num_ranks, self.cost, cap)
 
@@ -205,6 +207,7 @@ class BalancedBatchSampler(RankBatches):
 
     def _running_order(self, epoch: int) -> NDArray[np.int64]:
         """Return all rows in the order in which they run, samples deferred."""
+        # The order of one epoch is kept: it takes seconds to find, and every step asks for it.
         key = json.dumps([epoch, self._cuts])
         if self._deferred is None or self._deferred[0] != key:
             total = len(self.lengths)
@@ -282,6 +285,7 @@ class BalancedBatchSampler(RankBatches):
         for slot in range(self.gradient_accumulation_steps):  # ranks that wait in every slot have like loads in each
             slots = heaviest_first[slot * self.num_ranks : (slot + 1) * self.num_ranks]
             # A rank's samples stand in the order of the log, but those of one prompt side by side, as they are planned
+            # There and back: a rank with the heaviest batch of one slot gets the lightest of the next.
             turn = slots[:: -1 if slot % 2 else 1]
             ordered = (groups[g] if self._prompts is not None else sorted(groups[g]) for g in turn)
             grid.append([rows[samples].tolist() for samples in ordered])
@@ -320,6 +324,7 @@ class BalancedBatchSampler(RankBatches):
         costs = self.cost.sample_costs(self.lengths[rows], None if self._prefixes is None else self._prefixes[rows])
         if self._prompts is None:
             return self.cost.loads(costs, group, self._groups)
+        # Each sample's cost without its prompt, and each prompt once for every group that holds it.
         shared = self._prompts.of_samples(rows)
         once = self.cost.sample_costs(shared.lengths, None if self._prefixes is None else shared.lengths)
         return self.cost.loads(costs - once + shared.once(once, group), group, self._groups)
@@ -328,6 +333,7 @@ class BalancedBatchSampler(RankBatches):
         """Return the rows of a global batch, with those that the last one takes again from the beginning."""
         total, count = len(self.lengths), self._count(first)
         short = -count % self._groups if self.equal_counts else max(0, self._groups - count)
+        # Past the end the epoch's first samples come again, to fill the last step.
         positions = np.arange(first, first + count + short) % total
         if self._cuts:
             return self._running_order(epoch)[positions]
@@ -362,6 +368,7 @@ class BalancedBatchSampler(RankBatches):
     @cached_property  # loaders ask for the state at every batch
     def _data(self) -> dict[str, Any]:
         return {
+            # A digest tells another data set apart, and keeps checkpoints small.
             "lengths": hashlib.sha256(self.lengths.tobytes()).hexdigest(),
             "seed": self.seed if self.shuffle else None,
         }
@@ -370,6 +377,7 @@ class BalancedBatchSampler(RankBatches):
         return self._data | ({"deferred": self._cuts} if self._cuts else {})
 
     def _begin_at(self, position: Position) -> None:
+        # A new epoch is cut by today's settings alone; those of the run before it count no more.
         if self._cuts and position.samples == 0:
             self._cuts = [self._cut(0)]
         super()._begin_at(position)
@@ -379,6 +387,7 @@ class BalancedBatchSampler(RankBatches):
 
         With another global batch, or other delays, the samples that have not run are cut into nominal steps anew.
         """
+        # The state's cuts must be in place before the base class compares orders: they are part of the order.
         cuts = self._cuts
         if cuts and isinstance(state, Mapping) and isinstance(state.get("of"), Mapping):
             self._cuts = state["of"].get("deferred", cuts)

@@ -25,11 +25,12 @@ def check_release(release: str) -> None:
     """Raise ImportError unless a release of PyTorch was tried."""
     if release not in TRIED:
         raise ImportError(
-            f"balancer.compat.torch_context was tried with torch {', '.join(TRIED)} alone, got torch {release}: what "
-            "it stands on is private to PyTorch; take the order from ContextExchange.index instead"
+            f"balancer.compat.torch_context was tried with torch {', '.join(TRIED)} alone, got torch {release}: it "
+            "builds on a private class of PyTorch; take the order from ContextExchange.index instead"
         )
 
 
+# Before the import: another release may lack the class or, worse, mean something else by it.
 check_release(_RELEASE)
 
 from torch.distributed.tensor.experimental._context_parallel._load_balancer import _LoadBalancer  # noqa: E402

@@ -127,6 +127,7 @@ def get_minimum_num_micro_batch_size(
 # ------------------------------------------------------------------------------------------------------------- AReaL
 
 
+# Of two kinds: ours, and the one that AReaL's callers catch.
 class _AllocationError(InfeasibleError, RuntimeError):
     """No such groups: what AReaL's own functions raise a RuntimeError for."""
 
@@ -175,6 +176,7 @@ def _allocated(values: Any, cap: int, at_least: int | None, multiple_of: int, eq
             raise InfeasibleError(f"{len(lengths)} values do not fill {count} groups, none of which may be empty")
         if not equal_size:
             return [group.tolist() for group in capped_groups(lengths, lengths, cap, count)]
+        # Equal counts are a constraint of plans: the search for slots knows the cap alone.
         plan = balance(lengths, count, equal_counts=True, max_tokens_per_rank=cap)
     except InfeasibleError as error:
         raise error.in_words(cap_called("capacity")).as_kind(_AllocationError) from None

@@ -36,7 +36,7 @@ __all__ = ["calculate_workload", "ceildiv", "get_group_balanced_partitions", "ge
 WORKLOAD = "quadratic:a=24576,b=1"
 """What a sample costs, as :func:`calculate_workload` has it."""
 
-_NEVER = 2**62  # micro-batches that a rank says it needs whose samples no number holds
+_NEVER = 2**62  # said by a rank with a sample over the cap: no number of micro-batches holds it
 
 
 def calculate_workload(seqlen_list: Any) -> Any:
@@ -188,6 +188,7 @@ def rearrange_micro_batches_idx(
     lengths = as_lengths("seqlen_list", seqlen_list)
     if force_group_size < 1 or len(lengths) % force_group_size:
         raise UsageError(f"force_group_size must divide the {len(lengths)} samples, got {force_group_size}")
+    # From here on a group of consecutive samples is one item; `members` turns items into samples again.
     costs = parse_cost(WORKLOAD).sample_costs(lengths).reshape(-1, force_group_size).sum(axis=1)
     tokens = lengths.reshape(-1, force_group_size).sum(axis=1)
     fewest, divisor = min_num_micro_batch or 1, num_batches_divided_by or 1
@@ -208,6 +209,7 @@ def rearrange_micro_batches_idx(
 
 def _agreed(tokens: NDArray[np.int64], cap: int, at_least: int, multiple_of: int, group: Any) -> tuple[int, int]:
     """Return how many micro-batches all ranks make, and how few items one has; no rank raises before all know."""
+    # A rank that raised here would leave the others waiting in the exchange below for ever.
     failed, count = None, _NEVER
     try:
         count = fewest_groups(tokens, cap, at_least, multiple_of)
@@ -215,6 +217,7 @@ def _agreed(tokens: NDArray[np.int64], cap: int, at_least: int, multiple_of: int
         failed = error
     least = len(tokens)
     if group is not None:
+        # One exchange for both: the largest of the negatives is the least.
         count, minus_least = _largest_of_ranks([count, -least], group)
         least = -minus_least
     if failed is not None:
@@ -229,6 +232,7 @@ def _largest_of_ranks(numbers: list[int], group: Any) -> list[int]:
     import torch
     import torch.distributed as dist
 
+    # NCCL moves tensors of GPUs alone; where gloo is there, those of the CPU do.
     on_cuda = "gloo" not in str(dist.get_backend_config(group)) and torch.cuda.is_available()
     largest = torch.tensor(numbers, dtype=torch.int64, device="cuda" if on_cuda else "cpu")
     dist.all_reduce(largest, dist.ReduceOp.MAX, group)
@@ -236,6 +240,7 @@ def _largest_of_ranks(numbers: list[int], group: Any) -> list[int]:
 
 
 def _small_at_the_ends(groups: list[NDArray[np.int64]], costs: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    # The largest in the middle, then by turns to its left and right.
     ordered = sorted(groups, key=lambda group: -int(costs[group].sum()))
     return ordered[::2][::-1] + ordered[1::2]
 
@@ -288,6 +293,7 @@ def _selected(batch: Any, group: list[int]) -> Any:
     found = {}
     for name, value in batch.items():
         if isinstance(value, torch.Tensor) and value.is_nested:
+            # A jagged tensor takes no list of indices, so it is taken apart and joined again.
             rows = value.unbind()
             found[name] = torch.nested.as_nested_tensor([rows[i] for i in group], layout=torch.jagged)
         else:
@@ -316,6 +322,7 @@ def prepare_dynamic_batch(
     )  # fmt: skip
     others = [{name: value[group] for name, value in data.non_tensor_batch.items()} for group in groups]
     made = [
+        # A copy for each: what one worker writes there must not reach the others.
         type(data).from_dict(dict(tensor), other, meta_info=copy.deepcopy(data.meta_info))
         for tensor, other in zip(tensors, others, strict=True)
     ]

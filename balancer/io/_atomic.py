@@ -81,6 +81,7 @@ def sync_file(file: BinaryIO) -> None:
 def sync_folder(folder: str) -> None:
     """Make renames in a folder survive a power cut, where the system lets a folder be synced."""
     with suppress(OSError):
+        # A rename is an entry of the folder: the file's own sync does not write it to disk.
         fd = os.open(folder, os.O_RDONLY)
         with suppress(OSError):
             os.fsync(fd)
@@ -115,6 +116,7 @@ def claim_temporary(folder: str, name: str, token: str) -> tuple[BinaryIO, str]:
     while True:
         if os.path.lexists(path) and not _is_regular(path):
             raise InputError(f"{path}: is no regular file, and none of ours: remove it, or choose another folder")
+        # Appending leaves what is there as it is, until the lock says that nobody writes it.
         file = open(path, "ab")  # noqa: SIM115 (open until it is renamed)
         if _is_held(file):
             file.close()
@@ -153,6 +155,7 @@ def write_whole(path: str, content: bytes, doing: str) -> None:
             with file:  # whose lock is held until it is in its place
                 file.write(content)
                 file.flush()
+                # Listed before the file is in place, removed after: what is listed later may be a newer run's.
                 leftovers = leftovers_of(folder, name, token, None)
                 os.replace(temporary, target)
         except BaseException:

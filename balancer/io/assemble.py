@@ -50,9 +50,11 @@ def assembled(path: Path, raw_blocks: Iterator[RawBlock], wanted: Wanted, first_
         keys = {name: convert(raw[name], places[name]) for name, convert in wanted.keys.items()}
         lists = {name: convert(raw[name], places[name]) for name, convert in wanted.lists.items()}
         size = len(next(iter(raw.values())))
+        # After the converters: a column of a wrong type is refused even where it has no rows.
         if size == 0:
             continue
         for name, column in keys.items():
+            # Integers and text never compare equal: keys of two kinds would never keep rows together.
             if column.dtype != key_types.setdefault(name, column.dtype):
                 raise places[name].cell(0, f"{shown(column[0])} is not of the kind of the rows before; {KEY_RULE}")
         sums = {

@@ -64,6 +64,7 @@ def default_length(log: LengthLog) -> tuple[str, ...]:
     """
     if log.is_manifest:
         return ("duration",)
+    # Tokenized data sets hold the tokens themselves. Other integers there are as a rule ids or labels.
     if _TOKENS in log.list_columns and not (len(log.integer_columns) == 1 and is_named_so(log.integer_columns[0])):
         return (_TOKENS,)
     if len(log.integer_columns) > 1:
@@ -84,6 +85,7 @@ def is_named_so(name: str) -> bool:
 
 def _last_word(name: str) -> str:
     """Return the last word of a name such as ``sample_id`` or ``sampleId``, in lower case."""
+    # Capitals are split from what follows, so that `sampleID` ends in `id` as `sample_id` does.
     words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+", name)
     return words[-1].lower() if words else ""
 
@@ -117,6 +119,7 @@ def _likely(columns: Sequence[str]) -> list[str]:
     """Return the columns whose sum a length may be: all that count tokens, or else one that is named like a length."""
     tokens = [name for name in columns if _last_word(name) in ("token", "tokens")]
     named = [name for name in columns if is_named_so(name)]
+    # Tokens of several columns add up. Other names may tell one length in several units, so the first one is taken.
     return tokens or named[:1]
 
 
@@ -157,6 +160,7 @@ def choose_length(log: LengthLog, expression: str | None) -> tuple[str, ...]:
         return (expression,)
     columns = []
     for part in parse_length(expression):
+        # A header of CSV such as `a, b` has names that begin with a blank, which nobody types.
         alike = [name for name in log.columns if name.strip() == part]
         columns.append(alike[0] if part not in log.columns and len(alike) == 1 else part)
     check_columns(log, columns)
@@ -276,6 +280,7 @@ def from_numpy(cells: NDArray[Any], place: Place) -> NDArray[np.int64]:
             return lengths
     legal = (cells >= 0) & (cells < cells.dtype.type(_TOO_LARGE)) if kind == "u" else cells >= 0
     if kind == "f":
+        # In float64: a float16 has no 2**63 to compare with.
         wide = cells.astype(np.float64)
         legal &= (wide < float(_TOO_LARGE)) & (np.floor(wide) == wide)
     index = int(np.argmin(legal))
@@ -359,6 +364,7 @@ def _number_in(text: str) -> object:
 
 def from_python(cells: Sequence[object], place: Place) -> NDArray[np.int64]:
     """Take int, float and Decimal, as JSON rows give them."""
+    # By exact types: a bool is an int to isinstance, and is no length.
     if set(map(type, cells)) == {int}:
         try:
             return from_numpy(np.array(cells, dtype=np.int64), place)

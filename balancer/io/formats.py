@@ -34,6 +34,7 @@ from balancer.io.megatron import INDEX_MAGIC, sequence_lengths
 from balancer.io.plan_format import METADATA_KEY
 from balancer.io.store import exists, is_remote, opened, raw_reader, text_reader
 
+# Enough to tell the format; columns are then found by the reader of that format.
 _HEAD_BYTES = 4096
 _CSV_BLOCK_BYTES = 2 << 20  # Arrow reads up to 32 of them ahead
 _PARQUET_BUFFER_BYTES = 1 << 20
@@ -148,6 +149,7 @@ def _format_of(path: Path, head: bytes) -> str:
     for magic, problem in _NO_LOG.items():
         if head.startswith(magic):
             raise InputError(f"{path}: {problem}")
+    # Formats with a magic number are told by it alone: only text depends on its name.
     named = _SUFFIXES.get(path.suffix.lower())
     if named in _MAGIC.values():
         title = FORMATS[str(named)].title
@@ -160,6 +162,7 @@ def _text_format(named: str | None, head: bytes) -> str:
     """Tell the format of a text by its name, if that says it, or by its first line."""
     text = head.removeprefix(_BOM).lstrip()
     first = text.splitlines()[0].decode("utf-8", errors="replace") if text else ""
+    # A .csv whose first line is a number has no header: it is a list of lengths, whatever it is called.
     if named in (None, "csv") and _NUMBER.fullmatch(first):
         return "text"
     return named or ("jsonl" if text.startswith(b"{") else "csv")
@@ -212,11 +215,13 @@ def _decompressed(path: Path) -> Iterator[Any]:
 def _damaged(path: Path, kind: str, error: BaseException) -> InputError:
     if isinstance(error, UnicodeEncodeError):
         return InputError(f"{path}: its name is not UTF-8, which {FORMATS[kind].title} is read by; rename it")
+    # Arrow's own error names neither the row nor its length, so the file is read once more to find it.
     if kind == "csv" and (line := _row_over(path, _CSV_BLOCK_BYTES)):
         most = f"{_CSV_BLOCK_BYTES >> 20} MiB, the most that a row of a CSV log may have"
         return InputError(
             f"{path}: the row on line {line} is longer than {most}; leave its long text out, or write Parquet"
         )
+    # Arrow counts lines from 1, with the header; a log's rows count from 0, without it.
     text = re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) - 2}", _first_line(error))
     return InputError(f"{path}: cannot be read as {FORMATS[kind].title}, it may be truncated or damaged: {text}")
 
@@ -229,6 +234,7 @@ def _row_over(path: Path, size: int) -> int | None:
             if not quoted:
                 first, length = number, 0
             length += len(line)
+            # An odd number of quotes opens a cell that goes on behind the line's end, or closes it.
             quoted ^= line.count(b'"') % 2 == 1
             if length > size:
                 return first
@@ -271,6 +277,7 @@ def _read_parquet(log: LengthLog, columns: _Names, most_rows: int, first: int) -
     options = {"buffer_size": size, "pre_buffer": False, "page_checksum_verification": True}
     with opened(log.path) as source, pq.ParquetFile(source, **options) as file:
         group, count = 0, file.metadata.num_row_groups
+        # Row groups before the first row wanted are skipped whole, by the footer alone.
         while group < count - 1 and first >= (rows := file.metadata.row_group(group).num_rows):
             group, first = group + 1, first - rows
         groups = list(range(group, count))
@@ -320,6 +327,7 @@ def _read_ipc(log: LengthLog, columns: _Names, most_rows: int, first: int) -> It
     with _mapped(log.path) as source:
         _, batches = _open_ipc(source, [log.columns.index(name) for name in columns])
         for batch in (whole.select(list(columns)) for whole in batches):
+            # A damaged file may promise more rows than its buffers hold: Arrow would read past them.
             batch.validate()
             size = min(_ARROW_ROWS, most_rows)
             for start in range(min(first, batch.num_rows), batch.num_rows, size):
@@ -411,6 +419,7 @@ def json_rows(path: Path, parse_float: Callable[[str], Any] = Decimal) -> Iterat
                     f"{path}: row {row} (line {number}) is no JSON: {_json_problem(error)}; "
                     "JSON lines hold one object a line"
                 ) from error
+            # Such as a .json file with one array on one line.
             if type(found) is not dict:
                 raise InputError(
                     f"{path}: row {row} (line {number}) is {shown(found)}, not an object; "
@@ -487,6 +496,7 @@ def _read_json(log: LengthLog, columns: _Names, most_rows: int, first: int) -> I
 
 
 def _open_npy(path: Path) -> dict[str, Any]:
+    # Mapped, so that a log larger than memory is read block by block; never unpickled, as pickles run code.
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     if array.ndim != 1:
         raise InputError(f"{path}: has shape {array.shape}; a .npy log is 1-D, one length a row")

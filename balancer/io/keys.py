@@ -45,6 +45,7 @@ def keys_from_numpy(cells: NDArray[Any], place: Place) -> NDArray[Any]:
         raise place.column_of(f"{cells.dtype}{list(cells.shape[1:]) or ''}", _CAST)
     if kind == "U":
         return cells.astype(object)
+    # The conversion below would wrap: two different keys could become one.
     if kind == "u" and cells.dtype.itemsize == 8 and cells.size and cells.max() >= _TOO_LARGE:
         index = int(np.argmax(cells >= _TOO_LARGE))
         raise place.cell(index, _outside(cells[index]))
@@ -65,6 +66,7 @@ def keys_from_python(cells: Sequence[object], place: Place) -> NDArray[Any]:
     """Take int or str, as JSON rows give them, all alike."""
     kinds = set(map(type, cells))
     if not kinds <= {int} and not kinds <= {str}:
+        # The first cell says what the column holds; the error is about the first one that differs.
         kind = type(cells[0]) if type(cells[0]) in (int, str) else None
         for index, value in enumerate(cells):
             if value is None:
@@ -74,6 +76,7 @@ def keys_from_python(cells: Sequence[object], place: Place) -> NDArray[Any]:
     try:
         return np.array(cells, dtype=np.int64 if kinds == {int} else object)
     except OverflowError:
+        # NumPy does not say which number was too large, so it is looked for only now.
         for index, value in enumerate(cells):
             if isinstance(value, int) and not -_TOO_LARGE <= value < _TOO_LARGE:
                 raise place.cell(index, _outside(value)) from None

@@ -40,6 +40,7 @@ def files_of(path: LogPath) -> tuple[Path, ...]:
     where = Path(path)
     if os.path.isdir(where):
         return _of_folder(where)
+    # A file whose name holds `*` or `[` is taken as it is.
     if glob.has_magic(os.fspath(path)) and not os.path.exists(where):
         found = sorted(name for name in glob.glob(os.fspath(path), recursive=True) if os.path.isfile(name))
         if not found:
@@ -57,6 +58,7 @@ def _in_store(path: str | os.PathLike[str]) -> tuple[Path, ...]:
             raise InputError(f"{path}: no file matches this pattern")
     elif os.fspath(path).endswith("/") or (not where.suffix and is_folder(path)):
         below = find(path)
+        # Its parts are Parquet with columns of integers: read as a log, they would give a wrong plan in silence.
         if str(where / "manifest.json") in map(str, below):
             raise InputError(f"{path}: is the folder of a plan, or of something else with a manifest.json, and no log")
         return tuple(map(as_path, _of_one_kind(where, below)))
@@ -71,6 +73,7 @@ def _of_folder(folder: Path) -> tuple[Path, ...]:
         raise InputError(f"{folder}: holds several splits ({', '.join(splits)}); name the folder of one")
     if (folder / "state.json").is_file():
         return _saved_to_disk(folder)
+    # `cache-*` holds results of map() and filter(), `tmp*` is still being written: neither has the data set's rows.
     arrow = sorted(file for file in folder.glob("*.arrow") if not file.name.startswith(("cache-", ".", "tmp")))
     if arrow:
         return _cached(folder, arrow)
@@ -84,6 +87,7 @@ def _of_one_kind(folder: Path, files: Iterable[Any]) -> list[Path]:
     kinds: dict[str, list[Path]] = {}
     for file in sorted(files):
         kind = _KINDS.get(Path(_COMPRESSED.sub("", file.name)).suffix.lower())
+        # Spark and others put markers such as `_SUCCESS` beside their files; hidden ones are not finished.
         if kind is not None and not any(name.startswith((".", "_")) for name in file.relative_to(folder).parts):
             kinds.setdefault(kind, []).append(file)
     if not kinds:
@@ -123,6 +127,7 @@ def _cached(folder: Path, files: Sequence[Path]) -> tuple[Path, ...]:
         name, shown = next(iter(sets)), ", ".join(sets)
         raise InputError(f"{folder}: holds several data sets ({shown}); name one, such as {folder / name}*.arrow")
     numbered = [match for file in files if (match := _SHARD.search(file.stem))]
+    # A shard that is missing would shorten the log, and nobody would notice.
     if numbered and [int(match[1]) for match in numbered] != list(range(int(numbered[0][2]))):
         raise InputError(f"{folder}: has {len(files)} of the {int(numbered[0][2])} files of its data set")
     return tuple(files)

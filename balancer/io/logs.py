@@ -99,6 +99,7 @@ def open_log(path: LogPath) -> LengthLog:
 def default_columns(log: LengthLog) -> tuple[str, ...]:
     """Choose the columns whose sum is the length, when nobody named them, with a look at the first rows."""
     columns = default_length(log)
+    # These are lengths for certain; only a column of an unknown name may be a row number.
     if log.is_manifest or log.columns == ("length",) or is_named_so(columns[0]):
         return columns
     try:
@@ -107,6 +108,7 @@ def default_columns(log: LengthLog) -> tuple[str, ...]:
     except InputError:
         return columns  # which is complained of where the log is read
     first = block.sums[""][:_HEAD_ROWS]
+    # Rows that count up by one are numbers of rows, not lengths.
     if len(first) >= _FEWEST_COUNTED and bool((np.diff(first) == 1).all()):
         many = f"{first[0]}, {first[1]}, {first[2]}, ..."
         raise not_told(log, f"the only column of integers, {columns[0]!r}, counts rows ({many}) and holds no lengths")
@@ -163,6 +165,7 @@ def _blocks(log: LengthLog, wanted: Wanted, most_rows: int, span: Span | None = 
     row = first
     for file, start, stop in pieces:
         try:
+            # The head of a log of one file was read when it was opened.
             part = log if file == log.path else _checked_part(file, log, wanted)
             for block in assembled(file, raw_blocks(part, wanted.columns, most_rows, start, stop), wanted, start):
                 for name, column in block.keys.items():
@@ -172,6 +175,7 @@ def _blocks(log: LengthLog, wanted: Wanted, most_rows: int, span: Span | None = 
                 row += len(block)
         except NoRowsError:
             continue
+    # Counts come from footers that were read before; a file may have been written again since.
     if span is not None and row - first != sum(stop - start for _, start, stop in span.pieces):
         raise InputError(f"{log.path}: changed while it was read: it has no row {row} any more")
     if row == first:
@@ -210,6 +214,7 @@ def footer_sha256(path: str | os.PathLike[str]) -> str:
     with opened(path) as source:
         size = source.size()
         end = source.read_at(min(size, 8), max(0, size - 8))
+        # Parquet ends with the footer's length in 4 bytes and its magic number in 4.
         length = int.from_bytes(end[:4], "little") + 8 if end[4:] == b"PAR1" else _FOOTER_BYTES
         return hashlib.sha256(source.read_at(min(length, size), size - min(length, size))).hexdigest()
 

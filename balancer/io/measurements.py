@@ -58,6 +58,7 @@ def read_measurements(
         raise InputError(f"{where}: measurements are read from one file, not from {len(log.files)}")
     _check_format(log)
     timed = next((name for name in _TIMES if name in log.columns), "seconds")
+    # The order matters: the last form asks for a part of what the second one asks for.
     form = next((form for form in (_WIDE, _LONG, _ALONE) if {*form, timed} <= set(log.columns)), None)
     if form is None:
         raise InputError(f"{where}: columns are {listed(log.columns)}; {_FORMS}")
@@ -147,6 +148,7 @@ def _chosen(rows: list[tuple[Any, ...]], values: Sequence[str]) -> list[tuple[An
 def _text(cell: object) -> str:
     """Return a cell as it is compared: numbers by their value."""
     try:
+        # So that `--where tp=2` finds 2, 2.0 and "2" alike, whatever the file's format makes of a cell.
         return repr(float(cell))  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return str(cell).strip()
@@ -165,6 +167,7 @@ def _as_seconds(where: str, row: int, value: object, column: str = "seconds") ->
 def _as_integer(where: str, column: str, row: int, value: object, least: int = 0) -> int:
     number: Any = value
     if isinstance(value, str):
+        # "2.0" is taken, too: tables that pass through pandas get floats where a cell is empty.
         digits = re.fullmatch(r"\s*\+?([0-9]{1,19})(\.0*)?\s*", value)
         number = int(digits[1]) if digits else None
     if isinstance(number, float) and number.is_integer():
@@ -201,6 +204,7 @@ def _from_samples(
             raise _wrong(where, "step", row, step, "must be an integer or a name")
         value = _as_integer(where, "length", row, length)
         seconds = _as_seconds(where, row, taken, timed)
+        # A step's time stands in each of its rows. Two times mean that two runs share a step's number.
         found = steps.setdefault(step, ([], seconds, row))
         if found[1] != seconds:
             rule = f"must be the {found[1]!r} of row {found[2]}, which belongs to the same step {step!r}"

@@ -27,6 +27,7 @@ def sequence_lengths(path: Path) -> NDArray[Any]:
     if header["version"] != 1:
         raise InputError(f"{path}: is a Megatron index of version {header['version']}; version 1 is read")
     sequences, documents = int(header["sequences"]), int(header["documents"])
+    # 12 = 4 for the length + 8 for where the sequence begins. Multimodal sets have one byte more for each.
     needed = _HEADER.itemsize + 12 * sequences + 8 * documents
     if size not in (needed, needed + sequences):
         told = f"{sequences} sequences and {documents} document bounds"

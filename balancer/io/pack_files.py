@@ -70,6 +70,7 @@ class PackFile:
         with reported(self._where, _WRITE):
             self._writer.add_key_value_metadata({PACKS_KEY: to_json(about)})
             self._writer.close()
+            # The content must be on disk before the name is: a power cut must not leave an empty file.
             sync_file(self._file)
             leftovers = leftovers_of(self._folder, self._name, self._token, None)
             os.replace(self._temporary, self._target)

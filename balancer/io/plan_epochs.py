@@ -34,6 +34,7 @@ class PlanEpochs:
         size = sum(description["topology"]["node_sizes"]) * as_count("batch_per_rank", description["batch_per_rank"])
         first = as_integer("sample", begins["sample"])
         cut = description["settings"]["micro_batches"] or {}
+        # Where samples are left out, the number of those planned does not tell how long an epoch is.
         whole = not description["drop_last"] and cut.get("over_long") != "drop"
         end = (description["samples"] + first) // count if whole else None
         return cls(count, steps, size, description.get("shuffle"), as_integer("epoch", begins["epoch"]), first, end)

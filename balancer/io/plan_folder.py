@@ -133,6 +133,7 @@ class PlanFolder:
                 continue
             told = _TEMPORARY.fullmatch(entry)
             name = told[1] if told else entry
+            # A temporary manifest is none yet: only one that is in place says whose the folder is.
             if name == MANIFEST and not told and manifest_of(self._where).get("key") != self._key:
                 raise self._foreign(entry)
             part = PART_NAME.fullmatch(name)
@@ -173,6 +174,7 @@ class PlanFolder:
             self._part_format, self._version, self._key,
         ):  # fmt: skip
             raise self._foreign(os.path.basename(path))
+        # A part with other rows than it says is written anew.
         return found if found.get("part") == number and found.get("rows") == rows else None
 
     def commit(self, description: Mapping[str, object], parts: Sequence[Mapping[str, Any]]) -> Path:
@@ -188,6 +190,7 @@ class PlanFolder:
             for part in parts
         ]
         if self._remote:
+            # The manifest first: until it is replaced, readers need the old parts.
             write(f"{self._folder}/{MANIFEST}", to_json(self._header(description, named)))
             scratch = [f"{self._scratch}/{name}" for name in names_in(f"{self._folder}/{self._scratch}")]
             for name in (set(self._old_parts) - {part["file"] for part in named}).union(scratch):
@@ -197,6 +200,7 @@ class PlanFolder:
             self._file.write(to_json(self._header(description, named)))
             sync_file(self._file)
             sync_folder(self._folder)
+            # Listed before the new manifest is in place, removed after it: a kill in between leaves one whole plan.
             leftovers = leftovers_of(self._folder, MANIFEST, self._token, PART_NAME)
             leftovers += self._begun()
             os.replace(self._temporary, os.path.join(self._folder, MANIFEST))

@@ -51,6 +51,7 @@ PART_NAME = re.compile(r"part-([0-9a-f]{8})-\d{5,}\.parquet")
 
 def to_json(value: Mapping[str, object]) -> bytes:
     """Return a description or a manifest as it is stored; NaN and infinity are refused."""
+    # Sorted, because the text is hashed: the same description must give the same digest.
     return json.dumps(value, sort_keys=True, allow_nan=False).encode()
 
 
@@ -110,6 +111,7 @@ def _sha256(description: Mapping[str, object]) -> str:
 
 def described_in(path: str, found: Mapping[str, Any]) -> dict[str, Any]:
     """Return the description in a header, if this release reads it."""
+    # The first plan files said neither format nor version; one of these two keys tells them.
     if "format" not in found and ("topology" in found or "digest" in found):
         raise InputError(f"{path}: is a plan file of format 1, which is not read any more: plan the log again")
     if found.get("format") != FORMAT:
@@ -121,6 +123,7 @@ def described_in(path: str, found: Mapping[str, Any]) -> dict[str, Any]:
         )
     features = found.get("features", [])
     known = (*FEATURES, *CUTS)
+    # Before anything else is read: a newer description may not mean what it seems to.
     unknown = [name for name in features if name not in known] if isinstance(features, list) else [features]
     if unknown:
         raise InputError(f"{path}: needs {', '.join(map(repr, unknown))!s:.200}, which this release does not know")

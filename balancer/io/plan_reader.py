@@ -126,11 +126,13 @@ def _pieces(path: Path, columns: tuple[str, ...]) -> Iterator[PlanStep]:
             phase, step = arrays.pop("phase"), as_numpy(arrays.pop("step"))
             codes, phases = as_numpy(phase.indices), phase.dictionary.to_pylist()
             values = {name: as_numpy(array) for name, array in arrays.items()}
+            # Codes, not names, are compared: a batch has one dictionary.
             cuts = np.flatnonzero((step[1:] != step[:-1]) | (codes[1:] != codes[:-1])) + 1
             for start, stop in pairwise((0, *cuts.tolist(), len(step))):
                 run = {name: array[start:stop] for name, array in values.items()}
                 yield PlanStep(int(step[start]), phases[codes[start]], **run)
             row += len(step)
+        # A damaged file must not pass for a shorter plan.
         if row != parquet.metadata.num_rows:
             raise InputError(f"{path}: must hold {parquet.metadata.num_rows} rows, as it says, got {row}")
 
@@ -145,6 +147,7 @@ def open_plan(path: str | os.PathLike[str]) -> PlanFile:
         return PlanFile(as_path(where), described_in(where, found), rows, columns, (as_path(where),))
     manifest = read_manifest(where)
     parts, kinds = [as_path(where) / claim["file"] for claim in manifest["parts"]], set()
+    # One listing instead of one request for each part.
     there = set(names_in(where)) if is_remote(where) else None
     for part, claim in zip(parts, manifest["parts"], strict=True):
         if part.name not in there if there is not None else not part.exists():
@@ -174,6 +177,7 @@ def read_footer(path: Path) -> tuple[tuple[str, ...], int, dict[str, Any]]:
         raise InputError(f"{path}: not a plan: has no column {', '.join(map(repr, missing))}")
     for name in columns:
         found = schema.field(name).type
+        # Exact types, as arrays are views of Arrow's memory and are never converted.
         if found != TYPES[name]:
             raise InputError(f"{path}: column {name!r} of a plan must be {TYPES[name]}, got {found}")
     if METADATA_KEY not in (metadata or {}):

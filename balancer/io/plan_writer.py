@@ -107,6 +107,7 @@ _idle: dict[tuple[int, tuple[str, ...]], dict[str, NDArray[Any]]] = {}
 
 def _buffers_for(dtypes: Mapping[str, Any], rows: int) -> dict[str, NDArray[Any]]:
     """Return an array of so many rows for each column."""
+    # Taken out: two writers at once must not share memory.
     idle = _idle.pop((rows, tuple(dtypes)), None)
     return idle or {name: np.empty(rows, dtype) for name, dtype in dtypes.items()}
 
@@ -249,6 +250,7 @@ class PlanWriter:
         self._check_columns(columns, count)
         self._phases[phase] = code
         done = 0
+        # Before the step's rows come in: readers skip whole row groups, so none may begin within a step.
         if self._filled and step // self._steps_per_group > self._last_step // self._steps_per_group:
             self._flush()
         while done < count:
@@ -322,6 +324,7 @@ class PlanWriter:
         with self._discarded_on_error():
             self._sink.finish(text)
             if is_remote(self._where):
+                # One request: the store has the whole file or none of it.
                 put(self._temporary, self._where)
                 self.discard()
                 _remove_staged()

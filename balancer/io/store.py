@@ -52,6 +52,7 @@ def as_path(path: str | os.PathLike[str]) -> Path:
         return Path(path)
     uri = os.fspath(path)
     scheme, _, rest = uri.partition("://")
+    # Plan files and errors repeat the URI, so a password in it would be written down.
     if "@" in rest.split("/")[0]:
         raise InputError(f"a URI ({scheme}://...) must hold no user or password: give them as fsspec's {scheme} does")
     return cast(Path, RemotePath(uri))  # of which only names are asked for, outside of this file
@@ -91,6 +92,7 @@ class _Remote(io.RawIOBase):
         self._path = path
         file_system, name = _file_system(path)
         with _told(path, "read"):
+            # Arrow asks for the ranges that it needs; fsspec's read-ahead would fetch bytes that nobody asked for.
             self._file = file_system.open(name, "rb", cache_type="none")
             self._size = int(self._file.size)
 
@@ -109,6 +111,7 @@ class _Remote(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         with _told(self._path, "read"):
             content = self._file.read(len(buffer))
+            # An answer that was cut short must not pass for the end of the file.
             if len(content) < min(len(buffer), self._size - self._file.tell() + len(content)):
                 raise OSError("the answer is shorter than the file was said to be")
         buffer[: len(content)] = content
@@ -151,6 +154,7 @@ def size_and_tag(path: str | os.PathLike[str]) -> tuple[int, str]:
     file_system, name = _file_system(path)
     with _told(path, "look at"):
         about = file_system.info(name)
+    # Each store has a name of its own for it; the first that is there is taken.
     tags = (about.get(key) for key in ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "mtime"))
     return int(about["size"]), str(next((tag for tag in tags if tag), "")).strip('"')
 
@@ -183,6 +187,7 @@ def names_in(folder: str | os.PathLike[str]) -> list[str]:
             found = file_system.ls(name.rstrip("/"), detail=False)
         except FileNotFoundError:
             return []
+    # Some stores list the folder itself among what is in it.
     return [entry.rstrip("/").rpartition("/")[2] for entry in found if entry.rstrip("/") != name.rstrip("/")]
 
 

@@ -28,6 +28,7 @@ def as_arrow(table: Any) -> Any:
         return pa.Table.from_batches([table])
     if isinstance(table, Mapping):
         return _of_columns({str(name): _as_column(name, values) for name, values in table.items()})
+    # Known by their methods, so that none of these packages is imported for a table of another one.
     if hasattr(table, "with_format"):  # of Hugging Face's datasets
         return table.with_format("arrow")[:]
     if hasattr(table, "__arrow_c_stream__"):

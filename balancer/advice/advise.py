@@ -112,8 +112,10 @@ def advise_opened(
     price = None if price is None else _checked_price(price)
     _refuse(settings)
     sample = sample_of(log, settings)
+    # One unit, so that times of phases add up. A short last step counts only where it is the only one.
     settings = replace(settings, setup=settings.setup.in_one_unit(), drop_last=not sample.is_short)
     plain, prompts = prompts_of(log, settings)
+    # Without shared prompts: to share them is one of the remedies.
     within = tried(sample, plain)
     if not within.steps:
         raise UsageError("no step is filled: the log has {n} samples", "give more", n=sample.stretches[0].num_rows)
@@ -165,9 +167,11 @@ def _found(remedy: Remedy, case: Case, whole: Finding, wording: Wording) -> Find
         way = remedy.way(case)
         if not isinstance(way, Way):
             return replace(about, why_not=way)
+        # A slow remedy is tried on fewer steps, and compared with a plan within these same steps.
         sample = case.sample if way.steps is None else case.sample.of_steps(way.steps)
         within = case.within if sample is case.sample else tried(sample, case.settings)
         found = tried(sample, way.settings)
+    # A remedy that cannot be planned is a finding; the advice goes on with the others.
     except WordedError as error:
         return replace(about, why_not=str(error.in_words(wording)))
     except (ValueError, SolverError) as error:

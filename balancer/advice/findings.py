@@ -104,6 +104,7 @@ class Findings:
         """
         worth = [each for each in self.remedies if each.is_worth_it]
         least = min((each.time for each in worth), default=0.0)
+        # Remedies that ask less of a trainer come first, so the first that is nearly the fastest is taken.
         return next((each for each in worth if each.time <= (1 + WORTH) * least), None)
 
     @property

@@ -89,6 +89,7 @@ def _defer(steps: int) -> Callable[[Case], Way | str]:
 def _step_tokens(case: Case) -> Way | str:
     if case.settings.across is not None:
         return "steps are cut by tokens already"
+    # As many tokens as a step has now on average, so that there are as many steps.
     tokens = max(1, case.within.tokens // case.within.steps)
     settings = replace(case.settings, batch_per_rank=None, across=AcrossSteps(step_tokens=tokens))
     return Way(settings, {"--batch-per-rank": None, "--step-tokens": str(tokens)}, f"step_tokens={tokens}")
@@ -119,6 +120,7 @@ def _sequence_groups(case: Case) -> Way | str:
         return why or "there are no two ranks of a node to share a sample"
     *others, last = case.settings.setup.phases
     cap = _most_on_a_rank(case)
+    # The cap moves into the cut: groups keep it in each slot, not over a whole step.
     phases = (*others, replace(last, max_tokens_per_rank=None))
     options: dict[str, str | None]
     options = {"--group-degrees": ",".join(map(str, degrees)), "--micro-batch-tokens": None, "--over-long": None}

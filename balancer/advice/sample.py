@@ -101,6 +101,7 @@ def sample_of(log: LengthLog, settings: LogSettings) -> Sample:
     most = max(FEWEST_STEPS, min(WHOLE_STEPS, ROWS // size))
     wanted = min(most, MOST_STEPS)
     if counts is None:  # rows are counted no further than they are needed
+        # One row more than a log that is planned as a whole: this one tells a longer log.
         probe = Stretch(0, most * size + 1, None)
         rows = sum(len(block) for block in probe.reader(log, settings)())
         steps = rows // size if rows <= most * size else None
@@ -112,6 +113,7 @@ def sample_of(log: LengthLog, settings: LogSettings) -> Sample:
     if counts is None or steps is None or steps <= most:
         return _sample(log, size, steps, [(0, wanted if steps is None else steps, None)])
     each = wanted // STRETCHES
+    # The first stretch begins where the log does, and the last one ends where it does.
     firsts = [i * (steps - each) // (STRETCHES - 1) for i in range(STRETCHES)]
     spans = [Span.of(log, counts, first * size, (first + each) * size) for first in firsts]
     return _sample(log, size, steps, list(zip(firsts, [each] * STRETCHES, spans, strict=True)))

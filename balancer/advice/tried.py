@@ -85,10 +85,12 @@ class Tried:
         count = len(self.of_steps)
         if count < 2 or (steps_of_log is not None and steps_of_log <= count):
             return 0.0, 0.0
+        # The correction for a finite population: where most steps were seen, little is left to be uncertain of.
         unseen = 1.0 if steps_of_log is None else 1 - count / steps_of_log
         before, after, even = (np.array(column, dtype=np.float64) for column in zip(*self.of_steps, strict=True))
         errors = []
         for taken in (before, after):
+            # How far each step is from the ratio of the sums, which is what the error of such a ratio is made of.
             apart = even - taken * (even.sum() / taken.sum()) if taken.sum() else taken
             of_sum = math.sqrt(unseen * count / (count - 1) * float(apart @ apart))
             errors.append(of_sum / float(taken.sum()) if of_sum else 0.0)
@@ -146,6 +148,7 @@ def tried(sample: Sample, settings: LogSettings) -> Tried:
     found, bounds = Tried(), list[int]()
     for rows, plan in _plans(sample, settings, bounds):
         found.add(rows, plan)
+    # Bounds of single steps hold for the samples that are in them; samples that move need the bound of deferral.
     if bounds and settings.across is not None and (settings.across.early or settings.across.late):
         found.bound = float(sum(bounds))
     return found

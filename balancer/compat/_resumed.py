@@ -66,7 +66,7 @@ def _check_same_steps(saved: Any, mine: Mapping[str, Any], args: Any) -> None:
     # No entry, or one of another form: a checkpoint of an older release, or of a run without this callback.
     except (KeyError, TypeError):
         warnings.warn(
-            "the checkpoint does not say how many samples its steps had, as seqbalancer 0.2 did not write it: resume "
+            "the checkpoint does not say how many samples its steps had (seqbalancer until 0.2 did not say it): resume "
             "with as many ranks, samples and micro-steps, or some samples are trained twice and others never",
             stacklevel=2,
         )

@@ -34,6 +34,7 @@ class AcrossSteps:
             object.__setattr__(self, "step_tokens", as_count("step_tokens", self.step_tokens))
         if self.counts is None:
             object.__setattr__(self, "counts", "exact" if self.step_tokens is None else "any")
+        # Kept as exact text: plan files hold the settings, and a float would not come back as the same share.
         for name in _SHARES:
             value = getattr(self, name)
             if value is not None and value not in _WORDS[name]:
@@ -50,10 +51,12 @@ class AcrossSteps:
             return None
         across = cls(**said)
         if not (across.early or across.late):
+            # A limit of deferral alone would change nothing: whoever gave it meant to defer.
             needed = sorted(set(said) - {"early", "late", "step_tokens", "stage"})
             if needed:
                 raise UsageError(f"{{{needed[0]}}} limits what deferral may do to a step, and nothing is deferred",
                                  "give {defer}")  # fmt: skip
+            # Nothing is deferred, and steps are cut by count: this is a log's plain order, which has no settings.
             if across.step_tokens is None:
                 return None
         return across

@@ -97,6 +97,7 @@ class DeferBuffer:
             raise UsageError("the buffer was flushed: nothing is pushed behind that", "make a new one for a new epoch")
         new = self._request.checked(lengths)
         open_step = self._next_nominal
+        # Only the open step is cut anew: new samples may still fill it, complete ones do not change.
         cut = self._samples[2] >= open_step
         closed = self._samples[:, ~cut]
         lengths_open = np.concatenate([self._samples[1, cut], new])
@@ -117,6 +118,7 @@ class DeferBuffer:
     def _close(self, open_step: int, lengths: Ints, step: Ints) -> None:
         """Count nominal steps that are complete: those before the open one, and the open one if it is full."""
         first = self._next_nominal
+        # Cut by count, a full step is complete at once; cut by tokens, it is only when the next sample does not fit.
         if self._request.batch_size is not None and np.count_nonzero(step == open_step) == self._request.batch_size:
             open_step += 1
         sums = np.zeros((2, open_step - first), dtype=np.int64)
@@ -126,6 +128,7 @@ class DeferBuffer:
         self._nominal = np.concatenate([self._nominal, sums], axis=1)
         ends = np.searchsorted(step, np.arange(first, open_step + 1))
         self._recent += [lengths[begin:end] for begin, end in pairwise(ends)]
+        # Not [-foreseen:], which would keep all where nothing is foreseen.
         self._recent = self._recent[len(self._recent) - min(len(self._recent), self._foreseen) :]
 
     @property
@@ -163,8 +166,10 @@ class DeferBuffer:
         waiting = self._samples[:, known]
         step = self._choose(waiting, last)
         runs = step == self._next
+        # Steps found for later samples are dropped: the next search knows more than this one.
         chosen: Ints = waiting[0, runs]
         self._samples = np.concatenate([waiting[:, ~runs], self._samples[:, ~known]], axis=1)
+        # `_oldest` moves with `_next`, so the sums of steps that no sample is left of go with it.
         oldest = self._oldest
         self._next += 1
         self._nominal = self._nominal[:, self._oldest - oldest :]
@@ -183,10 +188,12 @@ class DeferBuffer:
             more = [[each.sum() for each in expected], [len(each) for each in expected]]
             sums = np.concatenate([sums, np.array(more, dtype=np.int64).reshape(2, -1)], axis=1)
         rows = np.arange(self._oldest, last + 1)
+        # Steps before `begin` have run: no window may reach back to them.
         first = np.maximum(rows - request.early, begin)
         spans = np.stack([first, np.maximum(first, np.minimum(rows + request.late, last))], axis=1) - begin
         ones = np.ones_like(lengths)
         ahead = sums[:, begin - self._oldest :]
+        # With exact counts the start says how many samples each step has, so it goes by samples and not by tokens.
         turn = _in_turn(*((ones, nominal, ahead[1]) if request.counts == 0 else (lengths, nominal, ahead[0])))
         start = np.clip(turn, *spans[nominal - self._oldest].T)
         if request.counts != 0:
@@ -231,6 +238,7 @@ class DeferBuffer:
         if state["version"] != _VERSION or isinstance(state["version"], bool):
             raise UsageError("the state is of version {found}; this release reads {version}", found=state["version"],
                              version=_VERSION)  # fmt: skip
+        # Compared as text: it has every field, and a saved state is JSON.
         if state["settings"] != repr(self._request):
             raise UsageError("the state is of other settings: {saved}; this buffer has {mine}", saved=state["settings"],
                              mine=repr(self._request))  # fmt: skip
@@ -269,6 +277,7 @@ def _keep_within(step: Ints, lengths: Ints, windows: Ints, most: Ints) -> None:
             if held[t] <= most[t]:
                 continue
             here = np.flatnonzero((step == t) & (lengths > 0))
+            # The shortest first: they fit most easily, and moving them changes the other steps least.
             for i in here[np.argsort(lengths[here], kind="stable")].tolist():
                 first, last = windows[i].tolist()
                 others = range(t - 1, first - 1, -1) if way < 0 else range(t + 1, last + 1)

@@ -168,6 +168,7 @@ def defer(
     found = drawn.solve()
     step, makespans, why = drawn.planned(found)
     displaced = step - drawn.nominal
+    # Samples left out by `drop_last` have no step, so results are spread over all samples again.
     steps, displacement = np.full(len(length), -1, dtype=np.int64), np.zeros(len(length), dtype=np.int64)
     steps[kept], displacement[kept] = step, displaced
     total = int(makespans.sum())
@@ -249,6 +250,7 @@ class Drawn:
         items = {"tokens": self._of_items(self.lengths), "counts": self._of_items(np.ones_like(self.lengths)),
                  "longest": longest}  # fmt: skip
         rows, spans = self._windows()
+        # The solver limits steps, not ranks: what all ranks together may hold.
         capped = [
             (self._of_items(amounts), each.num_bins * most) for each in self.phases for amounts, most in each.capped
         ]
@@ -292,6 +294,7 @@ class Drawn:
         if self.stage is None:
             return self.nominal, plain
         run = np.concatenate([[0], np.cumsum(np.diff(self.stage) != 0)])
+        # A nominal step that a change of stage divides is two rows, each with a window of its own.
         pairs, rows = np.unique(np.stack([self.nominal, run]), axis=1, return_inverse=True)
         ends = np.searchsorted(run, np.arange(int(run[-1]) + 2))
         low, high = self.nominal[ends[:-1]], self.nominal[ends[1:] - 1]
@@ -307,6 +310,7 @@ class Drawn:
             makespans, why = self._makespans(step), ""
         except SolverError as error:
             makespans, why = np.zeros(0, dtype=np.int64), f"a step of deferred samples could not be planned: {error}"
+        # Otherwise the planner is so far from the solver's floor that nominal steps may be better: it plans them, too.
         if not why and int(makespans.sum()) <= found.start_total:  # which no plan of nominal steps undercuts
             return step, makespans, ""
         nominal = self._makespans(self.nominal)
@@ -325,5 +329,6 @@ class Drawn:
         for t in range(self.num_steps):
             here = order[ends[t] : ends[t + 1]]
             keys = None if self.keys is None else self.keys[here]
+            # "any" placement and a wide stop: only the makespan counts here, not the ranks.
             found[t] = balance(self.lengths[here], self.request.num_ranks, keep_together=keys, **settings).makespan
         return found

@@ -49,6 +49,7 @@ class TrainingEffects:
 def effects_of(lengths: Ints, nominal: Ints, step: Ints, long_from: int) -> TrainingEffects:
     """Compare the steps of samples with their nominal ones. O(n log n)."""
     displacement, steps = step - nominal, int(max(nominal.max(initial=-1), step.max(initial=-1))) + 1
+    # Tokens of long samples, 0 for all others, so that sums over steps are those of long ones.
     long = np.where(lengths >= long_from, lengths, 0)
     shares, weights = [], []
     for at in (nominal, step):
@@ -88,5 +89,6 @@ def _rank_correlation(one: Ints, other: Ints) -> float:
 
 def _mean_ranks(values: Ints) -> NDArray[np.float64]:
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    # Equal values share the mean of the ranks that they take up together.
     ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
     return ranks

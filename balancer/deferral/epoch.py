@@ -113,8 +113,10 @@ def check_steps(
         raise UsageError(f"sample {int(kept[i])} of the epoch is in step {int(here[i])}, outside its window "
                          f"{spans[i].tolist()}")  # fmt: skip
     if (apart := here != here[drawn.first[drawn.item]]).any():
-        raise UsageError(f"sample {int(kept[np.argmax(apart)])} of the epoch is not with those it stays together with")
+        i = int(kept[np.argmax(apart)])
+        raise UsageError(f"sample {i} of the epoch is in another step than the samples that it must stay with")
     _check_limits(given.limits, here[drawn.first])
+    # No search: the steps are given, and only the bound is proven anew.
     found = choose(*given, search=False)._replace(total=given.at_least(here[drawn.first]))
     return _found(request, drawn, nominal, step, kept, found)
 
@@ -125,6 +127,7 @@ def _drawn(
 ) -> tuple[Drawn | None, Ints]:  # fmt: skip
     """Return the samples that are not left out as the solver sees them, None if all are, and which they are."""
     kept = np.flatnonzero(nominal >= 0)
+    # Keys of any kind become numbers, as the solver compares integers only.
     stages, together = (None if of is None else np.unique(of[kept], return_inverse=True)[1].astype(np.int64)
                         for of in (stage, keys))  # fmt: skip
     works = [each.taken(kept) for each in phases]

@@ -37,6 +37,7 @@ def deferred_order(lengths: Ints, cuts: list[dict[str, Any]], drop_last: bool = 
     """
     left, ran = np.arange(len(lengths)), []
     for cut, later in zip(cuts, [*cuts[1:], None], strict=True):
+        # 0.05 as in `balancer.defer`. A saved cut does not say it: with another value it would stand for another order.
         request = Request.of(
             cut["num_ranks"], cut["batch_size"], None, cut["early"], cut["late"], "exact", 0.05, cut["cost"],
             most_long_share=None, max_tokens_per_rank=cut["max_tokens_per_rank"], micro_batch_tokens=None,
@@ -45,9 +46,12 @@ def deferred_order(lengths: Ints, cuts: list[dict[str, Any]], drop_last: bool = 
         step = request.nominal_steps(here, drop_last)
         if len(kept := np.flatnonzero(step >= 0)):
             step[kept] = Drawn(request, here[kept], step[kept]).solve().step
+        # A short last step that is left out runs behind all others: its samples still belong to the order.
         step[step < 0] = len(here)
+        # Stable: within a step samples stay in the order in which they were drawn.
         order = left[np.argsort(step, kind="stable")]
         count = len(order) if later is None else later["from"] - cut["from"]
         ran.append(order[:count])
+        # In the epoch's order again: the next cut draws what has not run as if it were new.
         left = np.sort(order[count:])
     return np.concatenate(ran)

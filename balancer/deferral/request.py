@@ -98,8 +98,10 @@ class Request:
             budget = self.step_tokens or 0
             while begins[-1] < n:
                 before = int(filled[begins[-1] - 1]) if begins[-1] else 0
+                # At least one sample, or a sample longer than a step would never be placed.
                 begins.append(max(begins[-1] + 1, int(np.searchsorted(filled, before + budget, side="right"))))
             step = np.repeat(np.arange(len(begins) - 1), np.diff(begins))
+            # begins[-1] is the end of all samples; the last step begins at begins[-2].
             short = n > 0 and int(lengths[begins[-2] :].sum()) < budget
         if drop_last and short:
             step[step == step[-1]] = -1
@@ -108,6 +110,7 @@ class Request:
     def long_from(self, tokens: Ints) -> int:
         """Return from which length a sample counts as long, by the tokens of nominal steps."""
         mean = self.step_tokens or (int(tokens.sum()) // max(1, len(tokens)))
+        # Rounded up past the share, so that "long" means more than it.
         return mean // (_LONG * self.num_ranks) + 1
 
     def most_tokens(self, nominal: Ints) -> Ints:
@@ -158,11 +161,13 @@ class Request:
         """Return what else is limited: samples that share a rank with none like them, and tokens of long ones."""
         sizes, most = [amounts for amounts, _ in capped], [np.full(len(tokens), cap) for _, cap in capped]
         if (cap := self.max_tokens_per_rank) is not None:
+            # Two samples of more than half a cap fit no rank together, so a step has at most one for each rank.
             sizes.append((2 * items["tokens"] > cap).astype(np.int64))
             most.append(np.full(len(tokens), self.num_ranks))
         if (share := self.most_long_share) is not None:
             sizes.append(np.where(items["longest"] >= self.long_from(tokens), items["tokens"], 0))
             most.append(
+                # In Python's integers: a share's numerator may be too large for int64.
                 np.array([held * share.numerator // share.denominator for held in tokens.tolist()], dtype=np.int64)
             )
         if not sizes:
@@ -186,6 +191,7 @@ def held_in(limits: dict[str, Any], step: Ints) -> Iterator[tuple[str, Ints, Int
     yield "tokens", _sums(limits["tokens"], step, steps), tokens[0], tokens[1]
     yield "samples", _sums(limits["counts"], step, steps), counts[0], counts[1]
     for size, most in zip(limits.get("sizes", ()), limits.get("size_limits", ()), strict=True):
+        # The solver knows further quantities by their order alone.
         yield "of a capped quantity", _sums(size, step, steps), np.zeros_like(most), most
 
 

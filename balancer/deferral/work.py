@@ -62,6 +62,7 @@ def choose(
     search : bool
         Else the steps as drawn are returned, with the bound.
     """
+    # p phases make p searches alone and p (p - 1) that follow: p squared in all.
     budget = _BUDGET / len(phases) ** 2 if search else _NO_SEARCH
 
     def led_by(phase: PhaseWork, begin: Ints) -> solvers.DeferralResult:
@@ -74,6 +75,7 @@ def choose(
         tried += [found.step_of_item for found in alone]
         for first, then in itertools.permutations(range(len(phases)), 2):
             tried.append(led_by(phases[then], alone[first].step_of_item).step_of_item)
+    # Judged over all phases: what the leading phase gains, others may lose.
     totals = [sum(phase.at_least(step, int(spans[-1, 1]) + 1) for phase in phases) for step in tried]
     best = totals.index(min(totals))
     return Chosen(

@@ -110,6 +110,7 @@ def _drawing(width: float, height: float, colors: Colors) -> Iterator[Any]:
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as of characters that its font lacks
         figure = Figure(figsize=(width, height), layout="constrained", facecolor="none")
+        # Not through pyplot: that keeps every figure alive, and may look for a display.
         FigureCanvasAgg(figure)
         yield figure
 
@@ -122,13 +123,16 @@ def svg_of(name: str, draw: Callable[[Any], Any], height: float = 2.6, width: fl
     buffer = io.StringIO()
     with _drawing(width, height, IN_PAGE) as figure:
         draw(figure)
+        # Without a date the same numbers give the same bytes.
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
+    # A style inside an SVG that stands in a page would apply to the whole page.
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", svg, flags=re.DOTALL)
     head, rest = svg.split(">", 1)
     view = re.search(r'viewBox="[^"]*"', head)
     svg = f'<svg {view[0] if view else ""} aria-hidden="true">{rest}'
+    # Ids are unique in a page, not in a chart: without a prefix charts would take each other's clip paths.
     svg = svg.replace("xlink:href", "href").replace('id="', f'id="{name}-')
     svg = svg.replace("url(#", f"url(#{name}-").replace('href="#', f'href="#{name}-')
     svg = re.sub(r"font: (?:\w+ )*([0-9.]+)px [^;\"]*", r"font-size: \1px", svg)  # the page's own font
@@ -198,6 +202,7 @@ def loads(
     What the sample that caps the step costs is hatched, and a proven bound dotted.
     """
     color, width = colors["before"] if before else colors["after"], shown.ranks_a_bar
+    # Every other step of the stairs is a gap between two bars.
     held = np.zeros(2 * len(shown.loads))
     held[::2] = shown.loads
     starts = width * np.arange(len(shown.loads), dtype=np.float64)
@@ -282,6 +287,7 @@ def bars(figure: Any, names: Sequence[str], parts: Sequence[Bar], xlabel: str, e
         axis.text(left[row] + wide[row] + 0.015 * end, row, text, va="center")
     if limit is not None:
         axis.axvline(limit[1], color=colors["ink"], linestyle="--", linewidth=1.5, label=limit[0])
+    # Room for the longest text behind a bar: a letter takes some two hundredths of the axis.
     room = 1.04 + 0.022 * max(map(len, ends), default=0)
     axis.set(xlabel=xlabel, xlim=(0, room * end), ylim=(len(names) - 0.4, -0.6))
     axis.locator_params(axis="x", nbins=5)

@@ -173,6 +173,7 @@ class MeasuredSteps:
         predicted = counts * constant + per_load * loads
         ratio = seconds / predicted
         spread = ratio - ratio.mean(axis=1, keepdims=True)
+        # Each meeting of ranks has given one degree of freedom to its own mean.
         noise = math.sqrt((spread**2).sum() / max(spread.size - len(spread), 1))
         slowest, noisy = (
             np.bincount(self._step, each) for each in (seconds.max(axis=1), expected_largest(predicted, noise))
@@ -198,6 +199,7 @@ def _line(loads: _Floats, counts: _Floats, seconds: _Floats) -> tuple[float, flo
         constant, per_load = _least_squares(columns, measured, weight) if told else (0.0, 0.0)
         if told and per_load <= 0:
             break
+        # No micro-batch takes less than nothing: without c0, the line goes through 0.
         if constant <= 0:
             constant, per_load = 0.0, _least_squares(columns[:, 1:], measured, weight)[0]
         predicted = columns @ (constant, per_load)
@@ -239,6 +241,7 @@ def expected_largest(times: _Floats, noise: float) -> _Floats:
         x = np.linspace(largest[row] - reach, largest[row] + reach, _POINTS)
         near = of_row[of_row * (1 + _REACH * noise) > x[0]]  # of all others nothing reaches up to there
         below = np.interp((x[:, None] - near) / (noise * near), z, log_below).sum(axis=1)
+        # By parts: the mean is the upper end less the integral of the distribution below it.
         found[row] = x[-1] - np.trapezoid(np.exp(below), x) if len(near) else largest[row]
     return found
 

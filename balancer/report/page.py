@@ -159,6 +159,7 @@ def write_page(path: str, page: Page) -> None:
 
 @cache
 def _template() -> jinja2.Template:
+    # Strict: a name that the template misspells is an error, and not a blank on the page.
     made = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,

@@ -95,6 +95,7 @@ class LogPlan:
 
         if self.out is not None and os.path.isfile(self.out):
             return pq.read_table(self.out)
+        # Rows were not kept. The same request gives the same plan, so they are made again.
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "plan.parquet")
             plan_run(self.log, self.settings, RunSummary, path, engine=Serial())
@@ -268,6 +269,7 @@ def _told(held: _Folder | None, wording: Wording) -> Iterator[None]:
             text += f", such as length={error.likely!r}" * bool(error.likely)
         if held is None and text == str(error):
             raise
+        # The caller gave a table, and has never seen the name of its file.
         raise InputError(text if held is None else text.replace(held.file, "the table")) from None
 
 
@@ -295,6 +297,7 @@ def settings_of(log: LengthLog, said: StepTables, beside: Mapping[str, Any]) -> 
     of_step = ("phases", "length", "cost", *CONSTRAINTS)
     names = (*_OF_RANKS, *_OF_LOG, *_OF_DEFERRAL, *known, *of_step, "layout")
     if odd := [name for name in beside if name not in names]:
+        # The first by name: the same call must always give the same error.
         meant = did_you_mean(min(odd), (*names, "step", "out", "jobs", "overwrite", "resume", "continued", "at_step"))
         raise TypeError(f"plan_log has no argument {min(odd)!r}{meant}; see help(balancer.plan_log)")
     ranks = {name: beside[name] for name in _OF_RANKS if beside.get(name) is not None}

@@ -40,6 +40,7 @@ class PricedSteps:
             raise InputError(
                 f"--cost takes costs that add up over samples, not {cost if plan.cost.additive else plan.cost}"
             )
+        # The placement stays as it is; only what its samples cost is another.
         placed = replace(plan.placed, problem=plan.problem.priced_by(cost))
         loads, makespan = placed.measured()
         self.planned_by[name] = str(plan.cost)

@@ -109,6 +109,7 @@ class PhaseSummary:
                 self._add_shared(plan, plan.group_table)
         if plan.cut.meets and not before_slots:
             self.schedule, self.num_stages = plan.cut.meets, plan.cut.num_stages
+            # 0 stands for no step yet.
             self.fewest_slots = min(self.fewest_slots or plan.num_slots, plan.num_slots)
             self.most_slots = max(self.most_slots, plan.num_slots)
         self.gap_sum += gap
@@ -127,6 +128,7 @@ class PhaseSummary:
             self._add_traffic(plan)
         if plan.binding_sample is not None and not self.follows:
             self.capped_steps += 1
+            # Of all steps that one sample caps, the worst is named: its row is what a reader can look up.
             ratio = ratio_of(plan.lower_bound * ranks, worked)
             if ratio > self.cap_ratio:
                 self.cap_ratio, self.cap_step = ratio, step
@@ -329,6 +331,7 @@ def _restored(kind: Any, stored: Mapping[str, Any]) -> Any:
         elif isinstance(value, dict) and name != "groups":
             part = StreamSummary if name == "streams" else PhaseSummary
             setattr(summary, name, {key: _restored(part, of) for key, of in value.items()})
+        # JSON has no fractions and no infinity, so both were stored as text.
         elif isinstance(held, int) and isinstance(value, str):
             setattr(summary, name, Fraction(value))
         else:
@@ -449,6 +452,7 @@ class RunSummary:
 
     def join(self, later: "RunSummary") -> None:
         """Take in all steps of another summary, which come after these."""
+        # Before the sums below: `dropped` still counts these steps alone.
         if not self.dropped:
             self.first_dropped = later.first_dropped
         for mine, theirs in ((self.full, later.full), (self.short, later.short)):
@@ -479,6 +483,7 @@ class RunSummary:
         return replace(self, full=full, short=short, streams={name: self.streams[name] for name in streams})
 
     def _row_of(self, plan: StepPlan, phase: PhasePlan, item: int) -> int:
+        # An item is one of a sample's; samples that were dropped still take up rows of the log.
         sample = plan.batch.kept[phase.items.sample_of_item[item]]
         return int(plan.batch.rows_of(sample, self.first_row + self.rows))
 

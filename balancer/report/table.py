@@ -93,6 +93,7 @@ def print_comparison(console: Console, summaries: Mapping[str, RunSummary], titl
     bounds = {"best possible": summaries.get("orchestrated", first)}
     for name in ("sequence_groups", "context_shards"):
         if name in summaries:
+            # Ranks that share samples may go below what is proven for whole ones, so each kind has its own bound.
             bounds = {"best possible, whole samples": bounds["best possible"], "best possible": summaries[name]}
     columns = [
         as_ratios([
@@ -173,6 +174,7 @@ def _print_streams(console: Console, streams: Mapping[str, StreamSummary], steps
 
 def as_bytes(count: float) -> str:
     """Show a number of bytes in three digits and a unit."""
+    # From here on three digits would round up to 1,000 of the unit.
     if count < 999.5:
         return f"{count:.3g} B"
     for unit in ("KB", "MB", "GB", "TB"):

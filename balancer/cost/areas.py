@@ -124,6 +124,7 @@ def as_terms(given: Mapping[str, int] | Iterable[tuple[str, int]]) -> Terms:
             raise ArgumentError("areas", "have each name once", f"{name!r} twice")
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 0:
             raise ArgumentError(f"areas[{name!r}]", "be an integer >= 0", repr(value))
+    # One order for all: equal costs must be equal as text, which plan files and digests hold.
     order = {kind: place for place, kind in enumerate(AREAS)}
     kept = [(name, int(value)) for name, value in listed if value]
     return tuple(sorted(kept, key=lambda term: (order[checked(term[0])[0]], checked(term[0])[1])))
@@ -160,4 +161,5 @@ def largest_rate(name: str, longest: int) -> Fraction:
     """Most pairs a token that any sample up to `longest` has: of the longest, or of one that fills a chunk."""
     size = checked(name)[1]
     own = longest if name == OWN_PREFIX else 0
+    # In chunks and blocks the rate falls again behind each one that is full, so the longest need not have the largest.
     return max(Fraction(area(name, each, own), each) for each in (longest, min(size, longest) or longest))

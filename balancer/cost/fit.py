@@ -355,6 +355,7 @@ def solve(design: _Floats, measured: _Floats, weight: _Floats) -> _Floats:
 
     scaled = design * weight[:, None]
     norms = np.linalg.norm(scaled, axis=0)
+    # A column may be 0 in all steps of a fold; its coefficient is then 0, too.
     norms[norms == 0] = 1.0
     solution = nnls(scaled / norms, measured * weight)[0]
     return np.asarray(solution / norms, dtype=np.float64)
@@ -369,6 +370,7 @@ def held_out(design: _Floats, measured: _Floats, weight: _Floats, fold: NDArray[
         coefficients = solve(design[seen], measured[seen], weight[seen])
         errors[out] = np.abs(design[out] @ coefficients / measured[out] - 1)
         square = weight[seen] ** 2
+        # What least squares with these weights gives where the only column is 1.
         mean = (square * measured[seen]).sum() / square.sum()
         mean_errors[out] = np.abs(mean / measured[out] - 1)
     return errors, mean_errors
@@ -398,6 +400,7 @@ def spreads(design: _Floats, measured: _Floats, weight: _Floats) -> tuple[float,
     norms = np.linalg.norm(scaled, axis=0)
     columns = np.column_stack([scaled / norms, measured * weight])
     count = len(measured)
+    # A fixed seed: the same measurements must give the same spreads.
     generator = np.random.Generator(np.random.PCG64(0))
     solutions = []
     for _ in range(_RESAMPLES):

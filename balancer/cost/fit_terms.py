@@ -138,6 +138,7 @@ def _candidates(steps: Sequence[NDArray[np.int64]], areas: Sequence[str]) -> tup
     """Return names of terms and what a step has of each: float64[k, c]."""
     floats = [step.astype(np.float64) for step in steps]
     columns = {_STEP: np.ones(len(steps))}
+    # Empty samples cost nothing, so they do not count.
     counts = np.array([np.count_nonzero(step) for step in steps], dtype=np.float64)
     if len(counts) and np.ptp(counts):
         columns[_SAMPLE] = counts
@@ -185,6 +186,7 @@ def _best(
         for some in combinations(range(len(names)), size):
             columns = design[:, some]
             independent = all(_residual(columns * weight[:, None], range(j), j) >= _COLLINEAR for j in range(1, size))
+            # A term that comes out as 0 adds nothing: the choice without it is tried by itself.
             if independent and solve(columns, measured, weight).all():
                 tried.append((list(some), *held_out(columns, measured, weight, fold)))
     least = min(float(errors.mean()) for _, errors, _ in tried)
@@ -194,6 +196,7 @@ def _best(
 def _by_length(longest: NDArray[np.int64], errors: _Floats) -> tuple[LengthError, ...]:
     """Mean errors by the longest sample of a step, in ranges of a factor of four."""
     found = []
+    # Half of a logarithm to the base 2: a range ends where lengths are four times as long.
     place = np.log2(np.maximum(longest, 1)).astype(np.int64) // 2
     for each in np.unique(place).tolist():
         inside = place == each

@@ -77,6 +77,7 @@ def _known(readers: Mapping[str, Any], section: Section) -> Any:
 
 def _qwen_vl(section: Section) -> dict[str, Module]:
     vision = section.part("vision_config", _NESTED_DEFAULTS, str(section.raw("model_type")))
+    # Older configurations have the language model's keys at the top, newer ones in a part of their own.
     nested = isinstance(section.values.get("text_config"), dict)
     text = section.part("text_config", {}) if nested else section
     return {"vision": _known(VISION_ENCODERS, vision)(vision), "llm": qwen2(text)}
@@ -92,6 +93,7 @@ def _internvl(section: Section) -> dict[str, Module]:
     ratio = section.raw("downsample_ratio", 0.5)
     if not isinstance(ratio, float | int) or not 0 < ratio <= 1 or (1 / ratio) % 1:
         raise section.refuse("downsample_ratio", ratio, "must be one over a whole number")
+    # The ratio is of each side, so a token is made of its square in patches.
     merge = round(1 / ratio) ** 2
     wide = vision.block.hidden * merge
     widths = (wide, llm.block.hidden, llm.block.hidden)
@@ -144,6 +146,7 @@ def _pooled(section: Section, vision: Section, hidden: int) -> Projector:
     """Return Gemma 3's: as many tokens of every image, each the mean of a square of patches, through one matrix."""
     side, width = vision.count("image_size") // vision.count("patch_size"), vision.count("hidden_size")
     tokens = section.count("mm_tokens_per_image", 256)
+    # A token is the mean of a square of patches, and the tokens of an image form a square, too.
     merge = (side // isqrt(tokens)) ** 2
     if merge * tokens != side * side:
         raise section.refuse("mm_tokens_per_image", tokens, f"must be {side} x {side} patches in squares")

@@ -71,6 +71,7 @@ def integer_flops(constant: int, a: int, b: int, *, areas: Terms = (), total_len
     small = {name: Fraction(value, exact_factor) for name, value in terms.items()}
     most = {name: total_length * _rate(name, longest) for name in terms}
     shift = 0
+    # One power of two at a time: each costs a bit of exactness, so no more than int64 needs.
     while sum(value * most[name] for name, value in _rounded(small, shift).items()) > INT64_MAX:
         shift += 1
     factor = exact_factor << shift
@@ -126,6 +127,7 @@ def integer_seconds(
         integers = _rounded(exact, 0)
         if not any(integers.values()):
             continue
+        # Finer units only grow from here on.
         if max(integers.values()) > INT64_MAX:
             break
         model = _model_of(integers)
@@ -184,6 +186,7 @@ def _largest_error(model: CostModel, exact: Mapping[str, Fraction], longest: int
     """Relative error of the cost at the ends, where that of two terms is largest, and with areas at powers of two."""
     lengths = {1, longest}
     if model.areas:
+        # Areas bend where a window or a chunk ends, so the ends alone need not have the largest error.
         lengths |= {1 << power for power in range(longest.bit_length())}
     errors = []
     for length in sorted(lengths):

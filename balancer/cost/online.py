@@ -98,6 +98,7 @@ class OnlineCost:
         if not 0 <= margin < 1:
             raise ValueError(f"margin must be in [0, 1), got {margin!r}")
         self._base, self._forgetting, self._window, self._margin = base, float(forgetting), window, float(margin)
+        # Factors on the base model, not seconds: terms differ by orders of magnitude, and factors begin near 1.
         self._factors: NDArray[np.float64] = np.ones(len(base))
         self._information, self._evidence = _PRIOR * np.eye(len(base)), _PRIOR * np.ones(len(base))
         self._base_errors: deque[float] = deque(maxlen=window)
@@ -196,6 +197,7 @@ class OnlineCost:
         predicted = shares @ self._factors
         self._surprises.append(float(np.median(np.abs(ratios - predicted))))
         usual = float(np.median(self._surprises)) if len(self._surprises) > _USUAL_SURPRISES // 2 else 0.0
+        # A step with a hiccup may not pull the factors away: what it says beyond the usual surprise is cut off.
         most = max(_LARGEST_SURPRISE, 2 * usual)
         met = predicted + np.clip(ratios - predicted, -most, most)
         keep = self._forgetting
@@ -220,6 +222,7 @@ class OnlineCost:
     def _switch(self) -> None:
         if len(self._base_errors) < self._window:
             return
+        # Two thresholds: with one, the correction would be switched at every step where errors are close.
         needed = self.base_error * (1 if self.active else 1 - self._margin)
         self.active = self.corrected_error < needed
 

@@ -92,11 +92,13 @@ def parse_cost(text: str | CostModel) -> CostModel:
             raise ValueError(
                 f"cost {text!r}: {part!r} must be one coefficient, but {key!r} is there already; write {form}"
             )
+        # isdigit() alone takes digits of other scripts.
         if not value.isascii() or not value.isdigit():
             raise ValueError(f"cost {text!r}: {part!r} must be one coefficient and a whole number; write {form}")
         coefficients[key] = int(value)
     try:
         return make(**coefficients)
+    # Coefficients are keywords of the maker, so Python itself finds those that are missing or unknown.
     except TypeError:
         raise ValueError(f"cost {text!r} lacks a coefficient or names an unknown one; write {form}") from None
     except UsageError as error:

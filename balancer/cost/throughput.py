@@ -126,6 +126,7 @@ class ThroughputCurve(Record):
                 bad = int(np.argmax(wrong))
                 raise ValueError(f"{name}[{bad}] must be positive and finite, got {values[bad]}")
         distinct, where = np.unique(counts, return_inverse=True)
+        # A point that was measured often weighs more where points must be moved.
         weights = np.bincount(where)
         means = np.bincount(where, weights=rates) / weights
         legal = _no_faster_than_tokens(distinct, _non_decreasing(means, weights))

@@ -84,6 +84,7 @@ def epochs_of(
     An epoch in the order of the log comes in parts of so many nominal steps, which no sample leaves, and `on_epoch` is
     called for each: memory is that of a part's columns. A shuffled epoch is one part.
     """
+    # Any row may come first in a shuffled epoch, so all of them are held; in the log's order a part is enough.
     whole, base = None if settings.shuffle is None else Block.concatenate(list(read())), 0
     for epoch in itertools.count() if endless else range(settings.epochs):
         before = base
@@ -205,6 +206,7 @@ class SavedSteps:
         request, given = request_of(settings), _given(settings, part)
         nominal = request.nominal_steps(given[0], given[3])
         count = int(nominal.max(initial=-1)) + 1
+        # Rows stand in the order of steps, so those of a part are one stretch of the file.
         low, high = np.searchsorted(self._rows[0], [base, base + count])
         steps, samples, drawn = self._rows[:, low:high]
         ascending = np.argsort(part.numbers, kind="stable")

@@ -92,6 +92,7 @@ def _joined(
     steps = [(part.first_step, part.stop_step) for part in parts]
     if len(named) != len(parts) or claims.num_steps != (steps[-1][1] if steps else 0):
         raise PlanError(f"{path}: its {MANIFEST} must name {len(parts)} parts of its log's steps, got {len(named)}")
+    # Parts name the files that they read: a task need not carry the names of thousands.
     light = replace(source, files=(source.path,))
     tasks = _tasks(claims.plan_file, light, settings, parts, named, totals)
     done: dict[int, Any] = dict(engine.run(_check_part, tasks, tick))
@@ -115,6 +116,7 @@ def _tasks(
 def _check_part(task: _Task, tick: Tick = lambda _: None) -> dict[str, Any]:
     """Check one part; return its digest and totals."""
     rows = rows_of_steps(task.log, task.settings, stretches=task.part.stretches)
+    # Its row is the one that samples of the part are numbered from, so it is needed before the first plan.
     first = next(rows)
     digest, totals = PlanDigest(first_step=task.part.first_step), task.totals(first_row=first.first_row)
     for plan in replayed(Claims(task.plan_file), task.log, task.settings, chain([first], rows)):

@@ -82,6 +82,7 @@ class _Runs:
     def of(self, phase: str, step: int) -> str:
         """Return what is said of a step, empty if nothing; steps are asked for in order."""
         runs = self._runs.get(phase, [])
+        # Steps come in order, so runs that are over are never asked for again.
         while runs and runs[0][1] < step:
             runs.pop(0)
         return runs[0][2] if runs and runs[0][0] <= step else ""
@@ -246,6 +247,7 @@ class SavedClaims(Claims):
         if not whole or sorted(set(dropped)) != dropped or any(sample >= size for sample in dropped):
             raise ValueError(rule)
         self.setup.settings.cut.check_dropped([length for _, length in pairs])  # nothing of the plan of the way back
+        # reshape(), for an empty list has no columns of its own.
         columns = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
         return columns[:, 0].copy(), columns[:, 1].copy()
 

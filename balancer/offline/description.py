@@ -59,6 +59,7 @@ class PlanDigest:
 
     def add(self, plan: StepPlan) -> None:
         """Take in the next plan."""
+        # Digests go part by part, so that processes which plan parts come to the same digest as one that plans all.
         if self._in_hash == self._per_part:
             self._end_part()
         self._hash.update(bytes.fromhex(plan.digest()))
@@ -126,6 +127,7 @@ def sources_of(log: LengthLog, settings: LogSettings) -> list[dict[str, Any]]:
 
 def contents_of(file: Path) -> dict[str, Any]:
     """Return what tells the contents of a file from all others."""
+    # A file in a store is not read to its end for a hash: its tag and footer tell it from others.
     if not is_remote(file):
         return {"size": file.stat().st_size, "sha256": file_sha256(file)}
     size, tag = size_and_tag(file)

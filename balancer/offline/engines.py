@@ -39,6 +39,7 @@ class LostWorkerError(InputError):
 
 def cores() -> int:
     """Return how many cores this process may use."""
+    # In a container or under taskset a process has fewer cores than the machine.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -116,6 +117,7 @@ class Cluster:
                 self._ray.shutdown()
 
     def _connect(self) -> None:
+        # A library sends nobody's data about; whoever wants to says so in the environment.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         host, _, port = (self.address or "").removeprefix("ray://").rpartition(":")
         try:
@@ -152,7 +154,9 @@ def _dealt(
     """
     tasks, ready, held, failed = iter(tasks), deque[Task](), dict[Any, int](), dict[int, Exception]()
     while True:
+        # Not all at once: reading a log far ahead of its planning would hold it in memory.
         ready.extend(islice(tasks, 0 if failed else max(0, 4 * others.slots - len(ready))))
+        # The first one is done here while others work on theirs.
         own = ready.popleft() if ready and work else None
         while ready and len(held) < others.slots * (2 if len(ready) > others.slots else 1):
             number, task = ready.popleft()
@@ -213,6 +217,7 @@ class _Workers:
         self._pool.shutdown(cancel_futures=True)
         self._hands.shutdown()
         self._theirs.close()
+        # The caller's own number of threads again: it is a setting of the whole process.
         pa.set_cpu_count(self._threads)
 
     def give(self, number: int, task: Any) -> Future[Any]:

@@ -40,6 +40,7 @@ def fitted(log: LengthLog, settings: LogSettings) -> LogSettings:
     per_part = usual.steps_per_part * size
     if not _FEWEST_ROWS <= rows < 2 * per_part:
         return settings
+    # As many rows as whole row groups have, rounded up to whole steps.
     return replace(settings, steps_per_part=-(-round(per_part / rows) * rows // size))
 
 

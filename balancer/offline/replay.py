@@ -54,6 +54,7 @@ def replay_step(
     if unknown := set(found) - {*beside, *(items.phase.name for items in step.items)}:
         raise PlanError(f"{where}: places samples in a phase {min(unknown)!r}, which its description does not name")
     _check_no_gaps(where, {name: rows for name, rows in found.items() if name not in beside})
+    # The last phase first: slots of its samples bound those of encoder items.
     for items in reversed(step.items):
         name = items.phase.name
         inside = f"{where}: phase {name!r}" if len(step.items) > 1 else where

@@ -161,6 +161,7 @@ def _in_parts(
                 tasks = _elsewhere(run, folder, key, found, files)
             done.update(engine.run(_plan_part, tasks, tick))
         parts = [done[number] for number in sorted(done)]
+        # In the order of parts, not in that in which they were done: sums of floats and digests depend on it.
         digest, summary = PlanDigest(settings.steps_per_part), run.totals()
         for part in parts:
             digest.join(part)
@@ -201,6 +202,7 @@ def sorted_rows(
 
 def _key(sources: Iterable[Mapping[str, Any]], settings: LogSettings) -> str:
     """Return what tells a plan from all others: a hash of source, settings and version, but for names of files."""
+    # A log that was moved is the same log, so a run may be resumed after that.
     contents = [{name: value for name, value in source.items() if name != "file"} for source in sources]
     asked = {"sources": contents, "settings": settings.to_json(), "version": VERSION, "producer": __version__}
     return hashlib.sha256(to_json(asked)).hexdigest()
@@ -230,6 +232,7 @@ def _here(
     for task, rows in _streamed(run, files, on_epoch):
         number = task.part.number
         if found(number):
+            # The log is read once, in order: rows of a part that is there must be passed over.
             for _ in rows:
                 pass
         else:

@@ -70,6 +70,7 @@ def scattered(
             span = Span.of(log, counts, first, min(first + _ROWS_PER_FILE, num_rows))
             tasks.append(_Task(settings, span, num_rows, epoch, names[-1], read))
         files.append(tuple(names))
+    # Files are put in place whole, so one that is there was finished by a run before.
     left = [task for task in tasks if not exists(task.file)]
     for _ in engine.run(_scatter, enumerate(left), lambda _: None):
         pass
@@ -92,6 +93,7 @@ def _scatter(task: _Task, _: Any = None) -> dict[str, Any]:
     bounds = np.searchsorted(parts, np.arange(first, last + 2)).tolist()
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
+        # A batch for each part, empty ones too: a part finds its rows by the batch's number alone.
         for start, stop in pairwise(bounds):
             writer.write_batch(table.slice(start, stop - start))
     content = sink.getvalue().to_pybytes()

@@ -53,6 +53,7 @@ def check_target(out: str, log: LengthLog, settings: LogSettings, overwrite: boo
 def _is_same(file: Path, out: str) -> bool:
     if is_remote(file) or is_remote(out):
         return str(file) == out
+    # By file, not by name: a link to the log is the log.
     return os.path.exists(out) and os.path.samefile(file, out)
 
 
@@ -89,4 +90,5 @@ def _request_of(log: LengthLog, settings: LogSettings) -> Any:
     sources = [
         {name: value for name, value in source.items() if name != "file"} for source in sources_of(log, settings)
     ]
+    # Through JSON and back, because the other request comes from a file: tuples are lists there.
     return json.loads(to_json(settings.to_json() | {"sources": sources}))

@@ -140,6 +140,7 @@ class Cluster:
         works = []
         for degree in listed:
             volume = exchange_bytes(attention, module.layers, degree, exchange, checkpointing=checkpointing)
+            # All to all, each rank sends a part to every other one: some inside its node, the others across.
             within = min(degree, node)
             seconds = volume / degree * ((within - 1) / inside + (degree - within) / across)
             if exchange == "ring":
@@ -209,6 +210,7 @@ def read_cluster(name: str) -> Cluster:
     known = CLUSTERS.get(name.lower())
     if known is not None:
         return known
+    # Only by its end is a path told from a name that is misspelt.
     if not name.endswith(".json"):
         raise InputError(f"unknown cluster {name!r}; known are {', '.join(CLUSTERS)}, and paths that end in .json")
     try:

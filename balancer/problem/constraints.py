@@ -95,6 +95,7 @@ def _as_keys(name: str, keys: ArrayLike, num_samples: int, _: int) -> NDArray[An
     if array.shape != (num_samples,):
         raise ArgumentError(name, f"have a key for each of {num_samples} samples", f"shape {array.shape}")
     try:
+        # Keys of any kind become numbers from 0: solvers compare integers only.
         codes = np.unique(array, return_inverse=True)[1]
     except TypeError:
         raise ArgumentTypeError(name, "hold keys of one kind", "integers and strings") from None
@@ -131,6 +132,7 @@ def _as_cap(name: str, of: tuple[ArrayLike, int], num_samples: int) -> Cap:
 
 def _as_mask(name: str, allowed: ArrayLike, num_samples: int, num_ranks: int) -> NDArray[np.bool_]:
     """Read a matrix, or of each sample the ranks on which it may run; None: on all."""
+    # A matrix of plain Python lists looks like lists of ranks; only its values, all bool, tell.
     if isinstance(allowed, Sequence) and not isinstance(allowed, str) and not all(map(_is_row, allowed)):
         return _mask_of_lists(name, allowed, num_samples, num_ranks)
     array = np.asarray(allowed)

@@ -100,6 +100,7 @@ class Mesh(Record):
         Replicas next to each other share a node where those GPUs do; one that fills nodes has one of its own.
         """
         self.check(of_gpus.num_ranks)
+        # The first stage, first shards: the GPU that the loader feeds.
         node = of_gpus.node_of_rank[self.gpus[0, :, 0, 0]]
         return Topology([len(list(run)) for _, run in groupby(node.tolist())])
 

@@ -53,10 +53,12 @@ def _walked(numbers: ArrayLike, num_rows: int, seed: int, epoch: int, permuted: 
     """Permute numbers below ``4**w``, again while they are no rows."""
     num_rows, seed, epoch = as_integer("num_rows", num_rows, 1), as_integer("seed", seed), as_integer("epoch", epoch)
     found = np.asarray(numbers, dtype=np.int64).astype(np.uint64)
+    # 4**width is at most 4 times the rows, so few numbers are walked often.
     width = max(1, (int(num_rows - 1).bit_length() + 1) // 2)
     base = _mix(_mix(seed + _GOLDEN) + (epoch + 1) * _GOLDEN)
     keys = [np.uint64(_mix(base + (index + 1) * _GOLDEN)) for index in range(_ROUNDS)]
     found = permuted(found, width, keys)
+    # A permutation of a larger range, walked on until it comes back to a row, permutes the rows alone.
     while len(outside := np.flatnonzero(found >= num_rows)):
         found[outside] = permuted(found[outside], width, keys)
     numbered: NDArray[np.int64] = found.astype(np.int64)

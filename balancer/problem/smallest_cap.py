@@ -42,6 +42,7 @@ def needed(
     except (ValueError, SolverError):
         return ""
     least, enough = max(found.lower_bound, 1), max(found.makespan, 1)
+    # A plan within the cap was found: something else is in the way, and a larger cap would not help.
     if enough <= cap:
         return ""
     does = "which" if least >= enough else f"and {enough}"
@@ -61,6 +62,7 @@ def with_smallest_cap(
     if index is None or index >= len(caps):
         return error
     name, amounts, limit = caps[index]
+    # Speeds and loads change no sum of tokens; without them the cap asked for is the least that is proven.
     others = {word: value for word, value in keywords.items() if word not in ("initial_loads", "speeds")}
     for word in ("sizes", "caps"):
         rest = np.delete(others.pop(word), index, axis=-1)

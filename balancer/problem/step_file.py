@@ -36,6 +36,7 @@ def read_step(path: str | os.PathLike[str]) -> StepTables:
         raise InputError(f"{where}: lists stand within lists too often") from None
     except OSError as error:
         raise InputError(f"{where}: cannot be read: {error.strerror or error}") from None
+    # A table that is not known falls to the top keys, where it is refused with the names of those that are.
     tables = {name: value for name, value in found.items() if name in KEYS}
     for name, value in tables.items():
         if name != "phase" and not isinstance(value, dict):

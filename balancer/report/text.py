@@ -73,6 +73,7 @@ def folded(command: str, width: int = 58) -> str:
             parts[-1] += f" {word}"
     lines = parts[:1]
     for part in parts[1:]:
+        # 3: the blank before this part, and the blank and the backslash behind it.
         if len(lines[-1]) + len(part) > width - 3:
             lines.append(f"    {part}")
         else:
@@ -89,6 +90,7 @@ def printable(text: str, most: int = _MOST) -> str:
     'phase \\x1b[31mred'
     """
     shown = text if len(text) <= most else f"{text[:most]} ... ({len(text):,} characters)"
+    # Marks that turn the direction of text are not printable either: they could make a line say something else.
     return "".join(c if c.isprintable() or c in "\n\t " else ascii(c)[1:-1] for c in shown)
 
 

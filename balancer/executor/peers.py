@@ -24,7 +24,7 @@ from balancer.problem.topology import Topology
 __all__ = ["EXCHANGES", "NOTHING", "Peers"]
 
 EXCHANGES = ("auto", "direct", "node_wise")
-"""The ways of an all-to-all."""
+"""The ways of an all-to-all: "direct" from each rank to each, "node_wise" in bundles that each node sends to each."""
 
 NODE_WISE_FROM = 64
 """With "auto", ranks from which on messages are bundled by node: there are (ranks - 1) of them a rank otherwise."""
@@ -71,6 +71,7 @@ class Peers:
 
     def _common_lookout(self) -> Lookout:
         """Return one for all groups of all peers: who is lost to one of them is lost to all."""
+        # Every process draws a name; the first one's names the lookout of all. `said` is by rank, then by replica peer.
         said = self.gather_json([uuid4().hex, dist.get_rank()])
         members = {global_rank: rank for rank, of_rank in enumerate(said) for _, global_rank in of_rank}
         return Lookout(said[0][0][0], members, self.timeout)
@@ -103,19 +104,20 @@ class Peers:
         # Every rank walks through the same rounds in the same order, or two groups would wait for each other.
         for disjoint in _rounds(rank_sets):
             mine = next((one for one in disjoint if self.rank in one), None)
-            others = set(range(self.size)).difference(*disjoint)  # torch names a group by how many its members have:
-            members = [ranks[rank] for rank in mine or sorted(others)]  # all ranks must have as many
+            # torch names a group by the number of groups that its members have made, so each rank makes one a round.
+            others = set(range(self.size)).difference(*disjoint)
+            members = [ranks[rank] for rank in mine or sorted(others)]
             made = dist.new_group(members, timeout=self.timeout, use_local_synchronization=True)
             if mine is not None:
                 groups[mine] = made
         return groups
 
     def gather(self, words: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the words of all ranks, int64[size, k], replica peers' own words not asked for."""
+        """Return the words of all ranks, int64[size, k]; of replica peers the leader's words count."""
         return self._of_leader(lambda: self.direct.gather(words).reshape(-1)).reshape(self.size, -1)
 
     def gather_ragged(self, words: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Return the words of all ranks, of any number, replica peers' own words not asked for."""
+        """Return the words of all ranks, of any number; of replica peers the leader's words count."""
         if self.replica is None:
             return self.direct.gather_ragged(words)
 
@@ -162,6 +164,7 @@ class Peers:
         if self.replica is None:
             return collective()
         if not self.leads:
+            # The first word is 1 if the leader failed; behind it stands its error as text, or else the result.
             failed, words = np.split(self.replica.broadcast(NOTHING, 0), [1])
             if failed:
                 raise PeerError(f"the leader of this replica group failed: {from_words(words)[0]}", [self.rank])
@@ -169,7 +172,7 @@ class Peers:
         try:
             result = collective()
         except PeerLostError:
-            raise  # of which replica peers hear by themselves
+            raise  # replica peers learn of it from the lookout
         except ExecutorError as error:
             self.replica.broadcast(np.concatenate(([1], as_words(summary(error)))), 0)
             raise

@@ -123,6 +123,7 @@ class GapTable(Record):
     @classmethod
     def from_schedule(cls, tasks: GapTasks, found: MultiplexedResult) -> "GapTable":
         """Read turns off a schedule of these tasks."""
+        # -1 is what tasks keep that have no backward of their own.
         columns = np.full((3, len(tasks.sample)), -1, dtype=np.int64)
         for replica, each in enumerate(found.replicas):
             mine = found.tasks_of(replica)
@@ -218,7 +219,8 @@ def held_in_cells(times: StepTimes, step: StepItems, cell: Ints, order: OpOrder)
         np.stack([np.bincount(cell, each[:, d], replicas * slots) for d in range(devices)], axis=1)
         for each in times.held(step)
     )
-    # A forward adds what its slot holds until the backward of the same slot and stage takes it away.
+    # A forward adds what its slot holds until the backward of the same slot and stage takes it away. The first
+    # `forward_only` stages have no backward, so they keep nothing.
     sign = np.where(order.backward, -1.0, 1.0) * (order.stage >= order.forward_only)
     steps = volumes.reshape(replicas, slots, devices)[:, order.slot, order.stage % devices] * sign
     held = [

@@ -7,11 +7,12 @@ Micro-batches that are laid out for all ranks at once ignore where samples lie, 
 few do: samples are relocated as if there were no micro-batches, and what each rank then has is cut into them. The step
 may take longer for it, and where it takes more than 1 + `eps` times as long, the other schedule stays.
 
-Where ranks wait for each other in every slot, its height is given first: that of the other schedule's, and what `eps`
-allows beyond. What a rank may then hold is no sum of costs: what fills the tall slots is bound by its tokens. With a
-price for these (:func:`solvers.packing.price_tokens`) it becomes one, which relocation can keep to. If the samples that
-a rank then has do not fit its slots, those of a node are laid out over all slots of its ranks, which are many more.
-A node that takes too long by itself swaps samples with others, or, along a pipeline, is laid out together with one.
+Where ranks wait for each other in every slot, each slot has a height, the most that a micro-batch in it may cost: that
+in the other schedule, and what `eps` allows beyond. The tall slots are full of tokens before they reach their height.
+So what a rank may hold is no sum of costs. With a price for tokens (:func:`solvers.packing.price_tokens`) it becomes
+one, and relocation can keep to it. If the samples that a rank then has do not fit its slots, those of a node are laid
+out over all slots of its ranks, which are many more. A node that takes too long by itself swaps samples with others,
+or, along a pipeline, is laid out together with one.
 """
 
 import contextlib
@@ -62,7 +63,8 @@ _TRIED = {
     "lockstep": ((PARTS[0], False), (PARTS[1], True), (PARTS[2], True)),
     "pipeline": ((PARTS[0], False), (PARTS[1], False), (PARTS[2], True), (PARTS[1], True)),
 }
-"""In which order nodes are tried, and whether nodes that take too long are mended: they swap samples, or are joined."""
+"""By schedule, the parts of the room that nodes are tried with, in this order. With True, nodes that take too long are
+mended: in lockstep they swap samples, along a pipeline two of them are laid out as one."""
 
 _MOST_JOINED = 16
 """Times that two nodes, or what was joined before, are laid out together."""
@@ -163,6 +165,7 @@ def _alike(unit: NDArray[np.int64]) -> bool:
 
 
 def _relocate(problem: Problem, groups: NDArray[np.int32], eps: float | Fraction, time_budget: float) -> Placed:
+    # An affinity says on which ranks the parts of each sample lie; without one all of a sample lies on its home.
     constraints, costs, affinity = problem.constraints, problem.costs, problem.affinity
     home, volumes = (problem.batch.home.rank_of_sample, problem.move_volumes) if affinity is None else (None, None)
     sizes: NDArray[np.int64] | None = None
@@ -288,7 +291,7 @@ def takes_longer(what: str, least: float, best: int, eps: Fraction) -> Reason:
 def _by_sums(asked: _Asked, eps: Fraction) -> Iterator[Schedule]:
     """Relocate where nothing but a rank's sum counts, so that all of `eps` is of use, and less where shares do not fit.
 
-    The less relocation has, the more alike are the ranks' tokens.
+    With a smaller part relocation leaves ranks more alike in tokens, so that more of their shares fit.
     """
     whole, part = (
         without_slots(asked.problem, asked.micro_batches, asked.num_slots, asked.longest, asked.problem.costs),
@@ -305,6 +308,7 @@ def _by_slots(asked: _Asked, targets: NDArray[np.int64]) -> Iterator[Schedule]:
     """Relocate within what ranks of slots as high as `targets` hold; then within what nodes of such ranks do."""
     priced, sizes = priced_by(asked.problem, asked.micro_batches, targets), asked.problem.topology.node_sizes
     whole = without_slots(asked.problem, asked.micro_batches, asked.num_slots, asked.longest, priced.costs)
+    # `priced.most` is the most of the priced costs that the slots of one rank can hold.
     even, most = int(priced.costs.sum()), priced.most * len(asked.problem.topology.node_of_rank)
     room = max(_LEAST_PART, Fraction(most - even, max(even, 1)))
     ranks = partition_ranks(whole, asked.problem.constraints, asked.time_budget)
@@ -313,7 +317,7 @@ def _by_slots(asked: _Asked, targets: NDArray[np.int64]) -> Iterator[Schedule]:
         for moved in _in_shares(asked, with_less_room(whole, part), ranks, part * room):
             yield moved
             over = Fraction(asked.takes(moved), max(1, asked.longest)) - 1
-        if over > part * room:  # more than ranks that hold less could make up for
+        if over > part * room:  # less room could not make up for that
             break
     places = len(ranks) * sizes[0] * asked.num_slots
     if len(set(sizes)) > 1 or len(sizes) == 1 or sizes[0] == 1 or places > _MOST_PLACES:
@@ -361,7 +365,7 @@ def _bins_of_nodes(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Lay out the samples of each node, of `size` ranks, over its micro-batches: rank and slot."""
     problem, micro_batches = asked.problem, asked.micro_batches
-    if micro_batches.schedule != "pipeline":  # whose micro-batches may cost what they do, up to a target each
+    if micro_batches.schedule != "pipeline":  # each slot has a height of its own; a pipeline is searched for one height
         own = replace(nodes, batch=replace(nodes.batch, lengths=problem.batch.lengths), costs=problem.costs)
         bins = cut_at_once(own, micro_batches, node, len(targets), targets)
         if mend:
@@ -445,6 +449,7 @@ def _targets(
     heights: NDArray[np.int64] = np.sort(model.slot_loads(problem.costs, problem.topology.num_ranks).max(axis=0))[::-1]
     tall = priced_by(problem, micro_batches, heights).tall  # which are full of tokens, whatever their height
     # What the step may take longer goes to the slots that are not full of tokens; the tall ones can use none of it.
+    # Never a division by 0: of all slots at least one is not tall.
     more = min((longest - int(heights.sum())) // (num_slots - tall), total)
     heights[tall:] = np.maximum(np.minimum(heights[tall:], total - max(more, 0)) + more, 0)
     targets: NDArray[np.int64] = np.sort(heights)[::-1]

@@ -76,6 +76,7 @@ class CostModel:
 
     def __post_init__(self) -> None:
         terms = dict(as_terms(self.areas))
+        # One cost has one form: b and this area count the same pairs, so both go into b.
         if "bidirectional" in terms:
             object.__setattr__(self, "b", self.b + terms.pop("bidirectional"))
         object.__setattr__(self, "areas", tuple(terms.items()))
@@ -176,6 +177,7 @@ class CostModel:
                 raise UsageError(f"cost '{self}' needs {{prefix_lengths}}: its mask 'prefix' is of each sample's own")
             raise UsageError(f"cost '{self}' has no mask 'prefix' without a number: leave {{prefix_lengths}} out")
         longest = int(lengths[lengths.argmax()]) if len(lengths) else 0  # a fourth of the time of max()
+        # Costs never fall with the length or the prefix, so one sample bounds all of them.
         largest = self.exact(longest, longest)
         row = self.c * longest**self.p if self.c else largest if self.padded else 0
         sample: int | None = None
@@ -203,6 +205,7 @@ class CostModel:
         if self.areas or self.constant:
             work = self.a * lengths + self.attention_work(lengths, 0 if prefixes is None else prefixes)
             return np.asarray(work + self.constant * (lengths > 0), dtype=np.int64)
+        # Lengths are their own cost in the most common case: no copy.
         return lengths if (self.a, self.b) == (1, 0) else self.a * lengths + self.b * lengths * lengths
 
     def degree_times(self, lengths: NDArray[np.int64], degrees: ArrayLike, num_ranks: int) -> DegreeTimes:
@@ -240,6 +243,7 @@ class CostModel:
                 f"the cost of {{sample}} (length {lengths[longest]}) and its exchange must fit int64 under cost "
                 f"'{self}'", "use smaller coefficients", sample=Named("sample", longest),
             )  # fmt: skip
+        # Empty samples are never launched, so they cost nothing.
         constant = self.constant * (lengths > 0)
         return self.sharing.by_degree(
             self.a * lengths, self.attention_work(lengths), lengths, degrees, num_ranks, constant

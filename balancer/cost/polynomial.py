@@ -94,6 +94,7 @@ class LengthPolynomial:
         """Two modules that see the same lengths, one after the other."""
         if self.length_unit != other.length_unit:
             raise ValueError(f"lengths must be of one unit, got {self.length_unit!r} and {other.length_unit!r}")
+        # Not a set: names must keep their order in every process.
         names = dict.fromkeys(name for name, _ in (*self.areas, *other.areas))
         areas = {name: dict(self.areas).get(name, 0) + dict(other.areas).get(name, 0) for name in names}
         sums = self.constant + other.constant, self.a + other.a, self.b + other.b

@@ -151,6 +151,7 @@ class Sharing:
         times = times.reshape(len(listed), len(lengths))
         together = sum(map(int, times.max(axis=0))) + len(lengths) * self.overhead
         shift = 0
+        # Coarser by a factor of two at a time, until the sums that the solver forms fit.
         while num_ranks * ((together >> shift) + 3 * len(lengths)) >= MOST_RANK_TIME and together >> shift:
             shift += 1
         return DegreeTimes(-(-times >> shift), -(-self.overhead >> shift), 1 << shift)
@@ -195,6 +196,7 @@ def legal_degrees(attention: Attention) -> list[int]:
 def heads_divide(attention: Attention, parts: int) -> bool:
     """Return whether each of so many parts can have as many heads, with their keys and values."""
     heads, kv_heads = attention.heads, attention.kv_heads
+    # More parts than heads of keys and values: each of these is repeated on as many ranks as have its queries.
     return heads % parts == 0 and (kv_heads % parts == 0 or parts % kv_heads == 0)
 
 

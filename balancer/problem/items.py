@@ -106,6 +106,7 @@ def qwen2vl_tokens(widths: NDArray[np.int64], heights: NDArray[np.int64]) -> NDA
 def _rounded(sides: NDArray[np.int64]) -> NDArray[np.int64]:
     """Round to units, halves to even: int64[k], a new array. In integers, so that halves are halves."""
     units, rest = np.divmod(sides, _UNIT)
+    # As Python's round() does, which the image processor calls.
     units += (2 * rest > _UNIT) | ((2 * rest == _UNIT) & (units % 2 == 1))
     return units
 

@@ -89,6 +89,7 @@ class Setup:
         object.__setattr__(self, "_several_items", any("(" in phase.items for phase in self.phases))
         num_ranks = self.topology.num_ranks
         self._lay_out()
+        # With no samples at all: what is wrong with the phases themselves then shows before any step.
         resolved = resolve_phases(columns_of_none(self.phases) or {"": []}, self.phases, num_ranks)
         for items in resolved:
             with of_phase(items.phase.name):
@@ -150,6 +151,7 @@ class Setup:
                 "costs of phases must be in one unit to be added up, flops:MODEL of all or of none, got {cost} of "
                 "{name}", cost=str(costs[odd[0]]), name=odd[0],
             )  # fmt: skip
+        # The greatest common divisor keeps all costs whole numbers, and as small as can be.
         common = gcd(*units.values())
         phases = (replace(phase, cost=costs[phase.name].times(units[phase.name] // common)) for phase in self.phases)
         return replace(self, phases=tuple(phases))
@@ -174,6 +176,7 @@ class Setup:
         """Return the rank of a phase that each of another's is on: with layouts, that of the GPUs that put out."""
         if phase not in self._meshes:
             return np.arange(self.topology.num_ranks, dtype=np.int32)
+        # Outputs come from the last device of the other phase, of its first shards.
         gpu = self._meshes[other].gpus[-1, :, 0, 0]
         return self._meshes[phase].replica_of_gpu(self.topology.num_ranks)[gpu]
 

@@ -26,10 +26,12 @@ def joined(epochs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     parts = "imbalance_ratio_without", "imbalance_ratio_of_steps", "imbalance_ratio_best_possible"
     for name, part in zip(("floor", "chosen_floor", "lower_bound"), parts, strict=True):
         found[part] = found[name] / even if even else 1.0
+    # Sorted, because the names come from a set, which has another order in each process.
     return dict(sorted(found.items()))
 
 
 def _of_steps(values: Sequence[float], epochs: Sequence[Mapping[str, Any]], steps: int) -> float:
+    # Not weighted: a single value must come back exactly, without rounding.
     if len(values) == 1:
         return float(values[0])
     total: float = sum(value * epoch["steps"] for value, epoch in zip(values, epochs, strict=True))

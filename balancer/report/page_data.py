@@ -104,6 +104,7 @@ class PhaseData:
         self.mean_before, self.mean_after = self.mean_before + means[0], self.mean_after + means[1]
         self.num_ranks = shown[1].num_ranks
         ratios = plan.home_imbalance_ratio, plan.imbalance_ratio
+        # Where ranks meet in every slot, a rank's sum over the step is not what the others wait for.
         self.waits_once &= all(
             math.isclose(one.loads[0], of, rel_tol=1e-6) for one, of in zip(shown, ratios, strict=True)
         )
@@ -113,6 +114,7 @@ class PhaseData:
         self.ratios.append((*ratios, bound))
         there = plan.lengths[plan.lengths > 0]
         self.zeros += len(plan.lengths) - len(there)
+        # 1e-9, or a power of two could fall into the bin below by rounding.
         bins = np.floor(BINS_AN_OCTAVE * np.log2(there) + 1e-9).astype(np.int64)
         self.length_counts += np.bincount(bins, minlength=len(self.length_counts))
         row, length = None, 0
@@ -120,6 +122,7 @@ class PhaseData:
             row = int(row_of_item[plan.binding_sample])
             length = int(plan.lengths[plan.binding_sample])
         worst = WorstStep(ratios[1], -step, ratios[0], bound, row, length)
+        # A heap: of a run of any length only the worst steps are held.
         heapq.heappush(self.worst, worst)
         if len(self.worst) > MOST_WORST:
             heapq.heappop(self.worst)
@@ -260,6 +263,7 @@ class PageData:
         """Hold this step if it was asked for, or is of those so far that are nearest to the median one."""
         ratios = [phase.ratios[-1] for name, phase in self.phases.items() if name not in self.following]
         saved = sum(before - after for before, after, _ in ratios)
+        # In order, so that the median of all steps so far can be read off.
         bisect.insort(self._saved, saved)
         if self.asked_step not in (None, self._steps):
             return

@@ -70,6 +70,7 @@ class SimulationData:
         seconds = self.seconds.setdefault(strategy, [])
         number = len(seconds)
         seconds.append(step.seconds)
+        # Ranks of one step alone are kept: those of all steps would grow with the run.
         if number == self.drawn_step:
             self.bars[strategy] = self._drawn(step)
             if step.pipeline is not None:
@@ -86,6 +87,7 @@ class SimulationData:
         rows, ends, starts = dict[str, Floats](), dict[str, float](), dict[str, Floats | float]()
         start: Any = 0.0
         for name, phase in step.phases.items():
+            # Ranks that wait after each phase begin the next one together, so each phase has an order of its own.
             order = np.argsort(-by_phase[name], kind="stable") if self.waits == "phase" else busiest_first
             rows[name], starts[name] = by_phase[name][order][::width], start
             if self.waits == "phase":

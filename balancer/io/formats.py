@@ -221,8 +221,9 @@ def _damaged(path: Path, kind: str, error: BaseException) -> InputError:
         return InputError(
             f"{path}: the row on line {line} is longer than {most}; leave its long text out, or write Parquet"
         )
-    # Arrow counts lines from 1, with the header; a log's rows count from 0, without it.
-    text = re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) - 2}", _first_line(error))
+    # Arrow counts lines from 1, with the header if there is one; a log's rows count from 0, without it.
+    before = 1 if kind == "text" else 2
+    text = re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) - before}", _first_line(error))
     return InputError(f"{path}: cannot be read as {FORMATS[kind].title}, it may be truncated or damaged: {text}")
 
 

@@ -165,6 +165,15 @@ def test_csv_ragged_row(row, tmp_path, monkeypatch):
     assert "row 300: Expected 2 columns" in failure(path, "a")
 
 
+def test_text_with_two_numbers_on_a_line(tmp_path, monkeypatch):
+    path = tmp_path / "lengths.txt"
+    path.write_text("5\n6\n7,8\n9\n")
+    assert "row 2: Expected 1 columns" in failure(path)
+    monkeypatch.setattr(formats, "_CSV_BLOCK_BYTES", 64)
+    path.write_text("5\n" * 300 + "7,8\n")
+    assert "row 300: Expected 1 columns" in failure(path)
+
+
 def test_csv_quotes_line_ends_marks_and_blank_lines(tmp_path):
     assert lengths_of(csv(tmp_path, 'caption,n\n"two\nlines, and a comma",5\n\n"""q""",6\n'), "n") == [5, 6]
     assert lengths_of(csv(tmp_path, b"\xef\xbb\xbfn,a\r\n5,x\r\n6,y\r\n")) == [5, 6]

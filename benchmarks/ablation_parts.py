@@ -117,7 +117,7 @@ AUTO = "solvers.relocation.auto"
 RELOCATION = (
     Part("nodes first in costs", {f"{AUTO}:_move_amounts": Over(functools.partial(forced, nodes_first=False))}),
     Part("own slack", {f"{AUTO}:_move_amounts": Over(functools.partial(forced, own_slack=False))}),
-    Part("exchanges of nodes", {f"{AUTO}:_exchange_between_nodes": argument(4)}),
+    Part("exchanges of nodes", {f"{AUTO}:_exchange_between_nodes": lambda *args: (True, args[4])}),
     Part("stand by", {f"{AUTO}:stand_by": always(None)}),
     Part("nodes repaired", {f"{AUTO}:_repair_nodes": argument(3)}),
     Part("nodes divided anew", {f"{AUTO}:_divided": argument(1)}),

@@ -30,7 +30,7 @@ STAGES = {  # functions whose time, with all that they call, is that of a stage
     "ranks: relocation": [("ranks.py", "place")],
     "ranks: relocation, amounts between nodes, inside and across": [("auto.py", "_move_amounts")],
     "ranks: relocation, shared anew": [("auto.py", "_with_ranks_shared")],
-    "ranks: relocation, repair, and what comes back": [("auto.py", "_repair_nodes"), ("auto.py", "_finish")],
+    "ranks: relocation, repair, and what comes back": [("auto.py", "_repair_nodes"), ("auto.py", "come_back")],
     "sorting and checking, before groups and relocation": [("_problem.py", "prepare")],
     "the plan, its loads and its proof": [("dispatch_plan.py", "of"), ("placement.py", "by_sample_order")],
     "digest": [("description.py", "add")],

@@ -53,7 +53,7 @@ _TURNS = {
     "packing.pair_fit._fill "
     "grouping.long_short._least_target grouping.long_short._share_enough partitioning.constrained.exchange._exchange "
     "partitioning.patterns.begin pipeline._cells.deal pipeline._gap_list.list_schedule "
-    "rearrangement._largest_send._raise_bound relocation._stand_by.stand_by",
+    "rearrangement._largest_send._raise_bound relocation._nodes.stand_by",
     1000: "grouping._kernels.peel grouping._kernels.resolve partitioning.bin_completion.decide "
     "partitioning.patterns.refuted_below pipeline._cells._fill pipeline._cells._place pipeline._exchange._exchange "
     "pipeline._fluid.smooth_fluid pipeline._fluid.solve_fluid pipeline._gap_search.search_gaps "

@@ -15,12 +15,10 @@ from solvers.packing import schedule_micro_batches
 from solvers.rearrangement._largest_send import SwapSearch, node_view
 from solvers.rearrangement._problem import UNLIMITED, RearrangementProblem
 from solvers.rearrangement._transport import Rows, dual_value_kernel, kept_by, solve_transport
-from solvers.relocation import _place
-from solvers.relocation._exchange import settle
+from solvers.relocation import auto
+from solvers.relocation._nodes import first_of, hold, settle, update
 from solvers.relocation._problem import Nodes, RelocationProblem
-from solvers.relocation._search import fix_sizes
-from solvers.relocation._tournament import first_of, hold, update
-from solvers.relocation.auto import _exchange_between_nodes, _start
+from solvers.relocation.auto import _exchange_between_nodes, _start, fix_sizes
 
 kept_by, hold, first_of, update, settle = map(from_python, (kept_by, hold, first_of, update, settle))
 
@@ -181,14 +179,14 @@ def test_one_exchange_of_many_items_keeps_to_the_budget() -> None:
     """Two nodes as if they were ranks: sixty thousand items, of which half are on the wrong one."""
     costs = np.random.default_rng(0).integers(1, 4000, 60_000)
     problem = RelocationProblem.prepare(costs, np.arange(60_000) % 8, np.arange(16) // 8, None, None, True, None, None)
-    left = _exchange_between_nodes(problem, _start(problem), int(costs.sum()) // 16 + 4000, None, 1_000_000)
+    _, left = _exchange_between_nodes(problem, _start(problem), int(costs.sum()) // 16 + 4000, None, 1_000_000)
     assert left > -(2**27)
 
 
 def test_what_is_fallen_back_on_keeps_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    rearrange = _place.rearrange
-    monkeypatch.setattr(_place, "rearrange", lambda *given, **more: asked.append(more) or rearrange(*given, **more))
+    rearrange = auto.rearrange
+    monkeypatch.setattr(auto, "rearrange", lambda *given, **more: asked.append(more) or rearrange(*given, **more))
     solvers.relocate(FEW, HOMES, [0] * 64, method="rearrange", time_budget=0.5)
     solvers.relocate(FEW, HOMES, [0] * 64, method="rearrange", time_budget=0.001)
     assert asked == [{"time_budget": 0.5}, {"time_budget": 0.1}]

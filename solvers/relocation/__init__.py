@@ -9,8 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from solvers.arguments import as_budget, unknown
 from solvers.errors import InfeasibleError
 from solvers.groups import group_loads
-from solvers.relocation._affinity import homes_from
-from solvers.relocation._problem import RelocationProblem, as_cap, as_eps
+from solvers.relocation._problem import RelocationProblem, as_cap, as_eps, homes_from
 from solvers.relocation.auto import assign_auto, assign_rearrange, cap_of, reference
 from solvers.relocation.bounds import MoveBounds, inter_bound, move_bounds, plain_inter_bound
 from solvers.relocation.exact import assign_exact

@@ -298,15 +298,30 @@ def _bound_on_sets(
     return best, name
 
 
-def _rounded(problem: RelocationProblem, cap: int, ranks_in_set: NDArray[np.int64]) -> list[Dimension]:
-    """Costs in units of which a rank holds k - 1 at most, for several k; none where ranks have more than few items."""
-    if len(problem.costs) > FEW_A_RANK * problem.num_ranks:
-        return []
-    found = []
-    for k in _PARTS_OF_A_CAP:
-        unit = cap // k + 1
-        if unit <= problem.largest:
-            found.append(Dimension(problem.costs // unit, ranks_in_set * (cap // unit), True))
+def _dimensions(
+    problem: RelocationProblem, cap: int, place_of_rank: NDArray[np.int32], ranks_in_place: NDArray[np.int64],
+    divisible: bool = False,
+) -> list[Dimension]:  # fmt: skip
+    """All of which a place (a node, or a rank itself) holds no more than its ranks may; costs come first."""
+    # Beyond the sum of all costs a cap binds nothing, and cap * ranks might not fit: hence Python's integers.
+    most = np.array([min(cap * k, problem.total) for k in ranks_in_place.tolist()], dtype=np.int64)
+    found = [Dimension(problem.costs, most)]
+    if problem.sizes is not None:
+        room_of_place = [0] * len(ranks_in_place)
+        for place, room in zip(place_of_rank.tolist(), problem.room.tolist(), strict=True):
+            room_of_place[place] += room
+        most = np.array([min(room, problem.total_size) for room in room_of_place], dtype=np.int64)
+        found.append(Dimension(problem.sizes, most))
+    if problem.equal_counts:
+        few, longer = divmod(len(problem.costs), problem.num_ranks)
+        ones = np.ones(len(problem.costs), dtype=np.int64)
+        found.append(Dimension(ones, ranks_in_place * few + np.minimum(ranks_in_place, longer)))
+    # Costs in units of which a rank holds k - 1 at most, for several k; not where ranks have more than few items.
+    if not divisible and len(problem.costs) <= FEW_A_RANK * problem.num_ranks:
+        for k in _PARTS_OF_A_CAP:
+            unit = cap // k + 1
+            if unit <= problem.largest:
+                found.append(Dimension(problem.costs // unit, ranks_in_place * (cap // unit), True))
     return found
 
 
@@ -318,6 +333,7 @@ def _exchanged(
 
     The least number of items that leave the nodes that are over is taken from the largest of them.
     """
+    # 1. What resides where, and which nodes are over: what has nothing to lose by leaving resides nowhere.
     costs, volume = problem.costs, problem.affinity.leave_node
     node_of_item = problem.nodes.of_rank[problem.affinity.home]
     resident = volume > 0
@@ -326,6 +342,7 @@ def _exchanged(
     inside = over[node_of_item] & resident
     if not over.any() or inside.all():
         return 0
+    # 2. How many leave at least: sums of the largest inside against those of the smallest that then come.
     more = int(ranks_in_node[over].sum()) * (len(costs) // problem.num_ranks) - int(np.count_nonzero(inside))
     mine = inside[problem.order]
     go = np.concatenate(([0], np.cumsum(costs[problem.order[mine]])))
@@ -336,6 +353,7 @@ def _exchanged(
     enough = go[possible] >= need
     if not enough.any():
         return 0
+    # 3. The cheapest that may leave, cut, and the cheapest that may come in that number.
     first = int(np.argmax(enough))
     back = max(0, first + more)
     sets = np.flatnonzero(inside), np.array([0, np.count_nonzero(inside)])
@@ -350,28 +368,15 @@ def inter_bound(problem: RelocationProblem, cap: int, divisible: bool = False) -
 
     Items that are `divisible` may be on several ranks, cost and volume in equal parts.
     """
-    affinity, num_ranks, num_nodes = problem.affinity, problem.num_ranks, problem.num_nodes
-    ranks_in_node = np.bincount(problem.nodes.of_rank, minlength=num_nodes).astype(np.int64)
-    # Beyond the sum of all costs a cap binds nothing, and cap * ranks might not fit.
-    most_per_node = np.array([min(cap * int(k), problem.total) for k in ranks_in_node], dtype=np.int64)
-    nodes = [Dimension(problem.costs, most_per_node)]
-    if problem.sizes is not None:
-        node_room = [0] * num_nodes
-        for rank, room in enumerate(problem.room.tolist()):
-            node_room[problem.nodes.of_rank[rank]] += room
-        most = np.array([min(room, problem.total_size) for room in node_room], dtype=np.int64)
-        nodes.append(Dimension(problem.sizes, most))
-    if problem.equal_counts:
-        few, longer = divmod(len(problem.costs), num_ranks)
-        ones = np.ones(len(problem.costs), dtype=np.int64)
-        nodes.append(Dimension(ones, ranks_in_node * few + np.minimum(ranks_in_node, longer)))
-    if not divisible:
-        nodes += _rounded(problem, cap, ranks_in_node)
-    node_of_item = problem.nodes.of_rank[affinity.home]
-    least, name = _bound_on_sets(node_of_item, affinity.leave_node, nodes, divisible)
+    affinity, of_rank = problem.affinity, problem.nodes.of_rank
+    ranks_in_node = np.diff(problem.nodes.start)
+    # 1. Each node by itself, in all that it holds.
+    nodes = _dimensions(problem, cap, of_rank, ranks_in_node, divisible)
+    least, name = _bound_on_sets(of_rank[affinity.home], affinity.leave_node, nodes, divisible)
     bound = int(least.sum())
+    # 2. Nodes that are over together, where as many items come as go.
     if problem.equal_counts and not divisible:
-        exchanged = _exchanged(problem, most_per_node, ranks_in_node, least)
+        exchanged = _exchanged(problem, nodes[0].most, ranks_in_node, least)
         if exchanged > bound:
             bound, name = exchanged, "exchange"
     return affinity.base_inter + bound, name
@@ -379,15 +384,9 @@ def inter_bound(problem: RelocationProblem, cap: int, divisible: bool = False) -
 
 def move_bounds(problem: RelocationProblem, cap: int) -> MoveBounds:
     """Proven least volume across nodes, and in all, of any assignment of `problem` under `cap`."""
-    affinity, num_ranks = problem.affinity, problem.num_ranks
-    ranks = [Dimension(problem.costs, np.full(num_ranks, min(cap, problem.total), dtype=np.int64))]
-    if problem.sizes is not None:
-        ranks.append(Dimension(problem.sizes, problem.room))
-    if problem.equal_counts:
-        few, longer = divmod(len(problem.costs), num_ranks)
-        ones = np.ones(len(problem.costs), dtype=np.int64)
-        ranks.append(Dimension(ones, np.full(num_ranks, few + (longer > 0), dtype=np.int64)))
-    ranks += _rounded(problem, cap, np.ones(num_ranks, dtype=np.int64))
+    affinity, m = problem.affinity, problem.num_ranks
     inter, inter_name = inter_bound(problem, cap)
+    # What leaves a rank moves, whether it crosses or not.
+    ranks = _dimensions(problem, cap, np.arange(m, dtype=np.int32), np.ones(m, dtype=np.int64))
     stays, leave_name = _bound_on_sets(affinity.strongest, affinity.leave_rank, ranks)
     return MoveBounds(inter, inter_name, max(affinity.base_moved + int(stays.sum()), inter), leave_name)

@@ -75,7 +75,7 @@ def _minimize(
 
 
 def assign_exact(
-    problem: RelocationProblem, cap: int, groups: Reference, seconds: float
+    problem: RelocationProblem, cap: int, measure: Reference, seconds: float
 ) -> tuple[NDArray[np.int32], tuple[int, int] | None]:
     """Two searches, each for half of `seconds` by the clock, from what :func:`assign_auto` finds.
 
@@ -83,9 +83,10 @@ def assign_exact(
     literals: for a few hundred items on a few ranks.
     """
     started = time.perf_counter()
+    # 1. A start: the search within little work. CP-SAT improves it, and where the model is too large it is the answer.
     start: NDArray[np.int32] | None
     try:
-        start, _ = assign_auto(problem, cap, groups, min(seconds, 0.05))
+        start, _ = assign_auto(problem, cap, measure, min(seconds, 0.05))
     except SolverError:
         start = None
     prices = _prices(problem) if 0 < len(problem.costs) * problem.num_ranks <= _MOST_LITERALS else None
@@ -93,6 +94,7 @@ def assign_exact(
         if start is None:
             raise _none_found(cap)
         return start, None
+    # 2. What crosses nodes, least.
     inter_prices, intra_prices = prices
     cp_model = load_cp_model()
     model, on = _build(cp_model, problem, cap)
@@ -103,6 +105,7 @@ def assign_exact(
     if first is None:
         raise _none_found(cap)
     items = np.arange(len(first))
+    # 3. What moves inside nodes, least, of all that cross no more than that.
     crossed = int(inter_prices[items, first].sum())
     if start is not None and int(inter_prices[items, start].sum()) == crossed:
         better = int(intra_prices[items, start].sum()) < int(intra_prices[items, first].sum())

@@ -5,7 +5,7 @@ import pytest
 from compiled import from_python
 
 import solvers
-from solvers.relocation._fit import NO_SCORE, Pick, Side, exchange, make_pick
+from solvers.relocation._transfer import NO_SCORE, Pick, Side, exchange, make_pick
 
 exchange = from_python(exchange)
 

@@ -9,8 +9,8 @@ from nightly import examples
 
 import solvers
 from solvers.relocation._pairs import Totals, share_anew
-from solvers.relocation._place import change_ranks
 from solvers.relocation._problem import Limits, RelocationProblem
+from solvers.relocation.auto import change_ranks
 
 LOG = Path(__file__).parents[2] / "data" / "omni_mix_dev.parquet"
 

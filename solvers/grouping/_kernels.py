@@ -154,7 +154,7 @@ class Task(NamedTuple):
     """Which slots are solved anew: numbers alone."""
 
     size: int  # so many are chosen
-    count: int  # so many items are in them
+    num_items: int  # that are in them
     surplus: int  # 1 if one of them is new, -1 if there have to come to be fewer; else 0
 
 

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 
 from solvers._all_ways import first_way
+from solvers.grouping._kernels import DEGREE, GROUP, SIZE, SLOT
 from solvers.grouping._layout import place_on_ranks
 from solvers.grouping._problem import SequenceProblem
 from solvers.grouping._search import Solution
@@ -18,7 +19,7 @@ def any_way(problem: SequenceProblem, num_slots: int) -> tuple[Solution | None, 
     """Return a solution of at most so many slots, if one was found; and whether it is proven that there is none."""
     n = len(problem.order)
     # By size, the largest first: they have the fewest places, so that dead ends show early.
-    rank = np.argsort(-problem.least[2], kind="stable")
+    rank = np.argsort(-problem.least[SIZE], kind="stable")
     sizes = problem.sizes[:, rank].T.tolist()
     start: State = ()
     state, proven = first_way(start, n, partial(_ways, problem, sizes, num_slots), _key)
@@ -30,8 +31,9 @@ def any_way(problem: SequenceProblem, num_slots: int) -> tuple[Solution | None, 
     for k, slot in enumerate(state):
         for g, (sums, items) in enumerate(slot):
             d, here = _degree(problem, sums), rank[list(items)]
-            found.where[:, here] = np.array([[k], [g], [d]])
-            found.heights[k] = max(found.heights[k], int(problem.shape[2, d] + problem.times[d, here].sum()))
+            found.where[GROUP, here], found.where[DEGREE, here], found.where[SLOT, here] = g, d, k
+            taken = int(problem.by_degree["overhead"][d] + problem.times[d, here].sum())
+            found.heights[k] = max(found.heights[k], taken)
     return found, False
 
 
@@ -62,7 +64,7 @@ def _with(problem: SequenceProblem, state: State, k: int, slot: tuple[Group, ...
 
 def _degree(problem: SequenceProblem, sums: tuple[int, ...]) -> int:
     """Return the least degree that has room for these sizes, by its row; past the last if none has."""
-    rooms = problem.shape[1, :-1].tolist()
+    rooms = problem.by_degree["room"].tolist()
     return next((d for d, (held, room) in enumerate(zip(sums, rooms, strict=True)) if held <= room), len(rooms))
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.grouping._kernels import packs_kernel
+from solvers.grouping._kernels import DEGREE, GROUP, SLOT, packs_kernel
 from solvers.grouping._problem import SequenceProblem
 from solvers.grouping._search import Solution
 from solvers.groups import read_only
@@ -106,7 +106,7 @@ def _widen(times: Ints, degree: Ints, problem: SequenceProblem) -> None:
                 counts[d] += 1
                 # Taken back where the nodes have no place for the wider group: ranks may be enough in number and
                 # scattered.
-                if ranks[1] == 0 or packs_kernel(counts, problem.shape, ranks):
+                if ranks.of_node == 0 or packs_kernel(counts, problem.by_degree, ranks):
                     degree[g], free, widened = d, free - more, True
                     break
                 counts[degree[g]] += 1
@@ -118,15 +118,16 @@ def _widen(times: Ints, degree: Ints, problem: SequenceProblem) -> None:
 def lay_out(problem: SequenceProblem, found: Solution) -> Laid:
     """Widen groups, number them, and give them ranks."""
     n, num_degrees = len(problem.order), len(problem.degrees)
-    _, label, inverse = np.unique(found.where[0] * (n + 1) + found.where[1], return_index=True, return_inverse=True)
-    slot, degree = found.where[0, label], found.where[2, label]
-    times = np.tile(problem.shape[2, :-1, None], len(label))
+    number = found.where[SLOT] * (n + 1) + found.where[GROUP]
+    _, label, inverse = np.unique(number, return_index=True, return_inverse=True)
+    slot, degree = found.where[SLOT, label], found.where[DEGREE, label]
+    times = np.tile(problem.by_degree["overhead"][:, None], len(label))
     volumes = np.zeros((num_degrees, len(label)), dtype=np.int64)
     for d in range(num_degrees):
         np.add.at(times[d], inverse, problem.times[d])
         np.add.at(volumes[d], inverse, problem.sizes[d])
     # A group never gets fewer ranks than it needs for its sizes.
-    times[volumes > problem.shape[1, :-1, None]] = -1
+    times[volumes > problem.by_degree["room"][:, None]] = -1
     heights = np.zeros(found.num_slots, dtype=np.int64)
     for k in range(found.num_slots):
         here = np.flatnonzero(slot == k)

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from solvers.arguments import as_costs, as_count, as_int64, as_integer
 from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleError, Named, UsageError, as_argument
-from solvers.grouping._kernels import scale_kernel
+from solvers.grouping._kernels import OF_DEGREE, RANK_TIME, SIZE, Ranks, scale_kernel
 from solvers.grouping._request import SequenceRequest
 from solvers.grouping.types import MOST_RANK_TIME
 from solvers.groups import read_only
@@ -56,13 +56,11 @@ class SequenceProblem:
     # int64[D, n], read-only: by usable degree, ascending, and position
     times: Ints
     sizes: Ints
-    # int64[3, n], read-only: of each item, over the degrees that hold it: the least rank-time, the least time with the
-    # overhead of a group, and the least size
+    # int64[3, n], read-only: of each item, over the degrees that hold it, rows RANK_TIME, TIME, SIZE: the least
+    # rank-time, the least time with the overhead of a group, and the least size
     least: Ints
-    # int64[6, D + 1], read-only: of each degree its ranks, what a group of it holds, its overhead, where its tree
-    # begins, and the units in which its room is compared
-    shape: Ints
-    ranks: Ints  # int64[3], read-only: all ranks, those of a node (0 where nodes bind nothing) and what a rank holds
+    by_degree: NDArray[np.void]  # OF_DEGREE[D], read-only
+    ranks: Ranks
     order: Ints  # int64[n]: the item at each position
     num_ranks: int
     ranks_per_node: int
@@ -72,13 +70,13 @@ class SequenceProblem:
     @property
     def degrees(self) -> Ints:
         """Usable degrees, ascending."""
-        return self.shape[0, :-1]
+        return self.by_degree["ranks"]
 
     @property
     def fewest_slots(self) -> int:
         """How many slots there are at least: so many as the sum of sizes needs, and as asked for."""
-        room = self.num_ranks * int(self.ranks[2])
-        return self.rules.slots_for(max(1, -(-int(self.least[2].sum()) // room)))
+        room = self.num_ranks * self.ranks.room
+        return self.rules.slots_for(max(1, -(-int(self.least[SIZE].sum()) // room)))
 
     @property
     def most_filled(self) -> int:
@@ -116,23 +114,21 @@ class SequenceProblem:
             np.where(fits, table + extra[:, None], never).min(axis=0, initial=never),
             np.where(fits, volumes, never).min(axis=0, initial=never),
         ])  # fmt: skip
-        order = np.lexsort((-least[2], -least[0]))
-        shape = np.zeros((6, len(chosen) + 1), dtype=np.int64)
-        shape[0, :-1], shape[1, :-1], shape[2, :-1] = chosen, rooms, extra
+        order = np.lexsort((-least[SIZE], -least[RANK_TIME]))
+        by_degree = np.zeros(len(chosen), dtype=OF_DEGREE)
+        by_degree["ranks"], by_degree["room"], by_degree["overhead"] = chosen, rooms, extra
         # Rooms differ by degree, and so do the units in which they are compared (see `scale`).
-        shape[4:, :-1] = np.array([scale_kernel(room) for room in rooms]).T
-        # Twice as many vertices as leaves, a power of two, for as many groups of the degree as the ranks have room
-        # for.
-        shape[3, 1:] = np.cumsum([2 << (num_ranks // int(d) - 1).bit_length() for d in chosen])
+        by_degree["shift"], by_degree["unit"] = np.array([scale_kernel(room) for room in rooms]).T
+        # Leaves for as many groups of the degree as the ranks have room for, and twice as many vertices.
+        by_degree["leaves"] = leaves = [1 << (num_ranks // int(d) - 1).bit_length() for d in chosen]
+        by_degree["tree"][1:] = 2 * np.cumsum(leaves[:-1])
         # Where each degree divides the next and the node, groups that are enough in ranks always find places, so that
-        # kernels need not look at nodes at all: ``ranks[1]`` is 0 then.
+        # kernels need not look at nodes at all: `of_node` is 0 then.
         binding = not all(node % d == 0 if d <= node else d % node == 0 for d in chosen.tolist()) or _unlike(chosen)
-        ranks = np.array([num_ranks, node if binding and node < num_ranks else 0, min(cap, max(1, total))])
+        ranks = Ranks(num_ranks, node if binding and node < num_ranks else 0, min(cap, max(1, total)))
         table, volumes, least = (read_only(np.ascontiguousarray(a[:, order])) for a in (table, volumes, least))
         rules = Rules.of(asked)
-        problem = cls(
-            table, volumes, least, read_only(shape), read_only(ranks), order, num_ranks, node, overhead, rules
-        )
+        problem = cls(table, volumes, least, read_only(by_degree), ranks, order, num_ranks, node, overhead, rules)
         _check_slots(problem)
         return problem
 
@@ -201,7 +197,7 @@ def _check_slots(problem: SequenceProblem) -> None:
     """Raise InfeasibleError where the items are over the room of the slots asked for."""
     slots, needed, n = problem.rules.most, problem.fewest_slots, len(problem.order)
     if slots is not None and slots < needed:
-        total, room = int(problem.least[2].sum()), problem.num_ranks * int(problem.ranks[2])
+        total, room = int(problem.least[SIZE].sum()), problem.num_ranks * problem.ranks.room
         raise InfeasibleError(
             f"{{num_slots}} = {slots} is too few: the {n} {{items}} are of size {total}, and a slot of "
             f"{problem.num_ranks} ranks holds {room}",

@@ -49,7 +49,7 @@ class Types:
         """Merge the items of a problem."""
         both, counts = np.unique(np.vstack([problem.times, problem.sizes]), axis=1, return_counts=True)
         half = len(problem.times)
-        degrees, rooms, extra = problem.shape[:3, :-1]
+        degrees, rooms, extra = (problem.by_degree[name] for name in ("ranks", "room", "overhead"))
         return cls(
             both[:half], both[half:], counts.astype(np.int64), degrees, rooms, extra, problem.num_ranks,
             problem.overhead, problem.fewest_slots, problem.rules.most is not None,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.grouping._kernels import MANY_GROUPS, peel, resolve
+from solvers.grouping._kernels import MANY_GROUPS, Charges, Given, peel, resolve
 from solvers.grouping._problem import SequenceProblem
 
 # In 64ths of a group that is full of the longest item. Row *densities* of benchmarks/ablation.py, sequence_groups:
@@ -48,12 +48,12 @@ _SCALE = 3, 4
 
 @dataclass(slots=True, eq=False)
 class Solution:
-    """Slot, group in the slot and degree of the item at each position; how tall the first `num_slots` slots are.
+    """Group in its slot, degree and slot of the item at each position; how tall the first `num_slots` slots are.
 
     ``ways`` are the densities and least degrees of new groups that they were peeled with; see the kernel.
     """
 
-    where: NDArray[np.int64]
+    where: NDArray[np.int64]  # int64[3, n]: rows GROUP, DEGREE, SLOT
     heights: NDArray[np.int64]
     num_slots: int
     ways: NDArray[np.int64]
@@ -84,17 +84,14 @@ def _draws(seed: int) -> Iterator[int]:
 
 
 class _Search:
-    """One problem with the room that its kernels need."""
+    """One problem, as its kernels take it."""
 
     def __init__(self, problem: SequenceProblem, work: int) -> None:
-        p, most_groups = problem, problem.num_ranks // int(problem.degrees[0])
-        many = most_groups > MANY_GROUPS
+        p, many = problem, problem.num_ranks // int(problem.degrees[0]) > MANY_GROUPS
         self.tunes = many and work < _LITTLE * len(problem.order)
-        tree = np.zeros((3, int(p.shape[3, -1]) if many else 1), dtype=np.int64)
-        groups = np.zeros((4, most_groups), dtype=np.int64)
-        self.given = p.least, p.times, p.sizes, p.shape, p.ranks, groups, tree
+        self.given = Given(p.times, p.sizes, p.least, p.by_degree, p.ranks)
         self.problem, self.seed = problem, 0
-        self.slots = np.array([p.overhead, p.rules.least, p.rules.multiple], dtype=np.int64)
+        self.charges = Charges(p.overhead, p.rules.least, p.rules.multiple, p.most_filled)
 
     def rank(self, found: Solution) -> tuple[int, int]:
         """What is smaller is better: slots too many, then the value."""
@@ -109,7 +106,7 @@ class _Search:
         for density, floor, weight in _starts(len(degrees), in_node, self.tunes):
             ways = np.array([[density], [floor]], dtype=np.int64)
             start = Solution(np.zeros((3, n), dtype=np.int64), np.zeros(n + 1, dtype=np.int64), 0, ways)
-            start.num_slots, spent = peel(0, ways, weight, *self.given, start.where, start.heights)
+            start.num_slots, spent = peel(self.given, start.where, start.heights, 0, ways, weight)
             found.append(start)
             done += spent
             # The first start is paid for by every budget: there has to be a solution.
@@ -139,7 +136,7 @@ class _Search:
                     floor = next(draws) % len(self.problem.degrees)
                 tried.ways[:, slot] = density, floor
             # Only the slots from the first changed one on are peeled again: those before it would come out the same.
-            tried.num_slots, spent = peel(min(slots), tried.ways, 0, *self.given, tried.where, tried.heights)
+            tried.num_slots, spent = peel(self.given, tried.where, tried.heights, min(slots), tried.ways, 0)
             done += int(spent) * _PEELED[0] // _PEELED[1]
             if (rank := self.rank(tried)) < best:
                 found.where[:], found.heights[:], found.ways = tried.where, tried.heights, tried.ways
@@ -150,15 +147,7 @@ class _Search:
         """Improve a solution in place; return the work done."""
         self.seed += 1
         found.num_slots, spent = resolve(
-            self.seed,
-            work,
-            goal,
-            self.problem.most_filled,
-            self.slots,
-            *self.given,
-            found.where,
-            found.heights,
-            found.num_slots,
+            self.given, found.where, found.heights, found.num_slots, self.charges, self.seed, work, goal
         )
         return int(spent)
 

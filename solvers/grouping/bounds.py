@@ -9,12 +9,13 @@ either, the overheads of the fewest slots that hold all sizes.
 import numpy as np
 
 from solvers.bounds import Bound
+from solvers.grouping._kernels import RANK_TIME, TIME
 from solvers.grouping._problem import SequenceProblem
 
 
 def _area(problem: SequenceProblem, height: int) -> int:
     """Sum of the least rank-times of all items in groups that take at most `height`, in which each has its place."""
-    rooms, extra = problem.shape[1, :-1, None], problem.shape[2, :-1, None]
+    rooms, extra = problem.by_degree["room"][:, None], problem.by_degree["overhead"][:, None]
     may = (problem.sizes <= rooms) & (problem.times + extra <= height)
     rank_times = np.where(may, problem.times * problem.degrees[:, None], np.iinfo(np.int64).max)
     return int(rank_times.min(axis=0).sum())
@@ -24,14 +25,14 @@ def closed_form(problem: SequenceProblem) -> Bound:
     """Return the best bound in closed form. O(n) times the degrees, or log of the times as often."""
     if not len(problem.order):
         return Bound(problem.overhead * problem.rules.slots_for(0), "longest")
-    ranks, longest = problem.num_ranks, int(problem.least[1].max())
-    low = max(longest, -(-int(problem.least[0].sum()) // ranks))
+    ranks, longest = problem.num_ranks, int(problem.least[TIME].max())
+    low = max(longest, -(-int(problem.least[RANK_TIME].sum()) // ranks))
     # The area falls as S grows, for more degrees are quick enough. Where the first S is enough already, it is the
     # bound; else it is below the slowest item at its slowest degree, where all degrees count.
     high = (
         low
         if ranks * low >= _area(problem, low)
-        else max(low, int((problem.times + problem.shape[2, :-1, None]).max()))
+        else max(low, int((problem.times + problem.by_degree["overhead"][:, None]).max()))
     )
     while low < high:
         middle = (low + high) // 2

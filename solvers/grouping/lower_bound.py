@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.arguments import as_budget, as_integer
+from solvers.grouping._kernels import RANK_TIME, TIME
 from solvers.grouping._problem import SequenceProblem
 from solvers.grouping._relaxation import Types, Whole, proven, solve_relaxation
 from solvers.grouping._request import SequenceRequest
@@ -94,10 +95,10 @@ def first_edges(problem: SequenceProblem, upper: int) -> NDArray[np.int64]:
     """Heights that tell classes of slots apart, from 0 to the most that the groups of any better solution take."""
     slots = problem.fewest_slots
     top = max(1, upper - problem.overhead * slots)
-    mean = int(problem.least[0].sum()) // (problem.num_ranks * slots)
+    mean = int(problem.least[RANK_TIME].sum()) // (problem.num_ranks * slots)
     # Most slots of good solutions are about as tall as the mean; classes lie close together there (by ratio), and one
     # reaches from there to the top.
-    high = min(top, max(3 * mean, int(problem.least[1].max()) * 5 // 4, 2))
+    high = min(top, max(3 * mean, int(problem.least[TIME].max()) * 5 // 4, 2))
     inner = np.geomspace(max(1, min(mean, high) // 4), high, _CLASSES).astype(np.int64)
     return np.unique(np.concatenate([[0], inner[inner < top], [top]]))
 

@@ -18,7 +18,7 @@ from solvers import _all_ways
 from solvers.errors import InfeasibleError
 from solvers.grouping import _search, solver
 from solvers.grouping._all_ways import any_way
-from solvers.grouping._kernels import packs_kernel
+from solvers.grouping._kernels import OF_DEGREE, Ranks, packs_kernel
 from solvers.grouping._layout import place_on_ranks
 from solvers.groups import read_only
 
@@ -176,9 +176,10 @@ print(r.makespan, r.group_of_item.tolist(), r.first_rank_of_group.tolist())
 def test_what_packs_has_ranks(degrees, num_ranks, node):
     """The check that a search makes, and the ranks that groups get in the end, are of one mind; these are exact."""
     degrees = sorted(degrees, reverse=True)
-    shape = read_only(np.arange(1, 10, dtype=np.int64).reshape(1, -1))
+    known = np.zeros(9, dtype=OF_DEGREE)
+    known["ranks"] = np.arange(1, 10)
     counts = np.array([degrees.count(d) for d in range(1, 10)])
-    packed = packs_kernel(counts, shape, read_only(np.array([num_ranks, min(node, num_ranks), 0])))
+    packed = packs_kernel(counts, read_only(known), Ranks(num_ranks, min(node, num_ranks), 0))
     firsts = place_on_ranks(degrees, num_ranks, min(node, num_ranks))
     if firsts is None:
         assert not packed

@@ -1,8 +1,9 @@
 """What each part of the searches buys: everything on, then each part left out, by family.
 
-Run: python benchmarks/ablation.py [FAMILY ...] [--jobs 2] [--draws N] [--once]. Because twins hide one another, parts
-are then taken out one after the other, those of least use first, as long as all that went costs nothing that shows;
-and the table is made again of what is left. `--once` stops after the first table. A part shows if leaving it out costs,
+Run: python benchmarks/ablation.py [FAMILY ...] [--jobs 2] [--draws N] [--skip N] [--once] [--only NAME]. Because twins
+hide one another, parts are then taken out one after the other, those of least use first, as long as all that went costs
+nothing that shows; and the table is made again of what is left. `--once` stops after the first table, `--skip` takes
+other steps than those that a value was chosen on. A part shows if leaving it out costs,
 beyond the standard error of paired differences, 5 ppm of the mean gap (50 of fewer than 512 items; a step counts 200
 times that at most), 0.3 points of what is proven, 0.1 of what crosses nodes or 0.5 of what moves inside them. It does
 not if that is less with the error added, and is unsure where the error is larger: give more draws.
@@ -102,18 +103,26 @@ def left_out(some: tuple[Part, ...]) -> Iterator[None]:
         yield
 
 
+class Draws(NamedTuple):
+    """Of each shape of a step: the first so many, or so many after those that are skipped."""
+
+    count: int
+    skipped: int = 0
+
+
 @functools.cache
-def cases_of(family: str, draws: int) -> list[Case]:
-    return list(FAMILIES[family].cases(draws))
+def cases_of(family: str, draws: Draws) -> list[Case]:
+    cases_to = FAMILIES[family].cases
+    return list(cases_to(draws.skipped + draws.count))[len(list(cases_to(draws.skipped))) if draws.skipped else 0 :]
 
 
-def solve(family: str, draws: int, names: frozenset[str], k: int) -> Score:
+def solve(family: str, draws: Draws, names: frozenset[str], k: int) -> Score:
     """Solve the k-th case without the parts of these names."""
     with left_out(tuple(part for part in FAMILIES[family].parts if part.name in names)):
         return cases_of(family, draws)[k]()
 
 
-def scores(family: str, draws: int, without: frozenset[str], run: Callable) -> np.ndarray:
+def scores(family: str, draws: Draws, without: frozenset[str], run: Callable) -> np.ndarray:
     """Scores of all cases: float64[cases, 6]."""
     found = run(functools.partial(solve, family, draws, without), range(len(cases_of(family, draws))))
     return np.array(list(found), dtype=float)
@@ -144,14 +153,14 @@ def row(name: str, found: np.ndarray, loss: Loss | None, applies: np.ndarray) ->
     return f"| {' | '.join(columns)} |"
 
 
-def ablate(family: str, draws: int, run: Callable, once: bool) -> None:
+def ablate(family: str, draws: Draws, run: Callable, once: bool, only: str) -> None:
     """Print what each part costs alone, what goes one after the other, and what each part that is left costs then."""
-    names = [part.name for part in FAMILIES[family].parts]
+    names = [part.name for part in FAMILIES[family].parts if only in part.name]
     print(f"\n## {family}: {len(cases_of(family, draws))} cases\n", flush=True)
-    scores(family, 1, frozenset(), run)  # compiles
+    scores(family, Draws(1), frozenset(), run)  # compiles
     everything = scores(family, draws, frozenset(), run)
     everything[everything[:, 0] == cases.FAILED.gap, :-1] = np.nan  # what has no answer says nothing
-    losses = table("Each alone", family, draws, names, [], everything, run)
+    losses = table("Each alone", family, draws, dict.fromkeys(names, run), [], everything)
     if once:
         return
     gone: list[str] = []
@@ -167,20 +176,20 @@ def ablate(family: str, draws: int, run: Callable, once: bool) -> None:
     whole = scores(family, draws, frozenset(gone), run)
     whole[:, :-1][np.isnan(everything[:, :-1])] = np.nan
     left = [name for name in names if name not in gone]
-    losses = table(f"Without {', '.join(gone) or 'nothing'}", family, draws, left, gone, whole, run)
+    losses = table(f"Without {', '.join(gone) or 'nothing'}", family, draws, dict.fromkeys(left, run), gone, whole)
     for verdict in ("yes", "unsure", "no"):
         print(f"Shows, {verdict}: {', '.join(name for name in left if losses[name].shows == verdict) or '(none)'}.")
     print(f"Goes: {', '.join(gone) or '(nothing)'}.", flush=True)
 
 
 def table(
-    title: str, family: str, draws: int, names: list[str], gone: list[str], whole: np.ndarray, run: Callable
+    title: str, family: str, draws: Draws, runs: dict[str, Callable], gone: list[str], whole: np.ndarray
 ) -> dict[str, Loss]:
-    """Print what leaving each of these parts out costs besides those gone; return that."""
+    """Print what leaving each of these parts out costs besides those gone; return that. `runs`: by part, its runner."""
     applies = ~np.isnan(whole[:, :-1]).all(axis=0)
     print(f"\n{title}:\n\n{heads(applies)}\n{row('(none)', whole, None, applies)}", flush=True)
     losses = {}
-    for name in names:
+    for name, run in runs.items():
         found = scores(family, draws, frozenset([*gone, name]), run)
         found[:, :-1][np.isnan(whole[:, :-1])] = np.nan
         losses[name] = Loss.of(whole, found)
@@ -194,12 +203,14 @@ def main() -> None:
     parser.add_argument("family", nargs="*", choices=[[], *FAMILIES], help="by default all")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--draws", type=int, help="of each shape of a step, in place of the family's own")
+    parser.add_argument("--skip", type=int, default=0, help="so many draws first: a value is chosen on other steps")
     parser.add_argument("--once", action="store_true", help="the first table alone")
+    parser.add_argument("--only", default="", help="parts with this in their name")
     given = parser.parse_args()
     with ProcessPoolExecutor(given.jobs) as pool:
         run = map if given.jobs == 1 else functools.partial(pool.map, chunksize=4)
         for family in given.family or FAMILIES:
-            ablate(family, given.draws or FAMILIES[family].draws, run, given.once)
+            ablate(family, Draws(given.draws or FAMILIES[family].draws, given.skip), run, given.once, given.only)
     spent = os.times()
     print(f"\n{sum(spent[:4]) / 60:.1f} minutes of processor time, all processes together.")
 

@@ -222,9 +222,13 @@ def sequence_groups(draws: int) -> Iterator[Case]:
     for row in pq.read_table(DATA / "sequence_groups_dev.parquet").to_pylist():
         for budget in (0.001, 0.01, 0.1):
             yield functools.partial(case, np.array(row["lengths"], np.int64), 64, row["cap"], budget)
-    for draw, (ranks, n) in itertools.product(range(draws), ((16, 64), (64, 256), (256, 2048), (1024, 8192))):
-        tokens = np.clip(lengths(draw, n) * 4, 128, 190_000) // 128 * 128
-        yield functools.partial(case, tokens, ranks, 6449, (0.01, 0.1)[draw % 2])
+    for draw in range(draws):
+        asked = [(ranks, n, (0.01, 0.1)[draw % 2]) for ranks, n in ((16, 64), (64, 256), (256, 2048), (1024, 8192))]
+        if draw:  # batches like those rows, of other lengths
+            asked += [(64, 512, budget) for budget in (0.001, 0.01, 0.1)]
+        for ranks, n, budget in asked:
+            tokens = np.clip(lengths(draw, n) * 4, 128, 190_000) // 128 * 128
+            yield functools.partial(case, tokens, ranks, 6449, budget)
 
 
 def long_short(draws: int) -> Iterator[Case]:

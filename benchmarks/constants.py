@@ -1,14 +1,18 @@
 """What thresholds of the searches are worth: other values of each, beside the value that stands, by family of steps.
 
-Run: python benchmarks/constants.py [FAMILY ...] [--jobs 2] [--draws N]. Steps, columns and errors are those of
-ablation.py: a loss is what the other value costs, so that a negative one gains. A constant inside a kernel is in no
-table, as kernels take it when they are compiled.
+Run: python benchmarks/constants.py [FAMILY ...] [--jobs 2] [--draws N] [--skip N] [--only NAME]. Steps, columns and
+errors are those of ablation.py: a loss is what the other value costs, so that a negative one gains. Kernels take
+constants when they are compiled, so a value that they read gets processes of its own, which compile them anew.
 """
 
 import argparse
 import functools
-from collections.abc import Callable
+import importlib
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from types import CodeType, FunctionType
 from typing import Any
 
 import ablation
@@ -16,16 +20,27 @@ import ablation_cases as cases
 import numpy as np
 from ablation_parts import Part
 
+from solvers._jit import Kernel
+
 PORTFOLIO, PATTERNS = "solvers.partitioning.portfolio", "solvers.partitioning.pattern_search"
 EVEN, SEARCH = "solvers.partitioning.even_counts", "solvers.partitioning.constrained.search"
 SLOTS, SCHEDULE = "solvers.packing._schedule_search", "solvers.packing.schedule"
 PEEL, SHARDS = "solvers.grouping._search", "solvers.context._greedy"
+FILLED_SLOTS, BIN = "solvers.grouping._kernels", "solvers.partitioning.bin_completion"
+EXCHANGE, MATCH = "solvers.partitioning.constrained.exchange", "solvers.partitioning.constrained.match"
+REGROUP, TABLES = "solvers.partitioning.regroup", "solvers.partitioning.patterns"
 UNDER_CONSTRAINTS: dict[str, tuple[Any, ...]] = {
     f"{SEARCH}:_SHAKEN": (2, 4),
     f"{SEARCH}:_CLOSE": (6, 12),
     f"{SEARCH}:_STEPS": (7, 20),
     "solvers.makespan_bounds:_MASKS": (8,),
     "solvers.makespan_bounds:_FILLED": (8,),
+    f"{EXCHANGE}:_PARTNERS": (8, 32),
+    f"{EXCHANGE}:_DOUBLE_PARTNERS": (3, 12),
+    f"{EXCHANGE}:_WINDOW": (32, 512),
+    f"{EXCHANGE}:_PAIR_WINDOW": (16, 48),
+    f"{EXCHANGE}:_LOOKS": (12, 192),
+    f"{MATCH}:_WINDOW": (64,),
 }
 OTHERS: dict[str, dict[str, tuple[Any, ...]]] = {
     "free": {
@@ -36,6 +51,14 @@ OTHERS: dict[str, dict[str, tuple[Any, ...]]] = {
         f"{PATTERNS}:_MOST_CELLS": (2_000_000,),
         "solvers.bounds:_LONGEST_PREFIX": (8,),
         "solvers.bounds:_MOST_QUESTIONS": (4,),
+        f"{REGROUP}:_MOST_GROUPS": (4, 8),
+        f"{REGROUP}:_NODES": (1_000, 16_000),
+        "solvers.partitioning.lower_target:_TRIES": (16, 256),
+        f"{BIN}:_MOST_CELLS": (20_000, 2_000_000),
+        f"{TABLES}:_MOST_PATTERNS": (1_500,),
+        f"{TABLES}:_MOST_AT_ONCE": (2, 32),
+        f"{TABLES}:_PIVOTS": (8, 120),
+        f"{TABLES}:_INWARDS": (0.25, 0.75),
     },
     "equal": {f"{EVEN}:_FIRST": (20, 80), f"{EVEN}:_MORE": (8, 32)},
     "constrained": UNDER_CONSTRAINTS,
@@ -49,10 +72,25 @@ OTHERS: dict[str, dict[str, tuple[Any, ...]]] = {
         f"{SCHEDULE}:_PACKING_BUDGET": (0.001,),
     },
     "sequence_groups": {
-        f"{PEEL}:_PEELING": (3, 10),
+        f"{PEEL}:_PEELING": ((3, 20), (5, 10)),
+        f"{PEEL}:_PEELED_ITEM": (120, 480),
         f"{PEEL}:_TUNING": ((2, 5), (4, 5)),
         f"{PEEL}:_LITTLE": (20_000, 80_000),
         f"{PEEL}:_ROUNDS": (((4, 20), (1, 100)),),
+        f"{FILLED_SLOTS}:MANY_GROUPS": (16, 256),
+        f"{FILLED_SLOTS}:_PATIENCE": (16, 256),
+        f"{FILLED_SLOTS}:_WEIGHTS": (2, 8),
+        f"{FILLED_SLOTS}:_HALVINGS": (8, 16),
+    },
+    "deferral": {
+        "solvers.deferral._search:_MOST_REFUSALS": (2, 32),
+        "solvers.deferral._search:_MOST_UNFIT": (8, 128),
+        "solvers.deferral.bounds:_SAMPLED": (2_048, 32_768),
+    },
+    "rearrangement": {
+        "solvers.rearrangement._largest_send:_ROUNDS": (10, 160),
+        "solvers.rearrangement._transport:_PATIENCE": (16, 256),
+        "solvers.rearrangement._transport:_FEW_GROUPS": (256, 4_096),
     },
     "context": {f"{SHARDS}:_OF_NODES": ((1, 5), (3, 5)), f"{SHARDS}:_FINE": ((32, 64),)},
 }
@@ -74,12 +112,78 @@ def try_others() -> None:
         ablation.FAMILIES[family] = ablation.FAMILIES[family]._replace(parts=parts_of(family))
 
 
-def compare(family: str, draws: int, run: Callable) -> None:
-    """Print what each other value costs."""
-    ablation.scores(family, 1, frozenset(), run)  # compiles
+def modules_with(target: str) -> list[Any]:
+    """Return the module of a constant; with those that import it, if its name is public."""
+    module, _, name = target.partition(":")
+    there = importlib.import_module(module)
+    if name.startswith("_"):
+        return [there]
+    loaded = [each for path, each in list(sys.modules.items()) if path.partition(".")[0] in ("solvers", "balancer")]
+    return [each for each in loaded if vars(each).get(name) is vars(there)[name]]
+
+
+def names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from names_in(each)
+
+
+def reads(function: FunctionType, name: str, where: list[dict[str, Any]], seen: set[FunctionType]) -> bool:
+    """Whether a function, or one that it calls, reads a global variable of these modules."""
+    seen.add(function)
+    names = set(names_in(function.__code__))
+    if name in names and any(function.__globals__ is each for each in where):
+        return True
+    called = (getattr(found, "py_func", found) for found in map(function.__globals__.get, names))
+    return any(
+        isinstance(each, FunctionType) and each not in seen and reads(each, name, where, seen) for each in called
+    )
+
+
+def kernels_with(target: str) -> list[Kernel]:
+    """Return the kernels that read a constant."""
+    name, where = target.partition(":")[2], [vars(each) for each in modules_with(target)]
+    solvers = [each for path, each in list(sys.modules.items()) if path.partition(".")[0] == "solvers"]
+    kernels = {each for module in solvers for each in vars(module).values() if isinstance(each, Kernel)}
+    return [each for each in kernels if reads(each.py_func, name, where, set())]
+
+
+def freeze(target: str, value: Any) -> None:
+    """Let this process, which has compiled nothing, compile kernels with another value; they are kept by other names.
+
+    They are removed as kernels of sources that are gone are.
+    """
+    try_others()
+    for each in kernels_with(target):
+        each._cache._name += f".{target.partition(':')[2]}={value}".replace(" ", "")
+    for module in modules_with(target):
+        setattr(module, target.partition(":")[2], value)
+
+
+def run_with(part: Part, jobs: int, run: Callable) -> Callable:
+    """Return what runs steps with this value: `run`, or processes of its own."""
+    ((target, value),) = part.instead.items()
+    if not kernels_with(target):
+        return run
+
+    def run_anew(solve: Callable, steps: range) -> list:
+        fresh = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(jobs, fresh, freeze, (target, value)) as pool:
+            family = solve.args[0]
+            list(pool.map(functools.partial(ablation.solve, family, ablation.Draws(1), frozenset()), range(8)))
+            return list(pool.map(solve, steps))
+
+    return run_anew
+
+
+def compare(family: str, draws: ablation.Draws, run: Callable, jobs: int, only: str) -> None:
+    """Print what each other value costs, of constants whose name has `only` in it."""
+    ablation.scores(family, ablation.Draws(1), frozenset(), run)  # compiles
     stands = ablation.scores(family, draws, frozenset(), run)
     stands[stands[:, 0] == cases.FAILED.gap, :-1] = np.nan  # what has no answer says nothing
-    ablation.table("Each alone", family, draws, [part.name for part in parts_of(family)], [], stands, run)
+    runs = {part.name: run_with(part, jobs, run) for part in parts_of(family) if only in part.name}
+    ablation.table("Each alone", family, draws, runs, [], stands)
 
 
 def main() -> None:
@@ -87,14 +191,16 @@ def main() -> None:
     parser.add_argument("family", nargs="*", choices=[[], *OTHERS], help="by default all")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--draws", type=int, help="of each shape of a step, instead of the family's own")
+    parser.add_argument("--skip", type=int, default=0, help="so many draws first: a value is chosen on other steps")
+    parser.add_argument("--only", default="", help="constants with this in their name")
     given = parser.parse_args()
     try_others()
     with ProcessPoolExecutor(given.jobs, initializer=try_others) as pool:  # which any way to start processes calls
         run = map if given.jobs == 1 else functools.partial(pool.map, chunksize=4)
         for family in given.family or OTHERS:
-            draws = given.draws or ablation.FAMILIES[family].draws
+            draws = ablation.Draws(given.draws or ablation.FAMILIES[family].draws, given.skip)
             print(f"\n## {family}: {len(ablation.cases_of(family, draws))} cases\n", flush=True)
-            compare(family, draws, run)
+            compare(family, draws, run, given.jobs, given.only)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from solvers.context._search import PASSES, Search, snapped
 
 Ints = NDArray[np.int64]
 
-# With one fifth 0.43 +- 0.24 points more cross nodes, with three fifths 0.35 +- 0.12 points less, at the same rows
-# received (benchmarks/constants.py).
+# With one fifth 0.43 +- 0.24 points more cross nodes. With three fifths 0.15 +- 0.04 points less do, and ranks receive
+# 37 +- 19 ppm more of all keys (2,304 other packs): it gains where it loses (benchmarks/constants.py).
 _OF_NODES = 2, 5
 """The share of the slack in work that nodes may use; the rest is left to the ranks inside."""
 

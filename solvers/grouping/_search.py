@@ -35,9 +35,12 @@ _LITTLE = 40_000
 _TUNING = 3, 5
 # Work units of a step of peeling and of one of solving anew stand in this proportion.
 _PEELED = 3, 2
-# A fifth of the work at most goes into starts. With a third, steps are 160 +- 73 ppm longer; with a tenth they are
-# 127 +- 65 ppm shorter (benchmarks/constants.py). Slots solved anew are worth more: 891 +- 38 ppm.
-_PEELING = 5
+# Work units of an item that go into starts, and the parts of all work that they are at most and at least. Where there
+# is much work for each item, slots solved anew are worth more than starts; where there is little, half as many starts
+# lead to some steps that are longer by whole percents. Where slots have many groups, a fifth is the least and nothing
+# is the most. With a fifth alone steps are 201 +- 28 ppm longer (277 steps that no value was chosen on).
+_PEELED_ITEM = 240
+_PEELING = 5, 20
 # How many are improved, and each for how many hundredths of the work at most: the best alone gets what is left. The
 # row *several improved* is unsure, but steps of 64 items on 16 ranks are worse without all unsure rows at once.
 # Without the round of two, steps are 97 +- 90 ppm longer.
@@ -87,8 +90,9 @@ class _Search:
     """One problem, as its kernels take it."""
 
     def __init__(self, problem: SequenceProblem, work: int) -> None:
-        p, many = problem, problem.num_ranks // int(problem.degrees[0]) > MANY_GROUPS
-        self.tunes = many and work < _LITTLE * len(problem.order)
+        p = problem
+        self.many = p.num_ranks // int(p.degrees[0]) > MANY_GROUPS
+        self.tunes = self.many and work < _LITTLE * len(p.order)
         self.given = Given(p.times, p.sizes, p.least, p.by_degree, p.ranks)
         self.problem, self.seed = problem, 0
         self.charges = Charges(p.overhead, p.rules.least, p.rules.multiple, p.most_filled)
@@ -165,7 +169,9 @@ def search(problem: SequenceProblem, goal: int, work: int) -> tuple[Solution, bo
     """
     work = work * _SCALE[0] // _SCALE[1]
     state = _Search(problem, work)
-    found, done = state.peel(work // _PEELING)
+    fifth, least = (work // part for part in _PEELING)
+    starts = _PEELED_ITEM * len(problem.order)
+    found, done = state.peel(max(fifth, starts) if state.many else min(fifth, max(least, starts)))
     # Starts of different numbers of slots lead to different solutions: the best of each number comes before second
     # ones.
     first = {each.num_slots: each for each in reversed(found)}  # the best of each number of slots

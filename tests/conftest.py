@@ -12,6 +12,9 @@ from hypothesis import HealthCheck, settings
 
 from solvers._jit import Kernel
 
+# Whoever looks for docstrings' examples imports every file, and this one all trainers: it is for the ranks' server.
+collect_ignore = ["executor/preloaded.py"]
+
 _SLOW_IS_FINE = [HealthCheck.too_slow]  # NUMBA_DISABLE_JIT=1 makes kernels a hundred times slower
 
 settings.register_profile(

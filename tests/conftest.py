@@ -12,6 +12,12 @@ from hypothesis import HealthCheck, settings
 
 from solvers._jit import Kernel
 
+# Whoever looks for docstrings' examples imports every file, and this one all trainers: it is for the ranks' server.
+collect_ignore = ["executor/preloaded.py"]
+
+# Threads of torch that wait for one another spin, and the suite's own processes keep all cores busy.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 _SLOW_IS_FINE = [HealthCheck.too_slow]  # NUMBA_DISABLE_JIT=1 makes kernels a hundred times slower
 
 settings.register_profile(

@@ -43,13 +43,14 @@ def description_of(path):
     return header_of(path)["description"]
 
 
-def with_header(path, header):
-    """Replace what stands before the rows: an object, or text as it is."""
+def with_header(path, header, rows=None):
+    """Replace what stands before the rows, an object or text as it is, and the rows where there are others."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     if Path(path).is_dir():
         (Path(path) / "manifest.json").write_bytes(text)
         return
-    pq.write_table(pq.read_table(path).replace_schema_metadata({b"balancer": text}), path)
+    rows = pq.read_table(path) if rows is None else rows
+    pq.write_table(rows.replace_schema_metadata({b"balancer": text}), path)
 
 
 def sealed(header):
@@ -64,5 +65,4 @@ def tamper(path, rows=lambda rows: None, description=lambda description: None):
     cells = table.to_pylist()
     rows(cells)
     description(header["description"])
-    pq.write_table(pa.Table.from_pylist(cells, schema=table.schema), path)
-    with_header(path, sealed(header))
+    with_header(path, sealed(header), pa.Table.from_pylist(cells, schema=table.schema))

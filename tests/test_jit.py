@@ -133,20 +133,33 @@ def test_turns_are_of_kernels_that_there_are():
 
 
 WITHOUT = """
+import sys
 import numba.core.caching, numba.core.compiler
 numba.njit(lambda n: n)(1)  # which imports all that needs them
 {gone}
 from solvers._jit import compile_at_once
 compile_at_once()
-import solvers
-print(solvers.lpt([3, 2, 1], 2).loads.tolist())
-from solvers.partitioning.lpt import _lpt_rounds
-print(type(_lpt_rounds.compiled._cache).__name__ if hasattr(_lpt_rounds.compiled, "_cache") else None)
+sys.path.insert(0, {folder!r})
+from kept import called, add
+print(called(), type(add.compiled._cache).__name__ if hasattr(add.compiled, "_cache") else None)
 """
+KEPT = {
+    "one of its own": "from solvers._jit import kernel\n\n@kernel\ndef add(n):\n    return n + 1\n"
+    "def called():\n    return add(5)\n",
+    "solvers": "import solvers\nfrom solvers.partitioning.lpt import _lpt_rounds as add\n"
+    "def called():\n    return int(solvers.lpt([6, 5, 1], 2).makespan)\n",
+}
 
 
-@pytest.mark.parametrize("gone", ["del numba.core.caching.NullCache", "del numba.core.compiler.CompileResult._rebuild"])
-def test_without_names_that_numba_does_not_document_its_own_cache_is_used(gone, tmp_path):
-    told = run_python(WITHOUT.format(gone=gone), NUMBA_CACHE_DIR=str(tmp_path))
-    assert told == "[3, 3]\nFunctionCache\n"
+@pytest.mark.parametrize(
+    ("gone", "kernels"),
+    [
+        ("del numba.core.caching.NullCache", "one of its own"),
+        ("del numba.core.compiler.CompileResult._rebuild", "solvers"),
+    ],
+)
+def test_without_names_that_numba_does_not_document_its_own_cache_is_used(gone, kernels, tmp_path):
+    (tmp_path / "kept.py").write_text(KEPT[kernels])
+    told = run_python(WITHOUT.format(gone=gone, folder=str(tmp_path)), NUMBA_CACHE_DIR=str(tmp_path))
+    assert told == "6 FunctionCache\n"
     assert list(tmp_path.rglob("*.nbi"))

@@ -204,11 +204,6 @@ def test_of_text_the_first_steps_are_taken(tmp_path, monkeypatch):
     assert sampled(path, num_ranks=4, batch_per_rank=2)[0].num_steps == 8
 
 
-def test_a_log_of_few_steps_is_taken_whole():
-    found = balancer.advise({"tokens": long_tailed(100 * 8 + 3)}, num_ranks=4, batch_per_rank=2)
-    assert found.sample.in_words(found.within.steps) == "all 100 full steps"
-
-
 def test_the_screen_ends_in_lines_that_run(tmp_path):
     pq.write_table(pa.table({"tokens": long_tailed(640)}), tmp_path / "log.parquet")
     words = [
@@ -307,12 +302,17 @@ def test_a_pipeline_has_a_gpu_a_stage():
     assert balancer.advise(log, gpus_per_rank=3, **asked).gpus == 12
 
 
-def test_a_short_text_is_planned_as_a_whole(tmp_path):
+def test_a_log_of_few_steps_is_taken_whole_and_so_is_a_text(tmp_path):
     path = str(tmp_path / "log.csv")
-    pa_csv.write_csv(pa.table({"tokens": long_tailed(800)}), path)
+    pa_csv.write_csv(pa.table({"tokens": long_tailed(100 * 8 + 3)}), path)
     found, _, _ = sampled(path, num_ranks=4, batch_per_rank=2)
     assert (found.num_steps, found.steps_of_log) == (100, 100)
-    assert "±" not in str(balancer.advise(path, num_ranks=4, batch_per_rank=2))
+    advised = balancer.advise(path, num_ranks=4, batch_per_rank=2)
+    assert "±" not in str(advised)
+    assert advised.sample.in_words(advised.within.steps) == "all 100 full steps"
+    lengths = {"tokens": long_tailed(100 * 8 + 3)}
+    found, _, _ = sampled(lengths, num_ranks=4, batch_per_rank=2)
+    assert (found.num_steps, found.steps_of_log) == (100, 100)
 
 
 def test_lengths_of_nothing_are_named():

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from deferral_oracles import makespans, sums
+from nightly import examples
 
 from balancer.cost import CostModel, parse_cost
 from balancer.deferral.defer import Drawn
@@ -31,7 +32,8 @@ def tiny(seed):
     return phases, pairs, rows, windows(steps, 1, 1), limits
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.more_by_night
+@pytest.mark.parametrize("seed", range(min(examples(30), 1000)))
 def test_bound_optimum_and_steps_of_tiny_cases(seed):
     phases, pairs, rows, spans, limits = tiny(seed)
     found = choose(phases, rows, spans, rows, limits)
@@ -68,7 +70,8 @@ def test_it_is_never_worse_than_steps_led_by_one_phase():
     assert both.total < both.start_total
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.more_by_night
+@pytest.mark.parametrize("seed", range(min(examples(2), 100)))
 def test_more_freedom_is_never_worse(seed):
     rng = np.random.default_rng(seed)
     lengths = rng.lognormal(5, 1.3, 300).astype(np.int64) + 1

@@ -19,3 +19,18 @@ def block(heading):
     assert code, f"section {heading!r} of {page.name} has no block of Python"
     lines_before = text[: section.start(2) + code.start(1)].count("\n")
     return compile("\n" * lines_before + code[1], page, "exec")
+
+
+def blocks(page):
+    """Return the blocks of Python of each section, by its heading."""
+    found, heading, code = {}, "", None
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if line.startswith("```"):
+            if code is not None:
+                found.setdefault(heading, []).append("\n".join(code))
+            code = [] if line == "```python" and code is None else None
+        elif code is not None:
+            code.append(line)
+        elif line.startswith("#"):
+            heading = line.lstrip("# ")
+    return found

@@ -10,10 +10,10 @@ import datasets
 import huggingface_run
 import lightning
 import numpy as np
-import page_run
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
+from doc_blocks import blocks
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
@@ -123,7 +123,7 @@ def accelerate(file, state):
 
     given |= {"train": train, "save": save}
     with contextlib.suppress(Saved):
-        exec("\n".join(page_run.blocks(PAGE)["Sampler: Accelerate"]), given)
+        exec("\n".join(blocks(PAGE)["Sampler: Accelerate"]), given)
     return seen
 
 
@@ -160,7 +160,7 @@ def in_lightning(file, state):
     given = {"BalancedBatchSampler": BalancedBatchSampler, "StatefulDataLoader": StatefulDataLoader, "lengths": LENGTHS,
              "dataset": DATA, "collate": as_fields, "batch_size": BATCH, "epochs": EPOCHS, "LightningModule": Base,
              "lightning": Quiet}  # fmt: skip
-    exec("\n".join(page_run.blocks(PAGE)["Sampler: Lightning"]), given)
+    exec("\n".join(blocks(PAGE)["Sampler: Lightning"]), given)
     given["trainer"].fit(given["Module"](), ckpt_path=file if state else None)
     return seen
 

@@ -7,26 +7,12 @@ import lightning
 import samplers_run
 import torch
 from accelerate import Accelerator
+from doc_blocks import blocks
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 from balancer.compat import BalancedBatchSampler
-
-
-def blocks(page):
-    """Return the blocks of Python of each section, by its heading."""
-    found, heading, code = {}, "", None
-    for line in page.read_text(encoding="utf-8").splitlines():
-        if line.startswith("```"):
-            if code is not None:
-                found.setdefault(heading, []).append("\n".join(code))
-            code = [] if line == "```python" and code is None else None
-        elif code is not None:
-            code.append(line)
-        elif line.startswith("#"):
-            heading = line.lstrip("# ")
-    return found
 
 
 def main(page, folder):

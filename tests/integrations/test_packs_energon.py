@@ -11,8 +11,8 @@ for package in ("accelerate", "lightning", "megatron.energon", "torchdata", "tra
     pytest.importorskip(package)
 
 import numpy as np  # noqa: E402
+from doc_blocks import blocks  # noqa: E402
 from megatron.energon import Cooker, WorkerConfig, basic_sample_keys, get_loader, get_train_dataset, stateless  # noqa: E402
-from page_run import blocks  # noqa: E402
 
 import balancer  # noqa: E402
 

@@ -10,7 +10,7 @@ for package in ("accelerate", "datasets", "lightning", "torchdata", "transformer
 
 import numpy as np  # noqa: E402
 from datasets import Dataset  # noqa: E402
-from page_run import blocks  # noqa: E402
+from doc_blocks import blocks  # noqa: E402
 from tokenizers import Tokenizer, models  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast  # noqa: E402
 from trl import SFTConfig, SFTTrainer, pack_dataset  # noqa: E402

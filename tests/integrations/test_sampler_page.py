@@ -2,16 +2,18 @@
 
 import sys
 import types
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 for package in ("accelerate", "datasets", "lightning", "torchdata", "transformers"):
-    pytest.importorskip(package)
+    if not find_spec(package):
+        pytest.skip(f"{package} is not installed", allow_module_level=True)
 
+from doc_blocks import blocks  # noqa: E402
 from launched import launch, torchrun  # noqa: E402
-from page_run import blocks  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
 from balancer.compat import BalancedBatchSampler, verl  # noqa: E402

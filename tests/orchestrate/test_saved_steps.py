@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nightly import examples
 from phases_plan import AUDIO, IMAGES, PHASES, TEXT, drop, of, swap_ranks, update
 from plan_files import header_of, sealed, tamper, with_header
 
@@ -234,8 +235,10 @@ def test_a_saved_step_plan_that_claims_otherwise_is_refused(name, saved):
 
 
 def entries(found, path=()):
-    """Where every value in a description stands, and the value."""
-    inner = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
+    """Where every value in a description stands, and the value; by day of numbers, and of lists of them, two alone."""
+    inner = list(found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ())
+    if isinstance(found, list) and not any(isinstance(value, str | dict) for value in found) and examples(1) == 1:
+        inner = inner[:1] + inner[1:][-1:]
     for key, value in inner:
         yield (*path, key), value
         yield from entries(value, (*path, key))
@@ -256,6 +259,7 @@ LESS = {"lower_bound", "every_rank_nonempty", "equal_counts", "min_samples_per_r
 LESS |= {"dropped", "strategy"}
 
 
+@pytest.mark.more_by_night
 @pytest.mark.parametrize("resealed", [False, True], ids=["as written", "sealed again"])
 def test_a_saved_step_plan_with_any_entry_changed(resealed, saved):
     """It is refused; sealed again, only what its rows do not tell or tell less exactly may be otherwise."""
@@ -264,8 +268,7 @@ def test_a_saved_step_plan_with_any_entry_changed(resealed, saved):
         for other in (other for other in others_than(value) if other != value):
             changed = copy.deepcopy(header)
             functools.reduce(lambda at, key: at[key], path[:-1], changed["description"])[path[-1]] = other
-            pq.write_table(table, saved)
-            with_header(saved, sealed(changed) if resealed else changed)
+            with_header(saved, sealed(changed) if resealed else changed, table)
             try:
                 found = balancer.load_plan(saved)
             except (PlanError, InputError, InfeasibleError):

@@ -38,7 +38,8 @@ _PEELED = 3, 2
 # Work units of an item that go into starts, and the parts of all work that they are at most and at least. Where there
 # is much work for each item, slots solved anew are worth more than starts; where there is little, half as many starts
 # lead to some steps that are longer by whole percents. Where slots have many groups, a fifth is the least and nothing
-# is the most. With a fifth alone steps are 201 +- 28 ppm longer (277 steps that no value was chosen on).
+# is the most. With a fifth alone steps are 201 +- 28 ppm longer (277 steps; these numbers were chosen on others, the
+# form of the rule was not).
 _PEELED_ITEM = 240
 _PEELING = 5, 20
 # How many are improved, and each for how many hundredths of the work at most: the best alone gets what is left. The

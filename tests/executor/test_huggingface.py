@@ -50,7 +50,7 @@ def test_rows_that_are_all_alike_are_not_padded():
 
 
 def test_what_cannot_be_tried_must_be_said():
-    with pytest.raises(ValueError, match=r"dataset without a length.*give dispatch = dict\(cost='padded'\)"):
+    with pytest.raises(ValueError, match=r"dataset has no length.*give dispatch = dict\(cost='padded'\)"):
         _pads(pads, Loader(iter(rows([1, 2]))), "ids")
     with pytest.raises(ValueError, match="the collator returns none of chosen_ids"):
         _pads(lambda samples: pads(samples, "chosen_ids"), Loader(rows([1, 2], "chosen_ids")), "chosen_ids")

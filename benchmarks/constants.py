@@ -28,6 +28,7 @@ SLOTS, SCHEDULE = "solvers.packing._schedule_search", "solvers.packing.schedule"
 PEEL, SHARDS = "solvers.grouping._search", "solvers.context._greedy"
 FILLED_SLOTS, BIN = "solvers.grouping._kernels", "solvers.partitioning.bin_completion"
 EXCHANGE, MATCH = "solvers.partitioning.constrained.exchange", "solvers.partitioning.constrained.match"
+RELOCATE = "solvers.relocation"
 REGROUP, TABLES = "solvers.partitioning.regroup", "solvers.partitioning.patterns"
 UNDER_CONSTRAINTS: dict[str, tuple[Any, ...]] = {
     f"{SEARCH}:_SHAKEN": (2, 4),
@@ -41,6 +42,21 @@ UNDER_CONSTRAINTS: dict[str, tuple[Any, ...]] = {
     f"{EXCHANGE}:_PAIR_WINDOW": (16, 48),
     f"{EXCHANGE}:_LOOKS": (12, 192),
     f"{MATCH}:_WINDOW": (64,),
+}
+OF_RELOCATION: dict[str, tuple[Any, ...]] = {
+    f"{RELOCATE}.auto:_LEAST_WORK": (25, 400),
+    f"{RELOCATE}.auto:_LEAST_WORK_OF_SWAPS": (75, 1_200),
+    f"{RELOCATE}.auto:_FAR": (20, 500),
+    f"{RELOCATE}.auto:_SHARE_TO_FIT": (2, 32),
+    f"{RELOCATE}.auto:_PARTITION_SHARE": (0.03, 0.3),
+    f"{RELOCATE}.auto:_FEW_A_RANK": (8, 128),
+    f"{RELOCATE}._search:_TRIES": (2, 8),
+    f"{RELOCATE}._transfer:_VARIANTS": (2,),
+    f"{RELOCATE}._transfer:_STARTS": (4, 32),
+    f"{RELOCATE}._transfer:_CANDIDATES": (16, 256),
+    f"{RELOCATE}._pairs:_PASSES": (1, 6),
+    f"{RELOCATE}._nodes:_SMALLEST": (8, 128),
+    f"{RELOCATE}._nodes:_FIRSTS": (6, 96),
 }
 OTHERS: dict[str, dict[str, tuple[Any, ...]]] = {
     "free": {
@@ -82,6 +98,8 @@ OTHERS: dict[str, dict[str, tuple[Any, ...]]] = {
         f"{FILLED_SLOTS}:_WEIGHTS": (2, 8),
         f"{FILLED_SLOTS}:_HALVINGS": (8, 16),
     },
+    "relocation": OF_RELOCATION,
+    "relocation_equal": OF_RELOCATION,
     "deferral": {
         "solvers.deferral._search:_MOST_REFUSALS": (2, 32),
         "solvers.deferral._search:_MOST_UNFIT": (8, 128),

@@ -38,12 +38,12 @@ _PEELED = 3, 2
 # Work units of an item that go into starts, and the parts of all work that they are at most and at least. Where there
 # is much work for each item, slots solved anew are worth more than starts; where there is little, half as many starts
 # lead to some steps that are longer by whole percents. Where slots have many groups, a fifth is the least and nothing
-# is the most. With a fifth alone steps are 201 +- 28 ppm longer (277 steps; these numbers were chosen on others, the
-# form of the rule was not).
+# is the most. Row *starts by items*: with a fifth alone steps are 197 +- 40 ppm longer (140 steps on which nothing was
+# chosen).
 _PEELED_ITEM = 240
 _PEELING = 5, 20
 # How many are improved, and each for how many hundredths of the work at most: the best alone gets what is left. The
-# row *several improved* is unsure, but steps of 64 items on 16 ranks are worse without all unsure rows at once.
+# row *several improved* shows no gain, but steps of 64 items on 16 ranks are worse without all unsure rows at once.
 # Without the round of two, steps are 97 +- 90 ppm longer.
 _ROUNDS = ((4, 10), (2, 15), (1, 100))
 # A step of these loops takes longer than a work unit, which is one of the local search of partitions.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PLAN = "plan lengths.csv --ranks 4 --batch-per-rank 8 --out plan.parquet"
-COMMANDS = ("--version", "solve 5 4 3 3 3 --groups 2", PLAN, "report plan.parquet --html page.html", "plan --help")
+COMMANDS = ("--version", PLAN, "report plan.parquet --html page.html", "plan --help")
 
 
 def check_links(wheel: Path) -> None:

@@ -1,4 +1,4 @@
-"""The command line, ``balancer plan | report | compare | simulate | configure | ...``: reads words and prints."""
+"""The command line, ``balancer advise | plan | report | simulate | configure | ...``: reads words and prints."""
 
 import contextlib
 import gc
@@ -118,7 +118,7 @@ class _Imported(Mapping[str, click.Command]):
         return len(_NAMES)
 
 
-_NAMES = ("advise", "plan", "report", "compare", "simulate", "configure", "solve", "fit", "step", "pack", "warmup")
+_NAMES = ("advise", "plan", "report", "simulate", "configure", "fit", "step", "pack", "warmup")
 
 
 @click.group(

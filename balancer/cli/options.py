@@ -151,7 +151,7 @@ _cost_option = click.option(
     "[default: linear]; NAME=SPEC: of that phase.",
 )  # fmt: skip
 
-budget_option = click.option(
+_budget_option = click.option(
     "--time-budget",
     type=float,
     default=0.01,
@@ -161,10 +161,9 @@ budget_option = click.option(
 )
 
 
-def method_option(methods: Iterable[str]) -> Callable[[Any], Any]:
-    """Make an option that names a method."""
-    known = f"One of {', '.join(methods)}."
-    return click.option("--method", default="auto", show_default=True, metavar="M", help=known)
+_method_option = click.option(
+    "--method", default="auto", show_default=True, metavar="M", help=f"One of {', '.join(METHODS)}."
+)
 
 
 def _batch_options(command: Any) -> Any:
@@ -419,7 +418,7 @@ def planning_options(command: Any) -> Any:
     """Add all that says how a log is planned."""
     # This is the order of the help. The option that opens each part of it is named in parser._HEADINGS.
     parts = (_batch_options, _deferral_options, _length_option, _cost_option, _phase_options, _constraint_options,
-             _micro_batch_options, _sharing_options, method_option(METHODS), budget_option)  # fmt: skip
+             _micro_batch_options, _sharing_options, _method_option, _budget_option)  # fmt: skip
     return add_options(command, parts)
 
 

@@ -3,7 +3,6 @@
 import os
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -19,10 +18,8 @@ from balancer.io.logs import rows_of_files
 from balancer.io.store import is_remote
 from balancer.offline.continued import left_of
 from balancer.offline.engines import Engine, LostWorkerError
-from balancer.offline.steps import plan_log
 from balancer.offline.target import is_parts
 from balancer.problem.cuts import Cut
-from balancer.problem.settings import PLACEMENTS
 from balancer.report.plan_log import about, plan_opened
 from balancer.report.remarks import to_train
 from balancer.report.summary import RunSummary
@@ -35,7 +32,6 @@ _FEW_FILES = 100
 @command("plan", short_help="Plan every global batch of a length log.")
 @log_argument
 @planning_options
-@click.option("--compare-placements", is_flag=True, help="Also plan with the other placements, and compare.")
 @click.option("--epochs", type=int, metavar="E", help="Plan the log E times, one after the other [default: 1].")
 @click.option("--shuffle", type=int, metavar="SEED", help="Shuffle every epoch, each in another order, from SEED.")
 @click.option(
@@ -52,8 +48,8 @@ _FEW_FILES = 100
 @engine_options
 @json_option
 def plan_command(
-    log: LogPath, out: str | None, overwrite: bool, resume: bool, as_json: bool, compare_placements: bool,
-    continued: str | None, at_step: int | None, epochs: int | None, shuffle: int | None, **options: Any,
+    log: LogPath, out: str | None, overwrite: bool, resume: bool, as_json: bool, continued: str | None,
+    at_step: int | None, epochs: int | None, shuffle: int | None, **options: Any,
 ) -> None:  # fmt: skip
     """Plan every global batch of LOG: which sample goes to which rank.
 
@@ -66,8 +62,6 @@ def plan_command(
         --outputs vision=image_tokens --phase llm=text_tokens+image_tokens
     """  # noqa: D301 (click's mark, not an escape)
     step = said_step(options)
-    if compare_placements and not step.is_single:
-        refuse(("phases",), "--compare-placements; balancer compare has strategies to compare")
     engine = engine_of(options)
     if resume and (out is None or not is_parts(out)):
         raise InputError(f"--resume needs the folder that the killed run wrote: --out DIR{os.sep}")
@@ -83,8 +77,7 @@ def plan_command(
     job = open_job(log, step, **order)
     with timed() as seconds:
         summary, kept = _planned(job, out, engine, resume, overwrite, as_json)
-    others = _other_placements(job) if compare_placements else {}
-    print_run(summary, job.title, seconds[0], as_json, others, kept, more=about(job.log, job.settings))
+    print_run(summary, job.title, seconds[0], as_json, kept, more=about(job.log, job.settings))
     if out is not None and not as_json:
         for line in (f"plan written to {out}", *_next_steps(out, job.settings.setup.settings.cut)):
             click.echo(printable(line))
@@ -125,16 +118,3 @@ def _num_samples(job: Job) -> int | None:
         return None
     counts = rows_of_files(job.log)
     return None if counts is None else sum(counts) * job.settings.epochs - job.settings.first_sample
-
-
-def _other_placements(job: Job) -> dict[str, RunSummary]:
-    """Plan the log under every other placement, for comparison."""
-    others, setup = {}, job.settings.setup
-    for placement in PLACEMENTS:
-        if placement != setup.settings.placement:
-            others[placement] = RunSummary()
-            # The objective is of one placement only; "sum" is the default that all others accept.
-            settings = replace(setup.settings, placement=placement, objective="sum")
-            for plan in plan_log(job.log, replace(job.settings, setup=replace(setup, settings=settings))):
-                others[placement].add_step(plan, job.settings.is_short(plan.batch_size))
-    return others

@@ -11,7 +11,6 @@ from balancer.cli.pictures import Pictures, picture_options
 from balancer.cli.run import print_run, progress, table_console, timed
 from balancer.cli.settings import engine_of
 from balancer.cli.step_options import STEP, step_option
-from balancer.cost import COSTS, CostModel, parse_cost
 from balancer.errors import InputError
 from balancer.io.measurements import read_rank_times
 from balancer.offline.check import check_run
@@ -21,7 +20,6 @@ from balancer.offline.of_step import check_made_by
 from balancer.plan.step_plan import StepPlan
 from balancer.report.measured import MeasuredSteps
 from balancer.report.plan_log import about_plan
-from balancer.report.priced import PricedSteps
 from balancer.report.shards import SharedPacks
 from balancer.report.summary import RunSummary
 from balancer.report.text import of_costs, printable
@@ -39,15 +37,12 @@ def _own_step(command: Any) -> Any:
 @click.option(
     "--measured", metavar="FILE", help="Compare measured times (columns step, rank, seconds) with PLAN's predictions."
 )
-@click.option(
-    "--cost", "costs", multiple=True, metavar="[PHASE=]COST", help="Price PLAN by another cost than it was planned by."
-)
 @_own_step
 @engine_options
 @json_option
 def report_command(
     plan: str, log: str | None, as_json: bool, page: str | None, plot: str | None, step: int | None,
-    measured: str | None, costs: tuple[str, ...], **options: Any,
+    measured: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Check PLAN against its log and report what it gains; every number is recomputed, none copied."""
     engine = engine_of(options)
@@ -55,18 +50,16 @@ def report_command(
         # First, as it is cheap: a plan of another step need not be replayed.
         check_made_by(plan, step_file, log)
     pictures = Pictures.of(page, plot, step)
-    if (page or plot or measured or costs) and not isinstance(engine, Serial | None):
+    if (page or plot or measured) and not isinstance(engine, Serial | None):
         raise InputError(
-            "--html, --plot, --measured and --cost look at every step, which one process does: leave --engine and "
-            "--jobs out"
+            "--html, --plot and --measured look at every step, which one process does: leave --engine and --jobs out"
         )
     steps = MeasuredSteps(measured or "", {} if measured is None else read_rank_times(measured))
-    priced, packs = PricedSteps(dict(map(_cost_of, costs))), SharedPacks()
+    packs = SharedPacks()
 
     def each(of_step: StepPlan, short: bool) -> None:
         pictures.add(of_step, short)
         steps.add(of_step)
-        priced.add(of_step)
         packs.add(of_step)
 
     with timed() as seconds:
@@ -76,25 +69,11 @@ def report_command(
     fit = None if measured is None else steps.fit()
     more = about_plan(plan, log) if as_json else {}
     more |= {} if fit is None else {"measured": fit.as_json()}
-    more |= {"priced": priced.as_json()} if costs else {}
     more |= {"layouts_of_packs": packs.as_json()} if packs.sums else {}
     title = f"{plan}: complete, checked\n{of_costs(summary.costs)}"
     print_run(summary, title, seconds[0], as_json, more=more or None, doing="checked")
     if not as_json:
         packs.print_on(table_console())
-    for line in () if as_json else priced.lines():
-        click.echo(printable(line))
     for line in () if fit is None or as_json else fit.lines(os.path.basename(measured or "")):
         click.echo(printable(line))
     pictures.files.say(as_json)
-
-
-def _cost_of(text: str) -> tuple[str, CostModel]:
-    """Return the phase, empty if none is named, and its cost."""
-    phase, equals, cost = text.partition("=")
-    # `quadratic:a=1` has an equals sign, too: then the part before it begins with the name of a cost.
-    named = bool(equals) and phase.partition(":")[0] not in (*COSTS, "flops")
-    try:
-        return (phase.strip(), parse_cost(cost)) if named else ("", parse_cost(text))
-    except ValueError as error:
-        raise InputError(f"--cost {error}") from None

@@ -129,7 +129,6 @@ def print_run(
     title: str,
     runtime_s: float,
     as_json: bool,
-    others: dict[str, RunSummary] | None = None,
     kept: int = 0,
     more: dict[str, Any] | None = None,
     doing: str = "planned",
@@ -146,16 +145,11 @@ def print_run(
         samples = summary.samples - kept
         document[f"{doing}_samples_per_second"] = samples / runtime_s or None if runtime_s else None
         document[f"{doing}_ms_a_step"] = 1000 * runtime_s / summary.steps if summary.steps and samples else None
-        if others:
-            document["other_placements"] = {name: other.as_json(0)["phases"] for name, other in others.items()}
         click.echo(json.dumps(document, indent=2))
         return
-    from balancer.report.table import print_placements, print_summary
+    from balancer.report.table import print_summary
 
-    console = table_console()
-    print_summary(console, summary, title, runtime_s, compile_s, kept, _peak_memory_mb(), doing)
-    if others:
-        print_placements(console, {"": summary, **others})
+    print_summary(table_console(), summary, title, runtime_s, compile_s, kept, _peak_memory_mb(), doing)
 
 
 def _peak_memory_mb() -> float | None:

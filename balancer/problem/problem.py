@@ -128,12 +128,6 @@ class Problem:
         table = work.work if isinstance(work, TimedStep) else work
         return cls(batch, topology, cost, costs, constraints, cut, work=table, prompts=prompts, timed=timed)
 
-    def priced_by(self, cost: CostModel) -> "Problem":
-        """Return the same samples at another cost that is additive; ValueError where that does not fit int64."""
-        batch = self.batch if cost.needs_prefixes else replace(self.batch, prefixes=None)
-        costs, prompts = _costs_of(batch, cost, self.constraints)
-        return replace(self, batch=batch, cost=cost, costs=costs, prompts=prompts)
-
     @property
     def whole_costs(self) -> NDArray[np.int64]:
         """What each sample costs by itself, a prompt that it shares included: as `costs` without shared prompts."""

@@ -80,46 +80,6 @@ def print_summary(
     console.print(f"{how_many(summary)}, {doing} in {runtime_s:.2f} s{rate}{compiled}", highlight=False, soft_wrap=True)
 
 
-def print_comparison(console: Console, summaries: Mapping[str, RunSummary], title: str, runtime_s: float) -> None:
-    """Print one row a strategy: imbalance ratio of every phase, micro-batches if any, what crosses nodes in a step."""
-    console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
-    first = next(iter(summaries.values()))
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    named = [*first.phases] != [SINGLE_PHASE]
-    table.add_column("imbalance ratio" if named else "", no_wrap=True)
-    cut = any(phase.schedule is not None for phase in first.phases.values())
-    for header in (*(first.phases if named else ["imbalance ratio"]), *["micro-batches"] * cut, "crosses nodes a step"):
-        table.add_column(header, justify="right")
-    bounds = {"best possible": summaries.get("orchestrated", first)}
-    for name in ("sequence_groups", "context_shards"):
-        if name in summaries:
-            # Ranks that share samples may go below what is proven for whole ones, so each kind has its own bound.
-            bounds = {"best possible, whole samples": bounds["best possible"], "best possible": summaries[name]}
-    columns = [
-        as_ratios([
-            *(summary.phases[name].ratio_after for summary in summaries.values()),
-            *(summary.phases[name].ratio_bound for summary in bounds.values()),
-        ])
-        for name in first.phases
-    ]  # fmt: skip
-    for i, (name, summary) in enumerate(summaries.items()):
-        last = list(summary.phases.values())[-1]
-        slots = [as_range(last.fewest_slots, last.most_slots)] * cut
-        table.add_row(
-            name, *[column[i] for column in columns], *slots, as_bytes(summary.inter_node_bytes / summary.steps)
-        )
-    table.add_section()
-    for i, name in enumerate(bounds, len(summaries)):
-        proven = ["" if of.follows else column[i] for of, column in zip(first.phases.values(), columns, strict=True)]
-        table.add_row(name, *proven, *[""] * cut, "")
-    console.print(table)
-    if "sorted_batches" in summaries and len(summaries) > 1:
-        console.print(
-            "sorted_batches has batches of its own; 'best possible' is for those of the others.", highlight=False
-        )
-    console.print(f"{how_many(first)} by each strategy, {runtime_s:.2f} s", highlight=False)
-
-
 def before_slots(summary: RunSummary) -> str:
     """Say what is compared with, where there are micro-batches."""
     if not summary.in_pipeline:
@@ -193,27 +153,6 @@ def as_alike(values: Sequence[float], digits: int = 3, least: bool = False) -> l
     power = int(f"{shown:.{digits - 1}e}".partition("e")[2])  # of ten, once rounded
     decimals = min(9, max(0, digits - 1 - power))
     return [f"{value:,.{decimals}f}" for value in values]
-
-
-def print_placements(console: Console, runs: Mapping[str, RunSummary]) -> None:
-    """Print one row a placement: how even, and what moves."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("placement", no_wrap=True)
-    for header in ("imbalance ratio", "crosses nodes", "must cross", "within nodes", "largest send"):
-        table.add_column(header, justify="right")
-    rows = {phase.placement: phase for run in runs.values() for phase in run.phases.values()}
-    ratios = as_ratios(phase.ratio_after for phase in rows.values())
-    for ratio, (name, phase) in zip(ratios, rows.items(), strict=True):
-        numbers = phase.as_json()
-        table.add_row(
-            name,
-            ratio,
-            as_percent(numbers["crosses_nodes"]),
-            as_percent(numbers["must_cross_nodes"]) if phase.inter_node_bound else "",
-            as_percent(numbers["moves_within_nodes"]),
-            f"{phase.largest_send:,}",
-        )
-    console.print(table)
 
 
 def _ratios(phase: PhaseSummary) -> tuple[float, float, float]:
@@ -315,12 +254,3 @@ def _what_caps(name: str, phase: PhaseSummary) -> str:
         f"in {steps} one sample alone costs more than a {phase.holder}'s fair share; {mended}. "
         f"The worst: {worst}; its {phase.holder} takes {phase.cap_ratio:.2f} times the mean.\n",
     )
-
-
-def print_loads(console: Console, groups: Sequence[Sequence[int]], loads: Sequence[int]) -> None:
-    """Print one row a group: its load and its numbers."""
-    table = Table("group", "load", "numbers")
-    table.columns[1].justify = "right"
-    for g, (members, load) in enumerate(zip(groups, loads, strict=True)):
-        table.add_row(str(g), f"{load:,}", " ".join(map(str, members)))
-    console.print(table)

@@ -16,7 +16,7 @@ from balancer.plan.reasons import Reason, Reasons
 from balancer.plan.step_plan import as_step_plan
 from balancer.report import PhaseSummary, RunSummary
 from balancer.report.page_data import PageData
-from balancer.report.table import as_alike, as_bytes, as_ratios, print_loads, print_summary
+from balancer.report.table import as_alike, as_bytes, as_ratios, print_summary
 
 
 def summary_of(plans):
@@ -150,14 +150,6 @@ def test_a_ratio_close_to_perfect_sets_the_decimals_of_all_phases():
     text = text_of(summary)
     assert "near imbalance ratio 1.00005 1.00005 1.00005" in text
     assert "far imbalance ratio 1.42857 1.14286 1.14286" in text
-
-
-def test_loads_of_groups():
-    console = Console(file=io.StringIO(), width=60)
-    print_loads(console, [[5, 4], [], [3_000]], [9, 0, 3_000])
-    text = console.file.getvalue()
-    assert "5 4" in text
-    assert "3,000" in text
 
 
 def fallen(reasons):

@@ -356,13 +356,13 @@ with PlanFolder({str(tmp_path / "out")!r}, {"ab" * 32!r}):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is full")
 def test_output_that_cannot_be_written_is_told():
     with open("/dev/full", "w") as full:
-        run = [sys.executable, "-m", "balancer", "solve", "5", "4", "--groups", "2"]
+        run = [sys.executable, "-m", "balancer", "plan", "--help"]
         ran = subprocess.run(run, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert ran.returncode
     assert "No space left on device" in ran.stderr
 
 
-@pytest.mark.parametrize("words", ["solve 5 4 --groups 2", "solve 5 4 --groups 2 --json", "plan --help"])
+@pytest.mark.parametrize("words", ["--version", "plan --help"])
 def test_output_that_nobody_reads_on_ends_the_command_quietly(words):
     """With the code of a tool that such a signal ends, and not the 1 of a failed check."""
     reading, writing = os.pipe()

@@ -1,9 +1,7 @@
 """Whatever is wrong: one or two lines that say where and why, the right exit code, and nothing left behind."""
 
-import io
 import json
 import os
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -468,45 +466,6 @@ def test_report_with_a_log_that_cannot_be_read(other, command, refused, log, tmp
     assert command("plan", log, *SHAPE, "--out", OUT).code == 0
     (tmp_path / "empty.csv").write_bytes(b"")
     refused(["report", OUT, "--log", other], [other], out=False)
-
-
-# --- solve -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--groups", 2], ["no numbers", "standard input"]),
-        (["-", "--groups", 2], ["no numbers", "standard input"]),
-        (["5", "--groups", 0], ["groups", ">= 1", "0"]),
-        (["5", "--groups", -2], ["groups", ">= 1", "-2"]),
-        (["5", "--groups", "abc"], ["--groups", "abc"]),
-        (["5"], ["--groups", "Missing"]),
-        (["5", "many", "--groups", 2], ["number 2", "'many'", "whole number"]),
-        (["5", "2.5", "--groups", 2], ["number 2", "'2.5'", "whole number"]),
-        (["5", "-4", "--groups", 2], ["-4", ">= 0"]),
-        (["5", "--gruops", "3", "--groups", 2], ["'--gruops'"]),
-        (["5", str(2**63), "--groups", 2], ["costs[1]", "int64"]),
-        (["5", str(10**40), "--groups", 2], ["int64"]),
-        ([str(2**62), str(2**62), "--groups", 2], ["int64", "sum"]),
-        (["5", "--groups", 2, "--method", "best"], ["'best'", "auto", "exact"]),
-        (["5", "--groups", 2, "--time-budget", 0], ["--time-budget", "positive"]),
-        (["5", "--groups", 2, "--time-budget", "nan"], ["--time-budget", "finite"]),
-    ],
-)
-def test_solve(arguments, words, refused):
-    refused(["solve", *arguments], words, out=False, stdin="")
-
-
-@pytest.mark.parametrize(("stdin", "words"), [("3 x 5", ["number 2", "'x'"]), ("3 -1", ["-1", ">= 0"])])
-def test_solve_from_standard_input(stdin, words, command):
-    for flags in ((), ("--json",)):
-        assert_refused(command("solve", "--groups", 2, *flags, stdin=stdin), words)
-
-
-def test_solve_from_standard_input_that_is_no_text(command, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe3"), encoding="utf-8"))
-    assert_refused(command("solve", "--groups", 2), ["utf-8"])
 
 
 def test_rows_of_a_later_step_are_called_by_their_rows(command, tmp_path):

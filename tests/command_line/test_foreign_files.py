@@ -79,13 +79,12 @@ def test_names_in_a_log(command, tmp_path):
     outcome = command("plan", "log.parquet", *SHAPE, "--length", "tokens")
     assert outcome.code == 2
     assert_inert(outcome.err)
-    for name in ("plan", "compare"):
-        outcome = command(name, "log.parquet", *SHAPE)
-        assert outcome.code == 0
-        assert_inert(outcome.out)
+    outcome = command("plan", "log.parquet", *SHAPE)
+    assert outcome.code == 0
+    assert_inert(outcome.out)
 
 
-@pytest.mark.parametrize("name", ["plan", "compare", "simulate"])
+@pytest.mark.parametrize("name", ["plan", "simulate"])
 def test_names_of_files_and_phases(name, command, tmp_path):
     write_csv(tmp_path / f"log{ESC}.csv", [5, 40, 3, 22])
     phase = ("--phase", f"text{ESC}=tokens")
@@ -123,7 +122,7 @@ def test_names_that_would_end_a_line(command, plan, tmp_path):
     assert "all is well" not in outcome.out.splitlines()
 
 
-@pytest.mark.parametrize("name", ["plan", "compare", "simulate"])
+@pytest.mark.parametrize("name", ["plan", "simulate"])
 def test_names_that_look_like_markup(name, command, tmp_path):
     write_csv(tmp_path / "log.csv", [5, 40, 3, 22])
     more = ("--cluster", "h100", "--model", "[/b]=qwen2-7b", "--steps", 1) if name == "simulate" else ()

@@ -449,8 +449,6 @@ def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):
         assert (name, ran.code, told in ran.err) == (name, 2, True)
     priced = ("simulate", *options(folder)[1:-2], *MODELS, "--strategies", "orchestrated")
     assert "a layout with encoders in gaps is priced without" in command(*priced).err
-    compared = command("compare", *options(folder)[1:-2], "--strategies", "as_sampled")
-    assert "use the strategy 'orchestrated'" in compared.err
     cut = balancer.MicroBatches.in_gaps(read_layout(folder / "winner.json").times)
     several = dataclasses.replace(cut.stages.gaps, piped=("vision", "llm"))
     with pytest.raises(ValueError, match="a pipeline is of one module, and these times have vision, llm"):

@@ -1,4 +1,4 @@
-"""--group-degrees on plan, compare, simulate and report."""
+"""--group-degrees on plan, simulate and report."""
 
 import json
 
@@ -37,15 +37,6 @@ def test_table_says_what_is_assumed(command, log):
     assert "assumed" not in measured.words
 
 
-def test_compare_shows_groups_beside_one_degree_and_whole_samples(command, log):
-    found = json.loads(command("compare", log, *ASKED, *GROUPS, "--json").out)["strategies"]
-    ratios = {name: of["phases"]["all"]["imbalance_ratio_after"] for name, of in found.items()}
-    assert ratios["sequence_groups"] <= ratios["static_degree"]
-    assert ratios["sequence_groups"] < ratios["orchestrated"] / 2
-    assert "best possible, whole samples" in command("compare", log, *ASKED, *GROUPS).words
-    assert "sequence_groups" not in json.loads(command("compare", log, *ASKED, "--json").out)["strategies"]
-
-
 def test_simulate_takes_the_exchange_from_the_cluster(command, log):
     asked = [option for option in ASKED if option not in ("--ranks-per-node", 2)]
     found = command("simulate", log, *asked, *GROUPS, "--cluster", "h100", "--model", "qwen2-7b")
@@ -72,11 +63,10 @@ def test_simulate_takes_the_exchange_from_the_cluster(command, log):
         ((*GROUPS, "--method", "lpt"), "makes no sequence groups"),
         ((*GROUPS, "--cost", "linear:d0=3"), "cost 'linear:d0=3' lacks a coefficient or names an unknown one"),
         ((*GROUPS, "--cost", "linear:hidden=2"), "cost 'linear:hidden=2': hidden must be 0 or 1, got 2"),
-        (("--strategies", "sequence_groups"), "need --group-degrees"),
     ],
 )
 def test_refused(command, log, options, told):
-    found = command("compare" if "--strategies" in options else "plan", log, *ASKED, *options)
+    found = command("plan", log, *ASKED, *options)
     assert found.code in (1, 2)
     assert told in found.err
     assert len(found.err.splitlines()) <= 2
@@ -136,9 +126,6 @@ def test_an_encoder_shares_its_long_items(command, tmp_path):
     assert "shared items, of all elements" in printed
     assert "In 2 of 2 steps ranks take over 0.1 % more than the bound: --eps is of the rank-time of groups" in printed
     assert "--eps is of" not in command("plan", log, *ENCODER, *SHARED, "--placement", "rearrange").words
-    compared = json.loads(command("compare", log, *ENCODER, *SHARED, "--json").out)["strategies"]
-    assert "shared_items" not in compared["per_phase_home"]["phases"]["vision"]
-    assert compared["orchestrated"]["phases"]["vision"]["shared_items"] == found["shared_items"]
     models = ("--cluster", "h100", "--model", "vision=qwen2-vl-vit", "--model", "llm=qwen2-7b")
     simulated = command("simulate", log, *ENCODER[:2], *ENCODER[4:], *SHARED, *models)
     assert (simulated.code, "orchestrated" in simulated.words) == (0, True)

@@ -34,8 +34,9 @@ def test_given_three_times_in_any_spelling(command):
     ]  # fmt: skip
 
 
-def test_a_flag_may_be_said_again(command):
-    outcome = command("solve", "5", "4", "--groups", "2", "--json", "--json")
+def test_a_flag_may_be_said_again(command, tmp_path):
+    (tmp_path / "log.csv").write_text("tokens\n5\n4\n")
+    outcome = command("plan", "log.csv", "--ranks", "2", "--batch-per-rank", "1", "--json", "--json")
     assert (outcome.code, outcome.err) == (0, "")
 
 

@@ -1,4 +1,4 @@
-"""`balancer plan --phase`, `report` and `compare`: phases in one plan file, numbers that anyone can recompute."""
+"""`balancer plan --phase` and `report`: phases in one plan file, numbers that anyone can recompute."""
 
 import json
 import re
@@ -12,7 +12,6 @@ from phases_log import BATCH, FRAMES, ITEMS, LISTS, PATCHES, PHASES, RANKS, ROWS
 from plan_files import description_of, tamper
 
 import balancer
-from balancer.planning.strategies import STRATEGIES
 
 
 @pytest.fixture
@@ -131,11 +130,10 @@ def test_tables(command, log):
     assert "plan.parquet: complete, checked" in command("report", "plan.parquet").words
 
 
-@pytest.mark.parametrize("verb", ["plan", "compare"])
-def test_what_is_assumed_is_said(verb, command, tmp_path):
+def test_what_is_assumed_is_said(command, tmp_path):
     columns = {"image": [9, 0, 9, 9], "tokens": [4, 0, 3, 4], "text": [1, 2, 5, 3], "all": [5, 2, 8, 7]}
     pq.write_table(pa.table(columns), tmp_path / "log.parquet")
-    shape = (verb, "log.parquet", "--ranks", 2, "--batch-per-rank", 2, "--phase", "v=image")
+    shape = ("plan", "log.parquet", "--ranks", 2, "--batch-per-rank", 2, "--phase", "v=image")
     silent, fed = "v: puts out as many elements as taken in (no --outputs given)", "it is fed more than its length"
     for options, said in (
         (("--phase", "llm=all"), [silent, "llm: in 3 of the first 4 samples it is fed more than its length"]),
@@ -284,67 +282,6 @@ def test_a_tampered_plan_fails_the_report(command, log):
     assert "is not placed" in outcome.err
 
 
-# --- compare ---------------------------------------------------------------------------------------------------------
-
-
-def test_compare(command, log):
-    document = document_of(command("compare", log, *SHAPE, *PHASES, *ITEMS, "--json"))
-    assert list(document["strategies"]) == list(STRATEGIES)
-    assert (document["steps"], document["samples"]) == (3, ROWS)
-    found = document["strategies"]
-    for name, strategy in found.items():
-        assert list(strategy["phases"]) == ["vision", "audio", "llm"]
-        assert strategy["crosses_nodes_bytes"] == sum(s["crosses_nodes_bytes"] for s in strategy["streams"].values()), (
-            name
-        )
-    sampled, planned = found["as_sampled"], found["orchestrated"]
-    assert sampled["crosses_nodes_bytes"] == found["sorted_batches"]["crosses_nodes_bytes"] == 0
-    for name, phase in planned["phases"].items():
-        assert phase["imbalance_ratio_before"] == sampled["phases"][name]["imbalance_ratio_after"]
-        assert phase["imbalance_ratio_best_possible"] <= phase["imbalance_ratio_after"]
-    said = document_of(command("plan", log, *SHAPE, *PHASES, *ITEMS, "--json"))
-    assert said["phases"] == planned["phases"]
-    assert said["streams"] == planned["streams"]
-
-
-def test_compare_prints_a_table(command, log):
-    outcome = command("compare", log, *SHAPE, *PHASES, "--strategies", "as_sampled, orchestrated", "--steps", 2)
-    assert (outcome.code, outcome.err) == (0, "")
-    for words in ("as_sampled", "orchestrated", "best possible", "36 samples in 2 steps by each strategy"):
-        assert words in outcome.words
-    assert "llm_only" not in outcome.words
-
-
-def test_compare_says_who_keeps_to_caps(command, log):
-    asked = ("--max-tokens-per-rank", "audio=2500")
-    outcome = command("compare", log, *SHAPE, *PHASES, *asked)
-    assert (outcome.code, outcome.err) == (0, "")
-    assert "phases that are balanced; as_sampled, llm_only, sorted_batches leave some where they lie" in outcome.words
-    outcome = command("compare", log, *SHAPE, *PHASES, *asked, "--strategies", "orchestrated,per_phase_home")
-    assert "where they lie" not in outcome.words
-
-
-def test_compare_with_micro_batches(command, log):
-    asked = ("compare", log, *SHAPE, *PHASES, "--micro-batch-tokens", 1300)
-    document = document_of(command(*asked, "--json"))
-    assert list(document["strategies"]) == list(STRATEGIES)
-    plan = document_of(command("plan", *asked[1:], "--json"))
-    assert document["strategies"]["orchestrated"]["phases"] == plan["phases"]
-    outcome = command(*asked)
-    assert outcome.code == 0
-    assert "micro-batches" in outcome.words
-    for name, strategy in document["strategies"].items():
-        fewest, most = (strategy["phases"]["llm"][f"micro_batches_{which}"] for which in ("fewest", "most"))
-        line = next(line for line in outcome.out.splitlines() if line.strip().startswith(name))
-        assert (f"{fewest} to {most}" if fewest < most else f" {fewest} ") in line
-    assert "micro-batches" not in command("compare", log, *SHAPE, *PHASES).words
-    early = document_of(command(*asked, "--encoders", "step", "--json"))["strategies"]
-    for name, strategy in document["strategies"].items():
-        assert early[name]["phases"]["llm"] == strategy["phases"]["llm"]
-        before, after = (run["phases"]["vision"]["imbalance_ratio_after"] for run in (strategy, early[name]))
-        assert after < before or strategy["phases"]["llm"]["micro_batches_most"] == 1
-
-
 # --- what every phase keeps to ---------------------------------------------------------------------------------------
 
 LLM = [t + f for t, f in zip(TEXT, FRAMES, strict=True)]
@@ -444,13 +381,6 @@ def test_rows_over_the_cap_are_left_out_of_all_phases(encoders, command, log):
     assert found["dropped"]["samples"] == len(over)
     assert (found["dropped"]["longest"], found["dropped"]["first_sample"]) == (max(LLM), over[0])
     assert found["samples"] == len(kept)
-    for strategy in document_of(command("compare", log, *SHAPE, *PHASES, *asked, "--json"))["strategies"].values():
-        parts = (
-            [strategy["phases"], strategy["short_steps"]["phases"]]
-            if "short_steps" in strategy
-            else [strategy["phases"]]
-        )
-        assert sum(part["vision"]["items"] for part in parts) == sum(len(SIDES[row]) for row in kept)
 
 
 def test_max_is_what_rearrangement_may_aim_at(command, log):
@@ -475,25 +405,6 @@ def test_max_is_what_rearrangement_may_aim_at(command, log):
             wanted = balancer.balance(TEXT[rows], RANKS, 2, home_rank=homes, placement="rearrange", objective=objective)
             assert found.digest() == wanted.digest()
     assert documents["max"] != documents["sum"]
-
-
-def test_compare_one_phase_that_nobody_names(command, log):
-    asked = (log, *SHAPE, "--length", "text_tokens+audio_frames", "--max-samples-per-rank", 5)
-    found = document_of(command("compare", *asked, "--json"))
-    assert list(found["strategies"]) == list(STRATEGIES)
-    assert (found["steps"], found["samples"]) == (3, ROWS)
-    planned = document_of(command("plan", *asked, "--json"))
-    assert found["strategies"]["orchestrated"]["phases"] == planned["phases"]
-    alone = found["strategies"]["as_sampled"]["phases"]["all"]
-    assert alone["imbalance_ratio_after"] == planned["phases"]["all"]["imbalance_ratio_before"]
-    loads = np.array([LLM[i : i + BATCH] for i in range(0, ROWS - ROWS % BATCH, BATCH)]).sum(axis=1)
-    full = ROWS // (RANKS * BATCH)  # steps; a short one is judged apart
-    slowest = sum(loads[i : i + RANKS].max() for i in range(0, full * RANKS, RANKS))
-    assert alone["imbalance_ratio_after"] == pytest.approx(slowest / (sum(LLM[: full * RANKS * BATCH]) / RANKS))
-    outcome = command("compare", *asked)
-    assert (outcome.code, outcome.err) == (0, "")
-    assert "log.parquet: text_tokens+audio_frames, 6 ranks x 3, linear" in outcome.words
-    assert "--max-samples-per-rank hold" in outcome.words
 
 
 def test_on_a_narrow_terminal_names_are_broken_and_numbers_are_not(command, tmp_path, monkeypatch):

@@ -1,8 +1,11 @@
-"""`balancer plan --phase` and `compare`: options that cannot be, and caps that are too small, said in a line or two."""
+"""`balancer plan --phase`: options that cannot be, and caps that are too small, said in a line or two."""
 
 import numpy as np
 import pytest
 from phases_log import FRAMES, ITEMS, PHASES, RANKS, SHAPE, TEXT, write_phases
+
+ON = ("--cluster", "h100", "--model", "vision=internvit-300m", "--model", "audio=whisper-large-v3-encoder",
+      "--model", "llm=qwen2-7b")  # fmt: skip
 
 
 @pytest.fixture
@@ -50,7 +53,6 @@ REFUSED = {
         ("--cost", "audio=padded", "--max-samples-per-rank", "audio=9"),
         ["phase 'audio': cost 'padded' does not take --max-samples-per-rank"],
     ),
-    "placements": (("--compare-placements",), ["--compare-placements", "cannot be combined with", "--phase"]),
     "cap of no phase": (("--max-tokens-per-rank", "x=9"), ["--max-tokens-per-rank 'x=9'", "are vision, audio, llm"]),
     "cap of a phase twice": (
         ("--max-tokens-per-rank", 9, "--max-tokens-per-rank", "llm=9"),
@@ -118,12 +120,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.parametrize("verb", ["plan", "compare"])
-def test_refused(name, verb, command, log, tmp_path):
+def test_refused(name, command, log, tmp_path):
     options, words = REFUSED[name]
-    if verb == "compare" and name == "placements":
-        return  # no option of compare
-    outcome = command(verb, log, *SHAPE, *PHASES, *options, *(("--out", "plan.parquet") if verb == "plan" else ()))
+    outcome = command("plan", log, *SHAPE, *PHASES, *options, "--out", "plan.parquet")
     assert (outcome.code, outcome.out) == (2, "")
     assert "Traceback" not in outcome.err
     assert 1 <= len(outcome.err.splitlines()) <= 2
@@ -142,12 +141,11 @@ def test_refused(name, verb, command, log, tmp_path):
             ["--cost"],
         ),
         (("plan", "log.parquet", *SHAPE, "--length", "text_tokens", "--encoders", "step"), ["--encoders cannot be"]),
-        (("compare", "log.parquet", *SHAPE), ["3 columns of integers", "--length "]),
-        (("compare", "log.parquet", *SHAPE, *PHASES, "--strategies", "x"), ["unknown strategy 'x'", "llm_only"]),
-        (("compare", "log.parquet", *SHAPE, *PHASES, "--steps", 0), ["steps must be >= 1"]),
-        (("compare", "log.parquet", *SHAPE, *PHASES, "--window", 0), ["window must be >= 1"]),
-        (("compare", "nowhere.parquet", *SHAPE, *PHASES), ["nowhere.parquet", "no such file"]),
-        (("compare", "log.parquet", "--ranks", 99, "--batch-per-rank", 9, *PHASES, "--drop-last"), ["no steps"]),
+        (("plan", "log.parquet", *SHAPE), ["3 columns of integers", "--length "]),
+        (("simulate", "log.parquet", *SHAPE, *PHASES, *ON, "--strategies", "x"), ["unknown strategy 'x'", "llm_only"]),
+        (("simulate", "log.parquet", *SHAPE, *PHASES, *ON, "--steps", 0), ["steps must be >= 1"]),
+        (("simulate", "log.parquet", *SHAPE, *PHASES, *ON, "--window", 0), ["window must be >= 1"]),
+        (("plan", "nowhere.parquet", *SHAPE, *PHASES), ["nowhere.parquet", "no such file"]),
         (("plan", "log.parquet", *SHAPE, *PHASES, "--out", "log.parquet"), ["would overwrite its log"]),
     ],
 )

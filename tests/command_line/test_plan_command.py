@@ -475,11 +475,11 @@ def test_version(command):
 def test_help(flag, command):
     outcome = command(flag)
     assert (outcome.code, outcome.err) == (0, "")
-    for name in ("plan", "report", "solve", "--version"):
+    for name in ("plan", "report", "fit", "--version"):
         assert name in outcome.out
 
 
-@pytest.mark.parametrize("name", ["plan", "compare", "simulate"])
+@pytest.mark.parametrize("name", ["plan", "simulate"])
 def test_options_stand_under_headings(name, command):
     out = command(name, "--help").out
     parts = [
@@ -493,7 +493,7 @@ def test_options_stand_under_headings(name, command):
     assert len(set(headings)) == len(headings)
 
 
-@pytest.mark.parametrize("name", ["plan", "compare", "simulate"])
+@pytest.mark.parametrize("name", ["plan", "simulate"])
 def test_the_example_in_help_can_be_pasted(name, command):
     out = command(name, "--help").out
     lines = out.splitlines()
@@ -502,7 +502,7 @@ def test_the_example_in_help_can_be_pasted(name, command):
     assert "        " not in lines[first]
 
 
-@pytest.mark.parametrize("name", ["plan", "solve"])
+@pytest.mark.parametrize("name", ["plan", "fit"])
 def test_examples_in_help_stand_on_a_line_of_their_own(name, command):
     """Ready to be copied, and without the mark that keeps click from wrapping them."""
     out = command(name, "--help").out

@@ -1,4 +1,4 @@
-"""--stages on plan, compare, simulate and report."""
+"""--stages on plan, simulate and report."""
 
 import json
 from pathlib import Path
@@ -40,8 +40,6 @@ def test_models_give_stages_whole_layers(command, log):
     costs = ("--cost", "vision=flops:internvit-300m", "--cost", "llm=flops:qwen2-7b")
     found = command("plan", log, *ASKED, *PHASES, *STAGES, *costs, "--out", "plan.parquet")
     assert found.code == 0
-    by_parts = command("compare", log, *ASKED, *PHASES, *STAGES, "--json")
-    assert list(json.loads(by_parts.out)["strategies"]) == ["as_sampled", "llm_only", "sorted_batches", "orchestrated"]
 
 
 def test_one_phase_takes_a_number(command, log):
@@ -77,11 +75,9 @@ def test_simulate_takes_models_and_pieces(command, log):
         ((*STAGES, "--cost", "llm=flops:qwen2-7b"), "--stages needs costs of one unit"),
         ((*STAGES, "--group-degrees", "1,2"), "--stages cannot be combined with --group-degrees"),
         ((*STAGES, "--equal-counts"), "--stages cannot be combined with --equal-counts"),
-        ((*STAGES, "--strategies", "per_phase_home"), "out of the pipeline"),
     ],
 )
 def test_bad_options_are_told(command, log, options, told):
-    name = "compare" if "--strategies" in options else "plan"
-    found = command(name, log, *ASKED, *PHASES, *options)
+    found = command("plan", log, *ASKED, *PHASES, *options)
     assert found.code == 2
     assert told in found.err

@@ -131,7 +131,6 @@ def test_options_beside_a_file_win(command, log, tmp_path):
 def test_other_commands_take_the_file(command, log, tmp_path):
     text = 'cluster = "h100"\n' + FILED.format(vision='model="internvit-6b"\npieces=1024', llm='model="qwen2-7b"')
     file_of(tmp_path, text)
-    assert command("compare", log, "--step", "step.toml", "--steps", 1, "--json").err == ""
     simulated = json.loads(command("simulate", log, "--step", "step.toml", "--steps", 1, "--json").out)
     assert set(simulated["strategies"]) >= {"as_sampled", "orchestrated"}
     found = command("configure", log, "--step", "step.toml", "--gpus", 4, "--mode", "before", "--time-budget", 0.01)

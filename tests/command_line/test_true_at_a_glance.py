@@ -168,8 +168,7 @@ def test_every_document_says_of_what_it_is(command, tmp_path):
     write_csv(tmp_path / "log.csv", EVEN)
     asked = ("log.csv", *SHAPE, "--json")
     wanted = [["log.csv"], 2, [2], 2, {"all": "linear"}, 2]
-    run = (("plan", *asked, "--out", "plan.parquet"), ("report", "plan.parquet", "--json"), ("compare", *asked))
-    for words in run:
+    for words in (("plan", *asked, "--out", "plan.parquet"), ("report", "plan.parquet", "--json")):
         told = phase_of(command(*words))
         assert [told[name] for name in SIZES] == wanted, words
     told = phase_of(command("simulate", *asked, "--cluster", "h100", "--model", "qwen2-7b"))
@@ -182,7 +181,7 @@ def test_every_document_says_of_what_it_is(command, tmp_path):
     assert [phase_of(command("report", "saved.parquet", "--json"))[name] for name in SIZES[:4]] == [[], 2, [2], None]
 
 
-@pytest.mark.parametrize("name", ["plan", "compare", "step"])
+@pytest.mark.parametrize("name", ["plan", "step"])
 def test_a_plan_is_no_log(name, command, tmp_path):
     write_csv(tmp_path / "log.csv", EVEN)
     assert command("plan", "log.csv", *SHAPE, "--out", "plan.parquet").code == 0

@@ -173,15 +173,7 @@ def test_ranks_read_it(run: Callable[..., str], log: Path, tmp_path: Path) -> No
     assert whole + list(second) == list(PlannedBatchSampler(out, 1))
 
 
-def test_others_know_it(run: Callable[..., str], log: Path) -> None:
-    found = json.loads(run("compare", log, *BY_COUNT, "--defer", "2", "--json"))
-    plain = json.loads(run("compare", log, *BY_COUNT, "--json"))
-    assert "sorted_batches" in plain["strategies"]
-    assert "sorted_batches" not in found["strategies"]
-    ratio, before = (
-        each["strategies"]["orchestrated"]["phases"]["all"]["imbalance_ratio_after"] for each in (found, plain)
-    )
-    assert ratio < before
+def test_simulate_knows_it(run: Callable[..., str], log: Path) -> None:
     simulated = ["--cluster", "h100", "--gpus-per-rank", "1", "--model", "qwen2-7b", "--json"]
     assert json.loads(run("simulate", log, *BY_TOKENS, "--defer", "2", *simulated))["steps"] > 3
     run("simulate", log, *BY_TOKENS, "--defer", "2", *simulated, "--steps", "40")

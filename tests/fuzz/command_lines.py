@@ -188,12 +188,6 @@ FITTED: list[Option] = [
     (0.3, "--force", None),
     (0.1, "--plot", _of("p.svg", "p.png", odd=("p.pdf", "no/p.svg"))),
 ]
-SOLVED: list[Option] = [
-    (1.0, "--groups", _of(1, 2, 3, 5, odd=ODD_COUNTS)),
-    (0.5, "--method", METHODS),
-    (0.3, "--equal-counts", None),
-    (0.5, "--time-budget", _of(0.001, 0.1, 1e9, odd=ODD_REALS)),
-]
 LOGS = _of(
     "log.parquet",
     "log.parquet",
@@ -209,7 +203,6 @@ SHAPE: list[Option] = [
     (1.0, "--ranks", _of(2, 2, 4, 4, 4, 6, odd=ODD_COUNTS)),
     (1.0, "--batch-per-rank", _of(2, 3, 4, 6, 24, odd=ODD_COUNTS)),
 ]
-ODD_NUMBERS = ("-", "x", "", "1,2", "-4", str(2**63 - 1), str(2**62), "1.5", "--")
 
 
 @dataclass(frozen=True)
@@ -241,25 +234,19 @@ class Typist:
     def line(self) -> list[str]:
         """Draw a command line."""
         rng, several = self.rng, bool(self.rng.random() < 0.35)
-        command = str(rng.choice(["plan", "plan", "plan", "compare", "simulate", "report", "fit", "solve"]))
+        command = str(rng.choice(["plan", "plan", "plan", "simulate", "report", "fit"]))
         words = [command]
         if command == "plan":
-            words += self.planned(several) + self.options([(0.1, "--compare-placements", None)])
+            words += self.planned(several)
             words += ["--out", self.one(OUTS)] if rng.random() < 0.5 else []
-        elif command == "compare":
-            words += self.planned(several) + self.options(COMPARED)
         elif command == "simulate":
             words += self.planned(several) + self.options(ON + MODELED + MODELS[several] + COMPARED)
             words += self.options(PICTURES, rich=False)
         elif command == "report":
             words += [self.one(PLANS), *self.options(PICTURES, rich=False)]
             words += self.options([(0.1, "--log", _of("log.csv", odd=("log.parquet", "no.csv", "folder")))])
-        elif command == "fit":
-            words += [self.one(STEPS), *self.options(FITTED)]
         else:
-            words += [str(rng.integers(0, 50)) for _ in range(rng.integers(1, 9))]
-            words += [str(rng.choice(ODD_NUMBERS))] if rng.random() < self.oddness else []
-            words += self.options(SOLVED)
+            words += [self.one(STEPS), *self.options(FITTED)]
         return words + self.options([(0.3, "--json", None)], rich=False)
 
 

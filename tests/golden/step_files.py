@@ -5,7 +5,7 @@ import json
 from balancer.cli.plan_command import plan_command
 from balancer.problem.step_keys import KEYS
 
-_OF_COMMANDS = ("out", "overwrite", "resume", "as_json", "compare_placements", "engine", "jobs")
+_OF_COMMANDS = ("out", "overwrite", "resume", "as_json", "engine", "jobs")
 _OF_PHASES = {key.option: name for name, key in KEYS["phase"].items() if key.option}
 _TABLES = {key.option: (table, name) for table in ("sequence_groups", "stages", "micro_batches", "plan", "")
            for name, key in KEYS[table].items()}  # fmt: skip

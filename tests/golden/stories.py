@@ -47,8 +47,6 @@ ONE_PHASE = {
         f"plan {_OMNI} {_SUM} --out plan.parquet",
         "report plan.parquet",
         "report plan.parquet --log omni.parquet",
-        f"plan {_OMNI} {_SUM} --compare-placements",
-        f"plan {_OMNI} {_SUM} --compare-placements --json",
         f"plan {_ROLLOUTS} --micro-batch-tokens 6000 --over-long own --out plan.parquet --overwrite",
         "report plan.parquet",
         f"plan {_ROLLOUTS} --micro-batch-tokens 3000 --over-long drop --out plan.parquet --overwrite",
@@ -158,26 +156,12 @@ SEVERAL_PHASES = {
 """Plans of several phases, and reports of them."""
 
 OTHERS = {
-    "compare": [
-        *_both_ways(f"compare {_OMNI} {_PHASES} --steps 5"),
-        f"compare {_OMNI} {_PHASES} --steps 4 --micro-batch-tokens 16384 --over-long own --json",
-        f"compare {_OMNI} {_PHASES} --steps 4 --placement any --strategies llm_only,orchestrated --equal-counts",
-        f"compare {_PAGES} --window 2 --json",
-        f"compare {_CLIPS} --mode auto --strategies as_sampled,per_phase_home,sorted_batches --json",
-    ],
     "simulate": [
         *_both_ways(f"simulate {_OMNI} --cluster h100 --steps 4 --checkpointing {_PHASES} {_MODELS}"),
         f"simulate {_OMNI} --cluster a100 --steps 3 --micro-batch-tokens 16384 --over-long own --waits step "
         f"--overlap 0.5 --efficiency 0.4 {_PHASES} {_MODELS} --json",
         f"simulate {_OMNI} --cluster b200 --gpus-per-rank 2 --ranks-per-node 4 --steps 14 --strategies orchestrated "
         f"{_PHASES} {_MODELS}".replace("--ranks-per-node 8 ", ""),
-    ],
-    "solve": [
-        *_both_ways("solve 5 4 3 3 3 --groups 2"),
-        "solve 8,7,6,5,4 0 --groups 3 --equal-counts --json",
-        "solve 90 81 72 63 54 45 36 27 18 9 --groups 4 --method karmarkar_karp --json",
-        "solve --groups 2 --json <<< 4 5 6 7 8",
-        "solve 1 2 --groups 4",
     ],
     "fit": [
         *_both_ways("fit steps.csv"),
@@ -188,7 +172,7 @@ OTHERS = {
         "fit nosuch.csv",
         "fit steps.csv --max-error 0",
     ],
-    "help": ["--help", *(f"{command} --help" for command in ("plan", "report", "compare", "simulate", "solve", "fit"))],
+    "help": ["--help", *(f"{command} --help" for command in ("plan", "report", "simulate", "fit"))],
     "refused, logs": [
         "plan nosuch.parquet --ranks 2 --batch-per-rank 2",
         "plan omni.parquet --ranks 2 --batch-per-rank 2",
@@ -239,10 +223,6 @@ OTHERS = {
         "plan lengths.csv --ranks 2 --batch-per-rank 2 --micro-batch-tokens 99999 --over-long cut",
         "plan lengths.csv --ranks 2 --batch-per-rank 2 --min-samples-per-rank 3 --max-samples-per-rank 2",
         "plan lengths.csv --ranks 2 --batch-per-rank 2 --group-size 2",
-        "solve 5 x --groups 2",
-        "solve 5 4 --groups 0",
-        "solve --groups 2",
-        "solve 5 4 --groups 2 --method magic",
     ],
     "refused, no plan keeps to it": [
         f"plan {_LENGTHS} --max-tokens-per-rank 100",
@@ -266,7 +246,6 @@ OTHERS = {
     "refused, phases": [
         f"plan {_OMNI} {_PHASES} {_SUM}",
         f"plan {_OMNI} {_PHASES} --keep-together source_row",
-        f"plan {_OMNI} {_PHASES} --compare-placements",
         f"plan {_OMNI} {_SUM} --outputs vision=image_tokens",
         f"plan {_OMNI} {_PHASES} --outputs speech=audio_tokens",
         f"plan {_OMNI} {_PHASES} --equal-counts=speech",
@@ -287,11 +266,8 @@ OTHERS = {
         f'plan {_CLIPS} --outputs "vision=lengths(clips)"',
         'plan clips.jsonl --ranks 4 --batch-per-rank 4 --phase a=row --items "a=lengths(images)" --phase b=total',
         'plan clips.jsonl --ranks 4 --batch-per-rank 4 --phase a=row --items "a=area(images)" --phase b=total',
-        f"compare {_OMNI} {_SUM}",
-        f"compare {_OMNI}",
-        f"compare {_OMNI} {_PHASES} --strategies best",
-        f"compare {_OMNI} {_PHASES} --steps 0",
-        f"compare {_OMNI} {_PHASES} --window 0",
+        f"simulate {_OMNI} --cluster h100 {_PHASES} {_MODELS} --strategies best",
+        f"simulate {_OMNI} --cluster h100 {_PHASES} {_MODELS} --steps 0",
         f"simulate {_OMNI} --cluster h900 {_PHASES} {_MODELS}",
         f"simulate {_OMNI} --cluster h100 {_PHASES} --model vision=internvit-6b",
         f"simulate {_OMNI} --cluster h100 {_PHASES} {_MODELS} --efficiency 2",

@@ -12,7 +12,6 @@ from balancer import Phase
 from balancer.compat.sampler import BalancedBatchSampler
 from balancer.cost import parse_cost
 from balancer.io import plan_format
-from balancer.report.priced import PricedSteps
 from balancer.simulate import CLUSTERS, PhaseModel, step_time
 
 RANKS = 8
@@ -237,18 +236,6 @@ def test_shared_prompts_whose_tokens_see_each_other():
 def test_masks_over_prefixes_in_a_line(given, told):
     with pytest.raises(ValueError, match=told):
         balancer.balance(LENGTHS, RANKS, **given)
-
-
-def test_priced_by_another_cost(log, tmp_path):
-    """What ranks wait for by another cost is what a plan of that cost with the same placement says."""
-    out = tmp_path / "plan.parquet"
-    asked = {"num_ranks": RANKS, "batch_per_rank": 24, "length": "tokens", "prefix": "prompt"}
-    balancer.plan_log(log, out=out, cost=COST, prefix_length="prompt_tokens", **asked)
-    (step,) = balancer.load_steps(out, log)
-    priced = PricedSteps({"": parse_cost("linear")})
-    priced.add(step)
-    loads = loads_of(LENGTHS, KEYS, PROMPTS, step["all"].rank_of_sample, RANKS, "linear")
-    assert priced.as_json()["all"]["waiting_priced"] == pytest.approx(1 - sum(loads) / RANKS / max(loads))
 
 
 def test_what_computes_prompts_once_is_not_simulated():

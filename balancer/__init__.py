@@ -44,7 +44,6 @@ __all__ = [
     "orchestrate",
     "pack",
     "plan_log",
-    "plot",
     "reshard",
     "warmup",
 ]
@@ -60,10 +59,10 @@ def __getattr__(name: str) -> Any:
         from balancer.offline import packed_dataset, packs
 
         return getattr(packed_dataset if name == "PackedDataset" else packs, name)
-    if name in ("plan_log", "plot"):  # they bring in what reports need
-        from balancer.report import brief, plan_log
+    if name == "plan_log":  # it brings in what reports need
+        from balancer.report.plan_log import plan_log
 
-        return getattr(brief if name == "plot" else plan_log, name)
+        return plan_log
     if name == "advise":
         from balancer.advice.advise import advise
 

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from balancer.cli.options import json_option, log_argument, planning_options
+from balancer.cli.pages import check_page
 from balancer.cli.parser import WORDS, command
-from balancer.cli.pictures import check_page
 from balancer.cli.settings import open_job
 from balancer.cli.typed import said_step
 from balancer.cli.wording import GIVEN_IN, OPTIONS

@@ -11,8 +11,8 @@ import click
 
 from balancer.cli.layouts import about_layouts, layout_arguments
 from balancer.cli.options import add_options, cluster_option, json_option, log_argument, module_options, rate_options
+from balancer.cli.pages import PageFile
 from balancer.cli.parser import command
-from balancer.cli.pictures import PictureFiles
 from balancer.cli.run import bar_of, table_console
 from balancer.cli.step_options import step_option
 from balancer.cli.typed import said_step
@@ -83,7 +83,7 @@ def configure_command(log: LogPath, as_json: bool, out: str | None, page: str | 
     balancer configure log.parquet --gpus 512 --batch 4096 --cluster h100 --phase vision=image_patches \\
         --model vision=internvit-6b --pieces vision=1024 --phase llm=text_tokens+image_tokens --model llm=qwen2-72b
     """  # noqa: D301 (click's mark, not an escape)
-    files = PictureFiles(page, None, None)
+    file = PageFile(page, None)
     paths = [log] if isinstance(log, str) else [str(path) for path in log]  # type: ignore[union-attr]
     if out is not None:
         target_of(out, _DOING)
@@ -117,7 +117,7 @@ def configure_command(log: LogPath, as_json: bool, out: str | None, page: str | 
         click.echo(printable(f"layout written to {out}"))
         for what, words in _next_commands(paths, found, out, step, options):
             click.echo(printable(f"{what}:\n  {shlex.join(map(str, words))}"))
-    files.say(as_json)
+    file.say(as_json)
 
 
 def _told(found: Configuration) -> dict[str, Any]:

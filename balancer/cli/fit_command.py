@@ -36,11 +36,10 @@ from balancer.report.text import printable
     "--max-error", type=float, default=0.1, show_default=True, metavar="E", help="Largest held-out error to accept."
 )
 @click.option("--force", is_flag=True, help="Accept a fit whose error is too large, and say so.")
-@click.option("--plot", metavar="FILE.png|svg", help="Draw the residuals; needs the extra 'plot' (matplotlib).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 def fit_command(
     measurements: str, skip: int, weights: str, areas: str | None, only: tuple[str, ...], max_error: float, force: bool,
-    plot: str | None, as_json: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Fit seconds = c0 + a*sum(l) + b*sum(l^2) to MEASUREMENTS (CSV, Parquet, JSONL).
 
@@ -51,10 +50,6 @@ def fit_command(
     \b
     balancer fit steps.csv --skip 10
     """  # noqa: D301 (click's mark, not an escape)
-    if plot is not None:
-        from balancer.report.charts import check_plot, plot_residuals
-
-        check_plot(plot)  # before the work
     if not max_error > 0:
         raise InputError(f"--max-error must be > 0, got {max_error}")
     lengths, seconds, degrees = read_measurements(measurements, dict(map(_condition, only)))
@@ -79,16 +74,12 @@ def fit_command(
         raise FitError(f"{measurements}: {error}{hint}") from error
     except ValueError as error:
         raise InputError(f"{measurements}: {error}") from error
-    if plot is not None:
-        plot_residuals(fit, plot)
     if as_json:
         click.echo(json.dumps(_document(fit, cost, skip), indent=2))
         return
     name = os.path.basename(measurements)
     for line in _lines(fit, cost, name) if isinstance(fit, CostFit) else _term_lines(fit, cost, name):
         click.echo(printable(line))
-    if plot is not None:
-        click.echo(f"residuals drawn to {plot}")
 
 
 def _condition(text: str) -> tuple[str, str]:

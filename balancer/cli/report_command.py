@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from balancer.cli.options import engine_options, json_option
+from balancer.cli.pages import PlanPage, page_options
 from balancer.cli.parser import command
-from balancer.cli.pictures import Pictures, picture_options
 from balancer.cli.run import print_run, progress, table_console, timed
 from balancer.cli.settings import engine_of
 from balancer.cli.step_options import STEP, step_option
@@ -33,7 +33,7 @@ def _own_step(command: Any) -> Any:
 @command("report", short_help="Check a plan against its log and say what it gains.")
 @click.argument("plan", type=click.Path())
 @click.option("--log", type=click.Path(), help="The log that PLAN was made from, if it is not where PLAN says.")
-@picture_options("the load of ranks", "the median one, by what the plan saves")
+@page_options("the median one, by what the plan saves")
 @click.option(
     "--measured", metavar="FILE", help="Compare measured times (columns step, rank, seconds) with PLAN's predictions."
 )
@@ -41,31 +41,31 @@ def _own_step(command: Any) -> Any:
 @engine_options
 @json_option
 def report_command(
-    plan: str, log: str | None, as_json: bool, page: str | None, plot: str | None, step: int | None,
-    measured: str | None, **options: Any,
+    plan: str, log: str | None, as_json: bool, page: str | None, step: int | None, measured: str | None,
+    **options: Any,
 ) -> None:  # fmt: skip
     """Check PLAN against its log and report what it gains; every number is recomputed, none copied."""
     engine = engine_of(options)
     if (step_file := click.get_current_context().meta.get(STEP)) is not None:
         # First, as it is cheap: a plan of another step need not be replayed.
         check_made_by(plan, step_file, log)
-    pictures = Pictures.of(page, plot, step)
-    if (page or plot or measured) and not isinstance(engine, Serial | None):
+    drawn = PlanPage.of(page, step)
+    if (page or measured) and not isinstance(engine, Serial | None):
         raise InputError(
-            "--html, --plot and --measured look at every step, which one process does: leave --engine and --jobs out"
+            "--html and --measured look at every step, which one process does: leave --engine and --jobs out"
         )
     steps = MeasuredSteps(measured or "", {} if measured is None else read_rank_times(measured))
     packs = SharedPacks()
 
     def each(of_step: StepPlan, short: bool) -> None:
-        pictures.add(of_step, short)
+        drawn.add(of_step, short)
         steps.add(of_step)
         packs.add(of_step)
 
     with timed() as seconds:
         with progress(as_json) as tick:
             summary = check_run(plan, RunSummary, log, engine=engine, tick=tick, each=each)
-        pictures.write(summary, plan, log or log_of(plan))
+        drawn.write(summary, plan, log or log_of(plan))
     fit = None if measured is None else steps.fit()
     more = about_plan(plan, log) if as_json else {}
     more |= {} if fit is None else {"measured": fit.as_json()}
@@ -76,4 +76,4 @@ def report_command(
         packs.print_on(table_console())
     for line in () if fit is None or as_json else fit.lines(os.path.basename(measured or "")):
         click.echo(printable(line))
-    pictures.files.say(as_json)
+    drawn.file.say(as_json)

@@ -20,8 +20,8 @@ from balancer.cli.options import (
     planning_options,
     rate_options,
 )
+from balancer.cli.pages import PageFile, page_options
 from balancer.cli.parser import command
-from balancer.cli.pictures import PictureFiles, picture_options
 from balancer.cli.run import progress, table_console
 from balancer.cli.settings import Job, chosen_strategies, open_job, unconstrained
 from balancer.cli.typed import by_phase, said_step
@@ -41,7 +41,7 @@ from balancer.report.text import counted, printable
 from balancer.simulate import WAITS, Cluster, PhaseModel, Simulation, StepTime, read_cluster, simulate_log
 
 if TYPE_CHECKING:
-    from balancer.report.simulation_page import Assumptions
+    pass
 
 
 def _model_options(command: Any) -> Any:
@@ -67,11 +67,11 @@ def _model_options(command: Any) -> Any:
 @comparison_options(
     "Steps to simulate [default: as many as the log has; one where layouts are compared]; a short log is read again."
 )
-@picture_options("what a step's seconds are spent on", "0")
+@page_options("0")
 @json_option
 def simulate_command(
     log: LogPath, strategies: str | None, steps: int | None, window: int, as_json: bool,
-    page: str | None, plot: str | None, step: int | None, **options: Any,
+    page: str | None, step: int | None, **options: Any,
 ) -> None:  # fmt: skip
     """Predict what steps of LOG take on a cluster: compute, waiting, exchange; MFU, samples a second, memory.
 
@@ -80,15 +80,16 @@ def simulate_command(
         --phase vision=image_patches --outputs vision=image_tokens --model vision=internvit-6b --pieces vision=1024 \\
         --phase llm=text_tokens+image_tokens --model llm=qwen2-72b --bytes vision=1176,16384 --bytes llm=4
     """  # noqa: D301 (click's mark, not an escape)
-    files = PictureFiles(page, plot, step)
-    # Before the work, if --steps is known; `_write` checks again, for a log may hold fewer steps.
+    file = PageFile(page, step)
+    # Before the work, if --steps is known; it is checked again below, for a log may hold fewer steps.
     if step is not None and steps is not None and step >= steps:
-        raise files.missing_step("the simulation", steps)
+        raise file.missing_step("the simulation", steps)
     cluster = read_cluster(options["cluster"])
     if options["gpus_per_rank"] is not None:
         cluster = cluster.with_ranks_of(options["gpus_per_rank"])
     if options["layouts"] and strategies is None:
-        _refuse_pictures(page, plot)
+        if page is not None:
+            raise InputError("--html needs --strategies beside --layout: layouts are compared in a table")
         step_said = said_step(options | {"layouts": None})
         compare_layouts(log, step_said, options, cluster, 1 if steps is None else steps, as_json)
         return
@@ -109,7 +110,7 @@ def simulate_command(
 
     def watch(strategy: str, plan: StepPlan, time_of: StepTime) -> None:
         taken.setdefault(strategy, []).append(time_of.seconds)
-        if files:
+        if page is not None:
             data.add(strategy, plan, time_of)
 
     with progress(as_json) as tick:
@@ -118,27 +119,24 @@ def simulate_command(
             waits=waits, tick=tick, watch=watch,
         )  # fmt: skip
     runtime_s = time.perf_counter() - started
-    if files:
-        from balancer.report.simulation_page import Assumptions
+    if page is not None:
+        from balancer.report.page import write_page
+        from balancer.report.simulation_page import Assumptions, simulation_page
 
         stated = Assumptions(
             options["cluster"], cluster, settings, model_names, parameters, models, assumed["checkpointing"], overlap,
             waits, assumed["bytes_given"],
         )  # fmt: skip
-        _write(files, found, data, stated, str(job.log.path))
+        if data.drawn_step >= found.steps:
+            raise file.missing_step("the simulation", found.steps)
+        write_page(page, simulation_page(found, data, stated, str(job.log.path)))
     if as_json:
         click.echo(json.dumps(_document(job, found, assumed, _paired(taken), runtime_s), indent=2))
         return
     _print(found, cluster, assumed, _paired(taken), job.title, runtime_s)
     for line in unconstrained(settings, chosen):
         click.echo(printable(line))
-    files.say(as_json)
-
-
-def _refuse_pictures(page: str | None, plot: str | None) -> None:
-    for name, given in (("--html", page), ("--plot", plot)):
-        if given is not None:
-            raise InputError(f"{name} needs --strategies beside --layout: layouts are compared in a table")
+    file.say(as_json)
 
 
 def _said_on(cluster: Cluster, options: Mapping[str, Any]) -> StepTables:
@@ -148,21 +146,6 @@ def _said_on(cluster: Cluster, options: Mapping[str, Any]) -> StepTables:
     if options["checkpointing"] and said.of("stages"):
         return said.with_keys("stages", recompute=True)
     return said
-
-
-def _write(files: PictureFiles, found: Simulation, data: SimulationData, stated: "Assumptions", log: str) -> None:
-    """Write the page and the figure that were asked for."""
-    if files.page is not None:
-        from balancer.report.page import write_page
-        from balancer.report.simulation_page import simulation_page
-
-        if data.drawn_step >= found.steps:
-            raise files.missing_step("the simulation", found.steps)
-        write_page(files.page, simulation_page(found, data, stated, log))
-    if files.plot is not None:
-        from balancer.report.simulation_page import plot_split
-
-        plot_split(found.strategies, files.plot)
 
 
 def _ranks_per_node(cluster: Cluster, ranks: int, given: int | None) -> int:

@@ -1,4 +1,4 @@
-"""All charts: their colours, how each is drawn from arrays, and how it becomes inline SVG or a file.
+"""All charts: their colours, how each is drawn from arrays, and how it becomes inline SVG.
 
 Needs matplotlib, which is an extra and is loaded only here, when used. Charts hold no names that users chose (phases,
 files): those are text of the page.
@@ -6,7 +6,6 @@ files): those are text of the page.
 
 import importlib.util
 import io
-import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,19 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from balancer.cost.fit import Fit
 from balancer.errors import InputError
-from balancer.io._atomic import target_of, write_whole
 from balancer.plan.gaps import Between
 from balancer.report.page_data import RankLoads
 from balancer.report.simulation_data import StepBars
 from balancer.report.table import as_percent
 from solvers.pipeline import MultiplexResult, PipelineRun
 
-__all__ = ["BACKWARD", "DARK", "FORWARD", "IN_PAGE", "LATE", "LIGHT", "ON_PAPER", "TASK", "Bar", "Colors", "bars",
-           "check_plot", "gantt", "heat_map", "histogram", "loads", "log_ticks", "mean_steps", "of_phase", "over_steps",
-           "plot_residuals", "plot_to_file", "require_plotting", "svg_of", "time_over_memory",
-           "timeline"]  # fmt: skip
+__all__ = ["BACKWARD", "DARK", "FORWARD", "IN_PAGE", "LATE", "LIGHT", "TASK", "Bar", "bars", "gantt", "heat_map",
+           "histogram", "loads", "log_ticks", "mean_steps", "of_phase", "over_steps", "require_plotting",
+           "svg_of", "time_over_memory", "timeline"]  # fmt: skip
 
 Floats = NDArray[np.float64]
 
@@ -51,14 +47,8 @@ MOST_STEPS = 150
 """Points of a curve over steps; more are averaged."""
 _GAPS_UP_TO = 64  # bars; more stand without gaps
 _MOST_TICKS = 6
-_PICTURES = (".png", ".svg")
-_DOING = "write the figure"
 
-
-Colors = Mapping[str, str]
-
-ON_PAPER: Colors = LIGHT
-IN_PAGE: Colors = {name: f"#0101{i:02}" for i, name in enumerate(LIGHT)}
+IN_PAGE = {name: f"#0101{i:02}" for i, name in enumerate(LIGHT)}
 """Marks that :func:`svg_of` replaces by the page's variables, so that one chart suits light, dark and print."""
 
 
@@ -79,16 +69,8 @@ def require_plotting(option: str) -> None:
             )
 
 
-def check_plot(path: str) -> None:
-    """Raise InputError, with the remedy, if no picture can be written to `path` or matplotlib is not installed."""
-    if os.path.splitext(path)[1].lower() not in _PICTURES:
-        raise InputError(f"{path}: a plot is written as {' or '.join(_PICTURES)}; choose such a name")
-    require_plotting("--plot")
-    target_of(path, _DOING)
-
-
 @contextmanager
-def _drawing(width: float, height: float, colors: Colors) -> Iterator[Any]:
+def _drawing(width: float, height: float) -> Iterator[Any]:
     """Open a figure that needs no display."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -101,9 +83,9 @@ def _drawing(width: float, height: float, colors: Colors) -> Iterator[Any]:
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.facecolor": "none",
-        "axes.edgecolor": colors["faint"],
+        "axes.edgecolor": IN_PAGE["faint"],
         "axes.titlesize": 10,
-        **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), colors["ink"]),
+        **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), IN_PAGE["ink"]),
         "legend.frameon": False,
         "legend.fontsize": 9,
     }
@@ -121,7 +103,7 @@ def svg_of(name: str, draw: Callable[[Any], Any], height: float = 2.6, width: fl
     `name`, which no user chose, keeps the ids of the page's charts apart; `draw` takes a matplotlib figure.
     """
     buffer = io.StringIO()
-    with _drawing(width, height, IN_PAGE) as figure:
+    with _drawing(width, height) as figure:
         draw(figure)
         # Without a date the same numbers give the same bytes.
         figure.savefig(buffer, format="svg", metadata={"Date": None})
@@ -140,16 +122,6 @@ def svg_of(name: str, draw: Callable[[Any], Any], height: float = 2.6, width: fl
     for variable, mark in IN_PAGE.items():
         svg = svg.replace(mark, f"var(--{variable})")
     return svg.strip()
-
-
-def plot_to_file(path: str, width: float, height: float, draw: Callable[[Any], Any]) -> None:
-    """Write a chart of so many inches to a PNG or SVG file; `draw` takes a matplotlib figure, in :data:`ON_PAPER`."""
-    with _drawing(width, height, ON_PAPER) as figure:
-        draw(figure)
-        options: dict[str, Any] = {"metadata": {"Date": None}} if path.lower().endswith(".svg") else {}
-        drawn = io.BytesIO()
-        figure.savefig(drawn, dpi=150, facecolor="white", format=os.path.splitext(path)[1][1:].lower(), **options)
-    write_whole(path, drawn.getvalue(), _DOING)
 
 
 # Axes.
@@ -194,14 +166,12 @@ def _short(value: float, decimals: int = 0) -> str:
 # Charts.
 
 
-def loads(
-    axis: Any, shown: RankLoads, title: str, ylabel: str, before: bool, most: float, colors: Colors = IN_PAGE
-) -> None:
+def loads(axis: Any, shown: RankLoads, title: str, ylabel: str, before: bool, most: float) -> None:
     """Draw load over mean load of ranks, the busiest first, and how long all wait for it; `most` is where it ends.
 
     What the sample that caps the step costs is hatched, and a proven bound dotted.
     """
-    color, width = colors["before"] if before else colors["after"], shown.ranks_a_bar
+    color, width = IN_PAGE["before"] if before else IN_PAGE["after"], shown.ranks_a_bar
     # Every other step of the stairs is a gap between two bars.
     held = np.zeros(2 * len(shown.loads))
     held[::2] = shown.loads
@@ -210,11 +180,11 @@ def loads(
     edges = np.append(np.column_stack([starts, starts + filled * width]).ravel(), width * len(starts))
     axis.stairs(held, edges, color=color, fill=True, linewidth=0)
     if shown.cap:
-        axis.bar(starts[shown.cap_bar], shown.cap, filled * width, align="edge", color=color, edgecolor=colors["page"],
+        axis.bar(starts[shown.cap_bar], shown.cap, filled * width, align="edge", color=color, edgecolor=IN_PAGE["page"],
                  hatch="////", linewidth=0)  # fmt: skip
-    axis.axhline(shown.loads[0], color=colors["ink"], linestyle="--", linewidth=1)
+    axis.axhline(shown.loads[0], color=IN_PAGE["ink"], linestyle="--", linewidth=1)
     if shown.bound is not None:
-        axis.axhline(shown.bound, color=colors["ink"], linestyle=":", linewidth=1.2)
+        axis.axhline(shown.bound, color=IN_PAGE["ink"], linestyle=":", linewidth=1.2)
     axis.set(xlabel="rank, the busiest first", ylabel=ylabel, ylim=(0, 1.05 * most))
     axis.set_xlim(0, edges[-1])
     axis.set_title(title, loc="left", color=color)
@@ -264,8 +234,7 @@ class Bar:
 
 
 def bars(figure: Any, names: Sequence[str], parts: Sequence[Bar], xlabel: str, ends: Sequence[str] = (),
-         spread: Sequence[float] | None = None, limit: tuple[str, float] | None = None,
-         colors: Colors = IN_PAGE) -> None:  # fmt: skip
+         spread: Sequence[float] | None = None, limit: tuple[str, float] | None = None) -> None:  # fmt: skip
     """Draw a bar a name, of parts one behind the other, and at the end of each its text and what it varies by.
 
     A `limit` is a line, and what lies over it red.
@@ -273,20 +242,22 @@ def bars(figure: Any, names: Sequence[str], parts: Sequence[Bar], xlabel: str, e
     axis, rows, left = figure.subplots(), np.arange(len(names)), np.zeros(len(names))
     for part in parts:
         over = [limit is not None and value > limit[1] for value in part.values]
-        color = np.where(over, colors["bad"], colors[part.color])
+        color = np.where(over, IN_PAGE["bad"], IN_PAGE[part.color])
         axis.barh(rows, part.values, 0.62, left, color=color, linewidth=0, label=part.label)
         if part.hatch:  # told from the others without colours, too
-            axis.barh(rows, part.values, 0.62, left, fill=False, hatch=part.hatch, edgecolor=colors["ink"], linewidth=0)
+            axis.barh(
+                rows, part.values, 0.62, left, fill=False, hatch=part.hatch, edgecolor=IN_PAGE["ink"], linewidth=0
+            )
         left = left + np.asarray(part.values)
     wide = np.zeros(len(names)) if spread is None else np.asarray(spread)
     if spread is not None:
-        axis.errorbar(left, rows, xerr=(np.minimum(wide, left), wide), fmt="none", ecolor=colors["ink"], elinewidth=1,
+        axis.errorbar(left, rows, xerr=(np.minimum(wide, left), wide), fmt="none", ecolor=IN_PAGE["ink"], elinewidth=1,
                       capsize=3)  # fmt: skip
     end = max(float((left + wide).max()), 0.0 if limit is None else limit[1]) or 1.0
     for row, text in enumerate(ends):
         axis.text(left[row] + wide[row] + 0.015 * end, row, text, va="center")
     if limit is not None:
-        axis.axvline(limit[1], color=colors["ink"], linestyle="--", linewidth=1.5, label=limit[0])
+        axis.axvline(limit[1], color=IN_PAGE["ink"], linestyle="--", linewidth=1.5, label=limit[0])
     # Room for the longest text behind a bar: a letter takes some two hundredths of the axis.
     room = 1.04 + 0.022 * max(map(len, ends), default=0)
     axis.set(xlabel=xlabel, xlim=(0, room * end), ylim=(len(names) - 0.4, -0.6))
@@ -368,23 +339,6 @@ def time_over_memory(
         axis.axvline(room, color=IN_PAGE["bad"], linestyle="--", linewidth=1, label="room")
     axis.set(xlabel="GiB of a GPU", ylabel="seconds a step")
     _legend_above(axis, 3)
-
-
-def plot_residuals(fit: Fit, path: str) -> None:
-    """Write measured against predicted seconds, and relative residuals against sum(l), to a PNG or SVG file."""
-    plot_to_file(path, 10, 4, lambda figure: _residuals(figure, fit))
-
-
-def _residuals(figure: Any, fit: Fit) -> None:
-    left, right = figure.subplots(1, 2)
-    left.scatter(fit.predicted, fit.measured, s=8, color=ON_PAPER["after"])
-    ends = [float(min(fit.predicted.min(), fit.measured.min())), float(max(fit.predicted.max(), fit.measured.max()))]
-    left.plot(ends, ends, color=ON_PAPER["faint"], linewidth=1)
-    left.set(xlabel="predicted, s", ylabel="measured, s", title=f"{fit.steps:,} steps")
-    right.scatter(fit.total_lengths, 100 * (fit.measured / fit.predicted - 1), s=8, color=ON_PAPER["after"])
-    right.axhline(0, color=ON_PAPER["faint"], linewidth=1)
-    title = f"held-out error {fit.held_out_error:.1%}, worst {fit.held_out_worst:.1%}"
-    right.set(xlabel="sum of lengths", ylabel="measured over predicted, %", title=title)
 
 
 # Pipelines: which stage computes which micro-batch when.

@@ -113,12 +113,6 @@ class LogPlan:
         source, log = f"a plan of {self.log.path.name}", str(self.log.path)
         write_page(os.fspath(path), plan_page(self.totals, self._page_data(), source, self.out or "", log))
 
-    def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw the load of ranks before and after to a PNG or SVG file; needs the extra ``plot``."""
-        from balancer.report.plan_page import plot_loads
-
-        plot_loads(self._page_data(), os.fspath(path))
-
     def _page_data(self) -> PageData:
         data = PageData()
         for plan in plans_of(self.log, self.settings):

@@ -17,9 +17,9 @@ from balancer.report.page_data import BINS_AN_OCTAVE, PageData, PhaseData, RankL
 from balancer.report.remarks import to_train, warnings_of
 from balancer.report.summary import PhaseSummary, RunSummary, as_range, waiting
 from balancer.report.table import as_bytes, as_percent, as_ratios, before_slots, how_many, left_out, why_not_relocated
-from balancer.report.text import counted, folded, of_phase, printable
+from balancer.report.text import counted, folded, of_phase
 
-__all__ = ["pipeline_section", "plan_page", "plot_loads"]
+__all__ = ["pipeline_section", "plan_page"]
 
 _MOST_IN_LEAD = 3
 _EVEN = 1.001  # imbalance ratio up to which a step is no bad one
@@ -41,23 +41,6 @@ def plan_page(summary: RunSummary, data: PageData, source: str, plan: str = "", 
         source, "rank balance", _lead(summary, data), _about(summary, data), cards + _traffic_headline(summary),
         list(_sections(summary, data, plan or "plan.parquet", log or "LOG")), footer,
     )  # fmt: skip
-
-
-def plot_loads(data: PageData, path: str) -> None:
-    """Write the load of ranks before and after, a row a phase, to a PNG or SVG file."""
-    shown = {name: phase.profiles() for name, phase in data.phases.items() if name not in data.following}
-    of_stages = data.picture is not None and data.picture.pipelines
-
-    def draw(figure: Any) -> None:
-        rows = figure.subfigures(len(shown), 1, squeeze=False)[:, 0]
-        for row, (name, both) in zip(rows, shown.items(), strict=True):
-            title = printable(name)
-            if len(shown) > 1:
-                row.suptitle(title if len(title) <= 40 else f"{title[:39]}…", parse_math=False, fontsize=11)
-            for panel, axis in zip(_pair(data.phases[name], both, bool(of_stages)), row.subplots(1, 2), strict=True):
-                panel(axis, colors=charts.ON_PAPER)
-
-    charts.plot_to_file(path, 9, 3.2 * len(shown), draw)
 
 
 def _lead(summary: RunSummary, data: PageData) -> str:

@@ -19,7 +19,7 @@ from balancer.report.text import counted
 from balancer.simulate import Cluster, PhaseModel, Simulation
 from balancer.simulate.run import StrategyTotals
 
-__all__ = ["Assumptions", "as_seconds", "plot_split", "simulation_page", "time_split"]
+__all__ = ["Assumptions", "as_seconds", "simulation_page", "time_split"]
 
 Totals = Mapping[str, StrategyTotals]
 
@@ -49,19 +49,13 @@ def simulation_page(found: Simulation, data: SimulationData, assumed: Assumption
     return Page(source, "predicted step time", _lead(found), _about(found, assumed), cards, sections, footer)
 
 
-def plot_split(totals: Totals, path: str) -> None:
-    """Write what a step's seconds are spent on, a bar a strategy, to a PNG or SVG file."""
-    draw = time_split(totals, charts.ON_PAPER)
-    charts.plot_to_file(path, 7, 1.3 + 0.45 * len(totals), draw)
-
-
-def time_split(totals: Totals, colors: charts.Colors = charts.IN_PAGE) -> partial[None]:
+def time_split(totals: Totals) -> partial[None]:
     """Return what draws what a step's seconds are spent on, with the standard deviation over steps."""
     parts = [Bar(values, *look) for values, look in zip(_split(totals).values(), _LOOK_OF_SPLIT, strict=True)]
     spread = [run.deviation_s for run in totals.values()]
     ends = [f"{run.seconds / run.steps:.3g} ± {run.deviation_s:.2g}" for run in totals.values()]
     return partial(charts.bars, names=_plain_names(totals), parts=parts, xlabel="seconds a step, ± standard deviation",
-                   ends=ends, spread=spread, colors=colors)  # fmt: skip
+                   ends=ends, spread=spread)  # fmt: skip
 
 
 _LOOK_OF_SPLIT = (("after", "compute"), ("before", "waiting", "//"), ("faint", "exchange"))

@@ -1,6 +1,5 @@
 """``balancer fit``: what it prints is what ``balancer plan --cost`` takes; what it refuses, and with which code."""
 
-import importlib.util
 import json
 
 import numpy as np
@@ -121,29 +120,3 @@ def test_what_cannot_be_fitted(refused, tmp_path):
     refused([write_steps(path), "--max-error", 0], ["--max-error must be > 0"])
     refused([path, "--skip", -1], ["--skip"])
     refused([path, "--weights", "none"], ["--weights"])
-
-
-def test_a_plot_without_matplotlib_names_the_extra(refused, tmp_path, monkeypatch):
-    path = write_steps(tmp_path / "steps.csv")
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "matplotlib" else found(name))
-    refused([path, "--plot", "out.png"], ["pip install 'seqbalancer[plot]'"])
-    refused([path, "--plot", "out.bmp"], ["out.bmp", ".png or .svg"])
-    assert not (tmp_path / "out.png").exists()
-
-
-@pytest.mark.parametrize("name", ["out.png", "out.svg"])
-def test_a_plot(name, command, tmp_path):
-    pytest.importorskip("matplotlib")
-    outcome = command("fit", write_steps(tmp_path / "steps.csv"), "--plot", name)
-    assert outcome.code == 0, outcome.err
-    assert "out." in outcome.out
-    assert (tmp_path / name).stat().st_size > 1000
-    refused = command("fit", tmp_path / "steps.csv", "--plot", tmp_path / "nowhere" / name)
-    assert refused.code == 2
-    assert "cannot write the figure" in refused.err
-
-
-def test_help_shows_an_example(command):
-    assert "balancer fit steps.csv" in command("fit", "--help").out
-    assert "fit" in command("--help").out

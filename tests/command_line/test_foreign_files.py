@@ -151,11 +151,10 @@ def test_reasons_of_a_foreign_plan(command, plan, tmp_path):
 def test_a_page_of_phases_of_any_name(command, plan, tmp_path):
     pytest.importorskip("matplotlib")
     plan("--phase", f"text{ESC}=tokens")
-    outcome = command("report", "plan.parquet", "--html", "r.html", "--plot", "r.svg")
+    outcome = command("report", "plan.parquet", "--html", "r.html")
     assert outcome.code == 0, outcome.err
     assert_inert(outcome.out)
     assert_inert((tmp_path / "r.html").read_text())
-    assert "\x1b" not in (tmp_path / "r.svg").read_text()
 
 
 # --- files that a plan names -----------------------------------------------------------------------------------------
@@ -274,13 +273,12 @@ def test_what_no_plan_can_have_is_an_error_of_the_plan(change, told, command, pl
         ("plan", "a\0b.csv", *SHAPE), ("plan", "log.csv", *SHAPE, "--out", "a\0b.parquet"),
         ("report", "a\0b.parquet"), ("report", "plan.parquet", "--log", "a\0b.csv"),
         ("report", "plan.parquet", "--html", "a\0b.html"),
-        ("report", "plan.parquet", "--plot", "a\0b.png"),
         ("fit", "a\0b.csv"), ("plan", "log.csv", *SHAPE, "--cost", "flops:a\0b.json"),
         ("simulate", "log.csv", *SHAPE, "--cluster", "a\0b.json", "--model", "qwen2-7b"),
         ("simulate", "log.csv", *SHAPE, "--cluster", "h100", "--model", "a\0b.json"),
         ("simulate", "log.csv", *SHAPE, "--cluster", "h100", "--model", "qwen2-7b", "--throughput", "a\0b.csv"),
     ],
-    ids=["log", "out", "plan", "log of a plan", "page", "plot", "measurements", "cost", "cluster", "model", "curve"],
+    ids=["log", "out", "plan", "log of a plan", "page", "measurements", "cost", "cluster", "model", "curve"],
 )  # fmt: skip
 def test_a_null_byte_in_a_name(arguments, command, plan):
     plan()

@@ -1,4 +1,4 @@
-"""`balancer report` and `simulate` with `--html` and `--plot`: what is written, and what is refused before the work."""
+"""`balancer report` and `simulate` with `--html`: what is written, and what is refused before the work."""
 
 import importlib.util
 import json
@@ -22,30 +22,26 @@ def planned(command):
     return command
 
 
-def test_report_writes_page_and_plot(planned, tmp_path):
+def test_report_writes_a_page(planned, tmp_path):
     pytest.importorskip("matplotlib")
-    outcome = planned("report", "p.parquet", "--html", "r.html", "--plot", "r.png", "--page-step", 1)
+    outcome = planned("report", "p.parquet", "--html", "r.html", "--page-step", 1)
     assert outcome.code == 0, outcome.err
     assert "page written to r.html" in outcome.out
-    assert "figure written to r.png" in outcome.out
     page = (tmp_path / "r.html").read_text()
     assert "Step 1 by rank" in page
     assert "<title>p.parquet, a plan of log.npy: rank balance</title>" in page
-    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
-    assert planned("report", "p.parquet", "--plot", "r.svg", "--json").out.startswith("{")
-    assert "<svg" in (tmp_path / "r.svg").read_text()
+    assert planned("report", "p.parquet", "--html", "again.html", "--json").out.startswith("{")
+    assert "<svg" in (tmp_path / "again.html").read_text()
 
 
 @pytest.mark.parametrize(
     ("options", "word"),
     [
         (("--html", "r.parquet"), ".html"),
-        (("--plot", "r.pdf"), ".png or .svg"),
         (("--page-step", 1), "--html"),
         (("--html", "r.html", "--page-step", -1), ">= 0"),
         (("--html", "r.html", "--page-step", 3), "3 steps"),
         (("--html", "no/r.html"), "no/r.html: cannot write the page: the folder"),
-        (("--plot", "no/r.png"), "no/r.png: cannot write the figure: the folder"),
         (("--html", "log.npy/r.html"), "log.npy is not a folder"),
     ],
 )
@@ -89,19 +85,17 @@ def simulate(command):
     return run
 
 
-def test_simulate_writes_page_and_plot(simulate, tmp_path):
+def test_simulate_writes_a_page(simulate, tmp_path):
     pytest.importorskip("matplotlib")
-    outcome = simulate("--html", "s.html", "--plot", "s.png", "--page-step", 1)
+    outcome = simulate("--html", "s.html", "--page-step", 1)
     assert outcome.code == 0, outcome.err
     assert "page written to s.html" in outcome.out
-    assert "figure written to s.png" in outcome.out
     text = (tmp_path / "s.html").read_text()
     assert "Step 1 by rank" in text
     assert "1 byte an element (no --bytes given)" in text
     assert "7.62 billion parameters" in text
-    assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
-    assert simulate("--plot", "s.svg", "--json").out.startswith("{")
-    assert "<svg" in (tmp_path / "s.svg").read_text()
+    assert simulate("--html", "again.html", "--json").out.startswith("{")
+    assert "<svg" in (tmp_path / "again.html").read_text()
 
 
 def test_the_page_says_what_the_command_prints(simulate, tmp_path):
@@ -120,7 +114,7 @@ def test_the_page_says_what_the_command_prints(simulate, tmp_path):
 )
 def test_hostile_phases_in_a_simulation(simulate, tmp_path, phase):
     pytest.importorskip("matplotlib")
-    outcome = simulate("--html", "s.html", "--plot", "s.svg", "--steps", 1, phase=phase)
+    outcome = simulate("--html", "s.html", "--steps", 1, phase=phase)
     assert outcome.code == 0, outcome.err
     assert "<script" not in (tmp_path / "s.html").read_text()
 
@@ -129,7 +123,6 @@ def test_hostile_phases_in_a_simulation(simulate, tmp_path, phase):
     ("options", "word"),
     [
         (("--html", "s.parquet"), ".html"),
-        (("--plot", "s.pdf"), ".png or .svg"),
         (("--page-step", 1), "--page-step needs --html"),
         (("--html", "s.html", "--page-step", -1), ">= 0"),
         (("--html", "s.html", "--page-step", 3), "--page-step 3: the simulation has 3 steps, counted from 0"),
@@ -138,7 +131,6 @@ def test_hostile_phases_in_a_simulation(simulate, tmp_path, phase):
             "--page-step 2: the simulation has 2 steps, counted from 0",
         ),
         (("--html", "no/s.html"), "no/s.html"),
-        (("--plot", "no/s.png"), "no/s.png"),
     ],
 )
 def test_simulate_refuses(simulate, tmp_path, options, word):

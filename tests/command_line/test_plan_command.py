@@ -575,8 +575,8 @@ def test_a_folder_is_planned_again_from_what_is_there(command, log, tmp_path):
     assert "parts/manifest.json: is not of the plan to resume" in outcome.err
 
 
-def test_pictures_are_made_by_one_process(command, log):
+def test_pages_are_made_by_one_process(command, log):
     assert command("plan", log, *SHAPE, "--out", "plan.parquet").code == 0
     outcome = command("report", "plan.parquet", "--html", "page.html", "--jobs", "2")
     assert outcome.code == 2
-    assert "--html, --plot, --measured and --cost look at every step, which one process does" in outcome.err
+    assert "--html and --measured look at every step, which one process does" in outcome.err

@@ -259,9 +259,7 @@ def test_what_a_plan_of_a_log_gives(command, log, tmp_path):
     assert len(plan.to_pandas()) == ROWS
     pytest.importorskip("matplotlib")
     plan.to_html("page.html")
-    plan.plot("loads.png")
-    balancer.plot(one, "step.svg")
-    assert all((tmp_path / name).stat().st_size for name in ("page.html", "loads.png", "step.svg"))
+    assert (tmp_path / "page.html").stat().st_size
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_fit_command import write_steps
 
 from balancer import Phase, balance, orchestrate
 from balancer.cli.main import cli
@@ -27,12 +26,9 @@ OPTIONS = {
     ("pack", "--out"): (("log.csv", "--tokens", 100, "--length", "tokens", "--overwrite"), "new.parquet"),
     ("advise", "--html"): (("log.csv", *SHAPE), "new.html"),
     ("report", "--html"): (("plan.parquet",), "new.html"),
-    ("report", "--plot"): (("plan.parquet",), "new.svg"),
     ("simulate", "--html"): (("log.csv", *MODEL, "--ranks", 2, "--batch-per-rank", 4), "new.html"),
-    ("simulate", "--plot"): (("log.csv", *MODEL, "--ranks", 2, "--batch-per-rank", 4), "new.png"),
     ("configure", "--out"): (("log.csv", *MODEL, "--gpus", 2, "--batch", 8), "new.json"),
     ("configure", "--html"): (("log.csv", *MODEL, "--gpus", 2, "--batch", 8), "new.html"),
-    ("fit", "--plot"): (("steps.csv",), "new.png"),
 }
 
 
@@ -54,10 +50,9 @@ EVERY_NODE = pytest.mark.parametrize("kind", NODES)
 
 @pytest.fixture
 def files(command, tmp_path):
-    """A folder, which is where we are, with a log, a plan of it and measured steps; and the command line there."""
+    """A folder, which is where we are, with a log and a plan of it; and the command line there."""
     rng = np.random.default_rng(0)
     (tmp_path / "log.csv").write_text("tokens\n" + "".join(f"{n}\n" for n in rng.integers(1, 99, 32)))
-    write_steps(tmp_path / "steps.csv")
     assert command("plan", "log.csv", *SHAPE, "--out", "plan.parquet").code == 0
     return command
 
@@ -67,7 +62,7 @@ def test_every_option_that_writes_a_file_is_tried_here():
         (name, option.opts[0])
         for name, command in cli.commands.items()
         for option in command.params
-        if (getattr(option, "help", None) or "").startswith(("Write", "Draw"))
+        if (getattr(option, "help", None) or "").startswith("Write")
     }
     assert told == set(OPTIONS)
 
@@ -115,9 +110,7 @@ def test_python_replaces_no_node(write, kind, tmp_path, monkeypatch):
     assert os.listdir() == ["node"]
 
 
-@pytest.mark.parametrize(
-    "option", [option for option in OPTIONS if option[0] in ("report", "plan", "fit")], ids=" ".join
-)
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option[0] in ("report", "plan")], ids=" ".join)
 def test_a_link_stays_and_what_it_leads_to_is_replaced(option, files, tmp_path):
     pytest.importorskip("matplotlib")
     given, name = OPTIONS[option]

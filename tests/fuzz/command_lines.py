@@ -159,7 +159,6 @@ COMPARED: list[Option] = [
 ]
 PICTURES: list[Option] = [
     (0.08, "--html", _of("p.html", odd=("no/p.html", "p.txt", "folder", ""))),
-    (0.08, "--plot", _of("p.svg", "p.png", odd=("p.pdf", "no/p.svg", ""))),
     (0.02, "--page-step", _of(0, 1, odd=(99, -1))),
 ]
 ON: list[Option] = [(1.0, "--cluster", _of("h100", "a100", odd=("no", "config.json", "no.json", "")))]
@@ -186,7 +185,6 @@ FITTED: list[Option] = [
     (0.4, "--weights", _of("relative", "absolute")),
     (0.4, "--max-error", REALS),
     (0.3, "--force", None),
-    (0.1, "--plot", _of("p.svg", "p.png", odd=("p.pdf", "no/p.svg"))),
 ]
 LOGS = _of(
     "log.parquet",

@@ -80,7 +80,7 @@ def test_nothing_is_said_of_relocation_where_all_was(made):
 PHASES = [name.replace(":", "").replace("=", "") for name in HOSTILE]
 
 
-def test_names_of_phases_are_text(tmp_path):
+def test_names_of_phases_are_text():
     plain = Seen(page(*run_of(plans_of([f"p{i}" for i in range(len(PHASES))], steps=1)), "plan"))
     summary, data = run_of(plans_of(PHASES, steps=1))
     text = page(summary, data, "plan")
@@ -90,8 +90,6 @@ def test_names_of_phases_are_text(tmp_path):
         assert sum(piece.startswith(shown(name)) for piece in seen.text) >= 6  # cards, charts, table
         drawings = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
         assert not [svg for svg in drawings if name[:20] in html.unescape(svg)]
-    plan_page.plot_loads(data, str(tmp_path / "loads.svg"))
-    plan_page.plot_loads(data, str(tmp_path / "loads.png"))
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -13,7 +13,7 @@ pytest.importorskip("matplotlib")
 from balancer import MicroBatches
 from balancer.report.page_data import MOST_BARS
 from balancer.report.simulation_data import MOST_SLOW
-from balancer.report.simulation_page import as_seconds, plot_split, simulation_page
+from balancer.report.simulation_page import as_seconds, simulation_page
 from balancer.report.summary import as_range
 
 
@@ -154,8 +154,6 @@ def test_names_are_text(log, tmp_path):
     for name in (*names, *HOSTILE[3:]):
         assert any(shown(name) in piece for piece in seen.text)
     assert max(map(len, seen.text)) < 6000
-    plot_split(found.strategies, str(tmp_path / "split.svg"))
-    plot_split(found.strategies, str(tmp_path / "split.png"))
 
 
 @pytest.mark.parametrize(

@@ -267,7 +267,6 @@ PIPELINES = (
     Part("room for large items", {f"{PIPES}:targets_of": lambda problem, profile: targets_of(
         dataclasses.replace(problem, tied=True), profile)}),
     Part("exchanges", {f"{PIPES}:exchange_items": argument(2)}),
-    Part("proof by the outlier", {"solvers.pipeline.solver:outlier_proof": always((None, 0.0))}),
 )  # fmt: skip
 
 

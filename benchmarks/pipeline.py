@@ -96,8 +96,8 @@ def solve(given, instance, method="auto", budget=0.3, **rules):
 
 
 def proven(given, instance):
-    """The best bound that there is, whatever a budget has room for."""
-    return solvers.schedule_pipeline(*given, instance.replicas, instance.slots, "random", time_budget=10).lower_bound
+    """The bound, which no budget changes."""
+    return solvers.schedule_pipeline(*given, instance.replicas, instance.slots, "random", time_budget=1e-6).lower_bound
 
 
 def even(given, instance):

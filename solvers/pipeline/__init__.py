@@ -10,7 +10,6 @@ from solvers.pipeline.solver import schedule_pipeline
 from solvers.pipeline.types import (
     MultiplexedResult,
     MultiplexResult,
-    OutlierCut,
     PipelineCut,
     PipelineRequest,
     PipelineResult,
@@ -18,7 +17,7 @@ from solvers.pipeline.types import (
 )
 from solvers.pipeline.verify import check_pipeline
 
-__all__ = ["PIPELINERS", "MultiplexResult", "MultiplexedResult", "OpOrder", "OutlierCut", "PipelineCut",
-           "PipelineRequest", "PipelineResult", "PipelineRun", "TaskRequest", "check_multiplex", "check_multiplexed",
+__all__ = ["PIPELINERS", "MultiplexResult", "MultiplexedResult", "OpOrder", "PipelineCut", "PipelineRequest",
+           "PipelineResult", "PipelineRun", "TaskRequest", "check_multiplex", "check_multiplexed",
            "check_pipeline", "gpipe", "interleaved", "multiplex", "multiplexed_lower_bound", "one_f_one_b", "run",
            "run_turns", "schedule_multiplexed", "schedule_pipeline"]  # fmt: skip

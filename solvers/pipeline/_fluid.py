@@ -29,8 +29,6 @@ _MIXED = 0.95
 _CLOSE = 2e-4
 """Between the makespan found and what is proven, as a part of it: the end. A path that is missed by less than a tenth
 of that is not worth a pivot."""
-REST = 3
-"""Marks a column that is no path, but what all that is done elsewhere takes."""
 
 
 class Program(NamedTuple):
@@ -44,19 +42,10 @@ class Program(NamedTuple):
     num_slots: int
 
 
-class Besides(NamedTuple):
-    """What is there besides the loads that are sought. Read-only."""
-
-    placed: Ints  # int64[K, M]: loads that are in the slots already, and come on top
-    # float64[M + 1]: one more slot, elsewhere: what is in it, of parts of the totals, takes so much there, and the last
-    # number; float64[0]: there is none
-    rest: Floats
-
-
 class Basis(NamedTuple):
-    """Columns, and the inverse of their matrix, for ``rows = K M`` shares (and M of the rest). Writable.
+    """Columns, and the inverse of their matrix, for ``rows = K M`` shares. Writable.
 
-    It may have been left behind by another solution, of other ratios or other work that is placed.
+    It may have been left by another solution, of other ratios.
     """
 
     paths: NDArray[np.int8]  # int8[rows + 1, T]: marks of the ops of each column that is a path
@@ -86,11 +75,10 @@ class Runs(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """The least makespan met, what is proven, and how many pivots it took."""
+    """The least makespan met, and what is proven."""
 
     makespan: float
     proven: float
-    pivots: int
 
 
 def empty_basis(rows: int, num_ops: int) -> Basis:
@@ -99,13 +87,6 @@ def empty_basis(rows: int, num_ops: int) -> Basis:
         np.zeros((rows + 1, num_ops), dtype=np.int8), np.zeros((rows + 2, rows + 2)),
         np.zeros(rows + 1, dtype=np.int64), np.zeros(rows + 1), np.zeros(1),
     )  # fmt: skip
-
-
-def nothing_besides(program: Program) -> Besides:
-    """Return that no loads are in the slots, and that there is no other place."""
-    placed, rest = np.zeros((program.num_slots, len(program.unit)), dtype=np.int64), np.empty(0)
-    placed.flags.writeable = rest.flags.writeable = False
-    return Besides(placed, rest)
 
 
 @helper
@@ -120,13 +101,13 @@ def _room_for_runs(program, rows):
 
 
 @helper
-def _price(share, program, placed, runs):
+def _price(share, program, runs):
     """Run the pipeline at ``share``, float64[K M], of all totals: its makespan, and a critical path's marks. O(T)."""
     loads, totals = runs.loads, program.totals
     modules = len(totals)
     for k in range(loads.shape[0]):
         for m in range(modules):
-            loads[k, m] = placed[k, m] + np.int64(max(0.0, share[k * modules + m]) * totals[m] + 0.5)
+            loads[k, m] = np.int64(max(0.0, share[k * modules + m]) * totals[m] + 0.5)
     durations_of(loads, program.unit, program.fixed, runs.durations)
     makespan = all_ends(program.graph, runs.durations, program.hop, runs.ends)
     critical_path(program.graph, runs.durations, runs.ends, runs.marks)
@@ -134,28 +115,23 @@ def _price(share, program, placed, runs):
 
 
 @helper
-def _column(marks, program, besides, norm, column):
+def _column(marks, program, norm, column):
     """Coefficients of a path: of what each module has in each slot as parts of its total, then 1. Returns c_P.
 
-    All in parts of `norm`, so that numbers are about 1. A path that begins with the mark ``REST`` is `rest`. O(T M).
+    All in parts of `norm`, so that numbers are about 1. O(T M).
     """
-    unit, graph, placed, rest = program.unit, program.graph, besides.placed, besides.rest
+    unit, graph = program.unit, program.graph
     modules, width = unit.shape
     for j in range(len(column)):
         column[j] = 0.0
     column[len(column) - 1] = 1.0
     constant = 0.0
-    if marks[0] == REST:
-        for m in range(modules):
-            column[placed.shape[0] * modules + m] = rest[m] / norm
-        return rest[modules] / norm
     for op in range(len(marks)):
         if marks[op]:
             cell = graph[0, op]
             k, j = cell // width, cell % width
             for m in range(modules):
                 column[k * modules + m] += program.totals[m] * unit[m, j] / norm
-                constant += placed[k, m] * unit[m, j]
             constant += program.fixed[j]
             if marks[op] == 2:
                 constant += program.hop * graph[3, op]
@@ -271,18 +247,7 @@ def _missed(column, constant, table):
 
 
 @helper
-def _elsewhere(share, rest, program):
-    """Return what all that is done elsewhere takes."""
-    total, modules = 0.0, len(program.totals)
-    if len(rest):
-        total = rest[modules]
-        for m in range(modules):
-            total += rest[m] * max(0.0, share[program.num_slots * modules + m])
-    return total
-
-
-@helper
-def _seek(best, share, program, besides, basis, runs):
+def _seek(best, share, program, basis, runs):
     """Run the pipeline at what the basis says, and first between that and the best share met: for a path to enter.
 
     Returns the least makespan met, whose share is kept, and of the path its constant and by how much it is missed.
@@ -293,31 +258,21 @@ def _seek(best, share, program, besides, basis, runs):
     for mixed in (_MIXED, 0.0):
         for i in range(rows):
             inner[i] = mixed * share[i] - (1.0 - mixed) * table[rows + 1, i]
-        met = _price(inner, program, besides.placed, runs) * 1.0
-        met = max(met, _elsewhere(inner, besides.rest, program))
+        met = _price(inner, program, runs) * 1.0
         if met < best:
             best = met
             for i in range(rows):
                 share[i] = max(0.0, inner[i])
-        constant = _column(runs.marks, program, besides, basis.norm[0], runs.column)
+        constant = _column(runs.marks, program, basis.norm[0], runs.column)
         gain = _missed(runs.column, constant, table)
         if gain > 0.1 * _CLOSE:
             break
     return best, constant, gain
 
 
-@helper
-def _renew(program, besides, basis, column):
-    """Set the constants of the paths of a basis, which may be of other work that is placed already."""
-    kinds = basis.kinds
-    for i in range(len(kinds)):
-        if kinds[i] == len(kinds) - 1 + len(program.totals):
-            basis.consts[i] = _column(basis.paths[i], program, besides, basis.norm[0], column)
-
-
 @kernel
-def solve_fluid(program, ratios, besides, enough, most_pivots, share, basis):
-    """Solve the program for ``ratios[m] * totals[m]``, float64[M], by the simplex method, until `enough` is proven.
+def solve_fluid(program, ratios, most_pivots, share, basis):
+    """Solve the program for ``ratios[m] * totals[m]``, float64[M], by the simplex method.
 
     ``share``, float64[K M] of the totals, is the point to begin with, and in the end the best that was met.
     A pivot takes O((K M)^2), and a run of the pipeline.
@@ -326,32 +281,21 @@ def solve_fluid(program, ratios, besides, enough, most_pivots, share, basis):
     modules, rows = len(program.totals), len(share)
     runs, direction = _room_for_runs(program, rows), np.empty(rows + 1)
     # 1. The first point gives a bound from above; without a basis, its critical path is the first column.
-    best = _price(share, program, besides.placed, runs) * 1.0
-    best = max(best, _elsewhere(share, besides.rest, program))
+    best = _price(share, program, runs) * 1.0
     if norm[0] == 0.0:
         norm[0] = max(1.0, best)
-        basis.consts[rows] = _column(runs.marks, program, besides, norm[0], runs.column)
+        basis.consts[rows] = _column(runs.marks, program, norm[0], runs.column)
         _start(runs.column, modules, table, kinds, _BLUR / rows)
         basis.paths[rows, :] = runs.marks
-    else:
-        _renew(program, besides, basis, runs.column)
     _set_prices(ratios, kinds, basis.consts, table)
-    pivots = np.int64(0)
-    while pivots < most_pivots:
+    for _ in range(most_pivots):
         value = table[rows + 1, rows]  # what the paths in the basis prove
-        if value * norm[0] >= enough:
-            break
-        # 2. Which column enters: a share or a total that is wrong, at no cost; then what is done elsewhere; then a
-        #    path, for which the pipeline has to run.
+        # 2. Which column enters: a share or a total that is wrong, at no cost; then a path, for which the pipeline has
+        #    to run.
         kind, gain = _worst_share(ratios, table)
         constant = 0.0
-        if kind < 0 and len(besides.rest):
-            runs.marks[0] = REST
-            constant = _column(runs.marks, program, besides, norm[0], runs.column)
-            gain = _missed(runs.column, constant, table)
-            kind = rows + modules if gain > 0.1 * _CLOSE else kind
         if kind < 0:
-            best, constant, gain = _seek(best, share, program, besides, basis, runs)
+            best, constant, gain = _seek(best, share, program, basis, runs)
             kind = rows + modules if gain > 0.1 * _CLOSE else kind
             if kind < 0 or best - value * norm[0] < _CLOSE * best:
                 break
@@ -364,8 +308,7 @@ def solve_fluid(program, ratios, besides, enough, most_pivots, share, basis):
         if kind == rows + modules:
             basis.consts[leaves] = constant
             basis.paths[leaves, :] = runs.marks
-        pivots += 1
-    return Solved(best, table[rows + 1, rows] * norm[0], pivots)
+    return Solved(best, table[rows + 1, rows] * norm[0])
 
 
 @helper
@@ -388,7 +331,7 @@ def _onto_simplex(share, least, ratios):
 
 
 @kernel
-def smooth_fluid(program, ratios, besides, least, level, most_steps, share):
+def smooth_fluid(program, ratios, least, level, most_steps, share):
     """Move `share` to where the makespan is at most `level`, not far from where it was; return the least one met.
 
     ``least``, float64[K M], is what shares may not fall below. Polyak's steps along subgradients: none takes it further
@@ -397,12 +340,12 @@ def smooth_fluid(program, ratios, besides, least, level, most_steps, share):
     modules, num_slots = len(program.totals), program.num_slots
     runs, best = _room_for_runs(program, len(share)), share.copy()
     column = runs.column
-    met = _price(share, program, besides.placed, runs)
+    met = _price(share, program, runs)
     lowest = met
     for _ in range(most_steps):
         if met <= level:
             break
-        _column(runs.marks, program, besides, 1.0, column)
+        _column(runs.marks, program, 1.0, column)
         # within the plane where every module's shares sum up to its ratio
         square = 0.0
         for m in range(modules):
@@ -418,7 +361,7 @@ def smooth_fluid(program, ratios, besides, least, level, most_steps, share):
         for i in range(len(share)):
             share[i] -= (met - level) / square * column[i]
         _onto_simplex(share, least, ratios)
-        met = _price(share, program, besides.placed, runs)
+        met = _price(share, program, runs)
         if met < lowest:
             lowest = met
             for i in range(len(share)):

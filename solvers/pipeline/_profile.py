@@ -8,15 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.groups import read_only
-from solvers.pipeline._fluid import (
-    REST,
-    Basis,
-    Program,
-    empty_basis,
-    nothing_besides,
-    smooth_fluid,
-    solve_fluid,
-)
+from solvers.pipeline._fluid import Basis, Program, empty_basis, smooth_fluid, solve_fluid
 from solvers.pipeline.orders import OpOrder
 from solvers.pipeline.run import Stages
 from solvers.pipeline.types import PipelineCut
@@ -52,15 +44,15 @@ class Profile(NamedTuple):
 
         In so many steps, a fifth each with a target that is closer.
         """
-        program, besides = self.program, nothing_besides(self.program)
+        program = self.program
         rates = np.tile(self.ratios, program.num_slots)
         share = np.maximum(self.share, least).ravel() * rates
         none, floor = np.zeros_like(share), np.ascontiguousarray(least.ravel()) * rates
-        alone = smooth_fluid(program, read_only(self.ratios), besides, none, 0.0, 0, self.share.ravel() * rates)
+        alone = smooth_fluid(program, read_only(self.ratios), none, 0.0, 0, self.share.ravel() * rates)
         own, ratios = max(1, alone), read_only(self.ratios * scale)
         met = 2.0 * own
         for part in _CLOSER:
-            met = smooth_fluid(program, ratios, besides, floor, met * (1 - part), steps // len(_CLOSER), share)
+            met = smooth_fluid(program, ratios, floor, met * (1 - part), steps // len(_CLOSER), share)
         return (share / rates).reshape(program.num_slots, -1), met / own
 
 
@@ -97,7 +89,7 @@ def profile_of(totals: NDArray[np.int64], stages: Stages, order: OpOrder, num_re
     begin = kept._replace(share=kept.share * scale, smooth=kept.smooth * scale)
     solved = _solved(begin, ratios, _NEXT_WORK, _NEXT_SLACK)
     share = solved.smooth.reshape(order.num_slots, -1) / ratios
-    return Profile(share, cut_of(solved.basis, order)[0], kept.program, ratios)
+    return Profile(share, _cut_of(solved.basis, order), kept.program, ratios)
 
 
 def _rounded(number: int) -> int:
@@ -106,17 +98,15 @@ def _rounded(number: int) -> int:
     return number if number == 1 << (number.bit_length() - 1) else ((number >> drop) << drop) + ((1 << drop) >> 1)
 
 
-def cut_of(basis: Basis, order: OpOrder) -> tuple[PipelineCut, int]:
-    """Return the paths of a basis with weights in integers, and the weight of what is elsewhere."""
+def _cut_of(basis: Basis, order: OpOrder) -> PipelineCut:
+    """Return the paths of a basis with weights in integers."""
     paths, table, kinds = basis.paths, basis.table, basis.kinds
     # weights rounded down prove a little less, and what that leaves goes to the largest: they sum to 2**BITS exactly
     weights = np.where(kinds == kinds.max(), np.maximum(0.0, table[:-1, -1]), 0.0)
     whole: NDArray[np.int64] = np.floor(weights / fsum(weights) * 2**BITS).astype(np.int64)
     whole[int(np.argmax(whole))] += 2**BITS - int(whole.sum())
-    rest = paths[:, 0] == REST
-    elsewhere, whole = int(whole[rest].sum()), np.where(rest, 0, whole)
     along, across = (np.tensordot(whole, paths == mark, axes=(0, 0))[order.place] for mark in (1, 2))
-    return PipelineCut(along, across, BITS), elsewhere
+    return PipelineCut(along, across, BITS)
 
 
 @lru_cache(maxsize=24)
@@ -135,15 +125,15 @@ def _kept(
 
 def _solved(begin: _Kept, ratios: Floats, work: float, slack: float) -> _Kept:
     """Go on from a share, a smooth one and a basis, none of which are changed."""
-    program, besides = begin.program, nothing_besides(begin.program)
+    program = begin.program
     share, smooth = begin.share.copy(), begin.smooth.copy()
     basis = begin.basis.copied()
     num_ops = program.graph.shape[1]
     pivots = 16 + int(work / (len(share) ** 2 + 4 * num_ops))
-    solved = solve_fluid(program, ratios, besides, np.inf, pivots, share, basis)
+    solved = solve_fluid(program, ratios, pivots, share, basis)
     steps = 16 + min(_MOST_STEPS, int(work / (8 * num_ops)))
     level = solved.proven * (1 + slack)
-    met = smooth_fluid(program, ratios, besides, np.zeros_like(smooth), level, steps, smooth)
+    met = smooth_fluid(program, ratios, np.zeros_like(smooth), level, steps, smooth)
     if met > solved.makespan * (1 + 4 * slack):  # in vain
         smooth = share.copy()
     return _Kept(program, share, smooth, basis)

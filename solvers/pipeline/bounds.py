@@ -10,8 +10,6 @@ name            why no schedule does better
 ``fluid``       the makespan is convex in the slots' loads, so the mean over the replicas is no longer than their mean
                 makespan; it is at least the mean length of some critical paths, which is least where every module's
                 work lies in the slot that counts least: :class:`solvers.pipeline.PipelineCut`
-``outlier``     the same of the replica that runs the item which takes longest, and of the mean of the others; the item
-                is in some slot, and all else where it counts least: :class:`solvers.pipeline.OutlierCut`
 =============== =======================================================================================================
 
 Of given slots with tasks in the gaps (:func:`solvers.pipeline.multiplex`):
@@ -75,30 +73,6 @@ def fluid_bound(totals: Ints, stages: Stages, order: OpOrder, cut: PipelineCut, 
     prices, constant = priced(cut, stages.unit, stages.fixed, stages.hop, order)
     total = sum(int(least) * int(t) for least, t in zip(prices.min(axis=0), totals, strict=True))
     return Bound(-(-(total + num_replicas * constant) // (num_replicas << cut.bits)), "fluid")
-
-
-def outlier_bounds(
-    own: Ints, totals: Ints, stages: Stages, order: OpOrder, num_replicas: int, cut: PipelineCut, weight: int,
-    others: PipelineCut,
-) -> NDArray[Any]:  # fmt: skip
-    """Return what is proven where the item that has `own` of each module is in each slot: exact integers, object[K].
-
-    Its replica ends no sooner than the paths of `cut`, and the mean of the others no sooner than those of `others`, of
-    which `weight` is taken, so that both weigh 2 to the power of the cut's bits. All that is not the item is where it
-    counts least: in a slot of its replica, or with the others.
-    """
-    prices, constant = priced(cut, stages.unit, stages.fixed, stages.hop, order)
-    apart, base = priced(others, stages.unit, stages.fixed, stages.hop, order)
-    # all times 2 to the power of both cuts' bits, and times the number of other replicas: no quotient is rounded
-    share, whole = max(1, num_replicas - 1), 1 << others.bits
-    value = share * (whole * constant + weight * base)
-    for m, (mine, total) in enumerate(zip(own.tolist(), totals.tolist(), strict=True)):
-        least = share * whole * prices[:, m].min()
-        if num_replicas > 1:
-            least = min(least, weight * apart[:, m].min())
-        value = value + (total - mine) * least
-    value = value + share * whole * (prices @ own.astype(object))
-    return np.asarray(-(-value // (share * whole << cut.bits)))
 
 
 def priced(cut: PipelineCut, unit: Ints, fixed: Ints, hop: int, order: OpOrder) -> tuple[NDArray[Any], int]:

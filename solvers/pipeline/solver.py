@@ -14,15 +14,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers.arguments import as_budget, unknown
-from solvers.bounds import Bound
 from solvers.groups import read_only
-from solvers.pipeline._outlier import outlier_proof
 from solvers.pipeline._problem import PipelineProblem
 from solvers.pipeline._profile import profile_of
 from solvers.pipeline.bounds import closed_form, fluid_bound, priced
 from solvers.pipeline.methods import PIPELINERS, makespans_of
 from solvers.pipeline.orders import OpOrder
-from solvers.pipeline.types import OutlierCut, PipelineCut, PipelineRequest, PipelineResult
+from solvers.pipeline.types import PipelineCut, PipelineRequest, PipelineResult
 from solvers.types import status_of
 
 __all__ = ["PipelineProblem", "held_by_replica", "schedule_parts", "schedule_pipeline"]
@@ -138,15 +136,12 @@ def schedule_pipeline(
     replicas, totals = problem.num_replicas, problem.items.sum(axis=1)
     profile = profile_of(totals, problem.merged, problem.order, replicas)
     bound = closed_form(problem.items.T, problem.merged, problem.order, replicas)
-    cut: PipelineCut | OutlierCut | None = None
+    cut: PipelineCut | None = None
     fluid = fluid_bound(totals, problem.merged, problem.order, profile.cut, replicas)
     if fluid.value > bound.value:
         bound, cut = fluid, profile.cut
-    proof, spent = outlier_proof(problem, profile, bound.value, seconds)
-    if proof is not None:
-        bound, cut = Bound(proof.value, "outlier"), proof.cut
     # 2. Items to slots, as long as the budget lasts or until the bound is met.
-    found = solve(problem, profile, bound.value, seconds - spent)
+    found = solve(problem, profile, bound.value, seconds)
     makespans = makespans_of(problem, found.cell_of_item)
     makespan = int(makespans.max())
     replica, slot = np.divmod(found.cell_of_item.astype(np.int32), np.int32(problem.num_slots))

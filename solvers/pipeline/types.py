@@ -104,30 +104,6 @@ class PipelineCut(Record):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OutlierCut(Record):
-    """Critical paths of the replica that runs a large item, and of the mean of the others.
-
-    Attributes
-    ----------
-    item : int
-    cut_of_slot : int32[K], read-only
-        Which of `cuts` proves most where the item is in each slot.
-    cuts : tuple of PipelineCut
-        Of the item's replica; their weights sum to 2 to the power of `bits`, less what `weights` says.
-    weights : int64, read-only
-        By cut, how much `others` counts.
-    others : PipelineCut
-        Of a mean replica.
-    """
-
-    item: int
-    cut_of_slot: NDArray[np.int32]
-    cuts: tuple[PipelineCut, ...]
-    weights: NDArray[np.int64]
-    others: PipelineCut
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class PipelineResult(Proven):
     """Items in slots of replicas, with a certificate.
 
@@ -143,8 +119,8 @@ class PipelineResult(Proven):
         Proven: no schedule with this op order has a smaller makespan.
     bound_name : str
         The argument that proves `lower_bound`; see :mod:`solvers.pipeline.bounds`.
-    cut : PipelineCut, OutlierCut or None
-        What proves ``"fluid"`` or ``"outlier"``.
+    cut : PipelineCut or None
+        What proves ``"fluid"``.
     order : OpOrder
         What every replica's devices run, in turn; it says K.
     status : SolveStatus
@@ -158,7 +134,7 @@ class PipelineResult(Proven):
     slot_of_item: NDArray[np.int32]
     makespans: NDArray[np.int64]
     makespan: int
-    cut: PipelineCut | OutlierCut | None
+    cut: PipelineCut | None
     order: OpOrder
     method: str
 

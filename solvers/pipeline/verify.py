@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from solvers._checking import require, require_status
 from solvers.errors import CertificateError
 from solvers.pipeline.orders import OpOrder
-from solvers.pipeline.types import MultiplexedResult, OutlierCut, PipelineCut, PipelineRequest, PipelineResult
+from solvers.pipeline.types import MultiplexedResult, PipelineCut, PipelineRequest, PipelineResult
 
 Op = tuple[int, int, bool]
 Scheduled = PipelineResult | MultiplexedResult
@@ -226,53 +226,17 @@ def check_bound(result: Scheduled, items: list[list[int]], pipe: Pipe, ops: list
     elif result.bound_name == "fluid":
         if not isinstance(result.cut, PipelineCut):
             raise CertificateError("lower_bound is by 'fluid', and there is no cut")
-        prices, constant = _priced(result.cut, 0, result, pipe, ops)
-        total = sum(x * t for x, t in zip(_least(prices), totals, strict=True)) + replicas * constant
+        prices, constant = _priced(result.cut, result, pipe, ops)
+        least = [min(column) for column in zip(*prices, strict=True)]
+        total = sum(x * t for x, t in zip(least, totals, strict=True)) + replicas * constant
         proven = int(-(-total // (replicas << result.cut.bits)))
-    elif result.bound_name == "outlier":
-        proven = _proven_by_outlier(result, items, totals, pipe, ops)
     else:
         require(False, f"lower_bound is by an unknown argument {result.bound_name!r}")
     require(bound <= proven, f"lower_bound = {bound}, but '{result.bound_name}' proves {proven} at most")
 
 
-def _proven_by_outlier(
-    result: Scheduled, items: list[list[int]], totals: list[int], pipe: Pipe, ops: list[list[Op]]
-) -> int:  # fmt: skip
-    """Return the least, over the slots that the item may be in, of what its replica and the others prove."""
-    given, replicas = result.cut, result.num_replicas
-    if not isinstance(given, OutlierCut):
-        raise CertificateError("lower_bound is by 'outlier', and there is no cut of one")
-    require(0 <= given.item < len(items), f"the cut is of item {given.item}, which is not there")
-    fits = given.cut_of_slot.shape == (result.num_slots,) and len(given.cuts) == len(given.weights)
-    places = set(given.cut_of_slot.tolist())
-    require(fits and places <= set(range(len(given.cuts))), "the cut is not of every slot")
-    own = items[given.item]
-    far, base = _priced(given.others, 0, result, pipe, ops)
-    apart, whole, share = _least(far), 1 << given.others.bits, max(1, replicas - 1)
-    known: list[tuple[list[list[int]], int, int]] = []
-    for cut, weight in zip(given.cuts, given.weights.tolist(), strict=True):
-        require(weight >= 0 and (weight == 0 or replicas > 1), f"the cut gives others a weight of {weight}")
-        prices, constant = _priced(cut, weight, result, pipe, ops)
-        value = share * (whole * constant + weight * base)
-        for near, other, total, mine in zip(_least(prices), apart, totals, own, strict=True):
-            cheapest = share * whole * near if replicas == 1 else min(share * whole * near, weight * other)
-            value += (total - mine) * cheapest
-        known.append((prices, value, share * whole << cut.bits))
-    proven: list[int] = []
-    for slot, place in enumerate(given.cut_of_slot.tolist()):
-        prices, value, parts = known[place]
-        value += share * whole * sum(x * mine for x, mine in zip(prices[slot], own, strict=True))
-        proven.append(-(-value // parts))
-    return min(proven)
-
-
-def _least(prices: list[list[int]]) -> list[int]:
-    return [min(column) for column in zip(*prices, strict=True)]
-
-
 def _priced(
-    cut: PipelineCut, besides: int, result: Scheduled, pipe: Pipe, ops: list[list[Op]]
+    cut: PipelineCut, result: Scheduled, pipe: Pipe, ops: list[list[Op]]
 ) -> tuple[list[list[int]], int]:  # fmt: skip
     """Check that a cut is paths that weigh no more than they may; return its prices by slot, and its constant."""
     stages, (unit, fixed, hop) = result.order.num_stages, pipe
@@ -302,8 +266,7 @@ def _priced(
             constant += into[op] * fixed[j]
             for m, row in enumerate(unit):
                 prices[op[0]][m] += into[op] * row[j]
-    most = (1 << cut.bits) - besides
-    require(begun <= most, f"the cut's paths weigh {begun}, over 2**{cut.bits} - {besides}")
+    require(begun <= 1 << cut.bits, f"the cut's paths weigh {begun}, over 2**{cut.bits}")
     for op in listed:
         require(out[op] <= into[op], f"more of the cut leaves {op} than comes to it")
     return prices, constant

@@ -139,20 +139,8 @@ def most_held(lists, held) -> float:
     return most
 
 
-def outlier_by_scipy(item, totals, forward, backward, lists, slots, replicas) -> float:
-    """The same of the replica that has an item in some slot, and the mean of the others, whose slots come behind."""
-    both = [*lists, *([(k + slots, s, back) for k, s, back in each] for each in lists)]
-    counts = [1] * slots + [replicas - 1] * slots
-    return min(
-        fluid_by_scipy(totals, forward, backward, both, 2 * slots, counts=counts, least={k: item}) for k in range(slots)
-    )
-
-
-def fluid_by_scipy(totals, forward, backward, lists, slots, hop=0, counts=None, least=None) -> float:
-    """The linear program of real loads: loads, ends of ops and the makespan as variables.
-
-    ``counts`` says how often what is in a slot counts, ``least`` what there is at least in some.
-    """
+def fluid_by_scipy(totals, forward, backward, lists, slots, hop=0) -> float:
+    """The linear program of real loads: loads, ends of ops and the makespan as variables."""
     from scipy.optimize import linprog
 
     modules, stages = len(forward), len(forward[0])
@@ -183,10 +171,7 @@ def fluid_by_scipy(totals, forward, backward, lists, slots, hop=0, counts=None, 
         bounds.append(0)
     sums = np.zeros((modules, size))
     for m in range(modules):
-        sums[m, m : slots * modules : modules] = counts or 1
-    cost, low = np.zeros(size), np.zeros(size)
+        sums[m, m : slots * modules : modules] = 1
+    cost = np.zeros(size)
     cost[-1] = 1
-    for k, given in (least or {}).items():
-        low[k * modules : (k + 1) * modules] = given
-    limits = [(x, None) for x in low]
-    return linprog(cost, np.array(rows), bounds, sums, totals, limits, method="highs").fun
+    return linprog(cost, np.array(rows), bounds, sums, totals, method="highs").fun

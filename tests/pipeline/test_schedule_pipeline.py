@@ -8,7 +8,7 @@ from compiled import compiled_and_plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
-from pipeline_oracles import best_makespan, fluid_by_scipy, most_held, outlier_by_scipy
+from pipeline_oracles import best_makespan, fluid_by_scipy, most_held
 
 import solvers
 from solvers import _all_ways
@@ -173,61 +173,6 @@ def test_the_cut_is_the_linear_program(stages, slots, order):
     expected = fluid_by_scipy(work.sum(axis=0), forward.tolist(), backward.tolist(), lists_of(order), slots, hop=3)
     assert result.bound_name == "fluid"
     assert 0.998 * expected <= result.lower_bound <= np.ceil(expected)
-
-
-def with_outlier(replicas, slots, stages=4):
-    """An item of more than two slots."""
-    work, forward, backward = encoder_and_model(replicas * slots * 4, stages, 1)
-    work[5] = (2.4 * work.sum(axis=0) / (replicas * slots)).astype(int)
-    return work, forward, backward
-
-
-@pytest.mark.parametrize(("replicas", "slots"), [(4, 6), (2, 8), (1, 8)])
-def test_a_large_item_proves_more(replicas, slots):
-    given = with_outlier(replicas, slots)
-    result = solvers.schedule_pipeline(*given, replicas, slots, time_budget=0.05)
-    solvers.check_pipeline(*given, result)
-    work, forward, backward = (table.tolist() for table in given)
-    lists, totals = lists_of(result.order), given[0].sum(axis=0)
-    fluid = fluid_by_scipy(totals / replicas, forward, backward, lists, slots)
-    expected = outlier_by_scipy(work[5], totals, forward, backward, lists, slots, replicas) if replicas > 1 else min(
-        fluid_by_scipy(totals, forward, backward, lists, slots, least={k: work[5]}) for k in range(slots)
-    )  # fmt: skip
-    assert result.bound_name == "outlier"
-    assert expected > 1.001 * fluid
-    assert 0.999 * expected <= result.lower_bound <= np.ceil(expected)
-
-
-def test_a_large_item_proves_nothing_that_is_not_so():
-    names = set()
-    for seed in range(12):
-        rng = np.random.default_rng(seed)
-        replicas, slots = (2, 2) if seed % 2 else (1, 3)
-        work, unit = rng.integers(1, 30, (5, 2)), rng.integers(0, 4, (2, 2 + seed % 2))
-        work[0] *= 4
-        result = solvers.schedule_pipeline(work, unit, 2 * unit, replicas, slots, time_budget=5e-3)
-        best = best_of(work.tolist(), unit.tolist(), (2 * unit).tolist(), replicas, result.order, {})
-        assert result.lower_bound <= best <= result.makespan
-        names.add(result.bound_name)
-    assert "outlier" in names
-
-
-def test_a_wrong_proof_of_a_large_item_is_found():
-    given = with_outlier(2, 6)
-    result = solvers.schedule_pipeline(*given, 2, 6, time_budget=0.05)
-    cut = result.cut
-    small = int(np.argmin(given[0].sum(axis=1)))
-    wrong = {
-        "no cut of one": replace(result, cut=cut.others),
-        "which is not there": replace(result, cut=replace(cut, item=-1)),
-        "proves": replace(result, cut=replace(cut, item=small)),
-        "over 2": replace(result, cut=replace(cut, weights=cut.weights + 1)),
-        "a weight of -1": replace(result, cut=replace(cut, weights=np.full_like(cut.weights, -1))),
-        "not of every slot": replace(result, cut=replace(cut, cut_of_slot=cut.cut_of_slot[1:])),
-    }
-    for message, claimed in wrong.items():
-        with pytest.raises(CertificateError, match=message):
-            solvers.check_pipeline(*given, claimed)
 
 
 @pytest.mark.parametrize("rules", [{}, {"tied": True}, {"hop": 40}, {"forward_overhead": [90] * 6}])

@@ -5,12 +5,12 @@ import numpy as np
 from solvers._budget import work_units
 from solvers._jit import kernel
 from solvers._loops import draw, first_largest
-from solvers.errors import UsageError
+from solvers.errors import TimeLimitError, UsageError
 from solvers.groups import read_only
 from solvers.pipeline import PIPELINERS
 from solvers.pipeline._cells import deal, lanes_of, loads_of
 from solvers.pipeline._exchange import SEED
-from solvers.pipeline.methods import Found, not_by, within_caps
+from solvers.pipeline.methods import Found, within_caps
 from solvers.pipeline.run import all_ends
 
 
@@ -30,7 +30,7 @@ def dealt(problem, cells=None):
     free = cells is not None
     caps = read_only(np.full(len(problem.sizes), 2**62)) if free else problem.caps
     if deal(order, read_only(spent), problem.sizes, caps, free or problem.may_be_empty, found, count) < len(found):
-        raise not_by(problem, "found no slots under the caps", "give {method='auto'}")
+        raise TimeLimitError("this {method} found no slots under the caps", "give {method='auto'}")
     return found
 
 

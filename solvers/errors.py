@@ -292,4 +292,4 @@ class CertificateError(SolverError):
 
 
 class TimeLimitError(SolverError):
-    """The budget ended before any feasible assignment was found."""
+    """A search, or its budget, ended before any feasible assignment was found: there may be one."""

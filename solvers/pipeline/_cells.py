@@ -4,22 +4,18 @@ A *cell* is a slot of a replica, ``replica * K + slot``. Cells are filled in thi
 
 1. every item goes where it serves the targets (the ramp) best, large items first into the cells kept for them;
 2. the same without cells that are kept, and then with the same target in every cell, which holds least in flight;
-3. longest first to the emptiest cell, by sizes alone;
-4. any way there is: all are tried where items are few.
+3. longest first to the emptiest cell, by sizes alone.
 """
 
-from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import pairwise
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._all_ways import first_way
 from solvers._jit import helper, kernel
-from solvers.errors import InfeasibleError, TimeLimitError, as_words
+from solvers.errors import TimeLimitError, as_words
 from solvers.groups import read_only
 from solvers.pipeline._problem import PipelineProblem
 from solvers.pipeline.orders import OpOrder
@@ -278,7 +274,7 @@ class Solution:
     def filled(cls, problem: PipelineProblem, targets: Floats, cell_of_item: Ints) -> "Solution":
         """Put all items without a cell where the targets, float64[cells, M'], call for them.
 
-        Where the caps leave no such way any will do, as :func:`any_way` finds it, and raises where it finds none.
+        Where the caps leave no such way any will do; TimeLimitError where none was found.
         """
         tops = problem.merged.unit.max(axis=1)
         vectors = problem.items * tops[:, None]  # whole numbers, so that their sums are the same everywhere
@@ -301,7 +297,7 @@ class Solution:
             self = cls.from_cells(problem, _even_sizes(problem))
             if self.fits() and (problem.may_be_empty or self.cells.counts.all()):
                 return self
-        return cls.from_cells(problem, any_way(problem))
+        raise _none_found(problem)
 
     def fits(self) -> bool:
         """Whether what cells hold, and what is in flight, is under the caps."""
@@ -314,6 +310,17 @@ class Solution:
         for cell, count in enumerate(self.cells.counts.tolist()):
             cells[self.cells.members[cell, :count]] = cell
         return cells
+
+
+def _none_found(problem: PipelineProblem) -> TimeLimitError:
+    """Return what to raise where no cells were found for all items: there may be some all the same."""
+    n = len(problem.work)
+    names = ["cap"] if (problem.caps < problem.sizes.sum(axis=1)).any() else []
+    names += [] if problem.flight_caps is None else ["in_flight_cap"]
+    where = f"for all {n} {{items}} in {problem.num_slots} slots on each of {problem.num_replicas} replicas"
+    remedies = [f"give a larger {as_words(names, ' or ')}"]
+    remedies += ["more {num_slots}"] if problem.may_be_empty or n > problem.num_cells else []
+    return TimeLimitError(f"found no place under {as_words(names, ' and ')}, {where}", remedies)
 
 
 def _even_sizes(problem: PipelineProblem) -> Ints:
@@ -390,69 +397,3 @@ def _moments(lists: Ops, num_slots: int, lead: int, caps: tuple[int, ...], num_c
         np.fill_diagonal(part, False)
         flat = flat[~part.any(axis=1)]
     return flat[:, :-1].reshape(-1, num_slots, num_columns), flat[:, -1]
-
-
-# --- any way there is ------------------------------------------------------------------------------------------------
-
-Cell = tuple[tuple[int, ...], tuple[int, ...]]  # what it holds, by column of sizes; its items
-Replica = tuple[tuple[Cell, ...], tuple[int, ...]]  # by slot; the room that is left in flight, by set
-State = tuple[Replica, ...]
-
-
-def any_way(problem: PipelineProblem) -> Ints:
-    """Return a cell of every item, int64[n], under the caps: few items are put into cells in all ways.
-
-    Raises InfeasibleError where there is no way, and TimeLimitError where there are too many ways to try.
-    """
-    n = len(problem.work)
-    rank = np.argsort(-problem.sizes.max(axis=0, initial=0), kind="stable")
-    sets = _flight_sets(problem.order, problem.flight_caps, len(problem.sizes))
-    entries = sets.entries.tolist()
-    by_slot = [entries[start:stop] for start, stop in pairwise(sets.first.tolist())]
-    nothing: Cell = ((0,) * len(problem.sizes), ())
-    start: State = (((nothing,) * problem.num_slots, tuple(sets.caps.tolist())),) * problem.num_replicas
-    given = problem.sizes[:, rank].T.tolist(), problem.caps.tolist(), problem.may_be_empty, by_slot
-    alike = problem.flight_caps is None  # slots are, and not replicas alone
-    found, proven = first_way(start, n, partial(_ways, *given), partial(_key, alike))
-    names = [*["cap"] * bool((problem.caps < problem.sizes.sum(axis=1)).any()), *["in_flight_cap"] * (not alike)]
-    remedies = [f"give a larger {as_words(names, ' or ')}"] if names else []
-    remedies += ["more {num_slots}"] if problem.may_be_empty or n > problem.num_cells else []
-    if found is None:
-        under = f"under {as_words(names, ' and ')}, " if names else ""
-        where = f"for all {n} {{items}} in {problem.num_slots} slots on each of {problem.num_replicas} replicas"
-        if proven:
-            raise InfeasibleError(f"there is no place {under}{where}: all ways were tried", None, remedies)
-        raise TimeLimitError(f"found no place {under}{where}", remedies)
-    cell_of_item = np.empty(n, dtype=np.int64)
-    for number, (_, items) in enumerate(cell for cells, _ in found for cell in cells):
-        cell_of_item[rank[list(items)]] = number
-    return cell_of_item
-
-
-def _ways(
-    sizes: list[list[int]], caps: list[int], may_be_empty: bool, by_slot: list[list[tuple[int, int, int]]],
-    state: State, item: int,
-) -> Iterator[State]:  # fmt: skip
-    """Put an item into every slot that has room for it, if enough items are left for the empty slots."""
-    size = sizes[item]
-    empty = sum(not items for cells, _ in state for _, items in cells)
-    for r, (cells, room) in enumerate(state):
-        for k, (held, items) in enumerate(cells):
-            now = tuple(a + b for a, b in zip(held, size, strict=True))
-            still = empty - (not items)
-            if any(a > b for a, b in zip(now, caps, strict=True)):
-                continue
-            if not may_be_empty and still > len(sizes) - item - 1:
-                continue
-            left = list(room)
-            for which, column, times in by_slot[k]:
-                left[which] -= times * size[column]
-            if min(left, default=0) >= 0:
-                put = (*cells[:k], (now, (*items, item)), *cells[k + 1 :])
-                yield (*state[:r], (put, tuple(left)), *state[r + 1 :])
-
-
-def _key(alike: bool, state: State) -> Hashable:
-    """Name a state by what its cells hold: of those alike one is tried, in whatever order its cells are."""
-    by_replica = [tuple((held, bool(items)) for held, items in cells) for cells, _ in state]
-    return tuple(sorted(cell for cells in by_replica for cell in cells)) if alike else tuple(sorted(by_replica))

@@ -5,7 +5,6 @@ where an item is larger than any slot of it (:func:`targets_of`); slots are fill
 (:mod:`solvers.pipeline._cells`); then items change places (:mod:`solvers.pipeline._exchange`).
 """
 
-from contextlib import suppress
 from math import fsum
 from typing import NamedTuple, Protocol
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from solvers._budget import work_units
 from solvers.errors import TimeLimitError
-from solvers.pipeline._cells import Solution, any_way, lanes_of, loads_of
+from solvers.pipeline._cells import Solution, lanes_of, loads_of
 from solvers.pipeline._exchange import SEED, exchange_items
 from solvers.pipeline._problem import PipelineProblem
 from solvers.pipeline._profile import Profile
@@ -110,9 +109,9 @@ def within_caps(problem: PipelineProblem, cell_of_item: Ints) -> Found:
     """Raise TimeLimitError where slots that no cap was thought of for break one."""
     solution = Solution.from_cells(problem, cell_of_item)
     if not solution.fits():
-        raise not_by(problem, "found no slots under the caps", "give {method='auto'}")
+        raise TimeLimitError("this {method} found no slots under the caps", "give {method='auto'}")
     if not problem.may_be_empty and not solution.cells.counts.all():
-        raise not_by(problem, "left a slot empty", "give {method='auto'}, or {allow_empty=True}")
+        raise TimeLimitError("this {method} left a slot empty", "give {method='auto'}, or {allow_empty=True}")
     return Found(cell_of_item, True)
 
 
@@ -123,13 +122,6 @@ def makespans_of(problem: PipelineProblem, cell_of_item: Ints) -> Ints:
     graph, ends = problem.order.graph, np.empty(problem.order.graph.shape[1], dtype=np.int64)
     found = [all_ends_kernel(graph, np.ascontiguousarray(lane), problem.merged.hop, ends) for lane in lanes]
     return np.broadcast_to(np.array(found, dtype=np.int64), problem.num_replicas).copy()
-
-
-def not_by(problem: PipelineProblem, rule: str, remedy: str) -> TimeLimitError:
-    """Return what to raise where a method that knows of no caps fails; raise InfeasibleError where all must."""
-    with suppress(TimeLimitError):
-        any_way(problem)
-    return TimeLimitError(f"this {{method}} {rule}", remedy)
 
 
 PIPELINERS: dict[str, Pipeliner] = {

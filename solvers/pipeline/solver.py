@@ -100,9 +100,9 @@ def schedule_pipeline(
     TypeError, ValueError
         Arguments of the wrong type, shape or range, that contradict each other, or whose sums do not fit.
     InfeasibleError
-        Items fewer than slots, or over the caps; few items are tried in all ways before that is said.
+        Items fewer than slots, one of them over the cap, or all of them over what all slots hold.
     TimeLimitError
-        If no schedule under the caps was found, and there are too many ways to try all.
+        If no schedule under the caps was found; there may be one.
 
     Notes
     -----

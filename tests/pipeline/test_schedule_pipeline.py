@@ -1,5 +1,6 @@
 """Schedules of pipelines: against all schedules on small cases, under every rule, and what is refused."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -11,10 +12,8 @@ from nightly import examples
 from pipeline_oracles import best_makespan, fluid_by_scipy, most_held
 
 import solvers
-from solvers import _all_ways
 from solvers.errors import CertificateError, InfeasibleError
-from solvers.pipeline import _cells, gpipe, interleaved, one_f_one_b
-from solvers.pipeline._cells import any_way
+from solvers.pipeline import gpipe, interleaved, one_f_one_b
 
 FREE = sorted(solvers.PIPELINERS)
 
@@ -66,6 +65,8 @@ def test_between_bound_and_optimum(problem):
     except InfeasibleError:
         assert best_of(work, forward, backward, replicas, order_of(forward, backward, slots, kind), rules) is None
         return
+    except solvers.TimeLimitError:
+        return
     solvers.check_pipeline(work, forward, backward, result, **rules)
     best = best_of(work, forward, backward, replicas, result.order, rules)
     assert best is not None
@@ -100,40 +101,46 @@ def full(seed):
     return (sizes[:, None], [[1] * stages], [[2] * stages], replicas, slots), rules
 
 
-def test_what_a_search_does_not_find_is_found(monkeypatch):
-    found = []
-    monkeypatch.setattr(_cells, "any_way", lambda problem: found.append(any_way(problem)) or found[-1])
+def test_nearly_all_plans_under_tight_caps_are_found():
+    found = 0
     for seed in range(200):
         given, rules = full(seed)
-        if len(given[0]) <= _all_ways.MOST_ITEMS:
+        with suppress(solvers.TimeLimitError):
             result = solvers.schedule_pipeline(*given, time_budget=1e-4, **rules)
             solvers.check_pipeline(*given[:3], result, **rules)
-    assert len(found) >= 3
+            found += 1
+    assert found >= 190
 
 
-def test_what_is_not_found_under_caps_is_not_there():
-    """Few items never end in a time limit; methods that know of no caps name the one that finds a plan."""
-    infeasible = 0
+def test_there_is_none_only_where_that_is_proven():
+    """Else an error says what would help; methods that know of no caps name the one that does."""
+    infeasible = missed = 0
     for seed in range(300):
         work, forward, backward, replicas, slots, rules, kind = tight(seed)
-        given = work, forward, backward, replicas, slots
-        method = ("auto", "random")[seed % 2]
+        method, error = ("auto", "random")[seed % 2], None
         try:
-            result = solvers.schedule_pipeline(*given, method, time_budget=1e-4, **rules, **kind)
+            asked = work, forward, backward, replicas, slots, method
+            result = solvers.schedule_pipeline(*asked, time_budget=1e-4, **rules, **kind)
             solvers.check_pipeline(work, forward, backward, result, **rules)
-        except InfeasibleError:
+        except solvers.SolverError as caught:
+            error = caught
+        if error is None:
+            continue
+        order = order_of(forward, backward, slots, kind)
+        if isinstance(error, InfeasibleError):
             infeasible += 1
-            order = order_of(forward, backward, slots, kind)
+            assert error.certificate.needed > error.certificate.available
             assert best_of(work, forward, backward, replicas, order, rules) is None
-        except solvers.TimeLimitError as error:
-            advice = str(error)
-            assert (method != "auto", "give method='auto'" in advice) == (True, True)
-            solvers.schedule_pipeline(*given, time_budget=1e-4, **rules, **kind)
-    assert infeasible > 60
+        elif method == "random":
+            assert "; give method='auto'" in str(error)
+        else:
+            assert "; give a larger" in str(error)
+            missed += best_of(work, forward, backward, replicas, order, rules) is not None
+    assert infeasible > 20
+    assert missed <= 1
 
 
-def test_what_is_too_much_to_try_is_said_not_to_be_found(monkeypatch):
-    monkeypatch.setattr(_all_ways, "_MOST_STATES", 0)
+def test_what_is_not_found_is_not_said_not_to_be_there():
     given = [[1]] * 5, [[1, 1]], [[1, 1]], 1, 2
     with pytest.raises(solvers.TimeLimitError, match="found no place under cap, for all 5 items") as caught:
         solvers.schedule_pipeline(*given, sizes=[6, 6, 6, 6, 6], cap=16)
@@ -277,8 +284,8 @@ def test_a_wrong_result_is_found():
         ({"cap": 3}, ValueError, "cap is a cap on sizes: give sizes"),
         ({"sizes": [1, 1, 1, 9], "cap": 8}, InfeasibleError, "item 3 has size 9, over cap = 8 by 1"),
         ({"sizes": [4, 4, 4, 4], "cap": 7}, InfeasibleError, "are of size 16, and 2 slots hold 14"),
-        ({"sizes": [5] * 4, "in_flight_cap": 4}, InfeasibleError, "ways were tried; give a larger in_flight_cap, more"),
-        ({"sizes": [2, 2, 3, 3], "cap": 5, "in_flight_cap": 4}, InfeasibleError, "no place under cap and in_flight_c"),
+        ({"sizes": [5] * 4, "in_flight_cap": 4}, solvers.TimeLimitError, "give a larger in_flight_cap, more num_slots"),
+        ({"sizes": [2, 2, 3, 3], "cap": 5, "in_flight_cap": 4}, solvers.TimeLimitError, "under cap and in_flight_c"),
         ({"order": "zero_bubble"}, ValueError, "unknown order 'zero_bubble'"),
         ({"order": one_f_one_b(3, 2)}, ValueError, "order must be of 2 slots and 2 stages"),
         ({"chunks": 3}, ValueError, "chunks must divide the 2 stages"),

@@ -6,7 +6,7 @@ docs/benchmarks/cluster_study.md explains.
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +18,13 @@ from balancer import MicroBatches, Phase
 from balancer.cost import module
 from balancer.io.logs import open_log
 from balancer.offline.settings import LogSettings
+from balancer.plan.step_plan import StepPlan
+from balancer.plan.stream import Stream
+from balancer.planning.planner import plan_problem
 from balancer.problem.cuts import as_cut
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
-from balancer.simulate import CLUSTERS, PhaseModel, Simulation, simulate_log
+from balancer.simulate import CLUSTERS, PhaseModel, Simulation, StepTime, simulate_log
 
 LOG = Path(__file__).parent.parent / "data" / "omni_mix_dev.parquet"
 MODULES = {"vision": "internvit-6b", "audio": "whisper-large-v3-encoder", "llm": "qwen2-72b"}
@@ -30,7 +33,6 @@ GPUS, EFFICIENCY, CONTEXT = 2560, 0.5, 8192
 STRATEGIES = {
     "as_sampled": "unbalanced",
     "llm_only": "LLM only",
-    "per_phase_home": "per phase, by way of home",
     "orchestrated": "orchestrated",
 }
 ASSUMPTIONS = f"""\
@@ -59,6 +61,7 @@ def limited_log(folder: str, longest: int) -> tuple[Path, float]:
 def study(
     log: Path, gpus_per_rank: int, batch_per_gpu: int, steps: int, waits: str = "phase",
     strategies: Sequence[str] = tuple(STRATEGIES), micro_batches: MicroBatches | None = None,
+    watch: Callable[[str, StepPlan, StepTime], None] | None = None,
 ) -> Simulation:  # fmt: skip
     """Simulate the model on the cluster; the same GPUs, in ranks of `gpus_per_rank`."""
     cluster = CLUSTERS["h100"].with_ranks_of(gpus_per_rank)
@@ -76,7 +79,24 @@ def study(
     phases = tuple(replace(phase, cost=models[phase.name].cost_model()) for phase in phases)
     ranks, batch = cluster.topology(GPUS // gpus_per_rank), batch_per_gpu * gpus_per_rank
     settings = LogSettings(Setup(ranks, phases, PlanSettings(cut=as_cut(micro_batches))), batch)
-    return simulate_log(open_log(log), settings, models, cluster, strategies=strategies, num_steps=steps, waits=waits)
+    return simulate_log(
+        open_log(log), settings, models, cluster, strategies=strategies, num_steps=steps, waits=waits, watch=watch
+    )
+
+
+def crossing_by_way_of_home(plan: StepPlan) -> int:
+    """Bytes that cross nodes where outputs go home to their sample first, and the LLM is balanced from there."""
+    *encoders, last = plan.phases.values()
+    streams = [plan.streams[f"{each.items.phase.name}:in"] for each in encoders]
+    volumes = last.items.own.sums() * last.items.phase.bytes_in
+    for each in encoders:
+        out = plan.streams[f"{each.items.phase.name}:out"]
+        streams.append(replace(out, target=each.plan.home))
+        np.add.at(volumes, each.items.sample_of_item, out.bytes_of_item)
+    # All that the LLM takes of a sample then lies at home.
+    planned = plan_problem(replace(last.plan.problem, affinity=None, volumes=volumes), plan.setup.settings)
+    streams.append(Stream("llm:in", planned.home, planned.target, volumes, volumes))
+    return sum(stream.traffic(plan.topology).inter_node for stream in streams)
 
 
 def print_study(title: str, found: Simulation) -> None:
@@ -101,9 +121,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         limited, left_out = limited_log(folder, CONTEXT)
         context = f"samples over {CONTEXT:,} LLM tokens left out ({left_out:.2%})"
+        moved = []
+
+        def watch(strategy: str, plan: StepPlan, _: StepTime) -> None:
+            if strategy == "orchestrated":
+                straight = sum(plan.traffic_of(name).inter_node for name in plan.streams)
+                moved.append((straight, crossing_by_way_of_home(plan)))
+
         for batch in (8, 32):
+            moved.clear()
             title = f"{batch} samples a GPU, one GPU a rank, {context}"
-            print_study(title, study(limited, 1, batch, steps))
+            print_study(title, study(limited, 1, batch, steps, watch=watch))
+            straight, home = np.mean(moved, axis=0) / 1e9
+            print(f"\nAcross nodes a step: outputs straight to the LLM {straight:.2f} GB, by way of home {home:.2f} GB")
         for encoders, when in (("slot", "encoders in each of them"), ("step", "encoders before the first")):
             cut = study(limited, 1, 32, steps, micro_batches=MicroBatches(8192, encoders=encoders))
             title = f"32 samples a GPU in micro-batches of 8,192 LLM tokens, {when}, one GPU a rank, {context}"

@@ -272,7 +272,7 @@ def split() -> tuple[str, float, float]:
     )
     settings = LogSettings(Setup(cluster.topology(64), phases), 16)
     found = simulate_log(open_log(LOG), settings, models, cluster, num_steps=100)
-    return svg_of("split", time_split(found.strategies), 3, WIDTH), WIDTH, 3
+    return svg_of("split", time_split(found.strategies), 2.3, WIDTH), WIDTH, 2.3
 
 
 PICTURES: dict[str, Callable[[], tuple[str, float, float]]] = {

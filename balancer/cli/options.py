@@ -5,7 +5,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -17,12 +17,9 @@ from balancer.cost import EXCHANGES
 from balancer.errors import InputError
 from balancer.io.log_files import LogPath
 from balancer.offline.engines import ENGINES
-from balancer.planning.strategies import STRATEGIES
 from balancer.problem.batch import HOMES
 from balancer.problem.cluster import CLUSTERS
-from balancer.problem.cuts.context_shards import ContextShards
 from balancer.problem.cuts.micro_batches import OVER_LONG, SCHEDULES
-from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.settings import EPS, METHODS, MODES, OBJECTIVES, PLACEMENTS, as_tolerance
 
 _SEVERAL: dict[str, Any] = {"multiple": True}
@@ -420,20 +417,3 @@ def planning_options(command: Any) -> Any:
     parts = (_batch_options, _deferral_options, _length_option, _cost_option, _phase_options, _constraint_options,
              _micro_batch_options, _sharing_options, _method_option, _budget_option)  # fmt: skip
     return add_options(command, parts)
-
-
-def comparison_options(steps: str) -> Callable[[Any], Any]:
-    """Make the options that say which strategies are compared on which steps; `steps` is the help of ``--steps``."""
-    options = (
-        click.option(
-            "--strategies", metavar="S,S,...",
-            help=f"Of {', '.join(STRATEGIES)}; with --group-degrees also {', '.join(SequenceGroups.strategies)}, with "
-            f"--context {', '.join(ContextShards.strategies)} [default: all].",
-        ),
-        click.option("--steps", type=int, metavar="K", help=steps),
-        click.option(
-            "--window", type=int, default=100, show_default=True, metavar="W",
-            help="Steps that sorted_batches sorts together.",
-        ),
-    )  # fmt: skip
-    return lambda command: add_options(command, options)

@@ -19,8 +19,9 @@ from balancer.offline.across import request_of
 from balancer.offline.engines import ENGINES, Cluster, Engine, Processes, Serial
 from balancer.offline.of_step import OfModels, settings_of_step
 from balancer.offline.settings import LogSettings
-from balancer.offline.steps import plan_log, strategies_of
+from balancer.offline.steps import plan_log
 from balancer.plan.step_plan import StepPlan
+from balancer.planning.strategies import strategies_for
 from balancer.problem.laid_out import check_beside, taken_keys
 from balancer.problem.layout import read_layout
 from balancer.problem.phases import SINGLE_PHASE
@@ -103,7 +104,7 @@ def engine_of(options: dict[str, Any]) -> Engine | None:
 def chosen_strategies(text: str | None, settings: LogSettings) -> tuple[str, ...]:
     """Read ``--strategies``, each name once."""
     if text is None:
-        return strategies_of(settings)
+        return strategies_for(settings.setup)
     return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
 
 
@@ -113,8 +114,7 @@ def unconstrained(settings: LogSettings, chosen: Iterable[str]) -> Iterator[str]
     # `every_rank_nonempty` is a wish: it holds where it can, so leaving it out breaks no promise.
     asking = [phase for phase in phases if set(phase.constraints) - {"every_rank_nonempty"}]
     # Of each strategy, the phases whose samples it leaves where they were drawn.
-    staying = {"as_sampled": asking, "llm_only": [phase for phase in asking if phase is not phases[-1]],
-               "sorted_batches": asking}  # fmt: skip
+    staying = {"as_sampled": asking, "llm_only": [phase for phase in asking if phase is not phases[-1]]}
     if names := [name for name in chosen if staying.get(name)]:
         asked = dict.fromkeys(name for phase in asking for name in phase.constraints if name != "every_rank_nonempty")
         which = " and ".join(map(option_of, asked))

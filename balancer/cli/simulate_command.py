@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,7 +13,6 @@ from balancer.cli.layouts import compare_layouts
 from balancer.cli.options import (
     add_options,
     cluster_option,
-    comparison_options,
     json_option,
     log_argument,
     module_options,
@@ -31,7 +30,9 @@ from balancer.errors import InputError
 from balancer.io.log_files import LogPath
 from balancer.offline.of_step import OfModels
 from balancer.plan.step_plan import StepPlan
-from balancer.problem.cuts.sequence_groups import LongShort
+from balancer.planning.strategies import STRATEGIES
+from balancer.problem.cuts.context_shards import ContextShards
+from balancer.problem.cuts.sequence_groups import LongShort, SequenceGroups
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.step_tables import DEGREES, StepTables
 from balancer.report.plan_log import about
@@ -39,9 +40,6 @@ from balancer.report.simulation_data import SimulationData
 from balancer.report.summary import JSON_VERSION, as_range
 from balancer.report.text import counted, printable
 from balancer.simulate import WAITS, Cluster, PhaseModel, Simulation, StepTime, read_cluster, simulate_log
-
-if TYPE_CHECKING:
-    pass
 
 
 def _model_options(command: Any) -> Any:
@@ -60,18 +58,33 @@ def _model_options(command: Any) -> Any:
     return add_options(command, options)
 
 
+def _comparison_options(command: Any) -> Any:
+    """Add which strategies are compared, on which steps."""
+    options = (
+        click.option(
+            "--strategies", metavar="S,S,...",
+            help=f"Of {', '.join(STRATEGIES)}; with --group-degrees also {', '.join(SequenceGroups.strategies)}, with "
+            f"--context {', '.join(ContextShards.strategies)} [default: all].",
+        ),
+        click.option(
+            "--steps", type=int, metavar="K",
+            help="Steps to simulate [default: as many as the log has; one where layouts are compared]; a short log is "
+            "read again.",
+        ),
+    )  # fmt: skip
+    return add_options(command, options)
+
+
 @command("simulate", short_help="Predict step time and MFU on a cluster, by strategy.")
 @log_argument
 @planning_options
 @_model_options
-@comparison_options(
-    "Steps to simulate [default: as many as the log has; one where layouts are compared]; a short log is read again."
-)
+@_comparison_options
 @page_options("0")
 @json_option
 def simulate_command(
-    log: LogPath, strategies: str | None, steps: int | None, window: int, as_json: bool,
-    page: str | None, step: int | None, **options: Any,
+    log: LogPath, strategies: str | None, steps: int | None, as_json: bool, page: str | None,
+    step: int | None, **options: Any,
 ) -> None:  # fmt: skip
     """Predict what steps of LOG take on a cluster: compute, waiting, exchange; MFU, samples a second, memory.
 
@@ -115,8 +128,8 @@ def simulate_command(
 
     with progress(as_json) as tick:
         found = simulate_log(
-            job.log, settings, models, cluster, strategies=chosen, num_steps=steps, window=window, overlap=overlap,
-            waits=waits, tick=tick, watch=watch,
+            job.log, settings, models, cluster, strategies=chosen, num_steps=steps, overlap=overlap, waits=waits,
+            tick=tick, watch=watch,
         )  # fmt: skip
     runtime_s = time.perf_counter() - started
     if page is not None:
@@ -213,16 +226,15 @@ def _costs(
 
 
 _Saved = Mapping[str, tuple[float, float]]
-"""Of strategies that compute the same batches as the first: seconds saved a step, mean and standard error."""
+"""Of strategies but the first: seconds saved a step, mean and standard error."""
 
 
 def _paired(taken: Mapping[str, list[float]]) -> _Saved:
     """Compare steps of the same samples, whose seconds differ by far less than those of one strategy's steps."""
-    # Its steps hold other samples, so they make no pairs with those of the first strategy.
-    names = [name for name in taken if name != "sorted_batches"]
+    first, *others = taken
     saved: dict[str, tuple[float, float]] = {}
-    for name in names[1:]:
-        apart = [before - after for before, after in zip(taken[names[0]], taken[name], strict=True)]
+    for name in others:
+        apart = [before - after for before, after in zip(taken[first], taken[name], strict=True)]
         error = stdev(apart) / math.sqrt(len(apart)) if len(apart) > 1 else 0.0
         saved[name] = fmean(apart), error
     return saved
@@ -318,5 +330,3 @@ def _remarks(found: Simulation, cluster: Cluster, assumed: Mapping[str, Any]) ->
         yield f"Activations alone take more than the {memory} of a GPU with {which}: cut into (smaller) micro-batches."
     if not assumed["bytes_given"]:
         yield "Exchanges move 1 byte an element: say what they move with --bytes NAME=IN,OUT."
-    if "sorted_batches" in found.strategies and len(found.strategies) > 1:
-        yield "sorted_batches has other batches than the rest."

@@ -15,7 +15,6 @@ from balancer.offline.replay import of_plan, replay_step
 from balancer.plan.placed import PLACED
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.step import Step
-from balancer.planning.strategies import with_outputs_home
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.phases import PhaseItems, check_volumes, default_own, feeding
 from balancer.problem.ragged import Ragged
@@ -40,7 +39,7 @@ def load_saved(plan_file: PlanFile) -> StepPlan:
         if name in found and not np.array_equal(np.asarray(found[name].home_rank), homes):
             raise PlanError(f"{path}: phase {name!r} says home ranks that are not those of its samples")
     claims.check(plan.digest(), plan.num_samples, {name: plan[name].makespan for name in plan.phases})
-    return with_outputs_home(plan) if claims.strategy == "per_phase_home" else plan
+    return plan
 
 
 def _rows(plan_file: PlanFile) -> dict[str, PlanStep]:

@@ -2,10 +2,10 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,17 +17,16 @@ from balancer.offline.scatter import Scattered, gathered
 from balancer.offline.settings import LogSettings
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.step import Step, plan_step, step_of
-from balancer.planning.strategies import chosen, sorted_window, strategies_for, taken
+from balancer.planning.strategies import chosen, strategies_for
 from balancer.problem.batch import HOMES, whole_batches
 from balancer.problem.block import Block
 from balancer.problem.phases import Columns, PhaseItems, resolve_phases
 from balancer.problem.placement import Placement
-from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup
 from balancer.problem.shuffle import shuffled
 from balancer.problem.smallest_cap import least_cap
 from solvers.arguments import as_count
-from solvers.errors import SolverError, UsageError, WordedError, Wording
+from solvers.errors import SolverError, WordedError, Wording
 
 # Rows of a log that are read on for the sake of a message: some seconds at most.
 _MOST_ROWS = 2**21
@@ -364,53 +363,15 @@ def compare_log(
     settings: LogSettings,
     strategies: Sequence[str] | None = None,
     num_steps: int | None = None,
-    window: int = 100,
     endless: bool = False,
 ) -> Iterator[tuple[str, StepPlan]]:
     """Plan every global batch of a log by several strategies, by default by all that the settings allow.
 
-    They come window by window, and within one strategy by strategy: `window` steps are what ``sorted_batches`` sorts
-    together and holds in memory; other strategies hold one. An endless log is read over and over, so that all steps are
-    full; they end with `num_steps` alone.
+    They come step by step, and of each step strategy by strategy. An endless log is read over and over, so that all
+    steps are full; they end with `num_steps` alone.
     """
     steps, read = Steps(log, settings), rows_of_steps(log, settings, endless)
-    by_name = {name: chosen(name) for name in strategies or strategies_of(settings)}
-    if settings.across is not None and "sorted_batches" in by_name:
-        raise UsageError("strategy 'sorted_batches' says itself which samples form a step: compare it without {defer} "
-                         "and {step_tokens}")  # fmt: skip
-    window = as_count("window", window)
-    for rows in _windows(read, window if "sorted_batches" in by_name else 1, num_steps):
+    by_name = {name: chosen(name) for name in strategies or strategies_for(settings.setup)}
+    for rows in itertools.islice(read, None if num_steps is None else as_count("steps", num_steps)):
         for name, strategy in by_name.items():
-            for batch in _sorted(rows, settings) if name == "sorted_batches" else rows:
-                yield name, steps.plan(batch, strategy)
-
-
-def strategies_of(settings: LogSettings) -> tuple[str, ...]:
-    """Return the names of the strategies that plans of a log can be compared by."""
-    names = strategies_for(settings.setup)
-    return names if settings.across is None else tuple(name for name in names if name != "sorted_batches")
-
-
-def _windows(rows: Iterator[Rows], window: int, num_steps: int | None) -> Iterator[list[Rows]]:
-    limited = itertools.islice(rows, None if num_steps is None else as_count("steps", num_steps))
-    while held := list(itertools.islice(limited, window)):
-        yield held
-        held.clear()  # whoever asks for the next one still holds this list, and two windows take twice the memory
-
-
-def _sorted(window: Sequence[Rows], settings: LogSettings) -> Iterator[Rows]:
-    """Deal the rows of a window anew, so that the samples of a batch are alike."""
-    setup = settings.setup
-    columns, keys = _joined([rows.columns for rows in window]), _joined([rows.keys for rows in window])
-    lengths: NDArray[np.int64] = resolve_phases(columns, setup.phases, setup.topology.num_ranks, keys)[-1].lengths
-    for number, (samples, batch) in enumerate(sorted_window(columns, lengths, settings.samples_per_step)):
-        yield Rows(window[0].number + number, 0, 0, len(samples), _Together(setup, batch, taken(keys, samples)))
-
-
-def _joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Put the same columns of consecutive steps one after the other."""
-    joined: dict[str, Any] = {}
-    for name, column in parts[0].items():
-        columns = [part[name] for part in parts]
-        joined[name] = Ragged.concatenate(columns) if isinstance(column, Ragged) else np.concatenate(columns)
-    return joined
+            yield name, steps.plan(rows, strategy)

@@ -66,8 +66,6 @@ class StepPlan:
         The name of the strategy that made it; see :mod:`balancer.planning.strategies`.
     part_order : Ragged or None
         In which order the last phase reads the parts of its samples, as :func:`balancer.orchestrate` takes it.
-    detour : dict of str to Stream
-        Streams of a strategy that replace the usual ones of these names.
     runtime_s : float
         Seconds that planning took; not part of the digest.
     """
@@ -77,7 +75,6 @@ class StepPlan:
     phases: Mapping[str, PhasePlan]
     strategy: str = "orchestrated"
     part_order: Ragged | None = None
-    detour: Mapping[str, Stream] = field(default_factory=dict)
     runtime_s: float = field(default=0.0, compare=False)
 
     def __post_init__(self) -> None:
@@ -96,7 +93,7 @@ class StepPlan:
         GPU to GPU, in segments; see :func:`balancer.reshard`.
         """  # noqa: D205 (one sentence)
         if self.setup.layout is not None:
-            return {name: each.stream for name, each in self._reshardings.items()} | dict(self.detour)
+            return {name: each.stream for name, each in self._reshardings.items()}
         streams = dict(self._whole)
         for phase, plan in self.phases.items():
             if not plan.plan.cut.shares:
@@ -105,7 +102,7 @@ class StepPlan:
                 streams[f"{phase}:in"] = self.taken_in(phase).stream
             for name in self.parts[phase].streams if phase in self.parts else ():
                 streams[name] = self.cut(name, phase).stream
-        return streams | dict(self.detour)
+        return streams
 
     @cached_property
     def _reshardings(self) -> dict[str, Resharding]:
@@ -118,7 +115,7 @@ class StepPlan:
 
     def traffic_of(self, stream: str) -> Traffic:
         """Return what a stream moves; KeyError if there is none of this name."""
-        if self.setup.layout is None or stream in self.detour:
+        if self.setup.layout is None:
             return self.streams[stream].traffic(self.topology)
         return self._reshardings[stream].segments.traffic(self.topology)
 
@@ -128,14 +125,14 @@ class StepPlan:
         None without layouts, and where tensor groups span nodes: then what they gather crosses too, in no stream.
         KeyError if there is no such stream.
         """
-        if self.setup.layout is None or stream in self.detour:
+        if self.setup.layout is None:
             return None
         found = self._reshardings[stream]
         return found.least_inter_node(self.topology) if found.gathers_in_nodes(self.topology) else None
 
     @property
     def stream_names(self) -> tuple[str, ...]:
-        """The names of :attr:`streams`, without those of a detour."""
+        """The names of :attr:`streams`, known before these are made."""
         return tuple(self._whole)
 
     @cached_property
@@ -353,7 +350,7 @@ class StepPlan:
         if phase not in self.parts:
             raise KeyError(f"phase {phase!r} is fed by none; phases that are: {', '.join(self.parts) or 'none'}")
         parts = self.parts[phase]
-        streams = [(self._whole | dict(self.detour))[name] for name in parts.streams]
+        streams = [self._whole[name] for name in parts.streams]
         if self.setup.layout is not None:
             return reshard(self, f"{phase}:inputs").stream
         plan, stream = self[phase], self.in_reading_order(phase, streams)

@@ -13,7 +13,7 @@ from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.placed import placed
 from balancer.planning.found import Claim
 from balancer.planning.planner import replay_plan
-from balancer.planning.step import Step, encoder_problem, in_first_slot, of_items, plan_in_slots, plan_phase
+from balancer.planning.step import Step, encoder_problem, of_items, plan_phase
 from balancer.problem.constraints import Constraints
 from balancer.problem.cuts import WHOLE_SHARES
 from balancer.problem.cuts.micro_batches import PACKING, MicroBatches
@@ -67,15 +67,6 @@ def follow(step: Step, items: PhaseItems, last: DispatchPlan) -> DispatchPlan:
         slots = np.zeros_like(slots)
     problem = replace(encoder_problem(step, items, last.num_slots), constraints=Constraints())
     return replay_plan(placed(problem, target, slots, last.num_slots), step.settings)
-
-
-def balance_before_last(step: Step, items: PhaseItems, problem: Problem, last: DispatchPlan) -> DispatchPlan:
-    """Balance a phase; with micro-batches, the items of each slot, or all of them before the first."""
-    if last.cut.encoders == "first":
-        return plan_phase(step, items, problem)
-    if last.cut.encoders == "step":
-        return in_first_slot(step, items, plan_phase(step, items, problem), last.num_slots)
-    return plan_in_slots(step, items, problem, last)
 
 
 def _of_ranks(step: Step) -> MicroBatches | None:

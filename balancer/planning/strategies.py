@@ -8,7 +8,7 @@ sample, or before the first.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,16 +17,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import StepPlan
-from balancer.plan.stream import Stream
-from balancer.planning.micro_batches_by_rank import balance_before_last, balance_last, follow, keep_last
+from balancer.planning.micro_batches_by_rank import balance_last, follow, keep_last
 from balancer.planning.step import Step, finished, make_step, plan_step
 from balancer.problem.cuts import Cut, as_cut
 from balancer.problem.cuts.context_shards import ContextShards
 from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.phases import Columns, Phase, PhaseItems
-from balancer.problem.placement import Placement
-from balancer.problem.problem import Problem
-from balancer.problem.ragged import Ragged
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup, as_phases, as_topology
 from balancer.problem.topology import Topology
@@ -51,48 +47,6 @@ def llm_only(step: Step) -> StepPlan:
             np.add.at(volumes, items.sample_of_item, items.lengths * items.phase.bytes_in)
     plan = balance_last(step, replace(step.problem(last), volumes=volumes))
     return finished(step, _together(step, plan), "llm_only", started)
-
-
-def per_phase_home(step: Step) -> StepPlan:
-    """Balance every phase, and send its outputs home before the next phase takes them from there."""
-    started = time.perf_counter()
-    if _in_pipelines(step.setup):
-        raise UsageError(
-            "strategy 'per_phase_home' takes encoders out of the pipeline, of which {stages} make them a part"
-        )
-    last = balance_last(step, _from_home(step, step.items[-1]))
-    plans = {
-        items.phase.name: balance_before_last(step, items, _from_home(step, items), last) for items in step.items[:-1]
-    }
-    plans[step.items[-1].phase.name] = last
-    return with_outputs_home(finished(step, plans, "per_phase_home", started))
-
-
-def with_outputs_home(plan: StepPlan) -> StepPlan:
-    """Return a plan whose phases send their outputs home before the next phase takes them from there."""
-    detour: dict[str, Stream] = {}
-    for name, stream in plan.streams.items():
-        phase, _, way = name.rpartition(":")
-        if way == "out":
-            home = plan.phases[phase].plan.home
-            detour[f"{phase}:home"] = replace(stream, name=f"{phase}:home", target=home)
-            detour[name] = replace(stream, source=home)
-    return replace(plan, detour=detour)
-
-
-def sorted_batches(step: Step) -> StepPlan:
-    """Deal the samples to ranks by length in the last phase, before the step: ranks get similar ones, nothing moves.
-
-    Over a window of several steps :func:`sorted_window` first makes batches of similar samples.
-    """
-    started = time.perf_counter()
-    order = np.argsort(step.items[-1].lengths, kind="stable")
-    rank = np.empty(len(order), dtype=np.int32)
-    # Dealt in order of length: neighbours in length go to different ranks.
-    rank[order] = np.arange(len(order)) % step.topology.num_ranks
-    home = Placement.by_sample_order(rank, step.topology.num_ranks)
-    dealt = replace(step, batch=replace(step.batch, home=home))
-    return finished(dealt, _together(dealt, keep_last(dealt, dealt.home)), "sorted_batches", started)
 
 
 def orchestrated(step: Step) -> StepPlan:
@@ -132,9 +86,9 @@ def context_shards(step: Step) -> StepPlan:
 
 
 STRATEGIES: dict[str, Callable[[Step], StepPlan]] = {
-    strategy.__name__: strategy for strategy in (as_sampled, llm_only, sorted_batches, per_phase_home, orchestrated)
+    strategy.__name__: strategy for strategy in (as_sampled, llm_only, orchestrated)
 }
-"""From a step to its plan of whole samples, by name; all but the last are what other systems do."""
+"""From a step to its plan of whole samples, by name; all but the last are what most trainers do."""
 
 SHARING: dict[str, Callable[[Step], StepPlan]] = {
     strategy.__name__: strategy for strategy in (static_degree, sequence_groups, context_shards)
@@ -148,13 +102,7 @@ def strategies_for(setup: Setup) -> tuple[str, ...]:
         return ("orchestrated",)
     if setup.in_gaps:  # which no other strategy fills
         return ("orchestrated",)
-    names = (*STRATEGIES, *setup.settings.cut.strategies)
-    return tuple(name for name in names if name != "per_phase_home") if _in_pipelines(setup) else names
-
-
-def _in_pipelines(setup: Setup) -> bool:
-    """Whether encoders are stages of the last phase's pipeline, which fixes where they compute."""
-    return setup.settings.cut.encoders_in_stages and len(setup.phases) > 1
+    return (*STRATEGIES, *setup.settings.cut.strategies)
 
 
 def _groups_of(step: Step) -> SequenceGroups:
@@ -246,43 +194,10 @@ def chosen(strategy: str) -> Callable[[Step], StepPlan]:
     return lambda step: plan(_of_whole_items(_of_whole_samples(_without_layouts(step, strategy))))
 
 
-def sorted_window(
-    columns: Columns, lengths: NDArray[np.int64], samples_per_step: int
-) -> Iterator[tuple[NDArray[np.int64], Columns]]:
-    """Cut a window of several steps into batches of samples of like length, the shortest first.
-
-    `columns` are of all steps of the window. Yields which samples of the window each batch holds, int64[k], and its
-    columns.
-    """
-    order = np.argsort(lengths, kind="stable")
-    for first in range(0, len(order), samples_per_step):
-        samples = np.sort(order[first : first + samples_per_step])
-        yield samples, taken(columns, samples)
-
-
-def taken(columns: Columns, samples: NDArray[np.int64]) -> Columns:
-    """Return the columns of some samples, in any order."""
-    return {
-        name: column.take(samples) if isinstance(column, Ragged) else np.asarray(column)[samples]
-        for name, column in columns.items()
-    }
-
-
 def _together(step: Step, last: DispatchPlan) -> dict[str, DispatchPlan]:
     """Compute every item where the last phase computes its sample, and in its slot."""
     plans = {items.phase.name: follow(step, items, last) for items in step.items[:-1]}
     return plans | {step.items[-1].phase.name: last}
-
-
-def _from_home(step: Step, items: PhaseItems) -> Problem:
-    """Return a phase's problem with all that it takes lying at home."""
-    if not items.fed_by:
-        return replace(step.problem(items), volumes=items.lengths * items.phase.bytes_in)
-    volumes = _brought_in(items)
-    for feeder in step.items:
-        if feeder.phase.name in items.fed_by:
-            np.add.at(volumes, feeder.sample_of_item, feeder.outputs * feeder.phase.bytes_out)
-    return replace(step.problem(items), volumes=volumes)
 
 
 def _brought_in(items: PhaseItems) -> NDArray[np.int64]:

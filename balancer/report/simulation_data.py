@@ -76,7 +76,7 @@ class SimulationData:
             if step.pipeline is not None:
                 self.pipelines[strategy] = step.pipeline.slowest
         heap = self.slow.setdefault(strategy, [])
-        heapq.heappush(heap, _slow_step(strategy, number, plan, step))
+        heapq.heappush(heap, _slow_step(number, plan, step))
         if len(heap) > MOST_SLOW:
             heapq.heappop(heap)
 
@@ -98,12 +98,11 @@ class SimulationData:
         return StepBars(width, rows, starts, ends, step.compute_s + step.waiting_s, step.seconds)
 
 
-def _slow_step(strategy: str, number: int, plan: StepPlan, step: StepTime) -> SlowStep:
+def _slow_step(number: int, plan: StepPlan, step: StepTime) -> SlowStep:
     phase = max(step.phases, key=lambda name: step.phases[name].waiting_s)
     planned = plan.phases[phase]
     item, cap, length = planned.plan.binding_sample, None, 0
     if item is not None:
         length = int(planned.plan.lengths[item])
-        if strategy != "sorted_batches":  # that one has its samples from anywhere in a window
-            cap = number * plan.num_samples + int(planned.items.sample_of_item[item])
+        cap = number * plan.num_samples + int(planned.items.sample_of_item[item])
     return SlowStep(step.seconds, -number, step.waiting_s, phase, cap, length)

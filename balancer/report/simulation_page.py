@@ -85,27 +85,21 @@ def as_seconds(value: float) -> str:
     return "0 s" if value == 0 else f"{value:.1e} s"
 
 
-def _of_same_batches(totals: Totals) -> list[str]:
-    """Return the strategies that see the batches as they come, if there are any."""
-    return [name for name in totals if name != "sorted_batches"] or list(totals)
-
-
 def _lead(found: Simulation) -> str:
     """Return what is predicted in one sentence."""
     totals = found.strategies
-    alike = _of_same_batches(totals)
-    first, best = totals[alike[0]], max(alike, key=lambda name: totals[name].samples_per_s)
-    run = totals[best]
+    base, best = next(iter(totals)), max(totals, key=lambda name: totals[name].samples_per_s)
+    first, run = totals[base], totals[best]
     step, mfu = as_seconds(run.seconds / run.steps), as_percent(run.mfu)
-    if len(alike) == 1:
+    if len(totals) == 1:
         return html("By this prediction a step takes <strong>{}</strong>, at an MFU of {}.", step, mfu)
     faster = run.samples_per_s / first.samples_per_s if first.samples_per_s else 1.0
     if faster < 1.0005:
-        return f"By this prediction nothing is faster than {_plain(alike[0])}: {step} a step, at an MFU of {mfu}."
+        return f"By this prediction nothing is faster than {_plain(base)}: {step} a step, at an MFU of {mfu}."
     return html(
         "By this prediction the same GPUs train <strong>{:.2f} times as fast</strong>: a step takes "
         '<span class="after">{}</span> {}, instead of <span class="before">{}</span> {}.', faster, step, _plain(best),
-        as_seconds(first.seconds / first.steps), _plain(alike[0]),
+        as_seconds(first.seconds / first.steps), _plain(base),
     )  # fmt: skip
 
 
@@ -147,9 +141,8 @@ def _headline(name: str, run: StrategyTotals, first: str, base: StrategyTotals, 
         return Card(_plain(name), rows[0][1], "MFU: useful FLOPs over what the GPUs could do in that time", rows[1:])
     if name != first:
         words = f"the throughput of {_plain(first)}"
-        same_batches = "sorted_batches" not in (name, first)
         ratios = [a / b for a, b in zip(data.seconds[first], data.seconds[name], strict=True) if b]
-        if same_batches and len(ratios) > 1:
+        if len(ratios) > 1:
             rows.insert(0, ("step by step", f"{min(ratios):.2f} to {max(ratios):.2f} ×"))
     return Card(_plain(name), f"{faster:.2f} ×", words, rows)
 
@@ -191,8 +184,7 @@ def _where_time_goes(found: Simulation, data: SimulationData, phases: Sequence[s
         says, keys = "Waiting by phase and strategy", _keys(phases)
         drawn.append(Chart("waiting", says, draw, numbers, keys=keys, height=height))
         words += " Ranks wait after every phase: the second chart says in which."
-    others = " Sorted batches has other batches than the rest." if "sorted_batches" in totals else ""
-    return Section("Where the time goes", words + others, drawn)
+    return Section("Where the time goes", words, drawn)
 
 
 def _keys(phases: Sequence[str]) -> list[tuple[str, str]]:
@@ -206,9 +198,9 @@ def _height(totals: Totals) -> float:
 
 
 def _step_by_step(found: Simulation, data: SimulationData) -> Section:
-    alike = _of_same_batches(found.strategies)
-    best = max(alike, key=lambda name: found.strategies[name].samples_per_s)
-    of = {name: str(i % 3) for i, name in enumerate(data.seconds)} | {alike[0]: "before"} | {best: "after"}
+    totals = found.strategies
+    base, best = next(iter(totals)), max(totals, key=lambda name: totals[name].samples_per_s)
+    of = {name: str(i % 3) for i, name in enumerate(data.seconds)} | {base: "before"} | {best: "after"}
     lines = {_plain(name): (seconds, of[name]) for name, seconds in data.seconds.items()}
     means = {name: mean_steps(values) for name, (values, _) in lines.items()}
     columns = {"from step": next(iter(means.values()))[0].tolist()}
@@ -225,12 +217,11 @@ def _steps_of(totals: Totals) -> str:
 
 def _pipelines(data: SimulationData) -> Section:
     """Return the section that shows the slowest pipeline of one step by each strategy."""
-    runs = {name: run for name, run in data.pipelines.items() if name != "sorted_batches"} or data.pipelines
     words = (
         "The same samples by each strategy, and of the replicas the one that takes longest. Numbers are micro-batches; "
         "what is blank is bubble. This is one step of many, not picked for what it shows; --page-step draws another."
     )
-    shown = {_plain(name): run for name, run in runs.items()}
+    shown = {_plain(name): run for name, run in data.pipelines.items()}
     return pipeline_section(
         f"Step {data.drawn_step:,}: stages of one pipeline", words, shown, (1e9, "seconds"), "bytes"
     )
@@ -238,7 +229,7 @@ def _pipelines(data: SimulationData) -> Section:
 
 def _timeline(data: SimulationData, phases: Sequence[str]) -> Section:
     """Return the section that shows one step by rank."""
-    bars = {name: step for name, step in data.bars.items() if name != "sorted_batches"} or data.bars
+    bars = data.bars
     each = next(iter(bars.values())).ranks_a_row
     many = f" Each row stands for {each} ranks, and shows the busiest." if each > 1 else ""
     met = "each phase starts when the slowest rank has ended the one before, and has an order of its own"
@@ -297,7 +288,7 @@ def _in_micro_batches(assumed: Assumptions) -> str:
 def _slow(found: Simulation, data: SimulationData) -> Section:
     """Return the table of the slowest steps, and what caps them."""
     names = list(found.strategies)
-    best = max(_of_same_batches(found.strategies), key=lambda name: found.strategies[name].samples_per_s)
+    best = max(names, key=lambda name: found.strategies[name].samples_per_s)
     columns = ("step", "seconds", "waiting", "most in", "capped by row", "length")
     groups = [
         (_plain(name), [_slow_row(slow, found.rows) for slow in sorted(data.slow[name], reverse=True)])

@@ -442,7 +442,7 @@ class RunSummary:
             summary.add(phase.plan, partial(self._row_of, plan, phase), self.steps, early and name in others, single)
             if not single:
                 summary.add_items(phase)
-        for name in dict.fromkeys((*plan.stream_names, *plan.detour)) if not single else ():
+        for name in plan.stream_names if not single else ():
             self.streams.setdefault(name, StreamSummary()).add(plan.traffic_of(name), plan.least_inter_node(name))
         self._add_dropped(plan)
         self.steps += 1

@@ -8,8 +8,9 @@ from typing import Any
 from balancer.errors import InputError
 from balancer.io.logs import LengthLog, choose_length, read_columns
 from balancer.offline.settings import LogSettings
-from balancer.offline.steps import compare_log, strategies_of
+from balancer.offline.steps import compare_log
 from balancer.plan.step_plan import StepPlan
+from balancer.planning.strategies import strategies_for
 from balancer.problem.cluster import Cluster
 from balancer.simulate.phase_model import PhaseModel
 from balancer.simulate.step import StepTime, step_time
@@ -166,7 +167,6 @@ def simulate_log(
     *,
     strategies: Sequence[str] | None = None,
     num_steps: int | None = None,
-    window: int = 100,
     overlap: float = 0.0,
     waits: str = "phase",
     tick: Callable[[int], None] = lambda _: None,
@@ -186,8 +186,6 @@ def simulate_log(
         Names in :data:`balancer.planning.strategies.STRATEGIES`; by default all that the settings allow.
     num_steps : int, optional
         If it exceeds the log, the log is read again from its start. By default all steps of the log, at least one.
-    window : int
-        Steps that ``sorted_batches`` sorts together and holds in memory; other strategies hold one step.
     overlap, waits
         As :func:`balancer.simulate.step_time` takes them.
     tick : callable
@@ -213,9 +211,9 @@ def simulate_log(
         endless, settings = steps is not None, replace(settings, drop_last=True)
     elif steps is None:
         steps = max(1, rows // settings.samples_per_step)
-    strategies = strategies or strategies_of(settings)
+    strategies = strategies or strategies_for(settings.setup)
     totals = {strategy: StrategyTotals() for strategy in strategies}
-    for strategy, plan in compare_log(log, settings, strategies, steps, window, endless=endless):
+    for strategy, plan in compare_log(log, settings, strategies, steps, endless=endless):
         step = step_time(plan, models, cluster, overlap=overlap, waits=waits)
         totals[strategy].add(step)
         if watch is not None:

@@ -144,7 +144,6 @@ def test_refused(name, command, log, tmp_path):
         (("plan", "log.parquet", *SHAPE), ["3 columns of integers", "--length "]),
         (("simulate", "log.parquet", *SHAPE, *PHASES, *ON, "--strategies", "x"), ["unknown strategy 'x'", "llm_only"]),
         (("simulate", "log.parquet", *SHAPE, *PHASES, *ON, "--steps", 0), ["steps must be >= 1"]),
-        (("simulate", "log.parquet", *SHAPE, *PHASES, *ON, "--window", 0), ["window must be >= 1"]),
         (("plan", "nowhere.parquet", *SHAPE, *PHASES), ["nowhere.parquet", "no such file"]),
         (("plan", "log.parquet", *SHAPE, *PHASES, "--out", "log.parquet"), ["would overwrite its log"]),
     ],

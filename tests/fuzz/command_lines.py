@@ -153,9 +153,8 @@ SEVERAL: list[Option] = [
     (0.2, "--cost", _of("a=padded", "b=quadratic:a=2,b=1", "a=linear", odd=("c=linear", "a=", "a=cubic"))),
 ]
 COMPARED: list[Option] = [
-    (0.4, "--strategies", _of("orchestrated", "as_sampled,llm_only", "sorted_batches")),
+    (0.4, "--strategies", _of("orchestrated", "as_sampled,llm_only", "llm_only")),
     (0.5, "--steps", FEW),
-    (0.2, "--window", _of(1, 2, 10**9, odd=ODD_COUNTS)),
 ]
 PICTURES: list[Option] = [
     (0.08, "--html", _of("p.html", odd=("no/p.html", "p.txt", "folder", ""))),

@@ -407,8 +407,7 @@ def test_what_is_left_out_is_left_out_of_every_phase_with_all_its_items(encoders
         items = plan.phases[name].items
         assert list(zip(items.sample_of_item.tolist(), items.lengths.tolist(), strict=True)) == mine
         assert plan[name].num_samples == len(mine)
-    if strategy != "sorted_batches":
-        assert plan.home.rank_of_sample.tolist() == [homes[s] for s in kept]
+    assert plan.home.rank_of_sample.tolist() == [homes[s] for s in kept]
     without = {name: [column[s] for s in kept] for name, column in batch.items()}
     if strategy == "orchestrated" and kept:  # the plan is that of the batch without them
         same = orchestrate(as_columns(without), phases, 2, home_rank=[homes[s] for s in kept], micro_batches=cut)
@@ -446,9 +445,8 @@ def test_plan_file_report_and_replay_agree_about_what_is_left_out(log, tmp_path)
         "first_sample": over[0],
     }
     assert reports[0]["samples"] == len(kept)
-    for strategy, plan in compare_log(log, chosen, num_steps=1):
-        if strategy != "sorted_batches":  # which deals samples of all steps anew
-            assert plan.batch.dropped.tolist() == plans[0].batch.dropped.tolist()
+    for _, plan in compare_log(log, chosen, num_steps=1):
+        assert plan.batch.dropped.tolist() == plans[0].batch.dropped.tolist()
 
 
 def test_a_row_that_says_a_left_out_sample_is_placed_is_refused(log, tmp_path):

@@ -1,6 +1,5 @@
 """Every strategy goes through one contract: every part arrives; what is named a baseline does what its name says."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,7 @@ from step_cases import Case, cases, labelled, travel
 import balancer
 from balancer import MicroBatches, Phase, Ragged, Topology
 from balancer.plan.stream import Stream
-from balancer.planning.strategies import STRATEGIES, plan_with, sorted_window
+from balancer.planning.strategies import STRATEGIES, plan_with
 from balancer.problem.cuts.micro_batches import ENCODERS
 from balancer.problem.settings import MODES
 from solvers.errors import InfeasibleError
@@ -165,9 +164,8 @@ def test_baselines_settle_ranks_as_without_micro_batches_and_cut_them_one_by_one
         slots_multiple_of=cut.multiple_of, allow_empty=True, over_long="own",
     )  # fmt: skip
     assert (llm.slot_of_sample.tolist(), llm.num_slots) == (slots, count)
-    if strategy != "per_phase_home" or cut.encoders == "step":
-        for name in case.encoders:
-            assert plan[name].rank_of_sample.tolist() == whole[name].rank_of_sample.tolist()
+    for name in case.encoders:
+        assert plan[name].rank_of_sample.tolist() == whole[name].rank_of_sample.tolist()
 
 
 @given(case=cases(), cut=MICRO_BATCHES, mode=st.sampled_from(MODES))
@@ -182,15 +180,14 @@ def test_encoders_that_compute_before_the_micro_batches_are_as_even_as_without(c
     assert other["llm"].digest() == plan["llm"].digest()
 
 
-@pytest.mark.parametrize("strategy", ["llm_only", "per_phase_home"])
 @given(case=cases(most_samples=16), cap=st.integers(1, 200))
-def test_what_balances_ranks_leaves_no_micro_batch_empty_unless_it_may(strategy, case, cap):
+def test_what_balances_ranks_leaves_no_micro_batch_empty_unless_it_may(case, cap):
     cut = MicroBatches(cap, over_long="own")
     try:
-        llm = planned(strategy, case, micro_batches=cut)["llm"]
+        llm = planned("llm_only", case, micro_batches=cut)["llm"]
     except InfeasibleError as error:
         assert "allow_empty=True permits empty micro-batches" in str(error)  # noqa: PT017
-        few = planned(strategy, case, micro_batches=MicroBatches(cap, over_long="own", allow_empty=True))["llm"]
+        few = planned("llm_only", case, micro_batches=MicroBatches(cap, over_long="own", allow_empty=True))["llm"]
         counts = np.bincount(few.rank_of_sample, minlength=few.num_ranks)
         assert counts.min() < few.num_slots
         return
@@ -222,10 +219,9 @@ def test_what_stays_where_it_is_may_leave_micro_batches_empty():
 # --- what each of them is --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", ["as_sampled", "sorted_batches"])
 @given(case=cases())
-def test_nothing_moves_without_balancing(strategy, case):
-    plan = planned(strategy, case)
+def test_nothing_moves_without_balancing(case):
+    plan = planned("as_sampled", case)
     for stream in plan.streams.values():
         assert stream.source == stream.target
         traffic = stream.traffic(plan.topology)
@@ -252,46 +248,14 @@ def test_llm_only_balances_the_last_phase_and_encoders_follow(case):
     ].makespan == (alone.makespan)
 
 
-@given(cases())
-def test_per_phase_home_balances_as_well_and_moves_outputs_twice(case):
-    plan, direct = planned("per_phase_home", case, placement="any"), planned("orchestrated", case, placement="any")
-    for name in (*case.encoders, "llm"):
-        assert plan[name].makespan == direct[name].makespan
-    for name in case.encoders:
-        assert plan.streams[f"{name}:home"].target == plan.streams[f"{name}:out"].source
-        assert "vision:home" not in direct.streams
-
-
-@given(cases())
-def test_sorted_batches_deals_by_length(case):
-    plan = planned("sorted_batches", case)
-    ranks, lengths = plan.num_ranks, case.batch["llm"]
-    order = sorted(range(len(lengths)), key=lambda s: (lengths[s], s))
-    assert [plan.home.rank_of_sample[s] for s in order] == [i % ranks for i in range(len(order))]
-
-
-@given(st.lists(st.integers(0, 9), max_size=30), st.integers(1, 7))
-def test_a_window_is_cut_into_batches_of_like_length(lengths, per_step):
-    columns = {"a": np.array(lengths, dtype=np.int64), "b": Ragged.of([[v, v] for v in lengths])}
-    batches = list(sorted_window(columns, columns["a"], per_step))
-    samples = [batch.tolist() for batch, _ in batches]
-    assert sorted(s for batch in samples for s in batch) == list(range(len(lengths)))
-    assert all(len(batch) == per_step for batch in samples[:-1])
-    ends = [(min(lengths[s] for s in batch), max(lengths[s] for s in batch)) for batch in samples]
-    assert all(one[1] <= other[0] for one, other in itertools.pairwise(ends))
-    for batch, cut in batches:
-        assert cut["a"].tolist() == [lengths[s] for s in batch]
-        assert cut["b"].to_lists() == [[lengths[s]] * 2 for s in batch]
-
-
 def test_what_stays_at_home_breaks_constraints_and_what_is_planned_keeps_them():
     phases = [Phase("vision", "image", max_tokens_per_rank=9, every_rank_nonempty=True), Phase("llm", "text")]
     batch = {"image": [8, 9, 0, 0], "text": [1, 1, 1, 1]}
     idle = plan_with("as_sampled", batch, phases, 2, home_rank=[0, 0, 1, 1])
     assert idle["vision"].loads.tolist() == [17, 0]
     assert idle.dummy_ranks["vision"].tolist() == [1]
-    for strategy in ("per_phase_home", "orchestrated"):
-        assert max(plan_with(strategy, batch, phases, 2, home_rank=[0, 0, 1, 1])["vision"].loads) == 9
+    even = plan_with("orchestrated", batch, phases, 2, home_rank=[0, 0, 1, 1])
+    assert max(even["vision"].loads) == 9
 
 
 def test_raw_inputs_move_by_their_bytes():

@@ -135,13 +135,13 @@ def test_encoders_are_stages_of_the_pipeline_of_their_samples():
     assert llm.makespan == naive_makespan(work, llm.rank_of_sample, llm.slot_of_sample, llm, STAGES)
 
 
-@pytest.mark.parametrize("strategy", ["as_sampled", "llm_only", "sorted_batches", "orchestrated"])
+@pytest.mark.parametrize("strategy", ["as_sampled", "llm_only", "orchestrated"])
 def test_every_strategy_is_priced_by_its_own_run(strategy):
     plan = plan_with(strategy, BATCH, PHASES, 2, micro_batches=cut(STAGES))
     llm, best = plan["llm"], step_plan()["llm"]
     assert llm.makespan == max(llm.pipeline_run(rank).makespan for rank in range(2))
     assert best.lower_bound <= best.makespan
-    assert strategy == "sorted_batches" or best.makespan <= llm.makespan
+    assert best.makespan <= llm.makespan
 
 
 def test_a_step_is_saved_and_told_to_other_ranks(tmp_path):
@@ -417,7 +417,6 @@ def test_a_plan_with_a_sample_of_length_0_beside_one_over_the_cap_is_refused():
          "stages cannot be combined with equal_counts"),
         (lambda: balancer.balance([1] * 7, 2, micro_batches=cut(PipelineStages.of(2))), "are too few for 4 slots"),
         (lambda: balancer.balance([CAP] * 9, 2, micro_batches=cut(PipelineStages.of(2))), "8 slots hold 3200"),
-        (lambda: plan_with("per_phase_home", BATCH, PHASES, 2, micro_batches=cut(STAGES)), "out of the pipeline"),
         (lambda: balancer.balance([1, 2], 2).pipeline_run(0), "no pipeline stages"),
     ],
 )  # fmt: skip

@@ -35,7 +35,7 @@ def simulated(log, names=("vision", "audio", "llm"), *, ranks=4, batch=3, steps=
     planned = PlanSettings(cut=as_cut(options.pop("micro_batches", None)))
     settings = LogSettings(Setup(Topology.uniform(ranks, min(ranks, 2)), phases, planned), batch)
     data = SimulationData(waits, step)
-    options = {"strategies": tuple(STRATEGIES), "num_steps": steps, "window": 3} | options
+    options = {"strategies": tuple(STRATEGIES), "num_steps": steps} | options
     found = simulate_log(open_log(log), settings, models, H100, waits=waits, watch=data.add, **options)
     assumed = Assumptions(
         "h100", H100, settings, shapes, dict.fromkeys(names, 10**9), models, False, 0.0, waits, bytes_given=True

@@ -161,7 +161,7 @@ def test_names_are_text(log, tmp_path):
     [
         {"names": ("llm",)},
         {"steps": 1},
-        {"strategies": ("sorted_batches",)},
+        {"strategies": ("as_sampled",)},
         {"ranks": 1},
         {"strategies": ("orchestrated",), "micro_batches": MicroBatches(9000, over_long="own")},
         {"micro_batches": MicroBatches(900, "pipeline", pipeline_stages=3, over_long="own", allow_empty=True)},

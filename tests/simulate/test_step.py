@@ -1,5 +1,7 @@
 """Step times against closed forms, by hand, and against loops."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,10 +11,9 @@ from small_cluster import CLUSTER, model
 from step_cases import cases
 
 import balancer
-from balancer import Topology
+from balancer import Ragged, Topology
 from balancer.cost import LengthPolynomial, SaturatingThroughput, ThroughputCurve
 from balancer.planning.strategies import STRATEGIES, plan_with
-from balancer.problem.placement import Placement
 from balancer.simulate import PhaseModel, step_time
 
 # --- closed forms ----------------------------------------------------------------------------------------------------
@@ -86,14 +87,11 @@ def test_waiting_once_a_step_lets_phases_make_up_for_each_other():
 
 
 def test_outputs_travel_back_as_gradients_and_inputs_do_not():
-    batch, phases = {"patches": [4], "tokens": [9]}, two_ranks()[1]
-    plan = plan_with("as_sampled", batch, phases, 2, home_rank=[0])
-    away = Placement.by_sample_order(np.array([1], dtype=np.int32), 2)
-    from dataclasses import replace
-
-    streams = {name: replace(stream, target=away) for name, stream in plan.streams.items()}
-    moved = replace(plan, detour=streams)
-    step = step_time(moved, {"vision": model(), "llm": model()}, CLUSTER)
+    batch = {"patches": [4], "tokens": [9], "here": Ragged.of([[0]]), "there": Ragged.of([[1]])}
+    vision, llm = two_ranks()[1]
+    phases = replace(vision, allowed_ranks="there"), replace(llm, allowed_ranks="here")
+    plan = balancer.orchestrate(batch, phases, 2, home_rank=[0])
+    step = step_time(plan, {"vision": model(), "llm": model()}, CLUSTER)
     assert step.exchanges["vision:in"].seconds == pytest.approx(0.5 + 12 / 100)
     assert step.exchanges["vision:out"].seconds == pytest.approx(2 * (0.5 + 20 / 100))
     assert step.exchanges["vision:out"].intra_node_bytes == 40

@@ -1,7 +1,6 @@
 """`balancer report`: every number anew, from the plan's placements and the log's lengths, and no tampered plan."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -233,30 +232,3 @@ def test_the_cost_and_its_model_are_named(options, line, of_page, document, out,
         json.loads(command("plan", "log.csv", *shape, *options.split(), "--json").out),
     ):
         assert {name: found[name] for name in ("cost", "models") if name in found} == document
-
-
-OLD = Path(__file__).parents[1] / "plans_of_0_2_0"
-"""Folders that release 0.2.0 wrote, by `balancer plan log.csv ... --out run/` and by `plan.save`, as it left them."""
-
-DIGESTS_OF_OLD = {
-    "run": ("d6220ac9123227903fd37440027866d5f1a4f727c768b0decbc4f8ef3f9870b6",
-            "f4c43618960dd3012a07a4efd8ff942e3ffd91d0abbb520364dfa78996d73525",
-            "07b99980f8a0e85cd411a09d739199f758e80b22e20f2156af2508f9b549aa32"),
-    "saved": ("f4c43618960dd3012a07a4efd8ff942e3ffd91d0abbb520364dfa78996d73525",),
-    "groups": ("fdf2be88d0c8d73674aa72245470c2c7b8d10f00c4068a5f7b5f2d44a8cf66d6",),
-    "knee": ("20b19910599a8ce4932aee51d4afe8863118e3edb32a1968ab99553e622ed79b",),
-}  # fmt: skip
-"""What 0.2.0 said of their steps."""
-
-
-@pytest.mark.parametrize("name", DIGESTS_OF_OLD)
-def test_folders_of_an_older_release_are_read(command, name, tmp_path):
-    digests = DIGESTS_OF_OLD[name]
-    found = [balancer.load_plan(OLD / name, step=step).digest() for step in range(len(digests))]
-    assert tuple(found) == digests
-    (tmp_path / "log.csv").write_bytes((OLD / "log.csv").read_bytes())
-    reported = command("report", OLD / name, "--json")
-    assert reported.code == 0, reported.err
-    assert json.loads(reported.out)["steps"] == len(digests)
-    if name == "run":
-        assert json.loads(reported.out)["phases"]["llm"]["imbalance_ratio_after"] == pytest.approx(1.15928895)

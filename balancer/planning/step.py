@@ -152,7 +152,7 @@ def orchestrate(
     mode : str
         ``"separate"``: balance every encoder separately, for ranks that wait for each other between encoders.
         ``"joint"``: balance the sum of the encoders, for encoders that run one after the other without waiting; they
-        need additive costs in one unit, and no constraints. ``"auto"``: joint if that makes the largest sum smaller.
+        need additive costs in one unit, and no constraints.
     part_order : Ragged, optional
         Of each sample, the order in which the last phase reads its parts: a permutation of its parts, which are counted
         encoder after encoder, and then its own.
@@ -292,19 +292,12 @@ def _plan_before(step: Step) -> dict[str, DispatchPlan]:
     """Plan all phases but the last, each over the whole step."""
     encoders = [items for items in step.items[:-1] if not items.fed_by]
     plans = {items.phase.name: plan_phase(step, items, _from_home(step, items)) for items in encoders}
-    if step.settings.mode != "separate" and len(encoders) > 1:
-        joint = _plan_jointly(step, encoders, plans)
-        if step.settings.mode == "joint" or _largest_sum(joint) < _largest_sum(plans):
-            plans = joint
+    if step.settings.mode == "joint" and len(encoders) > 1:
+        plans = _plan_jointly(step, encoders, plans)
     for items in step.items[:-1]:
         if items.phase.name not in plans:
             plans[items.phase.name] = plan_phase(step, items, _from_parts(step, items, plans))
     return plans
-
-
-def _largest_sum(plans: Mapping[str, DispatchPlan]) -> int:
-    """Return the most that a rank computes in all these phases."""
-    return int(sum(plan.loads for plan in plans.values()).max())  # type: ignore[union-attr]
 
 
 def _from_home(step: Step, items: PhaseItems) -> Problem:

@@ -24,8 +24,8 @@ PLACEMENTS = ("relocate", "rearrange", "any")
 OBJECTIVES = ("sum", "max")
 """What rearrangement minimises: all that crosses nodes, or the most that one rank sends across."""
 
-MODES = ("separate", "joint", "auto")
-"""How encoders are balanced: each for itself, their sum, or whichever makes the ranks' sums more even."""
+MODES = ("separate", "joint")
+"""How encoders are balanced: each for itself, or their sum."""
 
 STOP_AT = "0.1%"
 """The gap at which a trainer's search for even groups ends by default: less than a step's time varies by itself."""

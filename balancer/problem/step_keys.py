@@ -72,7 +72,7 @@ KEYS: dict[str, dict[str, Key]] = {
         "objective": Key("text", "objective", "With rearrange, what to minimise: sum or max.", OBJECTIVES),
         "method": Key("text", "method", "A partition method, or auto.", METHODS),
         "time_budget": Key("number", "time_budget", "Solver work in seconds, per step and phase; counted, not timed."),
-        "mode": Key("text", "mode", "How encoders are balanced: separate, joint or auto.", MODES),
+        "mode": Key("text", "mode", "How encoders are balanced: separate or joint.", MODES),
         "group_size": Key("count", "group_size", "Plan and exchange only within groups of so many ranks."),
     },
     "deferral": {

@@ -76,7 +76,7 @@ REFUSED = {
         ["--equal-counts of phase 'vision' cannot be combined", "--mode separate"],
     ),
     "costs of a sum": (
-        ("--cost", "audio=padded", "--mode", "auto"),
+        ("--cost", "audio=padded", "--mode", "joint"),
         ["cost 'padded' of phase 'audio' cannot be combined", "--mode separate"],
     ),
     "no name": (("--phase", "image_patches"), ["--phase 'image_patches' must be NAME=VALUE"]),
@@ -100,7 +100,7 @@ REFUSED = {
         (*ITEMS[:2], "--outputs", "vision=text_tokens"),
         ["has", "items but --outputs", "; write lengths(COL), of a column of lists with an entry for each item"],
     ),
-    "mode": (("--mode", "both"), ["mode must be one of separate, joint, auto"]),
+    "mode": (("--mode", "both"), ["mode must be one of separate, joint"]),
     "group size": (("--group-size", 4), ["--group-size must divide the 6 ranks, got 4"]),
     "encoders before what": (("--encoders", "step"), ["--encoders needs --micro-batch-tokens"]),
     "encoders when": (

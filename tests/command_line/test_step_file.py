@@ -77,10 +77,10 @@ ALIKE = {
         '[[phase]]\nlength="tokens"\nmax_tokens_per_rank=6000\n[sequence_groups]\ndegrees=[1,2]'
     ),
     PHASES: FILED.format(vision="", llm=""),
-    f"{PHASES} --bytes vision=1176,16384 --bytes llm=4 --cost vision=quadratic:a=1000,b=1 --mode auto": FILED.format(
+    f"{PHASES} --bytes vision=1176,16384 --bytes llm=4 --cost vision=quadratic:a=1000,b=1 --mode joint": FILED.format(
         vision='bytes=[1176,16384]\ncost="quadratic:a=1000,b=1"', llm="bytes=4"
     )
-    + '[plan]\nmode="auto"',
+    + '[plan]\nmode="joint"',
     f"{PHASES} --equal-counts vision --every-rank-nonempty vision --max-tokens-per-rank llm=20000": FILED.format(
         vision="equal_counts=true\nevery_rank_nonempty=true", llm="max_tokens_per_rank=20000"
     ),

@@ -138,7 +138,7 @@ def test_errors_say_which_entry_of_which_rank_a_sample_is(ranks):
         ([Phase("v", "p"), Phase("v", "t")], None, {}, "phases must have different names"),
         ([Phase("v", "p", feeds="x"), Phase("llm", "t")], None, {}, "phase 'v' must feed a later phase, got 'x'"),
         ([Phase("v", "p", outputs="lengths("), Phase("llm", "t")], None, {}, "must be FUNCTION"),
-        ({"v": "p", "llm": "t"}, None, {"mode": "both"}, "mode must be one of separate, joint, auto, got 'both'"),
+        ({"v": "p", "llm": "t"}, None, {"mode": "both"}, "mode must be one of separate, joint, got 'both'"),
         ({"v": "p", "llm": "t"}, None, {"group_size": 3}, "group_size must divide the 4 ranks"),
     ],
 )

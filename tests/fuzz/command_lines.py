@@ -148,7 +148,7 @@ SEVERAL: list[Option] = [
     (0.2, "--own", _of("b=tokens", odd=("b=no", "b"))),
     (0.05, "--feeds", _of("a=b", odd=("b=a", "a=a"))),
     (0.2, "--bytes", _of("a=4", "b=3,4", odd=("a=x", "b=99999999999999", "c=1"))),
-    (0.2, "--mode", _of("separate", "joint", "auto")),
+    (0.2, "--mode", _of("separate", "joint")),
     (0.1, "--every-rank-nonempty", _of("a", "b", odd=("c",))),
     (0.2, "--cost", _of("a=padded", "b=quadratic:a=2,b=1", "a=linear", odd=("c=linear", "a=", "a=cubic"))),
 ]

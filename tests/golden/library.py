@@ -277,7 +277,7 @@ def _reversed_parts(batch):
 
 def _of_steps():
     for placement in ("relocate", "rearrange", "any"):
-        for mode in ("separate", "joint", "auto"):
+        for mode in ("separate", "joint"):
             yield f"{placement}, {mode}", _orchestrated(placement=placement, mode=mode)
     yield "no homes, one node", _orchestrated(homes=None, topology=8)
     yield "random homes, eps", _orchestrated(homes="random", eps=0.05)
@@ -297,7 +297,7 @@ def _of_steps():
     yield "lpt", _orchestrated(method="lpt")
     for n in (0, 1, 3):
         yield f"{n} samples", _orchestrated(n=n)
-    yield "many samples", _orchestrated(n=3000, mode="auto")
+    yield "many samples", _orchestrated(n=3000, mode="joint")
 
 
 def _of_steps_in_slots():

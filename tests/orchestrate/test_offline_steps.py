@@ -50,13 +50,12 @@ OPTIONS = {
     "plain": {},
     "strided": {"home": "strided", "drop_last": True},
     "joint": {"phases": (*PHASES[:1], Phase("audio", "audio"), PHASES[2]), "mode": "joint"},
-    "auto": {"mode": "auto"},
     "groups": {"topology": (2, 2), "group_size": 2},
     "micro-batches": {"cut": MicroBatches(30), "drop_last": True},
     "micro-batches after encoders": {
         "cut": MicroBatches(30, over_long="own", encoders="step"),
         "drop_last": True,
-        "mode": "auto",
+        "mode": "joint",
     },
     "fixed micro-batches": {"cut": MicroBatches(60, count=3, allow_empty=True)},
     "one item a sample": {"phases": NUMBERS},
@@ -114,7 +113,7 @@ def test_settings_round_trip():
             Phase("b", "x+y", cost="quadratic:a=1,b=2", own="x", every_rank_nonempty=True, max_tokens_per_rank=9),
             Phase("c", "z", bytes_out=7),
         ),
-        home="strided", drop_last=True, mode="auto", group_size=3, time_budget=0.5,
+        home="strided", drop_last=True, mode="joint", group_size=3, time_budget=0.5,
     )  # fmt: skip
     assert LogSettings.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
     chosen = settings_of(cut=MicroBatches(9, "step", 4, encoders="step"))

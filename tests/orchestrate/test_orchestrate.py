@@ -31,7 +31,7 @@ def parts_of_sample(case: Case, sample: int) -> list:
 
 
 options = st.fixed_dictionaries(
-    {"mode": st.sampled_from(["separate", "joint", "auto"]), "micro_batches": st.none() | st.just(MicroBatches(
+    {"mode": st.sampled_from(["separate", "joint"]), "micro_batches": st.none() | st.just(MicroBatches(
         10**6, allow_empty=True))}
 )  # fmt: skip
 
@@ -232,7 +232,7 @@ BATCH = {"image": [4, 0, 9], "text": [1, 2, 7], "lists": Ragged.of([[1], [2, 2],
         (BATCH, [Phase("llm", "text", feeds="llm")], {}, "is the last and feeds none"),
         (BATCH | {"image": [1]}, {"v": "image", "llm": "text"}, {}, "one length: 'image' has 1 samples, 'text' 3"),
         (BATCH | {"image": [1, -2, 3]}, {"v": "image", "llm": "text"}, {}, r"image of sample 1 must be >= 0, got -2"),
-        (BATCH, {"v": "image", "llm": "text"}, {"mode": "both"}, "mode must be one of separate, joint, auto"),
+        (BATCH, {"v": "image", "llm": "text"}, {"mode": "both"}, "mode must be one of separate, joint"),
         (BATCH, {"v": "image", "llm": "text"}, {"group_size": 3}, "group_size must divide the 2 ranks, got 3"),
         (BATCH, [Phase("v", "lengths(lists)", outputs="image"), Phase("llm", "text")], {}, "'v': sample 1 has 2 items"),
         (BATCH, CAPPED, {}, r"'v': item 1 \(of sample 2\) has length 9"),

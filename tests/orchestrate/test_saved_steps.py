@@ -29,7 +29,7 @@ def any_step(rng):
     columns |= {name: balancer.Ragged.of(rows) for name, rows in lists.items()}
     columns["out"] = balancer.Ragged.of([[length + 1 for length in row] for row in lists["images"]])
     between = rng.random() < 0.4
-    cut, mode = None, str(rng.choice(["separate", "auto", "joint"]))
+    cut, mode = None, str(rng.choice(["separate", "joint"]))
     if rng.random() < 0.6:
         cut = MicroBatches(
             int(rng.integers(3, 12)), str(rng.choice(["lockstep", "step", "pipeline"])), over_long="drop",

@@ -125,7 +125,7 @@ VISION, LLM = Phase("vision", "images"), Phase("llm", "text")
         ({"eps": -1}, "eps must be >= 0"),
         ({"eps": float("nan")}, "eps must be a finite number"),
         ({"time_budget": 0}, "time_budget must be"),
-        ({"mode": "both"}, "mode must be one of separate, joint, auto, got 'both'"),
+        ({"mode": "both"}, "mode must be one of separate, joint, got 'both'"),
         ({"group_size": 0}, "group_size must be >= 1, got 0"),
         ({"cut": 9}, r"cut must be one of balancer's cuts, such as MicroBatches\(max_tokens\), got 9"),
         ({"cut": MicroBatches(9), "method": "lpt"}, "method 'lpt' makes no micro-batches; use 'auto'"),
@@ -190,7 +190,7 @@ BEFORE = {"cut": MicroBatches(9, encoders="step")}
         ),
         (
             (VISION, Phase("audio", "audio", caps={"text": 3}), LLM),
-            {"mode": "auto"},
+            {"mode": "joint"},
             "caps of phase 'audio' cannot be combined with balancing encoders jointly; use mode='separate'",
         ),
         ((Phase("v", "images", rank_speeds=(1,)), LLM), {}, "phase 'v': rank_speeds must have a number for each of 2"),

@@ -286,7 +286,7 @@ def test_an_unknown_strategy_names_those_there_are():
 @pytest.mark.parametrize(
     ("phase", "options", "message"),
     [
-        ({}, {"mode": "both"}, "mode must be one of separate, joint, auto, got 'both'"),
+        ({}, {"mode": "both"}, "mode must be one of separate, joint, got 'both'"),
         ({}, {"group_size": 3}, "group_size must divide the 2 ranks, got 3"),
         ({}, {"group_size": 2, "micro_batches": MicroBatches(9)}, "micro_batch_tokens cannot .* group_size"),
         ({"cost": "padded"}, {"micro_batches": MicroBatches(9)}, "phase 'vision': .* cost 'padded'"),

@@ -182,10 +182,9 @@ class SavedClaims(Claims):
                 raise ValueError(f"certificates are of {', '.join(self._saved)}, not of its phases")
             self.makespans = {phase.name: self._makespan(phase) for phase in self.setup.phases}
             self._claims = {phase.name: self._certificate(phase) for phase in self.setup.phases}
-            self.strategy, order = self.said["strategy"], self.said["part_order"]
+            self.strategy = self.said["strategy"]
             if self.strategy not in (known := STRATEGIES | SHARING):
                 raise ValueError(f"unknown strategy {self.strategy!r:.60}; known ones are {', '.join(known)}")
-            self.part_order = None if order is None else Ragged.checked(*map(_whole_numbers, order))
 
     def of_step(self, step: int) -> Mapping[str, FileClaim]:
         """Return what it says of the phases of its only step."""

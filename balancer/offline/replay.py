@@ -18,7 +18,6 @@ from balancer.planning.step import Step, encoder_problem, finished
 from balancer.problem.cuts import Cut
 from balancer.problem.phases import PhaseItems
 from balancer.problem.problem import Problem
-from balancer.problem.ragged import Ragged
 from solvers.errors import SolverError
 
 
@@ -40,7 +39,6 @@ def replay_step(
     claims: Mapping[str, FileClaim],
     first_row: int = 0,
     strategy: str = "orchestrated",
-    part_order: Ragged | None = None,
 ) -> StepPlan:
     """Check every phase of a step, the last one first, and put the step plan together.
 
@@ -77,7 +75,7 @@ def replay_step(
         alone = step.settings.group_size is None and (last is None or step.settings.cut.encoders == "first")
         plans[name] = replay_plan(where_to, step.settings, claim, search=alone)
         last = last or plans[name]
-    return finished(step, plans, strategy, part_order=part_order)
+    return finished(step, plans, strategy)
 
 
 def _num_slots(where: str, cut: Cut, used: int, claimed: int) -> int:

@@ -33,7 +33,7 @@ def load_saved(plan_file: PlanFile) -> StepPlan:
     with of_plan(str(path)):
         batch = _batch(claims, items[-1], found.get(items[-1].phase.name))
         step = Step(setup, batch, items)
-        plan = replay_step(str(path), step, placed, claims.of_step(0), 0, claims.strategy, claims.part_order)
+        plan = replay_step(str(path), step, placed, claims.of_step(0), 0, claims.strategy)
     for each in items:
         name, homes = each.phase.name, batch.home.rank_of_sample[each.sample_of_item]
         if name in found and not np.array_equal(np.asarray(found[name].home_rank), homes):

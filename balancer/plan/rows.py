@@ -15,7 +15,6 @@ from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import PER_SAMPLE
 from balancer.problem.phases import Phase, PhaseItems
 from balancer.problem.placement import Placement
-from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup
 
 
@@ -91,7 +90,7 @@ def slots_beyond_rows(plan: Any) -> int:
 
 def save(
     path: str | os.PathLike[str], setup: Setup, batch: GlobalBatch, phases: Mapping[str, tuple[PhaseItems, Any]],
-    digest: str, strategy: str = "orchestrated", part_order: Ragged | None = None,
+    digest: str, strategy: str = "orchestrated",
 ) -> None:  # fmt: skip
     """Write a plan file that holds all of one step's plan, given of each phase its items and dispatch plan."""
     if batch.home != Placement.by_sample_order(batch.home.rank_of_sample, setup.topology.num_ranks):
@@ -100,7 +99,6 @@ def save(
     description: dict[str, Any] = setup.to_json() | {
         "saved": {name: _described(asked[name], *phase) for name, phase in phases.items()},
         "strategy": strategy,
-        "part_order": None if part_order is None else [part_order.values.tolist(), part_order.offsets.tolist()],
         "steps": 1,
         "samples": len(batch.lengths),
         "dropped": np.stack((batch.dropped, batch.dropped_lengths), axis=1).tolist(),

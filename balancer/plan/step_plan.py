@@ -20,7 +20,7 @@ from balancer.problem.layout import ModuleLayout
 from balancer.problem.mesh import Mesh
 from balancer.problem.phases import SINGLE_PHASE, PhaseItems
 from balancer.problem.placement import Placement
-from balancer.problem.ragged import Ragged, offsets_of
+from balancer.problem.ragged import offsets_of
 from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
 from solvers.errors import ArgumentError, Named, UsageError
@@ -64,8 +64,6 @@ class StepPlan:
         In the order in which they compute.
     strategy : str
         The name of the strategy that made it; see :mod:`balancer.planning.strategies`.
-    part_order : Ragged or None
-        In which order the last phase reads the parts of its samples, as :func:`balancer.orchestrate` takes it.
     runtime_s : float
         Seconds that planning took; not part of the digest.
     """
@@ -74,12 +72,9 @@ class StepPlan:
     batch: GlobalBatch
     phases: Mapping[str, PhasePlan]
     strategy: str = "orchestrated"
-    part_order: Ragged | None = None
     runtime_s: float = field(default=0.0, compare=False)
 
     def __post_init__(self) -> None:
-        if self.part_order is not None:
-            _ = self.parts  # which refuse an order that is none
         if self.setup.layout is not None:
             for phase in self.parts:
                 self._check_parts(phase, "{layouts}")
@@ -234,11 +229,8 @@ class StepPlan:
     def parts(self) -> Mapping[str, Parts]:
         """Of every fed phase, the parts of its samples."""
         items = {name: phase.items for name, phase in self.phases.items()}
-        last = list(items)[-1]
         fed = [name for name, phase in items.items() if phase.fed_by or phase.feeds is None]
         parts = {name: parts_of(items[name], items, self.num_samples) for name in fed}
-        if self.part_order is not None:
-            parts[last] = _reordered(parts[last], self.part_order, self.num_samples)
         return {name: self._in_pieces(part) for name, part in parts.items()}
 
     def _in_pieces(self, parts: Parts) -> Parts:
@@ -409,7 +401,7 @@ class StepPlan:
         from balancer.plan.rows import save  # those who plan at run time need no files
 
         phases = {name: (phase.items, phase.plan) for name, phase in self.phases.items()}
-        save(path, self.setup, self.batch, phases, self.digest(), self.strategy, self.part_order)
+        save(path, self.setup, self.batch, phases, self.digest(), self.strategy)
 
     def __repr__(self) -> str:
         ratios = ", ".join(
@@ -558,21 +550,3 @@ def parts_of(items: PhaseItems, feeders: Mapping[str, PhaseItems], num_samples: 
     sample = np.concatenate(samples)
     order = members_by_group(sample.astype(np.int32), max(1, num_samples))[0]  # stable
     return Parts(names, stream[order], item[order], sample[order])
-
-
-def _reordered(parts: Parts, order: Ragged, num_samples: int) -> Parts:
-    """Bring the parts of every sample into the order that the caller gives."""
-    counts = np.bincount(parts.sample_of_part, minlength=num_samples)
-    if len(order) != num_samples or not np.array_equal(order.counts, counts):
-        sample = int(np.argmax(order.counts != counts)) if len(order) == num_samples else -1
-        what = f"sample {sample} has {counts[sample]} parts, got {order.counts[sample]}" if sample >= 0 else "samples"
-        raise ValueError(f"part_order must have an entry for every part of each of {num_samples} samples: {what}")
-    first = np.repeat(order.offsets[:-1], order.counts)
-    index = first + order.values
-    seen = np.zeros(len(index), dtype=bool)
-    inside = (order.values >= 0) & (order.values < np.repeat(order.counts, order.counts))
-    seen[index[inside]] = True
-    if not (inside.all() and seen.all()):
-        sample = int(order.row_of_value[np.argmin(inside if not inside.all() else seen)])
-        raise ValueError(f"part_order of sample {sample} must be a permutation of 0..{counts[sample] - 1}")
-    return Parts(parts.streams, parts.stream_of_part[index], parts.item_of_part[index], parts.sample_of_part)

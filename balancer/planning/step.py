@@ -27,7 +27,6 @@ from balancer.problem.mesh import Mesh
 from balancer.problem.phases import SINGLE_PHASE, Columns, Phase, PhaseItems, columns_of_none, in_phase, resolve_phases
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Affinity, Problem
-from balancer.problem.ragged import Ragged
 from balancer.problem.settings import EPS, PlanSettings
 from balancer.problem.setup import Setup, as_layout, as_phases, as_topology
 from balancer.problem.topology import Topology
@@ -122,7 +121,6 @@ def orchestrate(
     eps: float | Fraction = EPS,
     time_budget: float = 0.01,
     mode: str = "separate",
-    part_order: Ragged | None = None,
     group_size: int | None = None,
     micro_batches: MicroBatches | None = None,
     sequence_groups: SequenceGroups | None = None,
@@ -153,9 +151,6 @@ def orchestrate(
         ``"separate"``: balance every encoder separately, for ranks that wait for each other between encoders.
         ``"joint"``: balance the sum of the encoders, for encoders that run one after the other without waiting; they
         need additive costs in one unit, and no constraints.
-    part_order : Ragged, optional
-        Of each sample, the order in which the last phase reads its parts: a permutation of its parts, which are counted
-        encoder after encoder, and then its own.
     group_size : int, optional
         Plan within groups of this number of consecutive ranks and exchange nothing between them; must divide the ranks.
     micro_batches : MicroBatches, optional
@@ -200,7 +195,7 @@ def orchestrate(
     given = as_cut(cut, micro_batches, sequence_groups)
     settings = PlanSettings(method, placement, objective, eps, time_budget, mode, group_size, given, stop_at)
     setup = Setup(as_topology(num_ranks, ranks_per_node, topology), as_phases(phases), settings, *as_layout(layouts))
-    return plan_step(make_step(setup, columns_of(batch), home_rank), part_order)
+    return plan_step(make_step(setup, columns_of(batch), home_rank))
 
 
 def columns_of(batch: Any) -> Columns:
@@ -237,11 +232,11 @@ def step_of(
     return Step(setup, batch, items)
 
 
-def plan_step(step: Step, part_order: Ragged | None = None) -> StepPlan:
+def plan_step(step: Step) -> StepPlan:
     """Plan all phases of a step."""
     started = time.perf_counter()
     *_, name = "orchestrated", *step.settings.cut.strategies
-    return finished(step, plan_phases(step), name, started, part_order)
+    return finished(step, plan_phases(step), name, started)
 
 
 def finished(
@@ -249,12 +244,11 @@ def finished(
     plans: Mapping[str, DispatchPlan],
     strategy: str,
     started: float | None = None,
-    part_order: Ragged | None = None,
 ) -> StepPlan:
     """Put the plans of a step's phases together."""
     phases = {items.phase.name: PhasePlan(items, plans[items.phase.name]) for items in step.items}
     runtime_s = 0.0 if started is None else time.perf_counter() - started
-    return StepPlan(step.setup, step.batch, phases, strategy, part_order, runtime_s=runtime_s)
+    return StepPlan(step.setup, step.batch, phases, strategy, runtime_s=runtime_s)
 
 
 def rehearse(setup: Setup) -> StepPlan | None:

@@ -269,12 +269,6 @@ def _orchestrated(n=240, phases=_ENCODERS, topology=None, homes="contiguous", **
     return call
 
 
-def _reversed_parts(batch):
-    """Every sample's parts from last to first."""
-    counts = batch["images"].counts + (batch["frames"] > 0) + batch["segments"].counts
-    return Ragged.of([list(range(count))[::-1] for count in counts.tolist()])
-
-
 def _of_steps():
     for placement in ("relocate", "rearrange", "any"):
         for mode in ("separate", "joint"):
@@ -282,7 +276,6 @@ def _of_steps():
     yield "no homes, one node", _orchestrated(homes=None, topology=8)
     yield "random homes, eps", _orchestrated(homes="random", eps=0.05)
     yield "uneven nodes", _orchestrated(topology=Topology(node_sizes=[1, 4, 3]))
-    yield "part order", _orchestrated(part_order=_reversed_parts)
     yield "one phase", _orchestrated(phases={"llm": "total"})
     yield "two phases by columns", _orchestrated(phases={"audio": "frames", "llm": "total"})
     chain = [Phase("first", "frames", feeds="second"), Phase("second", "frames"), Phase("llm", "total", own="text")]
@@ -342,8 +335,6 @@ def _of_step_errors():
         "over a micro-batch": refused([llm], micro_batches=MicroBatches(5)),
         "over a cap": refused([capped, llm]),
         "over a cap of the last": refused([Phase("e", "a"), Phase("llm", "b", max_tokens_per_rank=5)], ranks=1),
-        "part order": refused({"e": "a", "llm": "b"}, part_order=Ragged.of([[1, 1], [0]])),
-        "part order too short": refused({"e": "a", "llm": "b"}, part_order=Ragged.of([[0], [0]])),
         "bytes past int64": refused({"llm": "a"}, {"a": [2**62, 2**61]}),
         "a name with a colon": lambda: Phase("a:b", "c"),
     }.items()

@@ -193,14 +193,6 @@ def test_an_empty_batch():
     assert plan["llm"].imbalance_ratio == 1.0
 
 
-def test_part_order_is_how_the_llm_reads():
-    phases = [Phase("vision", "lengths(images)"), Phase("llm", "tokens", own="lengths(text)")]
-    batch = {"images": Ragged.of([[3, 4], [5]]), "text": Ragged.of([[1, 2, 1], []]), "tokens": [11, 5]}
-    order = Ragged.of([[2, 0, 3, 1, 4], [0]])  # text, image, text, image, text
-    plan = orchestrate(batch, phases, 1, part_order=order)
-    assert plan.inputs_of("llm").lengths.tolist() == [1, 3, 2, 4, 1, 5]
-
-
 def test_a_phase_fed_by_one_that_is_fed():
     phases = [
         Phase("vision", "lengths(images)", feeds="resampler"),
@@ -215,7 +207,6 @@ def test_a_phase_fed_by_one_that_is_fed():
 
 # --- bad input -------------------------------------------------------------------------------------------------------
 
-BY_NAME = {"v": "image", "llm": "image+text"}
 CAPPED = [Phase("v", "image", max_tokens_per_rank=3), Phase("llm", "text")]
 BATCH = {"image": [4, 0, 9], "text": [1, 2, 7], "lists": Ragged.of([[1], [2, 2], [3]])}
 
@@ -236,8 +227,6 @@ BATCH = {"image": [4, 0, 9], "text": [1, 2, 7], "lists": Ragged.of([[1], [2, 2],
         (BATCH, {"v": "image", "llm": "text"}, {"group_size": 3}, "group_size must divide the 2 ranks, got 3"),
         (BATCH, [Phase("v", "lengths(lists)", outputs="image"), Phase("llm", "text")], {}, "'v': sample 1 has 2 items"),
         (BATCH, CAPPED, {}, r"'v': item 1 \(of sample 2\) has length 9"),
-        (BATCH, BY_NAME, {"part_order": Ragged.of([[0], [0], [0]])}, "sample 0 has 2 parts, got 1"),
-        (BATCH, BY_NAME, {"part_order": Ragged.of([[0, 0], [0], [0, 1]])}, "sample 0 must be a perm"),
     ],
 )  # fmt: skip
 def test_bad_input(batch, phases, options, message):

@@ -51,12 +51,6 @@ def any_step(rng):
     return (columns, phases, Topology(sizes)), asked
 
 
-def in_any_order(rng, plan):
-    """An order in which the last phase reads the parts of each sample."""
-    counts = np.bincount(plan.parts["llm"].sample_of_part, minlength=plan.num_samples)
-    return balancer.Ragged.of([rng.permutation(count).tolist() for count in counts.tolist()])
-
-
 def assert_the_same(found, plan):
     """Everything that a step plan tells."""
     assert (found.digest(), found.setup, found.strategy) == (plan.digest(), plan.setup, plan.strategy)
@@ -94,8 +88,6 @@ def assert_the_same(found, plan):
 def test_a_saved_step_plan_is_the_step_plan(rng, tmp_path_factory):
     arguments, asked = any_step(rng)
     plan = orchestrate(*arguments, **asked)
-    if rng.random() < 0.5:
-        plan = orchestrate(*arguments, **asked, part_order=in_any_order(rng, plan))
     path = tmp_path_factory.mktemp("saved") / "step.parquet"
     plan.save(path)
     (loaded,) = load_steps(path)
@@ -129,9 +121,6 @@ def saved(tmp_path):
     asked = {"home_rank": [s % 3 for s in range(len(TEXT))], "micro_batches": cut}
     plan = orchestrate(batch, phases, Topology((2, 1)), **asked)
     assert 0 < len(plan.batch.dropped) < len(TEXT)
-    plan = orchestrate(
-        batch, phases, Topology((2, 1)), part_order=in_any_order(np.random.default_rng(0), plan), **asked
-    )
     plan.save(tmp_path / "step.parquet")
     assert balancer.load_plan(tmp_path / "step.parquet").digest() == plan.digest()
     return tmp_path / "step.parquet"
@@ -207,9 +196,6 @@ SAVED_CLAIMS = {
     "outputs of text": (lambda d: d["saved"]["vision"].update(outputs="x"), "not one this version reads"),
     "own of too few samples": (lambda d: d["saved"]["llm"]["own"][1].pop(), "step.parquet"),
     "own that is no list": (lambda d: d["saved"]["llm"].update(own=7), "not one this version reads"),
-    "an order that is none": (lambda d: d["part_order"][0].__setitem__(0, 99), "part_order of sample 0 must be"),
-    "an order of too few": (lambda d: d["part_order"][1].pop(), "step.parquet"),
-    "an order of text": (lambda d: d.update(part_order="x"), "not one this version reads"),
     "nothing left out": (lambda d: d.update(dropped=[]), "is not placed|digest"),
     "others left out": (lambda d: d["dropped"][0].__setitem__(0, 0), "is not placed|digest"),
     "left out without being asked to": (
@@ -255,8 +241,8 @@ def others_than(value):
 
 ASKED = {"eps", "time_budget", "max_tokens", "at_least", "multiple_of", "allow_empty", "count", "bytes_in", "bytes_out"}
 NAMES = {"items", "outputs", "own", "totals", "producer", "bound_name", "fell_back"}
-LESS = {"lower_bound", "every_rank_nonempty", "equal_counts", "min_samples_per_rank", "left_out", "part_order"}
-LESS |= {"dropped", "strategy"}
+LESS = {"lower_bound", "every_rank_nonempty", "equal_counts", "min_samples_per_rank", "left_out", "dropped"}
+LESS |= {"strategy"}
 
 
 @pytest.mark.more_by_night

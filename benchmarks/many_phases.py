@@ -51,7 +51,7 @@ def images_as_items(num_ranks: int, batch_per_rank: int) -> None:
     sides = "(image_widths,image_heights)"
     llm = Phase("llm", "text_tokens+image_tokens", own="text_tokens")
     whole = Phase("vision", "image_patches", outputs="image_tokens")
-    images = Phase("vision", f"qwen2vl_patches{sides}", outputs=f"qwen2vl_tokens{sides}", totals="image_patches")
+    images = Phase("vision", f"qwen2vl_patches{sides}", outputs=f"qwen2vl_tokens{sides}")
     found = {}
     for name, vision in (("whole", whole), ("images", images)):
         summary = RunSummary()

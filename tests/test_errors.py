@@ -415,9 +415,9 @@ def test_the_command_line_is_told_of_rows_and_options(tmp_path, capsys):
 
     log = tmp_path / "log.jsonl"
     asked = ["plan", str(log), "--ranks", "2", "--batch-per-rank", "2"]
-    encoder = ["--phase", "vision=total", "--items", "vision=lengths(images)", "--phase", "llm=text"]
+    encoder = ["--phase", "vision=lengths(images)", "--phase", "llm=text"]
     log.write_text("".join(
-        json.dumps({"images": images, "text": text, "total": sum(images)}) + "\n"
+        json.dumps({"images": images, "text": text}) + "\n"
         for images, text in zip(IMAGES, LENGTHS, strict=True)
     ))  # fmt: skip
     for options, place in (

@@ -39,12 +39,9 @@ def _own_options(command: Any) -> Any:
         click.option("--gpus", "num_gpus", type=int, required=True, metavar="N", help="GPUs of the cluster."),
         click.option("--batch", type=int, required=True, metavar="B", help="Samples of a global batch."),
         click.option(
-            "--phase", "phases", metavar="NAME=COL[+COL...]", multiple=True,
-            help="A module and the columns whose sum is its length; generators aside, the last is the language model.",
-        ),
-        click.option(
-            "--items", metavar="NAME=F(COL,...)", multiple=True,
-            help="Several items per sample, from columns of lists: qwen2vl_patches(widths,heights), lengths(clips).",
+            "--phase", "phases", metavar="NAME=COL[+COL...]|F(COL,...)", multiple=True,
+            help="A module and the columns whose sum is its length, or, of several items in a sample, a function of "
+            "columns of lists: lengths(clips). Generators aside, the last is the language model.",
         ),
         cluster_option,
         *module_options,
@@ -175,9 +172,7 @@ def _costs(layout: StepLayout, step: StepTables) -> list[Any]:
 def _begun(name: str, logs: list[str], out: str, ranks: int, samples: int, step: StepTables) -> list[Any]:
     """Return the words with which each command that takes the layout begins."""
     words = ["balancer", name, *logs, "--ranks", ranks, "--batch-per-rank", samples // ranks, "--layout", out]
-    for key, option in (("length", "phase"), ("items", "items")):
-        words += _of_phases(step, key, option)
-    return words
+    return words + _of_phases(step, "length", "phase")
 
 
 def _of_phases(step: StepTables, key: str, option: str | None = None) -> list[str]:

@@ -30,13 +30,10 @@ def layout_arguments(step: StepTables, options: dict[str, Any]) -> dict[str, Any
     """Return what is said of a step as :func:`balancer.configure` takes it."""
     if step.is_single:
         raise InputError("layouts are of phases: name them with --phase NAME=COL[+COL...], the language model last")
-    columns, items = step.of_phases("length"), step.of_phases("items")
+    columns = step.of_phases("length")
     curves = by_phase("--throughput", options["curves"], step.names)
     return {
-        "phases": tuple(
-            Phase(name, items[name], totals=columns.get(name)) if name in items else Phase(name, columns[name])
-            for name in step.names
-        ),
+        "phases": tuple(Phase(name, columns[name]) for name in step.names),
         "models": step.of_phases("model"),
         "pieces": step.of_phases("pieces"),
         "throughput": {name: ThroughputCurve.by_shards(path) for name, path in curves.items()},
@@ -59,7 +56,7 @@ def about_layouts(log: LogPath, asked: Mapping[str, Any], **sizes: int) -> dict[
 
 
 _PRICED_BY = {
-    "log", "layouts", "ranks", "ranks_per_node", "batch_per_rank", "phases", "items", "outputs", "own", "feeds",
+    "log", "layouts", "ranks", "ranks_per_node", "batch_per_rank", "phases", "outputs", "own", "feeds",
     "byte_sizes", "cluster", "models", "pieces", "curves", "efficiency", "overlap", "frozen", "steps", "as_json",
 }  # fmt: skip
 """The options that say which steps there are, and what runs in them. All others say how a plan is made, and no plan

@@ -248,12 +248,10 @@ def _phase_options(command: Any) -> Any:
     """Add what names phases and says how they are planned together."""
     options = (
         click.option(
-            "--phase", "phases", metavar="NAME=COL[+COL...]", **_SEVERAL,
-            help="A module and the columns whose sum is its length; give all in order: the others feed the last.",
-        ),
-        click.option(
-            "--items", metavar="NAME=F(COL,...)", **_SEVERAL,
-            help="Several items per sample, from columns of lists: qwen2vl_patches(widths,heights), lengths(clips).",
+            "--phase", "phases", metavar="NAME=COL[+COL...]|F(COL,...)", **_SEVERAL,
+            help="A module and the columns whose sum is its length, or, of several items in a sample, a function of "
+            "columns of lists: lengths(clips), qwen2vl_patches(widths,heights). Give all in order; encoders feed the "
+            "last.",
         ),
         click.option(
             "--outputs", metavar="NAME=COL|F(COL,...)", **_SEVERAL,

@@ -73,7 +73,7 @@ def _length(step: StepTables, log: LengthLog) -> str | None:
     keys = step.phases[0] if step.phases else {}
     if "length" in keys:
         return "+".join(choose_length(log, keys["length"]))
-    return None if "items" in keys else "+".join(default_columns(log))
+    return "+".join(default_columns(log))
 
 
 def check_made_by(plan: str | os.PathLike[str], step: StepTables, log: str | os.PathLike[str] | None = None) -> None:

@@ -57,8 +57,6 @@ class Phase:
         No rank gets a larger sum of lengths.
     every_rank_nonempty : bool
         Every rank gets an item, if there are enough; otherwise the plan names the ranks that need a dummy.
-    totals : str, optional
-        A check: columns of numbers whose sum the lengths of each sample's items must add up to.
     min_samples_per_rank, max_samples_per_rank : int, int or None
         The least and the most items of a rank.
     keep_together : str, optional
@@ -95,7 +93,6 @@ class Phase:
     equal_counts: bool = False
     max_tokens_per_rank: int | None = None
     every_rank_nonempty: bool = False
-    totals: str | None = None
     min_samples_per_rank: int = 0
     max_samples_per_rank: int | None = None
     keep_together: str | None = None
@@ -116,7 +113,7 @@ class Phase:
         object.__setattr__(self, "cost", parse_cost(self.cost))
         if not isinstance(self.items, str) or not self.items.strip():
             raise ValueError(f"phase {self.name!r}: items must name columns, got {self.items!r}")
-        for name in ("outputs", "own", "feeds", "totals", "prefix_length", *COLUMNS):
+        for name in ("outputs", "own", "feeds", "prefix_length", *COLUMNS):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise TypeError(f"phase {self.name!r}: {name} must be text or None, got {value!r}")
@@ -176,7 +173,7 @@ class Phase:
         return tuple(name for text in self._expressions() if "(" in text for name in parse_items(text).columns)
 
     def _expressions(self) -> list[str]:
-        given = self.items, self.outputs, self.own, self.totals, self.prefix_length, *self.caps
+        given = self.items, self.outputs, self.own, self.prefix_length, *self.caps
         return [text for text in given if text is not None]
 
     def to_json(self) -> dict[str, Any]:
@@ -332,8 +329,6 @@ def resolve_phases(
     for phase in phases:
         whole = phase is phases[-1] or bool(fed_by[phase.name])
         items = batch.items(phase.items, phase, whole)
-        if phase.totals is not None:
-            batch.check_totals(phase, phase.totals, items)
         outputs = items if phase.outputs is None else batch.items(phase.outputs, phase, whole, like=items)
         if whole:
             sample_of_item = one_each(batch.num_samples)[:-1]
@@ -449,7 +444,7 @@ class _Batch:
         if "(" in expression:
             if whole:
                 raise ValueError(
-                    f"phase {phase.name!r} computes whole samples, so items = {expression!r} must be columns of numbers"
+                    f"phase {phase.name!r} computes whole samples: {expression!r} must be columns of numbers"
                 )
             found = self._lists(expression)
         else:
@@ -471,16 +466,6 @@ class _Batch:
                 text=expression, found=found.counts[sample],
             ).within(f"phase {phase.name!r}")  # fmt: skip
         return found
-
-    def check_totals(self, phase: Phase, totals: str, items: Ragged) -> None:
-        """Refuse items that do not add up to what the columns say."""
-        expected, found = self._numbers(totals), items.sums()
-        if not np.array_equal(expected, found):
-            sample = int(np.argmax(expected != found))
-            raise UsageError(
-                "items = {items!r} of {sample} add up to {found}, but {totals} is {expected}", items=phase.items,
-                sample=Named("sample", sample), found=found[sample], totals=totals, expected=expected[sample],
-            ).within(f"phase {phase.name!r}")  # fmt: skip
 
     def keys(self, phase: Phase, name: str, sample_of_item: NDArray[np.int64]) -> NDArray[Any] | None:
         """Return the key of each item by a constraint that names a column of keys."""

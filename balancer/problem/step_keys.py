@@ -41,8 +41,7 @@ KEYS: dict[str, dict[str, Key]] = {
     },
     "phase": {
         "name": Key("text", "", "The module; the only phase needs none. The last is the language model."),
-        "length": Key("text", "phases", "Columns whose sum is the length: text_tokens+image_tokens."),
-        "items": Key("text", "items", "Several items a sample, from columns of lists: lengths(clips)."),
+        "length": Key("text", "phases", "Its length: columns, text+image, or of several items lengths(clips)."),
         "cost": Key("text", "costs", "linear, quadratic:a=24576,b=1, padded, flops:qwen2-7b, ..."),
         "outputs": Key("text", "outputs", "What each item puts out; by default its length."),
         "own": Key("text", "own", "What each sample adds itself in a phase that others feed."),

@@ -140,7 +140,7 @@ class StepTables:
 
     def check_known_to(self, who: str, **known: Iterable[str]) -> None:
         """Raise InputError, with its place, for a value that `who` would pass over: of phases, the cut, or the plan."""
-        lengths = ("name", "length", "items", "model", "pieces")
+        lengths = ("name", "length", "model", "pieces")
         taken = {"phase": (*lengths, *known["phase"]), self.cut: tuple(known["cut"]), "plan": tuple(known["plan"]),
                  "deferral": tuple(known.get("deferral", ()))}  # fmt: skip
         for table, phase, key, _ in self.values():
@@ -174,12 +174,10 @@ class StepTables:
             if self.cut == "sequence_groups" and name == self.names[-1]:
                 given.pop("max_tokens_per_rank", None)  # which is then one of groups
             column = keys.get("length") if length is None else length
-            if column is None and "items" not in given:
+            if column is None:
                 where = f"{self.path}: " * bool(self.path)
                 raise InputError(f"{where}{table_in_words('phase', name)}length is missing: the columns of its length")
-            if "items" in given and column is not None:
-                given["totals"] = column
-            given.setdefault("items", column)
+            given["items"] = column
             if "bytes" in keys:
                 both = keys["bytes"] if isinstance(keys["bytes"], list) else [keys["bytes"]]
                 given |= dict(zip(("bytes_in", "bytes_out"), both, strict=False))

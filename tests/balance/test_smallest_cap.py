@@ -58,9 +58,9 @@ def test_the_step_that_needs_most(note_of):
 
 
 def test_a_bad_row_further_on_is_another_errors_matter(tmp_path):
-    for total, said in ((1, True), (2, False)):
-        (tmp_path / "log.csv").write_text(f"n,total\n11,11\n30,30\n1,{total}\n")
-        phase = Phase("all", "n", totals="total", max_tokens_per_rank=10)
+    for cap, said in ((1, True), (-1, False)):
+        (tmp_path / "log.csv").write_text(f"n,amount\n11,0\n30,0\n1,{cap}\n")
+        phase = Phase("all", "n", caps={"amount": 9}, max_tokens_per_rank=10)
         with pytest.raises(InfeasibleError) as caught:
             list(plan_log(open_log(tmp_path / "log.csv"), LogSettings(Setup(as_topology(1), (phase,)), 1)))
         assert ("\nfurther on step 1 needs max_tokens_per_rank of at least 30" in str(caught.value)) == said

@@ -17,11 +17,13 @@ PATCHES = [
 ]
 LISTS = "(image_widths,image_heights)"
 SHAPE = ("--ranks", RANKS, "--ranks-per-node", 2, "--batch-per-rank", BATCH)
-PHASES = (
-    "--phase", "vision=image_patches", "--phase", "audio=audio_frames", "--phase", "llm=text_tokens+audio_frames",
+_OTHERS = (
+    "--phase", "audio=audio_frames", "--phase", "llm=text_tokens+audio_frames",
     "--own", "llm=text_tokens", "--bytes", "vision=7,3", "--bytes", "llm=4",
 )  # fmt: skip
-ITEMS = ("--items", f"vision=qwen2vl_patches{LISTS}", "--outputs", f"vision=qwen2vl_tokens{LISTS}")
+PHASES = ("--phase", "vision=image_patches", *_OTHERS)
+ITEMS = ("--phase", f"vision=qwen2vl_patches{LISTS}", *_OTHERS, "--outputs", f"vision=qwen2vl_tokens{LISTS}")
+"""The same phases, each image an item."""
 
 
 def write_phases(tmp_path):

@@ -32,21 +32,21 @@ def document_of(outcome):
 @pytest.mark.parametrize(
     "options",
     [
-        (),
+        PHASES,
         ITEMS,
         (*ITEMS, "--mode", "joint", "--home", "strided"),
-        ("--mode", "joint", "--cost", "quadratic:a=1,b=1", "--cost", "vision=linear:a=3"),
+        (*PHASES, "--mode", "joint", "--cost", "quadratic:a=1,b=1", "--cost", "vision=linear:a=3"),
         (*ITEMS, "--group-size", 2, "--drop-last"),
         (*ITEMS, "--micro-batch-tokens", 3000),
         (*ITEMS, "--micro-batch-tokens", 3000, "--encoders", "step", "--mode", "joint"),
-        ("--every-rank-nonempty", "audio", "--placement", "any"),
-        ("--outputs", "audio=image_patches", "--feeds", "audio=llm", "--method", "lpt"),
-        ("--max-tokens-per-rank", 4000, "--max-tokens-per-rank", "audio=2500"),
-        ("--equal-counts", "vision", "--equal-counts"),
+        (*PHASES, "--every-rank-nonempty", "audio", "--placement", "any"),
+        (*PHASES, "--outputs", "audio=image_patches", "--feeds", "audio=llm", "--method", "lpt"),
+        (*PHASES, "--max-tokens-per-rank", 4000, "--max-tokens-per-rank", "audio=2500"),
+        (*PHASES, "--equal-counts", "vision", "--equal-counts"),
     ],
 )
 def test_report_says_what_plan_said(options, out, command, log):
-    said = document_of(command("plan", log, *SHAPE, *PHASES, *options, "--out", out, "--overwrite", "--json"))
+    said = document_of(command("plan", log, *SHAPE, *options, "--out", out, "--overwrite", "--json"))
     found = document_of(command("report", out, "--json"))
     assert list(said["phases"]) == list(found["phases"]) == ["vision", "audio", "llm"]
     for name, phase in found["phases"].items():
@@ -59,9 +59,7 @@ def test_report_says_what_plan_said(options, out, command, log):
 
 def test_json_against_loops_over_the_plan_file(command, log):
     options = (*ITEMS, "--drop-last")
-    document = document_of(
-        command("plan", log, *SHAPE, *PHASES, *options, "--out", "plan.parquet", "--overwrite", "--json")
-    )
+    document = document_of(command("plan", log, *SHAPE, *options, "--out", "plan.parquet", "--overwrite", "--json"))
     rows = plan_rows("plan.parquet")
     per_step = RANKS * BATCH
     rank = {(r["phase"], r["sample"], r["item"]): r["rank"] for r in rows}
@@ -93,7 +91,7 @@ def test_json_against_loops_over_the_plan_file(command, log):
 
 
 def test_the_plan_file_is_what_the_library_plans(command, log):
-    assert command("plan", log, *SHAPE, *PHASES, *ITEMS, "--out", "plan.parquet", "--overwrite").code == 0
+    assert command("plan", log, *SHAPE, *ITEMS, "--out", "plan.parquet", "--overwrite").code == 0
     description = description_of("plan.parquet")
     assert [phase["name"] for phase in description["phases"]] == ["vision", "audio", "llm"]
     assert description["sources"][0]["unit"]["audio"] == "as recorded"
@@ -117,7 +115,7 @@ def test_the_plan_file_is_what_the_library_plans(command, log):
 
 
 def test_tables(command, log):
-    outcome = command("plan", log, *SHAPE, *PHASES, *ITEMS, "--out", "plan.parquet", "--overwrite")
+    outcome = command("plan", log, *SHAPE, *ITEMS, "--out", "plan.parquet", "--overwrite")
     assert (outcome.code, outcome.err) == (0, "")
     for words in (
         "log.parquet: vision, audio, llm, 6 ranks x 3",
@@ -274,7 +272,7 @@ def test_a_plan_that_says_otherwise_is_refused(wrong, command, log):
 
 
 def test_a_tampered_plan_fails_the_report(command, log):
-    assert command("plan", log, *SHAPE, *PHASES, *ITEMS, "--out", "plan.parquet", "--overwrite").code == 0
+    assert command("plan", log, *SHAPE, *ITEMS, "--out", "plan.parquet", "--overwrite").code == 0
     tamper("plan.parquet", lambda rows: rows.pop(0))
     outcome = command("report", "plan.parquet")
     assert (outcome.code, outcome.out) == (1, "")
@@ -328,7 +326,7 @@ def test_keys_and_ranks_of_any_phase(command, log):
     table = pq.read_table(log).append_column("book", pa.array(books))
     pq.write_table(table.append_column("ranks", pa.array(ranks, pa.list_(pa.int64()))), log)
     asked = ("--keep-together", "vision=book", "--allowed-ranks", "audio=ranks", "--keep-together", "book")
-    assert command("plan", log, *SHAPE, *PHASES, *ITEMS, *asked, "--out", "plan.parquet", "--overwrite").code == 0
+    assert command("plan", log, *SHAPE, *ITEMS, *asked, "--out", "plan.parquet", "--overwrite").code == 0
     on = {}
     for row in plan_rows("plan.parquet"):
         if row["phase"] == "audio":

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from phases_log import FRAMES, ITEMS, PHASES, RANKS, SHAPE, TEXT, write_phases
+from phases_log import FRAMES, PHASES, RANKS, SHAPE, TEXT, write_phases
 
 ON = ("--cluster", "h100", "--model", "vision=internvit-300m", "--model", "audio=whisper-large-v3-encoder",
       "--model", "llm=qwen2-7b")  # fmt: skip
@@ -90,16 +90,6 @@ REFUSED = {
     "bytes": (("--bytes", "audio=1,2,3"), ["--bytes must be NAME=IN or NAME=IN,OUT", "'1,2,3'"]),
     "negative bytes": (("--bytes", "audio=-1"), ["--bytes must be NAME=IN"]),
     "no bytes": (("--bytes", "audio=0"), ["phase 'audio': bytes_in must be >= 1, got 0"]),
-    "unknown function": (("--items", "vision=f(x)"), ["unknown function of items 'f'"]),
-    "whole samples": (("--items", "llm=lengths(image_widths)"), ["phase 'llm' computes whole samples"]),
-    "items that add up to less": (
-        ("--items", "vision=lengths(image_widths)"),
-        ["add up to", "row "],
-    ),
-    "outputs not as many": (
-        (*ITEMS[:2], "--outputs", "vision=text_tokens"),
-        ["has", "items but --outputs", "; write lengths(COL), of a column of lists with an entry for each item"],
-    ),
     "mode": (("--mode", "both"), ["mode must be one of separate, joint"]),
     "group size": (("--group-size", 4), ["--group-size must divide the 6 ranks, got 4"]),
     "encoders before what": (("--encoders", "step"), ["--encoders needs --micro-batch-tokens"]),
@@ -150,6 +140,25 @@ def test_refused(name, command, log, tmp_path):
 )
 def test_refused_altogether(arguments, words, command, log):
     outcome = command(*arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+    for word in words:
+        assert word in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("phases", "words"),
+    [
+        (("vision=f(x)", "llm=text_tokens"), ["unknown function of items 'f'"]),
+        (("vision=image_patches", "llm=lengths(image_widths)"), ["phase 'llm' computes whole samples"]),
+        (
+            ("vision=lengths(image_widths)", "llm=text_tokens", "--outputs", "vision=text_tokens"),
+            ["has", "items but --outputs", "; write lengths(COL), of a column of lists with an entry for each item"],
+        ),
+    ],
+)
+def test_functions_of_lists_that_cannot_be(phases, words, command, log):
+    vision, llm, *others = phases
+    outcome = command("plan", log, *SHAPE, "--phase", vision, "--phase", llm, *others)
     assert (outcome.code, outcome.out) == (2, "")
     for word in words:
         assert word in outcome.err

@@ -375,7 +375,6 @@ def test_description(command, log):
                 "equal_counts": True,
                 "max_tokens_per_rank": 99999,
                 "every_rank_nonempty": False,
-                "totals": None,
                 "min_samples_per_rank": 0,
                 "max_samples_per_rank": None,
                 "keep_together": None,

@@ -137,13 +137,16 @@ MICRO_BATCHES: list[Option] = [
     (0.4, "--over-long", _of("error", "own", "drop")),
 ]
 SEVERAL: list[Option] = [
-    (1.0, "--phase", _of("a=patches", odd=("a=no", "=x", "a", "a=tokens"))),
-    (1.0, "--phase", _of("b=tokens+patches", "b=tokens")),
     (
-        0.2,
-        "--items",
-        _of("a=lengths(images)", odd=("a=qwen2vl_patches(tokens,patches)", "a=no(x)", "c=lengths(images)", "a")),
+        1.0,
+        "--phase",
+        _of(
+            "a=patches",
+            "a=lengths(images)",
+            odd=("a=no", "=x", "a", "a=tokens", "a=qwen2vl_patches(tokens,patches)", "a=no(x)"),
+        ),
     ),
+    (1.0, "--phase", _of("b=tokens+patches", "b=tokens")),
     (0.2, "--outputs", _of("a=patches", odd=("a=lengths(images)", "b=tokens", "a=no"))),
     (0.2, "--own", _of("b=tokens", odd=("b=no", "b"))),
     (0.05, "--feeds", _of("a=b", odd=("b=a", "a=a"))),

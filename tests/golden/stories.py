@@ -14,14 +14,14 @@ _MODELS = (
 )
 _PAGES = (
     "pages.parquet --ranks 16 --ranks-per-node 8 --batch-per-rank 16 "
-    '--phase vision=image_patches --items "vision=qwen2vl_patches(image_widths,image_heights)" '
+    '--phase "vision=qwen2vl_patches(image_widths,image_heights)" '
     '--outputs "vision=qwen2vl_tokens(image_widths,image_heights)" --bytes vision=1176,8192 '
     "--phase llm=text_tokens+image_tokens --own llm=text_tokens --bytes llm=4"
 )
 _CLIPS = (
     "clips.jsonl --ranks 4 --ranks-per-node 2 --batch-per-rank 16 "
-    '--phase vision=images_total --items "vision=lengths(images)" '
-    '--phase audio=clips_total --items "audio=lengths(clips)" --outputs "audio=lengths(put_out)" '
+    '--phase "vision=lengths(images)" '
+    '--phase "audio=lengths(clips)" --outputs "audio=lengths(put_out)" '
     '--phase llm=total --own "llm=lengths(segments)"'
 )
 _THREE = "--phase first=images_total --feeds first=middle --phase middle=images_total --phase llm=total"
@@ -262,10 +262,10 @@ OTHERS = {
         f"plan {_OMNI} {_PHASES} --micro-batch-tokens 90000 --equal-counts",
         f"plan {_OMNI} {_PHASES} --bytes vision=x",
         f"plan {_OMNI} --phase vision=nosuch --phase llm=text_tokens",
-        f'plan {_CLIPS} --items "llm=lengths(images)"',
+        'plan clips.jsonl --ranks 4 --batch-per-rank 4 --phase a=total --phase "b=lengths(images)"',
         f'plan {_CLIPS} --outputs "vision=lengths(clips)"',
-        'plan clips.jsonl --ranks 4 --batch-per-rank 4 --phase a=row --items "a=lengths(images)" --phase b=total',
-        'plan clips.jsonl --ranks 4 --batch-per-rank 4 --phase a=row --items "a=area(images)" --phase b=total',
+        'plan clips.jsonl --ranks 4 --batch-per-rank 4 --phase "a=qwen2vl_patches(images,clips)" --phase b=total',
+        'plan clips.jsonl --ranks 4 --batch-per-rank 4 --phase "a=area(images)" --phase b=total',
         f"simulate {_OMNI} --cluster h100 {_PHASES} {_MODELS} --strategies best",
         f"simulate {_OMNI} --cluster h100 {_PHASES} {_MODELS} --steps 0",
         f"simulate {_OMNI} --cluster h900 {_PHASES} {_MODELS}",

@@ -109,7 +109,7 @@ def test_each_step_is_what_orchestrate_would_plan(home, drop_last, per_rank, tmp
 def test_settings_round_trip():
     chosen = settings_of(
         phases=(
-            Phase("a", "lengths(images)", outputs="lengths(images)", feeds="b", bytes_in=5, totals="n"),
+            Phase("a", "lengths(images)", outputs="lengths(images)", feeds="b", bytes_in=5),
             Phase("b", "x+y", cost="quadratic:a=1,b=2", own="x", every_rank_nonempty=True, max_tokens_per_rank=9),
             Phase("c", "z", bytes_out=7),
         ),
@@ -150,9 +150,10 @@ def test_errors_call_samples_by_their_rows(tmp_path):
         InfeasibleError, match=r"log\.parquet: step 0: phase 'vision': item 6 \(of row 5\) has length 9"
     ):
         list(plan_log(log, settings_of(phases=capped)))
-    with pytest.raises(InputError, match=r"step 1: phase 'vision': .* of row 6 add up to 1, but audio is 2"):
-        list(plan_log(write_log(tmp_path, audio=[8, 0, 7, 6, 0, 9, *AUDIO[6:]]), settings_of(
-            phases=(Phase("vision", "lengths(images)", totals="audio"), PHASES[2])
+    images = [[length] for length in TEXT[:6]] + [[1, 2]] + [[length] for length in TEXT[7:]]
+    with pytest.raises(InputError, match=r"step 1: phase 'vision': row 6 has 2 items but outputs = 'text' gives 1"):
+        list(plan_log(write_log(tmp_path, images=images), settings_of(
+            phases=(Phase("vision", "lengths(images)", outputs="text"), PHASES[2])
         )))  # fmt: skip
     with pytest.raises(InputError, match=r"column 'nowhere'"):
         list(plan_log(log, settings_of(phases=(Phase("llm", "nowhere"),))))

@@ -240,7 +240,7 @@ def others_than(value):
 
 
 ASKED = {"eps", "time_budget", "max_tokens", "at_least", "multiple_of", "allow_empty", "count", "bytes_in", "bytes_out"}
-NAMES = {"items", "outputs", "own", "totals", "producer", "bound_name", "fell_back"}
+NAMES = {"items", "outputs", "own", "producer", "bound_name", "fell_back"}
 LESS = {"lower_bound", "every_rank_nonempty", "equal_counts", "min_samples_per_rank", "left_out", "dropped"}
 LESS |= {"strategy"}
 

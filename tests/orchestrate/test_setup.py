@@ -47,7 +47,7 @@ def phases_of(draw, ranks):
         phases.append(Phase(name, items, outputs=outputs, bytes_in=draw(st.integers(1, 99)), **_kept(draw, ranks)))
     last = draw(st.sampled_from(["llm", "all"]) if not phases else st.just("llm"))
     own = draw(st.none() | COLUMNS | LISTS)
-    return (*phases, Phase(last, draw(COLUMNS), draw(COSTS), own=own, totals=draw(st.none() | COLUMNS)))
+    return (*phases, Phase(last, draw(COLUMNS), draw(COSTS), own=own))
 
 
 def _kept(draw, ranks):

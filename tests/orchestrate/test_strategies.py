@@ -296,7 +296,6 @@ def test_an_unknown_strategy_names_those_there_are():
             "phase 'vision': micro_batch_tokens cannot be combined with equal_counts .*; use encoders='step'",
         ),
         ({}, {"micro_batches": MicroBatches(9), "mode": "x"}, "mode must be one of"),
-        ({"totals": "b"}, {}, "items = 'a' of sample 1 add up to 2, but b is 3"),
     ],
 )
 def test_bad_settings(phase, options, message):

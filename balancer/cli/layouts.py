@@ -56,7 +56,7 @@ def about_layouts(log: LogPath, asked: Mapping[str, Any], **sizes: int) -> dict[
 
 
 _PRICED_BY = {
-    "log", "layouts", "ranks", "ranks_per_node", "batch_per_rank", "phases", "outputs", "own", "feeds",
+    "log", "layouts", "ranks", "ranks_per_node", "batch_per_rank", "phases", "outputs", "own",
     "byte_sizes", "cluster", "models", "pieces", "curves", "efficiency", "overlap", "frozen", "steps", "as_json",
 }  # fmt: skip
 """The options that say which steps there are, and what runs in them. All others say how a plan is made, and no plan

@@ -259,10 +259,7 @@ def _phase_options(command: Any) -> Any:
         ),
         click.option(
             "--own", metavar="NAME=COL|F(COL,...)", **_SEVERAL,
-            help="In a phase that others feed, what each sample adds itself [default: its length minus what is fed].",
-        ),
-        click.option(
-            "--feeds", metavar="NAME=NAME", **_SEVERAL, help="Which phase takes the outputs [default: the last]."
+            help="In the last phase, what each sample adds itself [default: its length minus what it is fed].",
         ),
         click.option(
             "--bytes", "byte_sizes", metavar="[NAME=]IN[,OUT]", **_SEVERAL,

@@ -157,16 +157,15 @@ def _title_of(log: LengthLog, settings: LogSettings, first: StepPlan | None) -> 
 
 
 def _overfed(plan: StepPlan) -> Iterator[str]:
-    """Say of each phase without ``--own`` that it is fed more than its length, as far as the first step shows."""
-    for name, phase in plan.phases.items():
-        items = phase.items
-        if not items.fed_by or items.phase.own is not None:
-            continue
-        fed = np.zeros(plan.num_samples, dtype=np.int64)
-        for feeder in items.fed_by:
-            np.add.at(fed, plan.phases[feeder].items.sample_of_item, plan.phases[feeder].items.outputs)
-        if over := int((fed > items.lengths).sum()):
-            yield (
-                f"{name}: in {over:,} of the first {plan.num_samples:,} samples it is fed more than its length: check "
-                f"--outputs, and that --phase {name}=... counts what it is fed, or say with --own what it has besides"
-            )
+    """Say of the last phase without ``--own`` that it is fed more than its length, as far as the first step shows."""
+    *encoders, last = (phase.items for phase in plan.phases.values())
+    if last.phase.own is not None:
+        return
+    fed, name = np.zeros(plan.num_samples, dtype=np.int64), last.phase.name
+    for items in (each for each in encoders if not each.phase.generates):
+        np.add.at(fed, items.sample_of_item, items.outputs)
+    if over := int((fed > last.lengths).sum()):
+        yield (
+            f"{name}: in {over:,} of the first {plan.num_samples:,} samples it is fed more than its length: check "
+            f"--outputs, and that --phase {name}=... counts what it is fed, or say with --own what it has besides"
+        )

@@ -18,7 +18,7 @@ from solvers.errors import UsageError
 _OPTION_OF = {"phases": "--phase", "caps": "--cap", "byte_sizes": "--bytes", "costs": "--cost", "models": "--model",
               "layouts": "--layout"}  # fmt: skip
 _FOR_A_PHASE = "is for a phase, but there are none: name them with --phase NAME=COL[+COL...]"
-_NEED_PHASES = ("outputs", "own", "feeds", "sequence_parallel", "every_rank_nonempty", "mode", "encoders")
+_NEED_PHASES = ("outputs", "own", "sequence_parallel", "every_rank_nonempty", "mode", "encoders")
 _OWN_OPTION = {"context": "context_shards", "group_degrees": "sequence_groups", "micro_batch_tokens": "micro_batches"}
 """The options that say by themselves how a step is cut."""
 _FORMS = {

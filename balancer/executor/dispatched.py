@@ -240,9 +240,9 @@ class Dispatched(Mapping[str, Any]):
         Parameters
         ----------
         phase : str
-            The phase that takes it.
+            The last phase, which takes it.
         outputs : mapping of str to Tensor[elements, ...]
-            By phase that feeds it, the outputs of this rank's items, one after the other in their order; without rows
+            By encoder, the outputs of this rank's items, one after the other in their order; without rows
             where the rank has no item.
         own : Tensor[elements, ...], optional
             What the samples bring from home, such as embedded text: the pieces of this rank's samples one after the
@@ -276,9 +276,10 @@ class Dispatched(Mapping[str, Any]):
 
     def _taken_by(self, phase: str) -> PhaseInputs:
         """Return what a phase takes, composed once."""
-        fed = [name for name, each in self.step.phases.items() if each.items.fed_by]
-        if phase not in fed:
-            raise KeyError(f"phase {phase!r} is fed by none; phases that are: {', '.join(fed) or 'none'}")
+        *encoders, last = self.step.phases
+        if phase != last or not encoders:
+            which = f"encoders feed the last, {last!r}" if encoders else "there is no encoder"
+            raise KeyError(f"phase {phase!r} is fed by none; {which}")
         if phase not in self._inputs:
             self._inputs[phase] = PhaseInputs.on(self.step, phase, self.peers)
         return self._inputs[phase]

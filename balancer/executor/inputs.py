@@ -24,7 +24,7 @@ __all__ = ["PhaseInputs"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PhaseInputs:
-    """All that a fed phase takes, as one rank sends and gets it; own pieces are with their samples already."""
+    """All that the last phase takes, as one rank sends and gets it; own pieces are with their samples already."""
 
     phase: str
     sizes: dict[str, int]  # how many elements of each stream the rank puts in
@@ -42,7 +42,7 @@ class PhaseInputs:
         if step.setup.layout is not None:
             return cls._in_shards(step, phase, peers)
         parts, plan, rank = step.parts[phase], step[phase], peers.rank
-        cuts = {name: step.cut(name, phase) for name in parts.streams} if plan.cut.shares else {}
+        cuts = {name: step.cut(name) for name in parts.streams} if plan.cut.shares else {}
         streams = {name: cuts[name].stream if cuts else step.streams[name] for name in parts.streams}
         # Own pieces have come with the fields: their source is where they are now, and they stay.
         own = streams[own_name(phase)]

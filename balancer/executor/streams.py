@@ -34,7 +34,7 @@ from balancer.plan.pieces import Pieces, segments
 from balancer.plan.resharding import Resharding, Shards, Source
 from balancer.plan.route import Route, RouteEnd, arriving, leaving, resharded
 from balancer.plan.step_plan import StepPlan, own_name, reshard, reshard_on, shards_of
-from balancer.problem.phases import SINGLE_PHASE, feeding
+from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import Ragged, offsets_of
 from balancer.problem.setup import Setup
@@ -121,7 +121,7 @@ class HomeStream:
     ========================  ===============  =======  =================
     """
 
-    name: str  # of the phase, or "llm:own" for the pieces that a fed phase takes from home
+    name: str  # of the phase, or "llm:own" for the pieces that the last phase takes from home
     rank: int
     # The rank, as what stays on it is copied and not sent. -1 with replica peers, which get what is sent alone
     own: int
@@ -270,9 +270,8 @@ def _of_tokens(spec: Spec) -> bool:
 
 def stream_names(setup: Setup) -> list[str]:
     """Return the names of the streams from home; the last is that of the samples to the last phase."""
-    feeds, fed_by = feeding(setup.phases)
-    takes_pieces = {phase for phase in feeds if (fed_by[phase] or feeds[phase] is None) and phase != SINGLE_PHASE}
-    return [name for phase in feeds for name in ([own_name(phase)] if phase in takes_pieces else []) + [phase]]
+    *encoders, last = (phase.name for phase in setup.phases)
+    return [*encoders, *([own_name(last)] if last != SINGLE_PHASE else []), last]
 
 
 def streams_from_home(step: StepPlan, peers: Peers) -> Mapping[str, HomeStream]:
@@ -283,7 +282,7 @@ def streams_from_home(step: StepPlan, peers: Peers) -> Mapping[str, HomeStream]:
 def _stream(step: StepPlan, name: str, peers: Peers) -> HomeStream:
     is_own, laid_out, phase = name not in step.phases, step.setup.layout is not None, name.removesuffix(":own")
     items, plan = step.phases[phase].items, step[phase]
-    samples = None if items.feeds is None or items.fed_by else items.sample_of_item  # None: of whole samples
+    samples = None if items.is_last else items.sample_of_item  # None: of whole samples
     source, target = plan.home, plan.target
     if is_own:
         samples = items.own.row_of_value

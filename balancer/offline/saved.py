@@ -16,7 +16,7 @@ from balancer.plan.placed import PLACED
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.step import Step
 from balancer.problem.batch import GlobalBatch
-from balancer.problem.phases import PhaseItems, check_volumes, default_own, feeding
+from balancer.problem.phases import PhaseItems, check_volumes, default_own
 from balancer.problem.ragged import Ragged
 
 
@@ -61,7 +61,6 @@ def _rows(plan_file: PlanFile) -> dict[str, PlanStep]:
 def _items(claims: SavedClaims, found: Mapping[str, PlanStep]) -> tuple[PhaseItems, ...]:
     """Put together what every phase computes; what it asks of each sample but keys is not in the file."""
     phases = claims.setup.phases
-    feeds, fed_by = feeding(phases)
     samples = found[phases[-1].name].sample if phases[-1].name in found else np.empty(0, dtype=np.int64)
     read: dict[str, PhaseItems] = {}
     for phase in phases:
@@ -74,17 +73,17 @@ def _items(claims: SavedClaims, found: Mapping[str, PlanStep]) -> tuple[PhaseIte
         if sample.max(initial=-1) >= len(samples):
             raise ValueError(f"phase {name!r} has items of samples that are in no phase after it")
         outputs, pieces, keys, prompts = claims.beside(phase, len(lengths), len(samples))
-        if whole := bool(fed_by[name]) or feeds[name] is None:
+        if is_last := phase is phases[-1]:
             sample = np.arange(len(samples))  # each once, whatever the rows say
-        if pieces is None and whole:
-            pieces = default_own(lengths, [read[feeder] for feeder in fed_by[name]])
+        if pieces is None and is_last:
+            pieces = default_own(lengths, read.values())
         pieces = Ragged.of([[]] * len(samples)) if pieces is None else pieces
         outputs = lengths if outputs is None else outputs
         check_volumes(phase, "bytes_in", phase.bytes_in, lengths, pieces.values)
         check_volumes(phase, "bytes_out", phase.bytes_out, outputs)
         together = phase.keep_together if keys is not None else None
         bare, cost = replace(phase, keep_together=together, caps={}, allowed_ranks=None), parse_cost(phase.cost)
-        read[name] = PhaseItems(bare, cost, feeds[name], fed_by[name], sample, lengths, outputs, pieces, keys,
+        read[name] = PhaseItems(bare, cost, is_last, sample, lengths, outputs, pieces, keys,
                                 prefix=prompts)  # fmt: skip
     return tuple(read.values())
 

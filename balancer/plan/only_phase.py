@@ -24,7 +24,7 @@ def as_only_phase(plan: Any, bytes_per_element: int = 1) -> tuple[Setup, GlobalB
     settings = PlanSettings(plan.method, plan.placement, eps=plan.eps, cut=plan.cut)
     own = default_own(lengths, ())
     items = PhaseItems(
-        phase, plan.cost, None, (), np.arange(len(lengths)), lengths, lengths, own, kept.keep_together,
+        phase, plan.cost, True, np.arange(len(lengths)), lengths, lengths, own, kept.keep_together,
         prefix=kept.prefix or (None if prefixes is None else (None, prefixes)),
     )  # fmt: skip
     batch = GlobalBatch(lengths, plan.home, plan.dropped, plan.dropped_lengths, prefixes=prefixes)

@@ -28,7 +28,7 @@ from solvers.groups import members_by_group
 
 
 class Parts(NamedTuple):
-    """The parts of which a fed phase's samples consist, sample after sample, in the order in which they are read."""
+    """The parts of which the last phase's samples consist, sample after sample, in the order in which they are read."""
 
     streams: tuple[str, ...]  # the streams that bring them
     stream_of_part: NDArray[np.int32]  # int32[k]: which of `streams` brings each part
@@ -76,10 +76,9 @@ class StepPlan:
 
     def __post_init__(self) -> None:
         if self.setup.layout is not None:
-            for phase in self.parts:
-                self._check_parts(phase, "{layouts}")
+            self._check_parts("{layouts}")
         elif self.last.cut.shares and not self.is_single:
-            self._check_parts(list(self.phases)[-1], "{sequence_groups}")
+            self._check_parts("{sequence_groups}")
 
     @cached_property
     def streams(self) -> Mapping[str, Stream]:
@@ -93,10 +92,10 @@ class StepPlan:
         for phase, plan in self.phases.items():
             if not plan.plan.cut.shares:
                 continue
-            if plan.items.feeds is not None and not plan.items.fed_by:
+            if not plan.items.is_last:
                 streams[f"{phase}:in"] = self.taken_in(phase).stream
             for name in self.parts[phase].streams if phase in self.parts else ():
-                streams[name] = self.cut(name, phase).stream
+                streams[name] = self.cut(name).stream
         return streams
 
     @cached_property
@@ -136,16 +135,16 @@ class StepPlan:
         streams: dict[str, Stream] = {}
         for name, phase in self.phases.items():
             items, target = phase.items, phase.plan.target
-            if items.feeds is not None and not items.fed_by:
+            if not items.is_last:
                 volumes = items.lengths * items.phase.bytes_in
                 streams[f"{name}:in"] = Stream(f"{name}:in", phase.plan.home, target, items.lengths, volumes)
-            if items.feeds is not None and not items.phase.generates:
+            if not items.is_last and not items.phase.generates:
                 held, samples = self._put_out.get(name), items.sample_of_item
                 lengths, source = (items.outputs, target) if held is None else (held.lengths, held.place)
-                lifted = self.phases[items.feeds].plan.target.lifted(samples if held is None else samples[held.sample])
+                lifted = self.last.target.lifted(samples if held is None else samples[held.sample])
                 volumes = lengths * items.phase.bytes_out
                 streams[f"{name}:out"] = Stream(f"{name}:out", source, lifted, lengths, volumes)
-            if items.fed_by or items.feeds is None:
+            if items.is_last:
                 own, sample = own_name(name), items.own.row_of_value
                 volumes = items.own.values * items.phase.bytes_in
                 streams[own] = Stream(own, self.home.lifted(sample), target.lifted(sample), items.own.values, volumes)
@@ -154,9 +153,10 @@ class StepPlan:
     @cached_property
     def _put_out(self) -> dict[str, Pieces]:
         """For each encoder whose items ranks share: the pieces of outputs that its stream has instead of items."""
-        phases = {name: phase for name, phase in self.phases.items() if phase.items.feeds is not None}
         return {
-            name: phase.plan.put_out(phase.items.outputs) for name, phase in phases.items() if phase.plan.cut.shares
+            name: phase.plan.put_out(phase.items.outputs)
+            for name, phase in self.phases.items()
+            if phase.plan.cut.shares and not phase.items.is_last
         }
 
     def taken_in(self, phase: str) -> Segments:
@@ -166,32 +166,26 @@ class StepPlan:
             f"{phase}:in", Pieces.whole(plan.home, plan.lengths), plan.pieces, plan.lengths, items.phase.bytes_in
         )
 
-    def cut(self, name: str, phase: str) -> Segments:
-        """Cut a stream that brings parts of samples to a phase into what each of the ranks that share these gets."""
-        stream, plan, (sample, start) = self._whole[name], self[phase], self.within(name, phase)
+    def cut(self, name: str) -> Segments:
+        """Cut a stream that brings parts to the last phase into what each of the ranks that share its samples gets."""
+        stream, plan, (sample, start) = self._whole[name], self.last, self.within(name)
         held = Pieces(sample, start, start + stream.lengths, stream.source)
         return segments(name, held, plan.pieces, plan.lengths, self.bytes_of(name))
 
-    def within(self, name: str, phase: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return of which sample each item that a stream brings to a phase is a part, and where in it that begins."""
-        parts, (start, _) = self.parts[phase], self._ends_in(phase)
+    def within(self, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return of which sample each item that a stream brings is a part, and where in the sample that begins."""
+        (parts,), (start, _) = self.parts.values(), self._ends
         mine = np.flatnonzero(parts.stream_of_part == parts.streams.index(name))
         at = np.empty_like(mine)
         # Parts are in the order in which they are read; items of a stream are in their own.
         at[parts.item_of_part[mine]] = mine
         return parts.sample_of_part[at], start[at]
 
-    def _ends_in(self, phase: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return where the parts of a phase begin and end in their samples: int64[k] both."""
-        if phase not in self._ends:
-            parts = self.parts[phase]
-            self._ends[phase] = running_stops(parts.sample_of_part, self._sizes_of(parts))
-        return self._ends[phase]
-
     @cached_property
-    def _ends(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """What :meth:`_ends_in` has found."""
-        return {}
+    def _ends(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where parts begin and end in their samples: int64[k] both."""
+        (parts,) = self.parts.values()
+        return running_stops(parts.sample_of_part, self._sizes_of(parts))
 
     def bytes_of(self, name: str) -> int:
         """Return the bytes of an element of a stream."""
@@ -199,11 +193,11 @@ class StepPlan:
         given = self.phases[phase].items.phase
         return given.bytes_out if way == "out" else given.bytes_in
 
-    def _check_parts(self, phase: str, what: str) -> None:
+    def _check_parts(self, what: str) -> None:
         """Raise ValueError unless the parts of each sample make up its length: ranks share what they make up."""
-        parts, lengths = self.parts[phase], self[phase].lengths
+        (parts,), lengths = self.parts.values(), self.last.lengths
         sums = np.zeros_like(lengths)
-        sums[parts.sample_of_part] = self._ends_in(phase)[1]  # of each sample, that of its last part stays
+        sums[parts.sample_of_part] = self._ends[1]  # of each sample, that of its last part stays
         if (odd := sums != lengths).any():
             sample = int(np.argmax(odd))
             raise UsageError(
@@ -227,11 +221,10 @@ class StepPlan:
 
     @cached_property
     def parts(self) -> Mapping[str, Parts]:
-        """Of every fed phase, the parts of its samples."""
-        items = {name: phase.items for name, phase in self.phases.items()}
-        fed = [name for name, phase in items.items() if phase.fed_by or phase.feeds is None]
-        parts = {name: parts_of(items[name], items, self.num_samples) for name in fed}
-        return {name: self._in_pieces(part) for name, part in parts.items()}
+        """The parts of the last phase's samples, by its name."""
+        *encoders, last = (phase.items for phase in self.phases.values())
+        feeders = [items for items in encoders if not items.phase.generates]
+        return {last.phase.name: self._in_pieces(parts_of(last, feeders, self.num_samples))}
 
     def _in_pieces(self, parts: Parts) -> Parts:
         """Return the parts with those in pieces that ranks share."""
@@ -329,7 +322,7 @@ class StepPlan:
         }
 
     def inputs_of(self, phase: str) -> Stream:
-        """Return all that a fed phase takes as one stream, so that one all-to-all brings everything.
+        """Return all that the last phase takes as one stream, so that one all-to-all brings everything.
 
         Each rank's payload is what it holds of each stream, in the order of ``parts[phase].streams``. After
         ``receive_order`` the parts are in the order in which the phase reads them, sample by sample.
@@ -337,10 +330,10 @@ class StepPlan:
         Raises
         ------
         KeyError
-            An unknown phase, or one that no other feeds.
+            Any other phase.
         """
         if phase not in self.parts:
-            raise KeyError(f"phase {phase!r} is fed by none; phases that are: {', '.join(self.parts) or 'none'}")
+            raise KeyError(f"phase {phase!r} is fed by none; encoders feed the last, {list(self.phases)[-1]!r}")
         parts = self.parts[phase]
         streams = [self._whole[name] for name in parts.streams]
         if self.setup.layout is not None:
@@ -352,7 +345,7 @@ class StepPlan:
         return segments(stream.name, held, plan.pieces, plan.lengths).stream
 
     def in_reading_order(self, phase: str, streams: Sequence[Stream]) -> Stream:
-        """Make one stream of those that bring a fed phase whole parts, in the order in which the phase reads them."""
+        """Make one stream of those that bring the last phase whole parts, in the order in which it reads them."""
         parts = self.parts[phase]
         first = offsets_of([len(stream.lengths) for stream in streams])
         order = first[parts.stream_of_part] + parts.item_of_part
@@ -429,7 +422,7 @@ def reshard(
     step : StepPlan
         Each of its phases planned over the replicas of its layout.
     stream : str
-        A name of :attr:`StepPlan.streams`, or ``"llm:inputs"`` for all inputs of a fed phase in one exchange.
+        A name of :attr:`StepPlan.streams`, or ``"llm:inputs"`` for all inputs of the last phase in one exchange.
     source, target : ModuleLayout or Mesh, optional
         Layouts of the phase that sends and of the phase that receives; by default those of the step, with GPUs numbered
         as in Megatron-LM.
@@ -488,7 +481,7 @@ def _ends_of(
         known = ", ".join((*step.stream_names, *(f"{name}:inputs" for name in step.parts)))
         raise KeyError(f"no stream {stream!r}; streams are {known}")
     names = only or (step.parts[phase].streams if several else (stream,))
-    to = (step.phases[phase].items.feeds or phase) if way == "out" else phase
+    to = list(step.phases)[-1] if way == "out" else phase
     mesh = _mesh_of(step, to, target)
     there = [_mesh_of(step, name.rpartition(":")[0], source) for name in names if name.endswith(":out")]
     num_gpus = step.num_ranks
@@ -519,7 +512,7 @@ def _source_of(step: StepPlan, name: str, to: str, given: ModuleLayout | Mesh | 
         return Source(Pieces.whole(step.home.lifted(items.sample_of_item), items.lengths), None, items.phase.bytes_in)
     else:
         held = Pieces.whole(step.home.lifted(items.own.row_of_value), items.own.values)
-    return Source(held, step.within(name, to), step.bytes_of(name))
+    return Source(held, step.within(name), step.bytes_of(name))
 
 
 def _mesh_of(step: StepPlan, phase: str, given: ModuleLayout | Mesh | None) -> Mesh:
@@ -537,14 +530,14 @@ def _mesh_of(step: StepPlan, phase: str, given: ModuleLayout | Mesh | None) -> M
 
 
 def own_name(phase: str) -> str:
-    """Return the name of the stream that brings a fed phase what it takes from home."""
+    """Return the name of the stream that brings the last phase what it takes from home."""
     return f"{phase}:own"
 
 
-def parts_of(items: PhaseItems, feeders: Mapping[str, PhaseItems], num_samples: int) -> Parts:
-    """List the parts of a fed phase's samples: what each feeder puts out, in order of phases, then its own. O(k)."""
-    samples = [feeders[name].sample_of_item for name in items.fed_by] + [items.own.row_of_value]
-    names = (*(f"{name}:out" for name in items.fed_by), own_name(items.phase.name))
+def parts_of(items: PhaseItems, feeders: Sequence[PhaseItems], num_samples: int) -> Parts:
+    """List the parts of the last phase's samples: what each encoder puts out, in order, then its own. O(k)."""
+    samples = [feeder.sample_of_item for feeder in feeders] + [items.own.row_of_value]
+    names = (*(f"{feeder.phase.name}:out" for feeder in feeders), own_name(items.phase.name))
     stream = np.repeat(np.arange(len(samples), dtype=np.int32), [len(part) for part in samples])
     item = np.concatenate([np.arange(len(part)) for part in samples])
     sample = np.concatenate(samples)

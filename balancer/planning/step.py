@@ -100,10 +100,8 @@ class of_items:  # noqa: N801 (a context manager)
 
 def _wording(items: PhaseItems, numbers: NDArray[np.int64]) -> Wording:
     """Return what a phase's errors call its items, given the numbers of samples."""
-    if items.feeds is None:
+    if items.is_last:
         return Wording()  # they have the samples' numbers already
-    if items.fed_by:
-        return Wording(numbers={"sample": lambda sample: int(numbers[sample])})
     owner = "sample", lambda item: int(numbers[items.sample_of_item[item]])
     return Wording({"sample": "item", "samples": "items"}, owners={"item": owner})
 
@@ -136,7 +134,7 @@ def orchestrate(
     batch : mapping of str to int64[n] or Ragged, DataFrame, Arrow table, or data set of Hugging Face's
         The columns of the global batch: a number, or a list of numbers, for each of n samples.
     phases : sequence of Phase, or mapping of name to items
-        In the order in which they compute. All others feed the last one, unless they say otherwise.
+        In the order in which they compute. All others feed the last one.
     num_ranks : int
         Data-parallel ranks.
     ranks_per_node : int, optional
@@ -262,11 +260,11 @@ def rehearse(setup: Setup) -> StepPlan | None:
 
 
 def plan_phases(step: Step) -> dict[str, DispatchPlan]:
-    """Plan every phase: encoders from where their samples lie, then each fed phase from where its parts are."""
+    """Plan every phase: encoders from where their samples lie, then the last phase from where its parts are."""
     last, cut = step.items[-1], step.settings.cut
     if cut.encoders == "first":
         plans = _plan_before(step)
-        return plans | {last.phase.name: plan_phase(step, last, _from_parts(step, last, plans))}
+        return plans | {last.phase.name: plan_phase(step, last, _from_parts(step, plans))}
     # The last phase first where encoders follow its slots; else last, as it then starts from where parts are.
     slots = plan_phase(step, last, step.problem(last))
     if cut.encoders == "step":
@@ -284,13 +282,10 @@ def plan_phases(step: Step) -> dict[str, DispatchPlan]:
 
 def _plan_before(step: Step) -> dict[str, DispatchPlan]:
     """Plan all phases but the last, each over the whole step."""
-    encoders = [items for items in step.items[:-1] if not items.fed_by]
+    encoders = step.items[:-1]
     plans = {items.phase.name: plan_phase(step, items, _from_home(step, items)) for items in encoders}
     if step.settings.mode == "joint" and len(encoders) > 1:
-        plans = _plan_jointly(step, encoders, plans)
-    for items in step.items[:-1]:
-        if items.phase.name not in plans:
-            plans[items.phase.name] = plan_phase(step, items, _from_parts(step, items, plans))
+        return _plan_jointly(step, encoders, plans)
     return plans
 
 
@@ -299,12 +294,13 @@ def _from_home(step: Step, items: PhaseItems) -> Problem:
     return replace(step.problem(items), volumes=items.lengths * items.phase.bytes_in)
 
 
-def _from_parts(step: Step, items: PhaseItems, plans: Mapping[str, DispatchPlan]) -> Problem:
-    """Return a fed phase's problem, with how many bytes of each of its samples already lie on which rank."""
+def _from_parts(step: Step, plans: Mapping[str, DispatchPlan]) -> Problem:
+    """Return the last phase's problem, with how many bytes of each of its samples already lie on which rank."""
+    items = step.items[-1]
     if items.phase.name == SINGLE_PHASE:  # which moves whole samples, a byte an element
         return step.problem(items)
     setup, name = step.setup, items.phase.name
-    feeders = [feeder for feeder in step.items if feeder.phase.name in items.fed_by]
+    feeders = [feeder for feeder in step.items[:-1] if not feeder.phase.generates]
     there = [each.phase.name for each in feeders]
     held = {each.phase.name: plans[each.phase.name].put_out(each.outputs) for each in feeders}
     samples = [each.sample_of_item[held[each.phase.name].sample] for each in feeders] + [items.own.row_of_value]

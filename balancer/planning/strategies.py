@@ -41,10 +41,7 @@ def llm_only(step: Step) -> StepPlan:
     last = step.items[-1]
     volumes = _brought_in(last)
     for items in step.items[:-1]:
-        if items.fed_by:
-            volumes += _brought_in(items)
-        else:
-            np.add.at(volumes, items.sample_of_item, items.lengths * items.phase.bytes_in)
+        np.add.at(volumes, items.sample_of_item, items.lengths * items.phase.bytes_in)
     plan = balance_last(step, replace(step.problem(last), volumes=volumes))
     return finished(step, _together(step, plan), "llm_only", started)
 
@@ -201,5 +198,5 @@ def _together(step: Step, last: DispatchPlan) -> dict[str, DispatchPlan]:
 
 
 def _brought_in(items: PhaseItems) -> NDArray[np.int64]:
-    """Return the bytes that each sample brings a fed phase from home."""
+    """Return the bytes that each sample brings the last phase from home."""
     return items.own.sums() * items.phase.bytes_in

@@ -1,11 +1,11 @@
 """Phases: the modules of a multimodal model, and which items of a batch each of them computes.
 
-An encoder's items are parts of samples: the images of a page, the clips of a video. A phase that is fed by others, and
-the last one, computes whole samples: one item a sample.
+An encoder's items are parts of samples: the images of a page, the clips of a video. The last phase takes what the
+encoders put out, and computes whole samples: one item a sample.
 """
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -45,10 +45,8 @@ class Phase:
     outputs : str, optional
         The elements that each item puts out, in the same form; by default its length.
     own : str, optional
-        For a phase that others feed: the elements that each sample adds from home, such as ``"text_tokens"``. By
-        default its length minus what it is fed, at least 0. Also a function of lists, for text in several segments.
-    feeds : str, optional
-        The phase that takes the outputs; by default the last one.
+        For the last phase: the elements that each sample adds from home, such as ``"text_tokens"``. By default its
+        length minus what it is fed, at least 0. Also a function of lists, for text in several segments.
     bytes_in, bytes_out : int
         Bytes of an element on its way in and out.
     equal_counts : bool
@@ -87,7 +85,6 @@ class Phase:
     cost: str | CostModel = "linear"
     outputs: str | None = None
     own: str | None = None
-    feeds: str | None = None
     bytes_in: int = 1
     bytes_out: int = 1
     equal_counts: bool = False
@@ -113,7 +110,7 @@ class Phase:
         object.__setattr__(self, "cost", parse_cost(self.cost))
         if not isinstance(self.items, str) or not self.items.strip():
             raise ValueError(f"phase {self.name!r}: items must name columns, got {self.items!r}")
-        for name in ("outputs", "own", "feeds", "prefix_length", *COLUMNS):
+        for name in ("outputs", "own", "prefix_length", *COLUMNS):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise TypeError(f"phase {self.name!r}: {name} must be text or None, got {value!r}")
@@ -221,14 +218,13 @@ class PhaseItems(Record):
 
     phase: Phase
     cost: CostModel
-    feeds: str | None  # the phase that takes the outputs; None for the last
-    fed_by: tuple[str, ...]  # the phases whose outputs it takes, in order
+    is_last: bool  # whether it takes the outputs of all others
     # int64[k]: the sample of each item, ascending; an item is an index into these arrays
     sample_of_item: NDArray[np.int64]
     # int64[k]: elements of each item, and elements that it puts out
     lengths: NDArray[np.int64]
     outputs: NDArray[np.int64]
-    own: Ragged  # of a fed phase: lengths of the pieces that each sample brings in from home; else no pieces
+    own: Ragged  # of the last phase: lengths of the pieces that each sample brings in from home; else no pieces
     keep_together: NDArray[Any] | None = None  # array[k]: each item's key
     cap_amounts: tuple[NDArray[np.int64], ...] = ()  # int64[k]: what each item has of the phase's capped quantities
     allowed_ranks: Ragged | None = None  # the ranks on which each item may run
@@ -276,14 +272,14 @@ class PhaseItems(Record):
         """Return the items of samples ``start..stop - 1``, which are numbered anew; the arrays are shared."""
         if stop - start == len(self.own):
             return self
-        if self.feeds is None or self.fed_by:
+        if self.is_last:
             first, last, sample_of_item = start, stop, one_each(stop - start)[:-1]
         else:
             first, last = np.searchsorted(self.sample_of_item, (start, stop)).tolist()
             sample_of_item = self.sample_of_item[first:last] - start
         lengths, allowed = self.lengths[first:last], self.allowed_ranks
         return PhaseItems(
-            self.phase, self.cost, self.feeds, self.fed_by, sample_of_item, lengths,
+            self.phase, self.cost, self.is_last, sample_of_item, lengths,
             lengths if self.outputs is self.lengths else self.outputs[first:last],
             self.own[start:stop],
             None if self.keep_together is None else self.keep_together[first:last],
@@ -319,20 +315,19 @@ def resolve_phases(
     """Find every phase's items in the columns of a batch, and what constraints ask of each.
 
     `columns` have one number, or one list, for each of n samples; ``keep_together`` and ``allowed_ranks`` find theirs
-    in `keys`, by default among the others. Phases are in the order in which they compute; the last is the one that all
-    others feed unless they say otherwise.
+    in `keys`, by default among the others. Phases are in the order in which they compute; all others feed the last.
     """
-    feeds, fed_by = feeding(phases)
+    _check_names(phases)
     batch = _Batch(columns)
     asked = batch if keys is None else _Batch(keys, batch.num_samples)
     found: dict[str, PhaseItems] = {}
     for phase in phases:
-        whole = phase is phases[-1] or bool(fed_by[phase.name])
-        items = batch.items(phase.items, phase, whole)
-        outputs = items if phase.outputs is None else batch.items(phase.outputs, phase, whole, like=items)
-        if whole:
+        is_last = phase is phases[-1]
+        items = batch.items(phase.items, phase, is_last)
+        outputs = items if phase.outputs is None else batch.items(phase.outputs, phase, is_last, like=items)
+        if is_last:
             sample_of_item = one_each(batch.num_samples)[:-1]
-            own = batch.own(phase, items, [found[name] for name in fed_by[phase.name]])
+            own = batch.own(phase, items, found.values())
         else:
             sample_of_item = items.row_of_value
             own = Ragged(np.empty(0, dtype=np.int64), np.zeros(batch.num_samples + 1, dtype=np.int64))
@@ -340,9 +335,9 @@ def resolve_phases(
         if outputs is not items or phase.bytes_out > phase.bytes_in:
             check_volumes(phase, "bytes_out", phase.bytes_out, outputs.values)
         found[phase.name] = PhaseItems(
-            phase, parse_cost(phase.cost), feeds[phase.name], fed_by[phase.name], sample_of_item, items.values,
-            outputs.values, own, asked.keys(phase, "keep_together", sample_of_item),
-            tuple(batch.items(text, phase, whole, like=items, of="caps").values for text in phase.caps),
+            phase, parse_cost(phase.cost), is_last, sample_of_item, items.values, outputs.values,
+            own, asked.keys(phase, "keep_together", sample_of_item),
+            tuple(batch.items(text, phase, is_last, like=items, of="caps").values for text in phase.caps),
             asked.allowed(phase, sample_of_item, num_ranks), batch.prompts(phase, asked, sample_of_item),
         )  # fmt: skip
     return tuple(found.values())
@@ -362,17 +357,6 @@ def check_volumes(phase: Phase, name: str, size: int, *lengths: NDArray[np.int64
     total = sum(float(array.sum(dtype=np.float64)) for array in lengths) * size
     if total > 2.0**62:
         raise ValueError(f"phase {phase.name!r}: {name} = {size} makes about {total:.3g} bytes in all; must be < 2**62")
-
-
-def _fed_phase(phase: Phase, names: list[str]) -> str | None:
-    if phase.name == names[-1]:
-        if phase.feeds is not None:
-            raise ValueError(f"phase {phase.name!r} is the last and feeds none, got feeds = {phase.feeds!r}")
-        return None
-    target = names[-1] if phase.feeds is None else phase.feeds
-    if target not in names[names.index(phase.name) + 1 :]:
-        raise ValueError(f"phase {phase.name!r} must feed a later phase, got {target!r}; phases are {', '.join(names)}")
-    return target
 
 
 class _Batch:
@@ -504,7 +488,7 @@ class _Batch:
             )  # fmt: skip
         return column.take(sample_of_item)
 
-    def own(self, phase: Phase, items: Ragged, feeders: Sequence[PhaseItems]) -> Ragged:
+    def own(self, phase: Phase, items: Ragged, feeders: Iterable[PhaseItems]) -> Ragged:
         """Return the pieces that each sample brings in from home besides what it is fed."""
         if phase.own is not None and "(" in phase.own:
             return self._lists(phase.own)
@@ -513,10 +497,10 @@ class _Batch:
         return _pieces(self._numbers(phase.own))
 
 
-def default_own(lengths: NDArray[np.int64], feeders: Sequence[PhaseItems]) -> Ragged:
+def default_own(lengths: NDArray[np.int64], feeders: Iterable[PhaseItems]) -> Ragged:
     """Return the default piece that each whole sample adds: its length less what it is fed."""
     rest = lengths
-    for feeder in feeders:
+    for feeder in (each for each in feeders if not each.phase.generates):
         fed = np.zeros(len(lengths), dtype=np.int64)
         np.add.at(fed, feeder.sample_of_item, feeder.outputs)
         # Never below 0: a sample may be shorter than what it is fed, where outputs are not part of its length.
@@ -539,16 +523,12 @@ def one_each(count: int) -> NDArray[np.int64]:
     return offsets
 
 
-def feeding(phases: Sequence[Phase]) -> tuple[dict[str, str | None], dict[str, tuple[str, ...]]]:
-    """Return of each phase which one it feeds, and which ones feed it; ValueError where that cannot be."""
+def _check_names(phases: Sequence[Phase]) -> None:
     names = [phase.name for phase in phases]
     if not phases:
         raise ValueError("there must be at least one phase")
     if len(set(names)) < len(names):
         raise ValueError(f"phases must have different names, got {', '.join(names)}")
-    feeds = {phase.name: _fed_phase(phase, names) for phase in phases}
-    encoders = [phase.name for phase in phases if not phase.generates]
-    return feeds, {name: tuple(other for other in encoders if feeds[other] == name) for name in names}
 
 
 def columns_of_none(phases: Sequence[Phase]) -> dict[str, ArrayLike | Ragged]:

@@ -90,14 +90,15 @@ class Setup:
         num_ranks = self.topology.num_ranks
         self._lay_out()
         # With no samples at all: what is wrong with the phases themselves then shows before any step.
-        resolved = resolve_phases(columns_of_none(self.phases) or {"": []}, self.phases, num_ranks)
-        for items in resolved:
+        for items in resolve_phases(columns_of_none(self.phases) or {"": []}, self.phases, num_ranks):
             with of_phase(items.phase.name):
                 check_method(self.settings.method, items.cost)
                 items.constraints(self.topology_of(items.phase.name).num_ranks)
-                if items.phase.prefix_length is not None and items is not resolved[-1]:
+                if items.phase.prefix_length is not None and not items.is_last:
                     raise UsageError("{prefix} and {prefix_length} are for the last phase", "leave them out of others")
-                self._check_phase(items.phase, items is resolved[-1])
+                if items.phase.own is not None and not items.is_last:
+                    raise UsageError("{own} is for the last phase, which the others feed", "leave it out of others")
+                self._check_phase(items.phase, items.is_last)
                 self._check_sharing(items)
         self._check_groups()
         self._check_layout()
@@ -207,9 +208,9 @@ class Setup:
         if size is None:
             return
         cut = LongShort.from_size(size)
-        if items.feeds is None or items.fed_by:
+        if items.is_last:
             raise UsageError(
-                "{sequence_parallel} is for encoders, whose items come from home and feed another phase",
+                "{sequence_parallel} is for encoders",
                 "samples of the last phase are shared with {sequence_groups}",
             )
         if slots.encoders == "slot":
@@ -301,9 +302,7 @@ class Setup:
 
     def _check_joint(self) -> None:
         """Refuse encoders whose sum cannot be made even."""
-        names = [phase.name for phase in self.phases]
-        fed = {phase.feeds or names[-1] for phase in self.phases[:-1]}
-        encoders = [phase for phase in self.phases[:-1] if phase.name not in fed]
+        encoders = self.phases[:-1]
         for phase in encoders if len(encoders) > 1 else ():
             cost, given = parse_cost(phase.cost), phase.constraints
             if phase.sequence_parallel is not None:

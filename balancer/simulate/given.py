@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -149,8 +149,7 @@ def given_of(
 def _for_a_log(phases: tuple[Phase, ...], generators: int) -> tuple[Phase, ...]:
     """Put the language model last: it has an item of every sample, where a generator has none of most."""
     llm = len(phases) - generators - 1
-    aside = tuple(replace(phase, feeds=None) for phase in phases[llm:]) if generators else phases[llm:]
-    return phases[:llm] + aside[1:] + aside[:1]
+    return phases[:llm] + phases[llm + 1 :] + phases[llm : llm + 1]
 
 
 def _rates(given: Throughput | Mapping[int, Throughput], usual: Throughput) -> dict[int, Throughput]:

@@ -324,7 +324,7 @@ def _exchange_time(plan: StepPlan, stream: Stream, cluster: Cluster) -> Exchange
     back = there
     if plan.setup.layout is not None:
         phase, _, way = stream.name.rpartition(":")
-        to = (plan.phases[phase].items.feeds or phase) if way == "out" else phase
+        to = list(plan.phases)[-1] if way == "out" else phase
         gathered = gathering(stream, plan.setup.mesh_of(to), topology, cluster)
         there = back = there + gathered.seconds
         inter, intra = inter + ways * gathered.inter_node, intra + ways * gathered.intra_node

@@ -40,7 +40,7 @@ def document_of(outcome):
         (*ITEMS, "--micro-batch-tokens", 3000),
         (*ITEMS, "--micro-batch-tokens", 3000, "--encoders", "step", "--mode", "joint"),
         (*PHASES, "--every-rank-nonempty", "audio", "--placement", "any"),
-        (*PHASES, "--outputs", "audio=image_patches", "--feeds", "audio=llm", "--method", "lpt"),
+        (*PHASES, "--outputs", "audio=image_patches", "--method", "lpt"),
         (*PHASES, "--max-tokens-per-rank", 4000, "--max-tokens-per-rank", "audio=2500"),
         (*PHASES, "--equal-counts", "vision", "--equal-counts"),
     ],

@@ -104,7 +104,7 @@ REFUSED = {
     "placement": (("--placement", "best"), ["best", "relocate"]),
     "objective": (("--objective", "least"), ["unknown objective 'least'; known objectives are sum, max"]),
     "objective of relocation": (("--objective", "max"), ["--objective = 'max'", "give --placement = 'rearrange'"]),
-    "feeds": (("--feeds", "llm=vision"), ["phase 'llm' is the last and feeds none"]),
+    "own of an encoder": (("--own", "audio=text_tokens"), ["phase 'audio': --own is for the last phase"]),
     "nonempty": (("--every-rank-nonempty", "x"), ["--every-rank-nonempty x", "phases are vision, audio, llm"]),
 }
 
@@ -124,7 +124,10 @@ def test_refused(name, command, log, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("plan", "log.parquet", *SHAPE, "--mode", "joint", "--feeds", "a=b"), ["--feeds, --mode cannot be combined"]),
+        (
+            ("plan", "log.parquet", *SHAPE, "--mode", "joint", "--own", "a=b"),
+            ["--own, --mode cannot be combined"],
+        ),
         (("plan", "log.parquet", *SHAPE, "--length", "text_tokens", "--bytes", "a=1"), ["--bytes"]),
         (
             ("plan", "log.parquet", *SHAPE, "--length", "text_tokens", "--cost", "linear", "--cost", "padded"),

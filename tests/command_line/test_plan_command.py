@@ -369,7 +369,6 @@ def test_description(command, log):
                 "cost": "quadratic:a=24576,b=1",
                 "outputs": None,
                 "own": None,
-                "feeds": None,
                 "bytes_in": 1,
                 "bytes_out": 1,
                 "equal_counts": True,

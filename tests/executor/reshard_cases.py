@@ -71,11 +71,11 @@ def loss_of(values, sample, place, shard):
 def alone(step, tensor_shards):
     """The whole step in one process: its loss and gradients."""
     encoder, embedding, shards = weights(tensor_shards)
-    sample, start = step.within("vision:out", "llm")
+    sample, start = step.within("vision:out")
     lengths = step["vision"].lengths
     of, place = np.repeat(np.arange(len(lengths)), lengths), np.concatenate([np.arange(k) for k in lengths] or [[]])
     fed = raw(0, of, place) @ encoder
-    own_sample, own_start = step.within("llm:own", "llm")
+    own_sample, own_start = step.within("llm:own")
     own = step.phases["llm"].items.own.values
     own_place = np.concatenate([np.arange(k) for k in own] or [[]])
     own_of = np.repeat(np.arange(len(own)), own)

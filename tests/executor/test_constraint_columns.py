@@ -136,7 +136,6 @@ def test_errors_say_which_entry_of_which_rank_a_sample_is(ranks):
         (None, "lengths(images)", {}, "must be columns of numbers"),
         ([], None, {}, "at least one phase"),
         ([Phase("v", "p"), Phase("v", "t")], None, {}, "phases must have different names"),
-        ([Phase("v", "p", feeds="x"), Phase("llm", "t")], None, {}, "phase 'v' must feed a later phase, got 'x'"),
         ([Phase("v", "p", outputs="lengths("), Phase("llm", "t")], None, {}, "must be FUNCTION"),
         ({"v": "p", "llm": "t"}, None, {"mode": "both"}, "mode must be one of separate, joint, got 'both'"),
         ({"v": "p", "llm": "t"}, None, {"group_size": 3}, "group_size must divide the 4 ranks"),

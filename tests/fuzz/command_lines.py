@@ -149,7 +149,6 @@ SEVERAL: list[Option] = [
     (1.0, "--phase", _of("b=tokens+patches", "b=tokens")),
     (0.2, "--outputs", _of("a=patches", odd=("a=lengths(images)", "b=tokens", "a=no"))),
     (0.2, "--own", _of("b=tokens", odd=("b=no", "b"))),
-    (0.05, "--feeds", _of("a=b", odd=("b=a", "a=a"))),
     (0.2, "--bytes", _of("a=4", "b=3,4", odd=("a=x", "b=99999999999999", "c=1"))),
     (0.2, "--mode", _of("separate", "joint")),
     (0.1, "--every-rank-nonempty", _of("a", "b", odd=("c",))),

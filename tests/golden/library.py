@@ -278,8 +278,6 @@ def _of_steps():
     yield "uneven nodes", _orchestrated(topology=Topology(node_sizes=[1, 4, 3]))
     yield "one phase", _orchestrated(phases={"llm": "total"})
     yield "two phases by columns", _orchestrated(phases={"audio": "frames", "llm": "total"})
-    chain = [Phase("first", "frames", feeds="second"), Phase("second", "frames"), Phase("llm", "total", own="text")]
-    yield "a chain of phases", _orchestrated(phases=chain)
     for size in (2, 4):
         yield f"groups of {size}", _orchestrated(group_size=size, homes="random")
     equal = _changed(vision={"equal_counts": True}, llm={"max_tokens_per_rank": 40_000, "equal_counts": True})
@@ -317,8 +315,6 @@ def _of_step_errors():
         "no such column": refused({"llm": "c"}),
         "names twice": refused([llm, llm]),
         "columns of unequal length": refused({"e": "a", "llm": "b"}, {"a": [1], "b": [1, 2]}),
-        "feeds an earlier one": refused([Phase("e", "a"), Phase("f", "a", feeds="e"), llm]),
-        "last feeds": refused([Phase("e", "a"), Phase("llm", "b", feeds="e")]),
         "outputs that do not match": refused(
             [Phase("e", "lengths(a)", outputs="lengths(c)"), llm], {"a": [[1], []], "c": [[1, 2], []], "b": [5, 6]}
         ),

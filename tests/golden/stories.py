@@ -24,7 +24,6 @@ _CLIPS = (
     '--phase "audio=lengths(clips)" --outputs "audio=lengths(put_out)" '
     '--phase llm=total --own "llm=lengths(segments)"'
 )
-_THREE = "--phase first=images_total --feeds first=middle --phase middle=images_total --phase llm=total"
 
 
 def _planned(command):
@@ -131,7 +130,7 @@ SEVERAL_PHASES = {
         f"{_OMNI} {_PHASES}",
         "--bytes vision=1176,16384 --bytes audio=256,16384 --bytes llm=4",
         "--mode joint --placement rearrange",
-        "--mode auto --placement any",
+        "--mode joint --placement any",
         "--group-size 8",
         "--group-size 4 --every-rank-nonempty vision --home strided",
         "--equal-counts vision --max-tokens-per-rank llm=30000 --eps 0.01",
@@ -149,7 +148,6 @@ SEVERAL_PHASES = {
     "several items a sample": [
         *_planned(_PAGES),
         *_planned_each(_CLIPS, "", "--mode joint", "--group-size 2", "--micro-batch-tokens 900 --encoders step"),
-        *_planned(f"clips.jsonl --ranks 4 --batch-per-rank 16 {_THREE}"),
         *_planned("clips.jsonl --ranks 4 --batch-per-rank 16 --phase llm=total"),
     ],
 }
@@ -252,8 +250,7 @@ OTHERS = {
         f"plan {_OMNI} {_PHASES} --max-tokens-per-rank speech=9",
         f"plan {_OMNI} {_PHASES} --every-rank-nonempty speech",
         f"plan {_OMNI} {_PHASES} --cost speech=linear",
-        f"plan {_OMNI} {_PHASES} --feeds llm=vision",
-        f"plan {_OMNI} {_PHASES} --feeds audio=vision",
+        f"plan {_OMNI} {_PHASES} --own audio=text_tokens",
         f"plan {_OMNI} {_PHASES} --mode together",
         f"plan {_OMNI} {_PHASES} --mode joint --equal-counts vision",
         f"plan {_OMNI} {_PHASES} --group-size 3",

@@ -62,9 +62,6 @@ OPTIONS = {
     "constraints": {
         "phases": (Phase("audio", "audio", max_tokens_per_rank=99, every_rank_nonempty=True), *NUMBERS[1:])
     },
-    "fed by one that is fed": {
-        "phases": (Phase("vision", "lengths(images)", feeds="mid"), Phase("mid", "audio"), Phase("llm", "text"))
-    },
 }
 
 
@@ -109,9 +106,9 @@ def test_each_step_is_what_orchestrate_would_plan(home, drop_last, per_rank, tmp
 def test_settings_round_trip():
     chosen = settings_of(
         phases=(
-            Phase("a", "lengths(images)", outputs="lengths(images)", feeds="b", bytes_in=5),
-            Phase("b", "x+y", cost="quadratic:a=1,b=2", own="x", every_rank_nonempty=True, max_tokens_per_rank=9),
-            Phase("c", "z", bytes_out=7),
+            Phase("a", "lengths(images)", outputs="lengths(images)", bytes_in=5),
+            Phase("b", "x+y", cost="quadratic:a=1,b=2", every_rank_nonempty=True, max_tokens_per_rank=9),
+            Phase("c", "z", own="x", bytes_out=7),
         ),
         home="strided", drop_last=True, mode="joint", group_size=3, time_budget=0.5,
     )  # fmt: skip
@@ -131,7 +128,7 @@ def test_settings_round_trip():
         ({"phases": (Phase("a", "x"), Phase("a", "y"))}, ["different names"]),
         ({"phases": (Phase("a", "x"), Phase("b", "f(y)"))}, ["unknown function of items 'f'"]),
         ({"phases": (Phase("a", "x"), Phase("b", "lengths(y)"))}, ["'b' computes whole samples"]),
-        ({"phases": (Phase("a", "x", feeds="z"), Phase("b", "y"))}, ["must feed a later phase, got 'z'"]),
+        ({"phases": (Phase("a", "x", own="z"), Phase("b", "y"))}, ["phase 'a': own is for the last phase"]),
         ({"group_size": 2}, ["group_size must divide the 3 ranks"]),
         ({"mode": "both"}, ["mode must be one of"]),
     ],

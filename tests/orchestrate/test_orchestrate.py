@@ -193,18 +193,6 @@ def test_an_empty_batch():
     assert plan["llm"].imbalance_ratio == 1.0
 
 
-def test_a_phase_fed_by_one_that_is_fed():
-    phases = [
-        Phase("vision", "lengths(images)", feeds="resampler"),
-        Phase("resampler", "patches"),
-        Phase("llm", "text"),
-    ]
-    batch = {"images": Ragged.of([[3, 4], [5]]), "patches": [7, 5], "text": [9, 9]}
-    plan = orchestrate(batch, phases, 2)
-    assert set(plan.streams) == {"vision:in", "vision:out", "resampler:own", "resampler:out", "llm:own"}
-    assert plan.inputs_of("resampler").lengths.tolist() == [3, 4, 5]
-
-
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 CAPPED = [Phase("v", "image", max_tokens_per_rank=3), Phase("llm", "text")]
@@ -219,8 +207,7 @@ BATCH = {"image": [4, 0, 9], "text": [1, 2, 7], "lists": Ragged.of([[1], [2, 2],
         (BATCH, {"vision": "image", "llm": "lengths(lists)"}, {}, "phase 'llm' computes whole samples"),
         (BATCH, {}, {}, "at least one phase"),
         (BATCH, [Phase("a", "image"), Phase("a", "text")], {}, "different names, got a, a"),
-        (BATCH, [Phase("a", "image", feeds="b"), Phase("llm", "text")], {}, "must feed a later phase, got 'b'"),
-        (BATCH, [Phase("llm", "text", feeds="llm")], {}, "is the last and feeds none"),
+        (BATCH, [Phase("a", "image", own="text"), Phase("llm", "text")], {}, "phase 'a': own is for the last phase"),
         (BATCH | {"image": [1]}, {"v": "image", "llm": "text"}, {}, "one length: 'image' has 1 samples, 'text' 3"),
         (BATCH | {"image": [1, -2, 3]}, {"v": "image", "llm": "text"}, {}, r"image of sample 1 must be >= 0, got -2"),
         (BATCH, {"v": "image", "llm": "text"}, {"mode": "both"}, "mode must be one of separate, joint"),

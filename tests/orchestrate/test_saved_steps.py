@@ -22,13 +22,12 @@ SEEDS = st.integers(0, 2**32 - 1).map(np.random.default_rng)
 
 
 def any_step(rng):
-    """Arguments of `orchestrate`: outputs and own given or not, a phase between, micro-batches, left-out samples."""
+    """Arguments of `orchestrate`: outputs and own given or not, micro-batches, left-out samples."""
     n, ranks = int(rng.integers(0, 7)), int(rng.integers(1, 4))
     lists = {name: [rng.integers(1, 9, rng.integers(0, 4)).tolist() for _ in range(n)] for name in ("images", "pieces")}
-    columns = {name: rng.integers(0, 9, n).tolist() for name in ("audio", "tokens", "mid", "text", "key")}
+    columns = {name: rng.integers(0, 9, n).tolist() for name in ("audio", "tokens", "text", "key")}
     columns |= {name: balancer.Ragged.of(rows) for name, rows in lists.items()}
     columns["out"] = balancer.Ragged.of([[length + 1 for length in row] for row in lists["images"]])
-    between = rng.random() < 0.4
     cut, mode = None, str(rng.choice(["separate", "joint"]))
     if rng.random() < 0.6:
         cut = MicroBatches(
@@ -36,9 +35,7 @@ def any_step(rng):
             at_least=int(rng.integers(1, 4)), allow_empty=True, encoders=str(rng.choice(["slot", "step"])),
         )  # fmt: skip
     phases = [
-        Phase("vision", "lengths(images)", outputs=rng.choice([None, "lengths(out)"]), bytes_in=3, bytes_out=2,
-              feeds="mid" if between else None),
-        *([Phase("mid", "mid", own=rng.choice([None, "tokens"]))] if between else []),
+        Phase("vision", "lengths(images)", outputs=rng.choice([None, "lengths(out)"]), bytes_in=3, bytes_out=2),
         Phase("audio", "audio", outputs=rng.choice([None, "tokens+audio"])),
         Phase("llm", "text", own=rng.choice([None, "tokens", "lengths(pieces)"]), cost=rng.choice(["linear", "padded"])
               if cut is None else "quadratic:a=2,b=1", keep_together=rng.choice([None, "key"]) if cut else None),

@@ -41,7 +41,7 @@ def plan_settings(draw):
 def phases_of(draw, ranks):
     """A phase or several with any constraints that a phase of that cost takes."""
     phases = []
-    for name in draw(st.lists(st.sampled_from(["vision", "audio", "mid"]), unique=True, max_size=3)):
+    for name in draw(st.lists(st.sampled_from(["vision", "audio", "speech"]), unique=True, max_size=3)):
         items = draw(COLUMNS | LISTS)
         outputs = draw(st.none() | (LISTS if "(" in items else COLUMNS))
         phases.append(Phase(name, items, outputs=outputs, bytes_in=draw(st.integers(1, 99)), **_kept(draw, ranks)))
@@ -150,8 +150,7 @@ BEFORE = {"cut": MicroBatches(9, encoders="step")}
         ((), {}, "there must be at least one phase"),
         ((LLM, LLM), {}, "phases must have different names, got llm, llm"),
         ((Phase("llm", "lengths(text)"),), {}, "phase 'llm' computes whole samples"),
-        ((Phase("v", "images", feeds="x"), LLM), {}, "phase 'v' must feed a later phase, got 'x'"),
-        ((Phase("llm", "text", feeds="v"),), {}, "phase 'llm' is the last and feeds none"),
+        ((Phase("v", "images", own="text"), LLM), {}, "phase 'v': own is for the last phase, which the others feed"),
         ((Phase("v", "images", "padded"), LLM), {"method": "lpt"}, "method 'lpt' does not take cost 'padded'"),
         ((VISION, LLM), {"method": "padded"}, "method 'padded' takes padded costs, not cost 'linear'"),
         ((VISION, Phase("llm", "text", "padded")), IN_SLOTS, "phase 'llm': .* cannot be combined with cost 'padded'"),
@@ -213,7 +212,6 @@ def test_what_no_step_can_be_planned_by_is_refused_with_a_reason(phases, setting
         ((VISION, Phase("llm", "text", equal_counts=True, caps={"images": 9}, keep_together="key")), IN_SLOTS),
         ((Phase("v", "images", "padded", rank_speeds=None), LLM), {}),
         ((Phase("v", "images", "padded"), LLM), {"mode": "joint"}),  # there is no other encoder to add it to
-        ((Phase("v", "images", feeds="w"), Phase("w", "text", "padded"), LLM), {"mode": "joint"}),
         ((VISION, LLM), {"objective": "max", "placement": "rearrange"}),
         ((VISION, LLM), {"group_size": 2}),
         ((Phase("v", "images", max_samples_per_rank=9, rank_speeds=(1, 3)), LLM), {"group_size": 1}),

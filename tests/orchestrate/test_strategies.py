@@ -109,24 +109,6 @@ def test_an_empty_batch_and_a_phase_with_no_items(strategy):
     assert plan.idle_ranks["vision"].tolist() == [0, 1]
 
 
-@EVERY_STRATEGY
-@pytest.mark.parametrize("cut", [None, MicroBatches(30), MicroBatches(30, encoders="step")], ids=str)
-def test_a_phase_fed_by_one_that_is_fed(strategy, cut):
-    phases = [
-        Phase("vision", "lengths(images)", feeds="resampler"),
-        Phase("resampler", "patches"),
-        Phase("llm", "text"),
-    ]
-    batch = {"images": Ragged.of([[3, 4], [5], [1]]), "patches": [7, 5, 1], "text": [9, 9, 30]}
-    plan = plan_with(strategy, batch, phases, 2, micro_batches=cut)
-    assert sorted(plan.inputs_of("resampler").lengths.tolist()) == [1, 3, 4, 5]
-    for name in ("vision", "resampler"):
-        out = plan.streams[f"{name}:out"]
-        before = plan.streams.get(f"{name}:home")
-        assert out.source == (plan[name].target if before is None else before.target)
-        assert before is None or before.source == plan[name].target
-
-
 # --- micro-batches ---------------------------------------------------------------------------------------------------
 
 
@@ -339,7 +321,7 @@ def test_bytes_that_do_not_fit(name):
         ({"items": " "}, "items must name columns"),
         ({"items": 5}, "items must name columns"),
         ({"outputs": 5}, "outputs must be text or None, got 5"),
-        ({"feeds": ["llm"]}, "feeds must be text or None"),
+        ({"own": ["llm"]}, "own must be text or None"),
         ({"max_tokens_per_rank": 0}, "phase 'v': max_tokens_per_rank must be >= 1"),
         ({"min_samples_per_rank": -1}, "phase 'v': min_samples_per_rank must be >= 0, got -1"),
         ({"min_samples_per_rank": "one"}, "phase 'v': min_samples_per_rank must be an integer"),

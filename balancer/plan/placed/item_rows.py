@@ -74,8 +74,7 @@ def in_order_of(items: PhaseItems, sample: Ints, rows: PlanStep, where: str) -> 
     found = set(zip(rows.sample.tolist(), item.tolist(), strict=True))
     for number, index in zip(sample.tolist(), which.tolist(), strict=True):
         if (number, index) not in found:
-            whole = items.feeds is None or bool(items.fed_by)
-            what = f"sample {number}" if whole else f"item {index} of sample {number}"
+            what = f"sample {number}" if items.is_last else f"item {index} of sample {number}"
             raise PlanError(f"{where}: {what} is not placed")
-    what = "samples" if items.feeds is None else "items"
+    what = "samples" if items.is_last else "items"
     raise PlanError(f"{where}: {what} are placed twice or belong elsewhere")

@@ -87,7 +87,7 @@ def loads() -> tuple[str, float, float]:
     """Load of every rank in three phases, before and after."""
     data = PageData()
     for plan in plan_log(open_log(LOG), LogSettings(Setup(Topology.uniform(64, 8), tuple(PHASES.values())), 16)):
-        data.add(plan, plan.batch_size < 64 * 16)
+        data.add(plan, plan.num_samples < 64 * 16)
 
     def draw(figure: Any) -> None:
         axes = figure.subplots(1, 3, sharey=True)

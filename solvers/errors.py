@@ -29,7 +29,7 @@ class Named:
 class Wording:
     """The words of one border."""
 
-    # From an argument, a noun or a setting such as ``"over_long='drop'"`` to its name here; words in braces are for the
+    # From an argument, a noun or a setting such as ``"over_long='own'"`` to its name here; words in braces are for the
     # next border to name. Empty: it is left out. None: it has no name here, and remedies with it are left out.
     names: Mapping[str, str | None] = field(default_factory=dict)
     # From a noun of this border to a function from an index to the number that its readers know

@@ -27,7 +27,7 @@ def write_plan(path, log, settings):
             digest.add(plan)
             for phase in plan.phases.values():
                 append_phase(writer, StepOfLog(step, row), plan.batch, phase.items, phase.plan, settings.setup)
-            row += plan.batch_size
+            row += plan.num_samples
         writer.close(describe(log, settings, len(plans), sum(plan.num_samples for plan in plans), digest))
     return plans
 

@@ -68,14 +68,11 @@ def cut(
     allow_empty: bool = False,
     over_long: str = "error",
 ) -> tuple[list[int], int] | None:
-    """Slot of every item (-1: dropped) and their number; None where these rules leave no way."""
+    """Slot of every item and their number; None where these rules leave no way."""
     over = [t > cap for t in tokens]
     if any(over) and over_long == "error":
         return None
-    shares = [
-        [i for i, at in enumerate(ranks) if at == rank and not (over[i] and over_long == "drop")]
-        for rank in range(num_ranks)
-    ]
+    shares = [[i for i, at in enumerate(ranks) if at == rank] for rank in range(num_ranks)]
     needed = max(len(first_fit_decreasing(tokens, items, cap)) for items in shares)
     if isinstance(num_slots, int):
         if needed > num_slots:

@@ -52,11 +52,11 @@ ROWS = Wording(
 
 OPTIONS = Wording({
     "max_tokens_per_rank": "--max-tokens-per-rank", "max_samples_per_rank": "--max-samples-per-rank",
-    "num_micro_batches": "--micro-batches", "allow_empty=True": "--allow-empty", "over_long='drop'": None,
+    "num_micro_batches": "--micro-batches", "allow_empty=True": "--allow-empty", "over_long='own'": None,
     "method='exact'": "--method exact", "time_budget": "--time-budget", "num_groups": "--groups", "eps": "--eps",
     "a finite number or Fraction": "a finite number",
 })  # fmt: skip
-"""As the command line tells it, which drops nothing."""
+"""As a command line tells it that gives no sample a micro-batch of its own."""
 
 
 def test_a_rule_with_its_fields_and_remedies():
@@ -92,12 +92,12 @@ def test_owners():
 
 
 def test_what_cannot_be_said_is_withheld():
-    error = SolverError("as {over_long='drop'}", ["{over_long='own'} does", "{over_long='drop'} leaves {item} out"])
-    assert str(error).endswith("; over_long='own' does, over_long='drop' leaves item out")
-    assert str(error.in_words(OPTIONS)) == "as over_long='drop'; over_long='own' does"  # a rule is told in any case
-    renamed = error.in_words(Wording({"over_long='drop'": "long={over_long='drop'}"})).in_words(OPTIONS)
-    assert str(renamed) == "as long=over_long='drop'; over_long='own' does"
-    assert str(error.in_words(Wording({"over_long='own'": None})).in_words(OPTIONS)) == "as over_long='drop'"
+    error = SolverError("as {over_long='own'}", ["{method='auto'} does", "{over_long='own'} puts {item} apart"])
+    assert str(error).endswith("; method='auto' does, over_long='own' puts item apart")
+    assert str(error.in_words(OPTIONS)) == "as over_long='own'; method='auto' does"  # a rule is told in any case
+    renamed = error.in_words(Wording({"over_long='own'": "long={over_long='own'}"})).in_words(OPTIONS)
+    assert str(renamed) == "as long=over_long='own'; method='auto' does"
+    assert str(error.in_words(Wording({"method='auto'": None})).in_words(OPTIONS)) == "as over_long='own'"
 
 
 def test_places():
@@ -224,9 +224,9 @@ EXAMPLES: dict[str, tuple[Callable[[], Any], type[WordedError], str, str]] = {
     "too long": (
         lambda: schedule_micro_batches(**FIVE | {"cap": 4}), InfeasibleError,
         "no micro-batch can hold sample 0: tokens[0] = 5 is over cap = 4 by 1 (samples over the cap: 5); "
-        "over_long='own' gives each a micro-batch of its own, over_long='drop' leaves them out",
+        "leave them out beforehand, raise cap, over_long='own' gives each a micro-batch of its own",
         "no micro-batch can hold sample 1000: its length 5 is over micro_batch_tokens = 4 by 1 (samples over the cap: "
-        "5); over_long='own' gives each a micro-batch of its own",
+        "5); leave them out beforehand, raise micro_batch_tokens",
     ),
     "too few slots": (
         lambda: schedule_micro_batches(**FIVE, num_slots=1), InfeasibleError,
@@ -312,7 +312,7 @@ WORDS = {
     "speeds", "stages", "targets", "time_budget", "times", "token_limits", "token_slack", "tokens", "volumes",
     "weights",
     "a finite number or Fraction", "allow_empty=True", "method='auto'", "method='exact'", "num_slots=None",
-    "over_long='drop'", "over_long='own'",
+    "over_long='own'",
 }  # fmt: skip
 """What borders may call otherwise, besides the names of arguments."""
 

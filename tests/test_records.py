@@ -16,7 +16,7 @@ RESULTS = {
     "partition": lambda: solvers.lpt(COSTS, 2),
     "packing": lambda: pack(COSTS, 10),
     "schedule": lambda: schedule_micro_batches(COSTS, TOKENS, num_ranks=2, cap=10, over_long="own"),
-    "shares": lambda: cut_shares(COSTS, TOKENS, RANKS, num_ranks=2, cap=10, over_long="drop"),
+    "shares": lambda: cut_shares(COSTS, TOKENS, RANKS, num_ranks=2, cap=10, over_long="own"),
     "rearrangement": lambda: solvers.rearrange(VOLUMES, NODES),
     "its certificate": lambda: solvers.rearrange(VOLUMES, NODES).certificate,
     "relocation": lambda: solvers.relocate(COSTS, RANKS, [0, 1]),

@@ -116,7 +116,7 @@ class Tried:
             if each.binding_sample is not None and even:
                 ratio = each.lower_bound / even
                 if self.cap is None or ratio > self.cap.ratio:
-                    sample = plan.batch.kept[phase.items.sample_of_item[each.binding_sample]]
+                    sample = phase.items.sample_of_item[each.binding_sample]
                     row = int(plan.batch.rows_of(sample, rows.first_row))
                     self.cap = Cap(row, int(each.lengths[each.binding_sample]), float(ratio))
         self.before += before

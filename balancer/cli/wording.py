@@ -33,7 +33,7 @@ OPTIONS = Wording({
     "early": "--defer-early", "late": "--defer-late", "tokens_within": "--step-tokens-within",
     "counts": "--step-counts", "batch_size": "--batch-per-rank",
     "models": "--model", "share_multiple_of": "--sequence-parallel NAME=D,M",
-    "over_long='own'": "--over-long own", "over_long='drop'": "--over-long drop", "encoders='step'": "--encoders step",
+    "over_long='own'": "--over-long own", "encoders='step'": "--encoders step",
     "allow_empty=True": "--allow-empty-micro-batches", "mode='separate'": "--mode separate",
     "method='auto'": "--method auto", "method='exact'": "--method exact",
     "Topology(node_sizes=[...])": None,

@@ -35,7 +35,7 @@ _BUDGET = 0.01
 
 def cap_called(name: str) -> Wording:
     """Return what a trainer calls a cap, where over-long samples are an error and nothing else."""
-    return Wording({"cap": name, "over_long='own'": None, "over_long='drop'": None})
+    return Wording({"cap": name, "over_long='own'": None})
 
 
 SCALE = 2**31  # of the largest, for numbers that are no integers

@@ -180,7 +180,7 @@ class BalancedBatchSampler(RankBatches):
         given = None if no_prompts else (prefix, prefix_lengths)
         self._prompts = Constraints.from_given(count, 1, prefix=given).prefix
         if self._prompts is not None:
-            self._prompts.check(self.lengths, np.arange(count))
+            self._prompts.check(self.lengths)
 
     def _checked_delays(self, defer: int | tuple[int, int]) -> tuple[int, int]:
         """Return how many steps early and late, or raise for what deferral cannot keep."""

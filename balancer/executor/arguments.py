@@ -52,7 +52,6 @@ def as_setup(
     in_slots = as_micro_batches(tokens, schedule, settings.get("micro_batches"), **short)
     given["cut"] = as_cut(settings.get("cut"), in_slots, settings.get("sequence_groups"))
     plan = PlanSettings(**given)
-    plan.cut.check_keeps_all("a dispatcher")
     if phases is None:
         kept = {name: value for name, value in settings.items() if name in CONSTRAINTS and value is not None}
         items = length or ONLY_LENGTH

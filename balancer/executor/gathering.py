@@ -78,7 +78,7 @@ class Gathered:
 
     def wording(self) -> Wording:
         """Return how errors name a sample here, and say what the rank that handed it in knows it as."""
-        return Wording({"over_long='drop'": None, "row": "sample"}, notes={"sample": self.where})
+        return Wording({"row": "sample"}, notes={"sample": self.where})
 
 
 def read_if_leader(peers: Peers, read: Callable[[], MiniBatch]) -> tuple[MiniBatch | None, Exception | None]:

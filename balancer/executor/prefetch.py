@@ -378,7 +378,7 @@ class _Iteration:
                     if status is Status.READY and of.loader is not None and of.batches is None:
                         place = replace(place, loader=_state_of(of.loader))
                     step = of.maker.plan_and_move(batch, gathered, of.dispatcher.peers, of.dispatcher.features)
-                    place = replace(place, at=_behind(place.at, step.step.batch_size))
+                    place = replace(place, at=_behind(place.at, step.step.num_samples))
             except Exception as error:
                 step, failure = None, error
             yield _Made(step, place, failure=failure)  # the failure is raised where the step was asked for

@@ -116,7 +116,7 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
         """Return between which samples the steps of an epoch of the plan lie."""
         if isinstance(self._source, PlanFile):
             return self._epochs.bounds(number)
-        return [0, *accumulate(plan.batch_size for plan in self._source)]
+        return [0, *accumulate(plan.num_samples for plan in self._source)]
 
     def _beginning(self, epoch: int) -> Position:
         return Position(epoch, self._bounds(self._number(epoch))[0])
@@ -205,26 +205,21 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
         first = 0
         for plan in self._source:
             held = [plan.samples_on_rank(rank) for rank in ranks]
-            slots = [plan.slot_of_sample[np.searchsorted(plan.kept, rows)] for rows in held]
+            slots = [plan.slot_of_sample[rows] for rows in held]
             yield [(rows + first, of_rows, plan.num_slots) for rows, of_rows in zip(held, slots, strict=True)]
-            first += plan.batch_size
+            first += plan.num_samples
 
     def _steps_of_file(self, file: PlanFile, ranks: Sequence[int]) -> Iterator[list[Held]]:
-        """Yield the same of a file, in which a step leaves no rows if all its samples are left out."""
+        """Yield the same of a file."""
         there = ", ".join(self._phases)
         if self.phase is None and len(self._phases) > 1:
             raise InputError(f"{file.path}: has phases {there}; say which")
         if self.phase not in (None, *self._phases):
             raise InputError(f"{file.path}: has no phase {self.phase!r}; there are {there}")
-        done, may_lack = 0, self._slots.over_long == "drop"
-        for number, phases in file.whole_steps():
-            if number < done or (number > done and not may_lack):
+        for done, (number, phases) in enumerate(file.whole_steps()):
+            if number != done:
                 raise PlanError(f"{file.path}: step {done} must come next, got step {number}")
-            yield from (self._rows({}, ranks) for _ in range(done, number))
             yield self._rows(phases, ranks)
-            done = number + 1
-        if may_lack:
-            yield from (self._rows({}, ranks) for _ in range(done, self._epochs.steps))
 
     def _rows(self, phases: Mapping[str, PlanStep], ranks: Sequence[int]) -> list[Held]:
         """Return what ranks have of a step; its phases have as many micro-batches as the one with most.

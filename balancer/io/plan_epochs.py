@@ -33,10 +33,8 @@ class PlanEpochs:
             return cls._across(description, steps, count)
         size = sum(description["topology"]["node_sizes"]) * as_count("batch_per_rank", description["batch_per_rank"])
         first = as_integer("sample", begins["sample"])
-        cut = description["settings"]["micro_batches"] or {}
-        # Where samples are left out, the number of those planned does not tell how long an epoch is.
-        whole = not description["drop_last"] and cut.get("over_long") != "drop"
-        end = (description["samples"] + first) // count if whole else None
+        # Where a short last step is left out, the number of samples planned does not tell how long an epoch is.
+        end = None if description["drop_last"] else (description["samples"] + first) // count
         return cls(count, steps, size, description.get("shuffle"), as_integer("epoch", begins["epoch"]), first, end)
 
     @classmethod

@@ -43,9 +43,9 @@ def check_run(
     summary = totals()
     plans = checked_steps(path, log, on_epoch=lambda found: summary.add_epoch(found.as_json()))
     for plan in plans:
-        part = totals(first_row=begins + summary.rows)
+        part = totals(first_row=begins + summary.samples)
         for step in chain([plan], islice(plans, None if per_part is None else per_part - 1)):
-            short = is_short is not None and is_short(step.batch_size)
+            short = is_short is not None and is_short(step.num_samples)
             part.add_step(step, short)
             each(step, short)
             tick(step.num_samples)
@@ -121,7 +121,7 @@ def _check_part(task: _Task, tick: Tick = lambda _: None) -> dict[str, Any]:
     digest, totals = PlanDigest(first_step=task.part.first_step), task.totals(first_row=first.first_row)
     for plan in replayed(Claims(task.plan_file), task.log, task.settings, chain([first], rows)):
         digest.add(plan)
-        totals.add_step(plan, task.settings.is_short(plan.batch_size))
+        totals.add_step(plan, task.settings.is_short(plan.num_samples))
         tick(plan.num_samples)
     if (found := digest.hexdigest()) != task.digest:
         raise PlanError(f"{task.plan_file.parts[0]}: the digest of its steps is {found}, not {task.digest:.80}")

@@ -232,24 +232,6 @@ class SavedClaims(Claims):
             raise ValueError(f"phase {phase.name!r} must have own lengths of each of its {num_samples} samples")
         return Beside(put_out, pieces, codes, shared)
 
-    def dropped(self, num_kept: int) -> tuple[Ints, Ints]:
-        """Return the samples that are left out, beside so many that are kept, and their lengths; checked."""
-        pairs = self.said.get("dropped", [])
-        size = num_kept + (len(pairs) if isinstance(pairs, list) else 0)
-        rule = (
-            f"dropped must be distinct samples within 0..{size - 1} in order, each with its length, got {pairs!r:.80}"
-        )
-        if not isinstance(pairs, list) or any(not isinstance(pair, list) or len(pair) != 2 for pair in pairs):
-            raise ValueError(rule)
-        dropped = [sample for sample, _ in pairs]
-        whole = all(type(number) is int and 0 <= number < 2**63 for pair in pairs for number in pair)
-        if not whole or sorted(set(dropped)) != dropped or any(sample >= size for sample in dropped):
-            raise ValueError(rule)
-        self.setup.settings.cut.check_dropped([length for _, length in pairs])  # nothing of the plan of the way back
-        # reshape(), for an empty list has no columns of its own.
-        columns = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
-        return columns[:, 0].copy(), columns[:, 1].copy()
-
     def check(self, digest: str, num_samples: int, makespans: Mapping[str, int]) -> None:
         """Raise PlanError unless the plan of the rows has the digest and the numbers that the file says."""
         if digest != self.said.get("digest"):

@@ -203,11 +203,9 @@ def replayed(claims: Claims, log: LengthLog, settings: LogSettings, read: Iterab
     placed = plan_file.whole_steps()
     for rows in read:
         step, number = steps.of(rows), rows.number
-        found: dict[str, PlanStep] = {}
-        if any(len(items.lengths) for items in step.items):  # a step whose samples are all left out has no rows
-            at, found = next(placed, (None, {}))
-            if at != number:
-                raise PlanError(f"{plan_file.path}: step {number} is missing")
+        at, found = next(placed, (None, dict[str, PlanStep]()))
+        if at != number:
+            raise PlanError(f"{plan_file.path}: step {number} is missing")
         where = f"{plan_file.path}: step {number}"
         with of_plan(where):
             plan = replay_step(where, step, found, claims.of_step(number), rows.first_row)

@@ -58,7 +58,7 @@ def replay_step(
         inside = f"{where}: phase {name!r}" if len(step.items) > 1 else where
         cut, rows, claim = step.setup.cut_of(name), found.get(name), claims.get(name, FileClaim())
         read = OneEach(_no_rows(name), _no_rows(name)) if rows is None else PLACED[cut.name].read(inside, rows)
-        sample = step.batch.rows_of(step.batch.kept[items.sample_of_item], first_row)
+        sample = step.batch.rows_of(items.sample_of_item, first_row)
         order, slot = in_order_of(items, sample, read.firsts, inside), read.firsts.slot
         num_slots = _num_slots(inside, cut, int(slot.max(initial=0)) + 1, claim.num_slots)
         problem = step.problem(items)

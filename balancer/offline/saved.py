@@ -90,6 +90,4 @@ def _items(claims: SavedClaims, found: Mapping[str, PlanStep]) -> tuple[PhaseIte
 
 def _batch(claims: SavedClaims, last: PhaseItems, rows: PlanStep | None) -> GlobalBatch:
     homes = np.empty(0, dtype=np.int32) if rows is None else rows.home_rank
-    batch = GlobalBatch.from_lengths(last.lengths, claims.setup.topology.num_ranks, homes, last.own_prefixes)
-    dropped, lengths = claims.dropped(len(last.lengths))
-    return replace(batch, dropped=dropped, dropped_lengths=lengths)
+    return GlobalBatch.from_lengths(last.lengths, claims.setup.topology.num_ranks, homes, last.own_prefixes)

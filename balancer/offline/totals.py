@@ -12,8 +12,8 @@ class Totals(Protocol):
     def __init__(self, *, first_row: int = 0) -> None: ...
 
     @property
-    def rows(self) -> int:
-        """Rows of the log that the steps so far have used."""
+    def samples(self) -> int:
+        """Samples of the steps so far."""
 
     def add_step(self, plan: StepPlan, /, short: bool = False) -> None:
         """Take in the next step, which may be short of samples."""

@@ -18,13 +18,11 @@ def placements_digest(
     home: Placement,
     target: Placement,
     slots: NDArray[np.int32] | None = None,
-    dropped: NDArray[np.int64] | None = None,
 ) -> str:
-    """SHA-256, in hex, over counts, node sizes, ranks, positions, slots and dropped as little-endian integers."""
+    """SHA-256, in hex, over counts, node sizes, ranks, positions and slots as little-endian integers."""
     digest = _digest_of_homes(topology, home)
     arrays = [target.rank_of_sample, target.position_of_sample]
     _update(digest, arrays if slots is None else [*arrays, slots], _NARROW)
-    _update(digest, [] if dropped is None else [dropped], _WIDE)
     return digest.hexdigest()
 
 

@@ -166,19 +166,6 @@ class DispatchPlan(Record):
         """Where the samples lie before dispatch."""
         return self.problem.batch.home
 
-    @property
-    def dropped(self) -> NDArray[np.int64]:
-        """Samples of the global batch that ``over_long="drop"`` leaves out, ascending: int64[d].
-
-        All other arrays are of the samples that are kept, in order.
-        """
-        return self.problem.batch.dropped
-
-    @property
-    def dropped_lengths(self) -> NDArray[np.int64]:
-        """Their lengths: int64[d]."""
-        return self.problem.batch.dropped_lengths
-
     # Where and when samples run.
 
     @property
@@ -208,18 +195,8 @@ class DispatchPlan(Record):
 
     @property
     def num_samples(self) -> int:
-        """Samples in the step, without those left out."""
+        """Samples in the step."""
         return len(self.lengths)
-
-    @property
-    def batch_size(self) -> int:
-        """Samples of the global batch, with those left out."""
-        return len(self.lengths) + len(self.dropped)
-
-    @property
-    def kept(self) -> NDArray[np.int64]:
-        """Which samples of the global batch the plan is of: int64[n], all but :attr:`dropped`."""
-        return self.problem.batch.kept
 
     @property
     def num_ranks(self) -> int:
@@ -243,12 +220,13 @@ class DispatchPlan(Record):
 
     def samples_on_rank(self, rank: int) -> NDArray[np.int64]:
         """Samples of the global batch that run on `rank`, shared or not, in dispatch order: int64[k]."""
-        return self._in_batch(self.placed.samples_on(rank))
+        return self.placed.samples_on(rank)
 
     def samples_in_slot(self, rank: int, slot: int) -> NDArray[np.int64]:
         """Samples of the global batch in one micro-batch, in dispatch order: int64[k]."""
-        samples = self.placed.samples_on(rank)
-        return self._in_batch(samples[self.slot_of_sample[samples] == self._checked(slot)])
+        samples = self.samples_on_rank(rank)
+        found: NDArray[np.int64] = samples[self.slot_of_sample[samples] == self._checked(slot)]
+        return found
 
     def empty_ranks(self, slot: int) -> NDArray[np.int32]:
         """Ranks that hold nothing in a slot, though they take part in what is collective: int32[], ascending."""
@@ -282,8 +260,7 @@ class DispatchPlan(Record):
 
     def pieces_on_rank(self, rank: int, slot: int | None = None) -> PiecesOnRank:
         """Return what a rank holds, in a slot or in all of them, in order. Positions begin anew in each slot."""
-        found = self.pieces.on_rank(rank, self.slot_of_sample, None if slot is None else self._checked(slot))
-        return found._replace(sample=self._in_batch(found.sample))
+        return self.pieces.on_rank(rank, self.slot_of_sample, None if slot is None else self._checked(slot))
 
     def cu_seqlens(self, rank: int, slot: int) -> NDArray[np.int32]:
         """Return where shares of samples begin and end in a rank's packed slot, padding included: int32[k + 1]."""
@@ -299,9 +276,6 @@ class DispatchPlan(Record):
     def stream(self) -> Stream:
         """What dispatch moves: samples, or, where they are shared, segments of them."""
         return self.placed.stream
-
-    def _in_batch(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.kept[samples] if len(self.dropped) else samples
 
     @property
     def equal_counts(self) -> bool:
@@ -508,7 +482,7 @@ class DispatchPlan(Record):
         return as_html("Plan of a step", what, {SINGLE_PHASE: Ratios.from_plan(self)})
 
     def digest(self) -> str:
-        """SHA-256, in hex, of topology, placements, slots, turns and dropped samples: equal where plans are the same.
+        """SHA-256, in hex, of topology, placements, slots and turns: equal where plans are the same.
 
         Not of runtime, paths or versions; and not of lengths and costs, which are the plan's input.
         """

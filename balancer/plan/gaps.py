@@ -140,16 +140,16 @@ class GapTable(Record):
         return stages.run_tasks(slots[replica], slot[owner[mine]].astype(np.int64), self.tasks.of(mine), turns)
 
     def on_device(
-        self, device: int, chosen: NDArray[np.bool_], slot: NDArray[np.int32], number: Ints, timed: TimedStep
+        self, device: int, chosen: NDArray[np.bool_], slot: NDArray[np.int32], timed: TimedStep
     ) -> dict[int, DeviceOp]:
-        """Return what some tasks do on a device, by turn; `slot` and `number`, [n], are of samples."""
+        """Return what some tasks do on a device, by turn; `slot` is that of each sample, int32[n]."""
         (part, parts), found = self.tasks.part, {}
         items = ItemsBySample(timed.items)
         for i in np.flatnonzero(chosen & (self.device == device)).tolist():
             sample = int(self.tasks.sample[i])
             for back, turn in ((False, int(self.forward_turn[i])), (True, int(self.backward_turn[i]))):
                 if turn >= 0:
-                    whose = int(number[sample]), int(part[i]), int(parts[i]), bool(self.tasks.late[i])
+                    whose = sample, int(part[i]), int(parts[i]), bool(self.tasks.late[i])
                     late, kind = bool(self.tasks.late[i]), "full" if self.tasks.backward[i] else "none"
                     names = timed.times.generators if late else timed.times.encoders
                     pieces = items.part(sample, names, timed.times.pieces, whose[1], whose[2])

@@ -27,5 +27,5 @@ def as_only_phase(plan: Any, bytes_per_element: int = 1) -> tuple[Setup, GlobalB
         phase, plan.cost, True, np.arange(len(lengths)), lengths, lengths, own, kept.keep_together,
         prefix=kept.prefix or (None if prefixes is None else (None, prefixes)),
     )  # fmt: skip
-    batch = GlobalBatch(lengths, plan.home, plan.dropped, plan.dropped_lengths, prefixes=prefixes)
+    batch = GlobalBatch(lengths, plan.home, prefixes=prefixes)
     return Setup(plan.topology, (phase,), settings), batch, items

@@ -123,11 +123,10 @@ class GroupTable(Record):
 
     def broken(
         self, constraints: Constraints, lengths: NDArray[np.int64], cut: SequenceGroups, num_ranks: int, num_slots: int,
-        numbers: NDArray[np.int64],
     ) -> str | None:  # fmt: skip
         """Say which constraint on what each rank has of samples is broken first; None if all are kept. O(shares).
 
-        A shared sample counts on each of its ranks, with its share. The message calls samples by their `numbers`.
+        A shared sample counts on each of its ranks, with its share.
         """
         if not constraints.names():
             return None
@@ -136,8 +135,8 @@ class GroupTable(Record):
         np.add.at(tokens, rank, shares.lengths)
         on_shares = constraints.on_shares(shares.sample, self.degree_of_sample[shares.sample])
         together = Constraints(keep_together=constraints.keep_together)
-        return on_shares.violation(rank, tokens, numbers[shares.sample]) or together.violation(
-            self.group_of_sample, np.zeros(max(1, len(self.degree)), dtype=np.int64), numbers
+        return on_shares.violation(rank, tokens, shares.sample) or together.violation(
+            self.group_of_sample, np.zeros(max(1, len(self.degree)), dtype=np.int64)
         )
 
     def slot_loads(

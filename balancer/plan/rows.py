@@ -46,9 +46,9 @@ def append_phase(
     The setup, which is the writer's, says which columns there are; `whole`: with lengths and homes, for a file that has
     no log to go back to.
     """
-    samples = batch.kept[items.sample_of_item] if len(batch.dropped) else items.sample_of_item
+    samples = items.sample_of_item
     rows, slots, lengths = batch.rows_of(samples, step.first_row), plan.slot_of_sample, items.lengths
-    homes = batch.home.rank_of_sample[items.sample_of_item] if whole else None
+    homes = batch.home.rank_of_sample[samples] if whole else None
     drawn = None if step.nominal is None else step.nominal[samples]
     several = setup.several_items or setup.in_gaps
     item, place, piece = items.item_in_sample.astype(np.int32) if several else None, plan.target, None
@@ -101,7 +101,6 @@ def save(
         "strategy": strategy,
         "steps": 1,
         "samples": len(batch.lengths),
-        "dropped": np.stack((batch.dropped, batch.dropped_lengths), axis=1).tolist(),
         "digest": digest,
         "producer": __version__,
     }

@@ -59,7 +59,7 @@ class StepPlan:
     setup : Setup
         Ranks, phases and how they were planned.
     batch : GlobalBatch
-        The samples with their lengths in the last phase, where they lie before the step, and which are left out.
+        The samples with their lengths in the last phase, and where they lie before the step.
     phases : dict of str to PhasePlan
         In the order in which they compute.
     strategy : str
@@ -204,7 +204,7 @@ class StepPlan:
                 f"with {what} a sample must be as long as its parts: {{sample}} has length "
                 f"{lengths[sample]}, its parts {sums[sample]}",
                 "count in its length what it is fed, and say how much that is: {outputs}, {own}",
-                sample=Named("sample", int(self.batch.numbers[sample])),
+                sample=Named("sample", sample),
             )
 
     def _sizes_of(self, parts: Parts) -> NDArray[np.int64]:
@@ -294,13 +294,8 @@ class StepPlan:
 
     @property
     def num_samples(self) -> int:
-        """Samples in the step, without those left out."""
+        """Samples in the step."""
         return len(self.batch.lengths)
-
-    @property
-    def batch_size(self) -> int:
-        """Samples of the global batch, with those left out."""
-        return len(self.batch.lengths) + len(self.batch.dropped)
 
     @property
     def num_slots(self) -> int:

@@ -51,11 +51,6 @@ _CLOSE = 256
 
 def plan_slots(problem: Problem, micro_batches: MicroBatches, settings: PlanSettings) -> Found:
     """Plan rank and slot of every sample; where none is relocated, ranks may exchange all their micro-batches."""
-    if not len(problem.costs) and len(problem.batch.dropped) and not micro_batches.allow_empty:
-        raise InfeasibleError(
-            "all {count} samples are longer than {micro_batch_tokens} = {cap}, and {over_long='drop'} leaves them out",
-            count=len(problem.batch.dropped), cap=micro_batches.max_tokens,
-        )  # fmt: skip
     shared, num_ranks = problem.constraints.prefix, problem.topology.num_ranks
     if shared is not None:
         found = _with_prompts(problem, shared, micro_batches)
@@ -214,7 +209,7 @@ def _keeps(problem: Problem, found: ScheduleResult) -> bool:
     """Whether a schedule that was made without the constraints keeps to them."""
     ranks = found.rank_of_item
     tokens = problem.cost.tokens(problem.batch.lengths, ranks, problem.topology.num_ranks)
-    return problem.constraints.violation(ranks, tokens, problem.batch.numbers) is None
+    return problem.constraints.violation(ranks, tokens) is None
 
 
 def _ranks_first(

@@ -124,7 +124,7 @@ def partition_ranks(
     try:
         return solvers.partition(costs, num_ranks, "auto", time_budget, **keywords).group_of_item
     except SolverError as error:
-        raise error.in_words(constraints.wording(error, problem.batch.numbers)) from None
+        raise error.in_words(constraints.wording(error)) from None
 
 
 def heights_of(model: ScheduleResult) -> NDArray[np.int64]:

@@ -90,10 +90,10 @@ def groups_bound(placed: PlacedGroups, makespan: int, settings: PlanSettings, se
 def _wording(problem: Problem, unit: NDArray[np.int64]) -> Wording:
     """Return the words for errors of the solver: an item is a sample, or the first of several that stay together."""
     first = np.unique(unit, return_index=True)[1]
-    together = problem.batch.numbers[first[np.bincount(unit) > 1]]
+    together = first[np.bincount(unit) > 1]
     return Wording(
         GROUPING.names,
-        numbers={"sample": lambda item: int(problem.batch.numbers[first[item]])},
+        numbers={"sample": lambda item: int(first[item])},
         notes={"sample": lambda number: "with all that stay together with it" if number in together else ""},
     )
 

@@ -106,7 +106,7 @@ class Room(NamedTuple):
                     f"{share[at]} {what} on each, {share[at] - cap} more than {_told(name)} = {cap}",
                     InfeasibilityCertificate(name, members.tolist(), [], int(share[at]), cap),
                     f"{_told(name)} must be at least {share[at]}",
-                    sample=Named("sample", int(problem.batch.numbers[members[0]])),
+                    sample=Named("sample", int(members[0])),
                 )  # fmt: skip
             total = sum(least[q].tolist())
             if total > cap * num_ranks:

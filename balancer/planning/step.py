@@ -39,7 +39,7 @@ class Step:
     """One step to plan: what all its phases share, and what each of them computes."""
 
     setup: Setup
-    batch: GlobalBatch  # the samples, with their lengths in the last phase; those left out are left out of all phases
+    batch: GlobalBatch  # the samples, with their lengths in the last phase
     items: tuple[PhaseItems, ...]
 
     @property
@@ -94,15 +94,15 @@ class of_items:  # noqa: N801 (a context manager)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         if isinstance(error, WordedError):
-            wording = _wording(self._items, self._step.batch.numbers)
+            wording = _wording(self._items)
             raise in_phase(self._items.phase.name, error.in_words(wording)) from None
 
 
-def _wording(items: PhaseItems, numbers: NDArray[np.int64]) -> Wording:
-    """Return what a phase's errors call its items, given the numbers of samples."""
+def _wording(items: PhaseItems) -> Wording:
+    """Return what a phase's errors call its items."""
     if items.is_last:
-        return Wording()  # they have the samples' numbers already
-    owner = "sample", lambda item: int(numbers[items.sample_of_item[item]])
+        return Wording()  # they are the samples
+    owner = "sample", lambda item: int(items.sample_of_item[item])
     return Wording({"sample": "item", "samples": "items"}, owners={"item": owner})
 
 
@@ -208,7 +208,7 @@ def columns_of(batch: Any) -> Columns:
 def make_step(
     setup: Setup, columns: Columns, home: Placement | ArrayLike | None = None, keys: Columns | None = None
 ) -> Step:
-    """Find every phase's items in the columns of a batch, and leave out the samples that are too long.
+    """Find every phase's items in the columns of a batch.
 
     `home` is where the samples lie, by default equal contiguous shares; `keys` as :func:`resolve_phases` takes them.
     """
@@ -222,11 +222,9 @@ def make_step(
 def step_of(
     setup: Setup, items: tuple[PhaseItems, ...], home: Placement, row_numbers: NDArray[np.int64] | None = None
 ) -> Step:
-    """Make a step of every phase's items, without the samples that are too long; `row_numbers` as the batch has it."""
+    """Make a step of every phase's items; `row_numbers` as the batch has it."""
     lengths = items[-1].lengths
     batch = GlobalBatch(lengths, home, row_numbers=row_numbers, prefixes=items[-1].own_prefixes)
-    if len(over := setup.settings.cut.over_long_samples(lengths)):
-        batch, items = batch.without(over), tuple(phase.without(over, len(lengths)) for phase in items)
     return Step(setup, batch, items)
 
 

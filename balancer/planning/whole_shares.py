@@ -68,7 +68,7 @@ def _solve(problem: Problem, settings: PlanSettings) -> solvers.PartitionResult:
     except solvers.SolverError as error:
         caps = constraints.all_caps(problem.batch.lengths)
         told = with_smallest_cap(error, caps, keywords, num_ranks)
-        raise told.in_words(constraints.wording(error, problem.batch.numbers)) from None
+        raise told.in_words(constraints.wording(error)) from None
     return _with_constant(result, constant * (len(problem.costs) // num_ranks))
 
 
@@ -100,7 +100,7 @@ def _solve_padded(problem: Problem, method: str, time_budget: float) -> solvers.
         try:
             result = _padded(problem, costs)
         except solvers.SolverError as error:
-            raise error.in_words(kept.wording(error, problem.batch.numbers)) from None
+            raise error.in_words(kept.wording(error)) from None
     cap = kept.max_tokens_per_rank
     return result if cap is None else _under_cap(problem, result, cap, time_budget)
 

@@ -29,9 +29,6 @@ def strided_homes(num_samples: int, num_ranks: int, batch_per_rank: int) -> Plac
     return Placement.by_sample_order(ranks, num_ranks)
 
 
-_NONE: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-_NONE.flags.writeable = False
-
 HOMES = {"contiguous": contiguous_homes, "strided": strided_homes}
 """How a loader deals a global batch to ranks, by name."""
 
@@ -42,11 +39,7 @@ class GlobalBatch(Record):
 
     lengths: NDArray[np.int64]  # int64[n], read-only: length of each sample (tokens, frames or patches), >= 0
     home: Placement  # where each sample lies before dispatch
-    # int64[d], read-only: samples of the step that are left out, ascending; `lengths` and `home` are of the others, in
-    # order
-    dropped: NDArray[np.int64] = field(default_factory=lambda: _NONE)
-    dropped_lengths: NDArray[np.int64] = field(default_factory=lambda: _NONE)  # int64[d], read-only
-    # int64[n + d]: which row of its log each sample of the step is, those left out too; None: consecutive rows
+    # int64[n]: which row of its log each sample is; None: consecutive rows
     row_numbers: NDArray[np.int64] | None = field(default=None, compare=False)
     # int64[n]: tokens at the beginning of each sample that see each other, where the cost's mask has them; None: none
     prefixes: NDArray[np.int64] | None = None
@@ -59,29 +52,9 @@ class GlobalBatch(Record):
             )
         Record.__post_init__(self)
 
-    @property
-    def kept(self) -> NDArray[np.int64]:
-        """Which samples of the step these are: int64[n], ascending."""
-        return kept_samples(len(self.lengths), self.dropped)
-
-    @property
-    def numbers(self) -> NDArray[np.int64]:
-        """The numbers of these samples in error messages: int64[n]."""
-        return self.kept
-
     def rows_of(self, samples: NDArray[np.int64], first_row: int) -> NDArray[np.int64]:
         """Return the rows of the log that samples of the step are, in which it begins at `first_row`."""
         return samples + first_row if self.row_numbers is None else self.row_numbers[samples]
-
-    def without(self, samples: NDArray[np.int64]) -> "GlobalBatch":
-        """Leave out ``lengths[samples]``; the others stay where they are."""
-        lengths = np.delete(self.lengths, samples)
-        home = Placement.by_sample_order(np.delete(self.home.rank_of_sample, samples), self.home.num_ranks)
-        dropped = np.concatenate((self.dropped, self.kept[samples]))
-        order = np.argsort(dropped)
-        dropped_lengths = np.concatenate((self.dropped_lengths, self.lengths[samples]))
-        prefixes = None if self.prefixes is None else np.delete(self.prefixes, samples)
-        return GlobalBatch(lengths, home, dropped[order], dropped_lengths[order], self.row_numbers, prefixes)
 
     @classmethod
     def from_lengths(
@@ -114,12 +87,6 @@ def checked_prefixes(given: ArrayLike, num_samples: int) -> NDArray[np.int64]:
         index = int(np.argmax(array < 0))
         raise ArgumentError("prefix_lengths", "be >= 0", array[index], index)
     return array
-
-
-def kept_samples(count: int, dropped: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the `count` samples of a step that are not among `dropped`, ascending: int64[count]."""
-    kept: NDArray[np.int64] = np.arange(count + len(dropped))
-    return np.delete(kept, dropped) if len(dropped) else kept
 
 
 def whole_batches(blocks: Iterable[Block], samples_per_step: int, drop_last: bool = False) -> Iterator[Block]:

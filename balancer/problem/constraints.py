@@ -38,19 +38,18 @@ class Prompts(NamedTuple):
         """Return those of some samples."""
         return Prompts(np.unique(self.keys[members], return_inverse=True)[1].astype(np.int64), self.lengths[members])
 
-    def check(self, lengths: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
-        """Raise ValueError for a prompt that is longer than a sample, or of two lengths; samples have `numbers`."""
+    def check(self, lengths: NDArray[np.int64]) -> None:
+        """Raise ValueError for a prompt that is longer than a sample, or of two lengths."""
         if (longer := self.lengths > lengths).any():
             i = int(np.argmax(longer))
-            raise ArgumentError("prefix_lengths", f"be <= the length of its sample, {lengths[i]}", self.lengths[i],
-                                int(numbers[i]))  # fmt: skip
+            raise ArgumentError("prefix_lengths", f"be <= the length of its sample, {lengths[i]}", self.lengths[i], i)
         first = np.unique(self.keys, return_index=True)[1][self.keys]
         if (unlike := self.lengths != self.lengths[first]).any():
             j = int(np.argmax(unlike))
             i = int(first[j])
             raise UsageError(
                 "samples {one} and {other} have one {prefix} key, and {prefix_lengths} of {a} and {b}: it must be one",
-                one=int(numbers[i]), other=int(numbers[j]), a=int(self.lengths[i]), b=int(self.lengths[j]),
+                one=i, other=j, a=int(self.lengths[i]), b=int(self.lengths[j]),
             )  # fmt: skip
 
     def once(self, amounts: NDArray[np.int64], bin_of_sample: NDArray[Any]) -> NDArray[np.int64]:
@@ -355,8 +354,8 @@ class Constraints:
             given["caps"] = np.array([cap.limit for cap in caps], dtype=np.int64)
         return given
 
-    def wording(self, error: SolverError, numbers: NDArray[np.int64]) -> Wording:
-        """Return the words for samples (with their `numbers`), ranks and constraints in an error of the solvers."""
+    def wording(self, error: SolverError) -> Wording:
+        """Return the words for samples, ranks and constraints in an error of the solvers."""
         caps = self.all_caps(np.empty(0, dtype=np.int64))
         certificate = getattr(error, "certificate", None)
         if certificate is not None and certificate.quantity is not None:
@@ -370,7 +369,6 @@ class Constraints:
                 "size": "length" if tokens else "amount", "column": "",
                 "group": "rank", "groups": "ranks", "item": "sample", "items": "samples",
             },
-            {"sample": lambda item: int(numbers[item])},
         )  # fmt: skip
 
     def makespan(self, loads: NDArray[np.int64]) -> int:
@@ -384,11 +382,11 @@ class Constraints:
         return loads if self.initial_loads is None else loads + self.initial_loads
 
     def violation(
-        self, rank_of_sample: NDArray[np.int32], tokens: NDArray[np.int64], numbers: NDArray[np.int64]
+        self, rank_of_sample: NDArray[np.int32], tokens: NDArray[np.int64], samples: NDArray[np.int64] | None = None
     ) -> str | None:
         """Say which constraint a placement breaks first, given the tokens on each rank; None if it keeps all.
 
-        The message calls samples by their `numbers`.
+        Where ranks share samples, `samples` says which sample each share is of, int64[n].
         """
         num_ranks = len(tokens)
         counts = np.bincount(rank_of_sample, minlength=num_ranks)
@@ -402,14 +400,14 @@ class Constraints:
         if (fewest := int(counts.min())) < self.min_samples_per_rank:
             return f"rank {int(np.argmin(counts))} holds {fewest} samples, least {self.min_samples_per_rank}"
         if self.keep_together is not None and (apart := _first_apart(self.keep_together, rank_of_sample)) is not None:
-            return (
-                f"samples {numbers[apart[0]]} and {numbers[apart[1]]} have one keep_together key, but run on two ranks"
-            )
+            one, other = apart if samples is None else samples[list(apart)]
+            return f"samples {one} and {other} have one keep_together key, but run on two ranks"
         if self.allowed_ranks is not None:
             allowed = self.allowed_ranks[np.arange(len(rank_of_sample)), rank_of_sample]
             if not allowed.all():
-                sample = int(np.argmin(allowed))
-                return f"sample {numbers[sample]} runs on rank {rank_of_sample[sample]}, which allowed_ranks forbids"
+                share = int(np.argmin(allowed))
+                sample = share if samples is None else samples[share]
+                return f"sample {sample} runs on rank {rank_of_sample[share]}, which allowed_ranks forbids"
         return None
 
 

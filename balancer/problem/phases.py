@@ -7,7 +7,7 @@ encoders put out, and computes whole samples: one item a sample.
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -250,23 +250,6 @@ class PhaseItems(Record):
         }
         asked = {name: getattr(phase, name) for name in OF_PLANS if name not in of_items} | of_items
         return Constraints.from_given(len(self.lengths), num_ranks, **asked)
-
-    def without(self, samples: NDArray[np.int64], num_samples: int) -> "PhaseItems":
-        """Leave out all items of some samples, ascending; the others are numbered anew."""
-        kept = np.ones(num_samples, dtype=bool)
-        kept[samples] = False
-        items, number = np.flatnonzero(kept[self.sample_of_item]), np.cumsum(kept) - 1
-        return replace(
-            self,
-            sample_of_item=number[self.sample_of_item[items]],
-            lengths=self.lengths[items],
-            outputs=self.outputs[items],
-            own=self.own.take(np.flatnonzero(kept)),
-            keep_together=None if self.keep_together is None else self.keep_together[items],
-            cap_amounts=tuple(amounts[items] for amounts in self.cap_amounts),
-            allowed_ranks=None if self.allowed_ranks is None else self.allowed_ranks.take(items),
-            prefix=_taken(self.prefix, items),
-        )
 
     def between(self, start: int, stop: int) -> "PhaseItems":
         """Return the items of samples ``start..stop - 1``, which are numbered anew; the arrays are shared."""

@@ -16,7 +16,7 @@ from balancer.problem.placement import Placement
 from balancer.problem.step_times import TimedStep
 from balancer.problem.topology import Topology
 from solvers.arguments import as_costs
-from solvers.errors import UsageError, Wording, as_words
+from solvers.errors import UsageError, as_words
 
 
 class Affinity(NamedTuple):
@@ -111,15 +111,9 @@ class Problem:
             for name in constraints.names():
                 if name not in ("prefix", "equal_counts"):
                     raise UsageError(f"{{prefix}} cannot be combined with {{{name}}}", "leave one of them out")
-        if len(over := cut.over_long_samples(batch.lengths)):
-            kept = np.delete(np.arange(len(batch.lengths)), over)
-            batch, constraints = batch.without(over), constraints.of_samples(kept)
-        try:
-            if constraints.prefix is not None:
-                constraints.prefix.check(batch.lengths, batch.numbers)
-            costs, prompts = _costs_of(batch, cost, constraints)
-        except UsageError as error:
-            raise error.in_words(Wording(numbers={"sample": lambda item: int(batch.numbers[item])})) from None
+        if constraints.prefix is not None:
+            constraints.prefix.check(batch.lengths)
+        costs, prompts = _costs_of(batch, cost, constraints)
         cut.check_batch(batch, topology.num_ranks, constraints, cost)
         if work is None:
             cut.check_phases((SINGLE_PHASE,))

@@ -97,5 +97,5 @@ def check_longest(batch: GlobalBatch, name: str, cap: int, *remedies: str) -> No
         raise InfeasibleError(
             f"{{sample}} has length {lengths[sample]}, {lengths[sample] - cap} more than {{{name}}} = {cap}",
             InfeasibilityCertificate(name, [sample], [], int(lengths[sample]), cap), remedies,
-            sample=Named("sample", int(batch.numbers[sample])),
+            sample=Named("sample", sample),
         )  # fmt: skip

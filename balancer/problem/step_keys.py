@@ -90,7 +90,7 @@ KEYS: dict[str, dict[str, Key]] = {
         "multiple_of": Key("count", "micro_batches_multiple_of", "A multiple of so many."),
         "pipeline_stages": Key("count", "pipeline_stages", "Stages of a pipeline of which no more is known."),
         "allow_empty": Key("flag", "allow_empty_micro_batches", "A micro-batch may hold nothing."),
-        "over_long": Key("text", "over_long", "A row over the cap: error, own or drop.", OVER_LONG),
+        "over_long": Key("text", "over_long", "A row over the cap: error, or own.", OVER_LONG),
         "encoders": Key("text", "encoders", "Encoders compute in a sample's slot, or before: slot, step.", ENCODERS),
     },
     "sequence_groups": {

@@ -228,7 +228,7 @@ class PageData:
                 self._held = [self._drawn(plans, {name: loads_of(each) for name, each in plans.items()}, 0.0)]
             self._pass_over(plan)
             return
-        rows, shown = plan.batch.kept + self._rows, dict[str, tuple[RankLoads, RankLoads]]()
+        rows, shown = np.arange(plan.num_samples) + self._rows, dict[str, tuple[RankLoads, RankLoads]]()
         if plan.encoders_in_pipeline:
             self.following = set(list(plan.phases)[:-1])
         for name, phase in plan.phases.items():
@@ -244,7 +244,7 @@ class PageData:
 
     def _pass_over(self, plan: StepPlan) -> None:
         self._steps += 1
-        self._rows += plan.batch_size
+        self._rows += plan.num_samples
 
     def _add_traffic(self, streams: list[Stream], topology: Topology) -> None:
         self.num_nodes = topology.num_nodes

@@ -116,7 +116,7 @@ class LogPlan:
     def _page_data(self) -> PageData:
         data = PageData()
         for plan in plans_of(self.log, self.settings):
-            data.add(plan, self.settings.is_short(plan.batch_size))
+            data.add(plan, self.settings.is_short(plan.num_samples))
         return data
 
     def __repr__(self) -> str:

@@ -16,7 +16,7 @@ from balancer.report.page import Card, Chart, Page, Section, Table, html, named,
 from balancer.report.page_data import BINS_AN_OCTAVE, PageData, PhaseData, RankLoads, StepPicture, WorstStep
 from balancer.report.remarks import to_train, warnings_of
 from balancer.report.summary import PhaseSummary, RunSummary, as_range, waiting
-from balancer.report.table import as_bytes, as_percent, as_ratios, before_slots, how_many, left_out, why_not_relocated
+from balancer.report.table import as_bytes, as_percent, as_ratios, before_slots, how_many, why_not_relocated
 from balancer.report.text import counted, folded, of_phase
 
 __all__ = ["pipeline_section", "plan_page"]
@@ -113,7 +113,6 @@ def _lead_of_phases(phases: dict[str, PhaseSummary]) -> str:
 def _about(summary: RunSummary, data: PageData) -> str:
     shape = counted(data.num_ranks, "rank") + f" on {data.num_nodes:,} nodes" * (data.num_nodes > 1)
     said = [f"{how_many(summary)}, {shape}.", *warnings_of(summary)]
-    said += [left_out(summary)] if summary.dropped else []
     said += across_lines(summary.across) if summary.across else []
     said += [before_slots(summary).capitalize()] if summary.in_slots else []
     return " ".join(said)

@@ -393,19 +393,13 @@ class RunSummary:
     """Steps, samples, one :class:`PhaseSummary` a phase and one :class:`StreamSummary` a stream.
 
     Plans are judged by full steps. A short one, such as an epoch's last, is uneven as it lies, and is summed up apart;
-    by them a log is judged that has no others. Samples that a plan leaves out are counted as dropped; the first of them
-    is a row of the log. The first step begins at `first_row` of the log, unless steps say themselves which rows they
-    have.
+    by them a log is judged that has no others. The first step begins at `first_row` of the log, unless steps say
+    themselves which rows they have.
     """
 
     first_row: int = 0
     steps: int = 0
     samples: int = 0
-    dropped: int = 0
-    first_dropped: int = -1
-    kept_volume: int = 0
-    dropped_volume: int = 0
-    longest_dropped: int = 0
     short_steps: int = 0
     short_samples: int = 0
     # What full steps take where costs have one unit, as joint balancing is told: the largest sum of a rank's encoders,
@@ -444,7 +438,6 @@ class RunSummary:
                 summary.add_items(phase)
         for name in plan.stream_names if not single else ():
             self.streams.setdefault(name, StreamSummary()).add(plan.traffic_of(name), plan.least_inter_node(name))
-        self._add_dropped(plan)
         self.steps += 1
         self.samples += plan.num_samples
         self.short_steps += short
@@ -452,15 +445,12 @@ class RunSummary:
 
     def join(self, later: "RunSummary") -> None:
         """Take in all steps of another summary, which come after these."""
-        # Before the sums below: `dropped` still counts these steps alone.
-        if not self.dropped:
-            self.first_dropped = later.first_dropped
         for mine, theirs in ((self.full, later.full), (self.short, later.short)):
             for name, phase in theirs.items():
                 mine.setdefault(name, PhaseSummary(of_several=phase.of_several)).join(phase, self.steps)
         for name, stream in later.streams.items():
             self.streams.setdefault(name, StreamSummary()).join(stream)
-        _join(self, later, ("longest_dropped",), ("first_row", "first_dropped"))
+        _join(self, later, (), ("first_row",))
 
     def stored(self) -> dict[str, Any]:
         """Return all of it as JSON has it; the same for the same steps, whoever planned them."""
@@ -483,31 +473,13 @@ class RunSummary:
         return replace(self, full=full, short=short, streams={name: self.streams[name] for name in streams})
 
     def _row_of(self, plan: StepPlan, phase: PhasePlan, item: int) -> int:
-        # An item is one of a sample's; samples that were dropped still take up rows of the log.
-        sample = plan.batch.kept[phase.items.sample_of_item[item]]
-        return int(plan.batch.rows_of(sample, self.first_row + self.rows))
-
-    def _add_dropped(self, plan: StepPlan) -> None:
-        batch = plan.batch
-        self.kept_volume += int(batch.lengths.sum())
-        if not len(batch.dropped):
-            return
-        if not self.dropped:
-            self.first_dropped = int(batch.rows_of(batch.dropped[0], self.first_row + self.rows))
-        self.dropped += len(batch.dropped)
-        self.dropped_volume += int(batch.dropped_lengths.sum())
-        self.longest_dropped = max(self.longest_dropped, int(batch.dropped_lengths.max()))
+        return int(plan.batch.rows_of(phase.items.sample_of_item[item], self.first_row + self.samples))
 
     @property
     def costs(self) -> dict[str, str]:
         """What each phase is priced by, in words."""
         named = {name: f" of {phase.model}" if phase.model else "" for name, phase in self.phases.items()}
         return {name: f"{phase.cost}{named[name]}" for name, phase in self.phases.items()}
-
-    @property
-    def rows(self) -> int:
-        """Rows of the log that the steps so far have used."""
-        return self.samples + self.dropped
 
     @property
     def in_slots(self) -> bool:
@@ -518,12 +490,6 @@ class RunSummary:
     def in_pipeline(self) -> bool:
         """Whether the last phase is planned for pipeline stages."""
         return any(phase.num_stages for phase in self.phases.values())
-
-    @property
-    def dropped_fraction(self) -> float:
-        """Share of all lengths that is left out."""
-        everything = self.kept_volume + self.dropped_volume
-        return self.dropped_volume / everything if everything else 0.0
 
     @property
     def inter_node_bytes(self) -> int:
@@ -554,13 +520,6 @@ class RunSummary:
                 "steps": self.short_steps,
                 "samples": self.short_samples,
                 "phases": {name: phase.as_json() for name, phase in self.short.items()},
-            }
-        if self.dropped:
-            document["dropped"] = {
-                "samples": self.dropped,
-                "volume_fraction": self.dropped_fraction,
-                "longest": self.longest_dropped,
-                "first_sample": self.first_dropped,
             }
         if self.streams:
             document["streams"] = {name: stream.as_json() for name, stream in self.streams.items()}

@@ -66,8 +66,6 @@ def print_summary(
             console.print(f"{of_phase(name, LOSS_ASSUMED)}\n", highlight=False)
         if phase.fell_back:
             console.print(f"{of_phase(name, why_not_relocated(phase))}\n", highlight=False, markup=False)
-    if summary.dropped:
-        console.print(f"{left_out(summary)}\n", highlight=False, markup=False)
     for line in across_lines(summary.across) if summary.across else ():
         console.print(f"{line}\n", highlight=False, markup=False)
     planned = summary.samples - kept
@@ -100,15 +98,6 @@ def why_not_relocated(phase: PhaseSummary) -> str:
     what = "balanced first and laid on nodes afterwards, which moves more."
     steps = f"in {len(phase.fell_back):,} of {counted(phase.steps, 'step')}"
     return f"{steps} samples were {what} {why}"
-
-
-def left_out(summary: RunSummary) -> str:
-    """Say how many samples no rank gets, and which is the first."""
-    count = counted(summary.dropped, "sample")
-    share = f"{as_percent(summary.dropped_fraction)} of the volume, the longest {summary.longest_dropped:,}"
-    return (
-        f"{count} over the cap of a micro-batch left out: {share}; the first: row {summary.first_dropped:,} (from 0)."
-    )
 
 
 def how_many(summary: RunSummary) -> str:

@@ -104,7 +104,7 @@ def check_over_long(tokens: NDArray[np.int64], cap: int, over_long: str) -> NDAr
             f"no micro-batch can hold {{item}}: {{tokens[i] =}} {tokens[item]} is over {{cap}} = {cap} by "
             f"{tokens[item] - cap} (samples over the cap: {len(over)})",
             InfeasibilityCertificate("cap", over.tolist(), [], int(tokens[item]), cap),
-            ["{over_long='own'} gives each a micro-batch of its own", "{over_long='drop'} leaves them out"],
+            ["leave them out beforehand", "raise {cap}", "{over_long='own'} gives each a micro-batch of its own"],
             **_entry("tokens", item, "sample"),
         )
     return over

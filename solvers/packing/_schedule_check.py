@@ -63,11 +63,10 @@ def check_schedule(
     require_over_long(result, token_list, cap, over_long)
     cells = require_places(result, len(cost_list))
     require_cells(result, cells, cost_list, token_list, cap, allow_empty)
-    kept = sorted((item for cell in cells.values() for item in cell), key=lambda item: -cost_list[item])
-    require_value(result, sum(cost_list[item] for item in kept), stages)
-    samples = [(cost_list[item], min(token_list[item], cap)) for item in kept]
+    require_value(result, sum(cost_list), stages)
+    samples = sorted(zip(cost_list, (min(t, cap) for t in token_list), strict=True), key=lambda sample: -sample[0])
     if num_slots is None:
-        most = None if allow_empty else len(kept) // num_ranks
+        most = None if allow_empty else len(samples) // num_ranks
         _check_bound(result, samples, _permitted(samples, num_ranks, cap, min_slots, slots_multiple_of, most), stages)
     else:
         _check_bound(result, samples, [result.num_slots], stages)
@@ -93,9 +92,7 @@ def require_over_long(result: ScheduleResult | SharesResult, tokens: list[int], 
     require(
         over_long != "error" or not over, f"sample {over[0] if over else -1} is over the cap, which over_long refuses"
     )
-    dropped, own = over if over_long == "drop" else [], over if over_long == "own" else []
-    require(result.dropped.tolist() == dropped, f"dropped must be {dropped}, got {result.dropped.tolist()}")
-    require(result.own.tolist() == own, f"own must be {own}, got {result.own.tolist()}")
+    require(result.own.tolist() == over, f"own must be {over}, got {result.own.tolist()}")
 
 
 def require_places(result: ScheduleResult | SharesResult, n: int) -> dict[tuple[int, int], list[int]]:
@@ -106,13 +103,9 @@ def require_places(result: ScheduleResult | SharesResult, n: int) -> dict[tuple[
             array.dtype == np.int32 and array.shape == (n,),
             f"every sample has one place: {name} must be int32[{n}], got {array.dtype} of shape {array.shape}",
         )
-    dropped = set(result.dropped.tolist())
     num_ranks, num_slots = result.slot_loads.shape
     cells: dict[tuple[int, int], list[int]] = {}
     for item, (rank, slot) in enumerate(zip(ranks.tolist(), slots.tolist(), strict=True)):
-        if item in dropped:
-            require(rank == slot == -1, f"sample {item} was dropped but lies on rank {rank} in slot {slot}")
-            continue
         require(0 <= rank < num_ranks, f"sample {item} is on rank {rank}, outside 0..{num_ranks - 1}")
         require(0 <= slot < num_slots, f"sample {item} is in slot {slot}, outside 0..{num_slots - 1}")
         cells.setdefault((rank, slot), []).append(item)

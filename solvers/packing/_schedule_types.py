@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from solvers.types import Proven
 
 OBJECTIVES = ("lockstep", "step", "pipeline")
-OVER_LONG = ("error", "own", "drop")
+OVER_LONG = ("error", "own")
 
 
 class CutResult(Proven):
@@ -32,9 +32,9 @@ class ScheduleResult(CutResult):
     Attributes
     ----------
     rank_of_item : int32[n], read-only
-        The rank of each sample, in the order in which the samples were given; -1 if it was dropped.
+        The rank of each sample, in the order in which the samples were given.
     slot_of_item : int32[n], read-only
-        The slot in which that rank computes it; -1 if it was dropped.
+        The slot in which that rank computes it.
     num_slots : int
         K, the same on every rank.
     slot_loads : int64[R, K], read-only
@@ -56,8 +56,6 @@ class ScheduleResult(CutResult):
         The argument that proves `lower_bound`; see :mod:`solvers.packing._schedule_bounds`.
     status : SolveStatus
         ``OPTIMAL`` if and only if ``value == lower_bound``.
-    dropped : int64[], read-only
-        Ascending indices of the samples over the cap that were left out, as ``over_long="drop"`` asks.
     own : int64[], read-only
         Ascending indices of the samples over the cap that have a micro-batch to themselves, as ``"own"`` asks.
     runtime_s : float
@@ -73,6 +71,5 @@ class ScheduleResult(CutResult):
     objective: str
     value: int
     perfect: int
-    dropped: NDArray[np.int64]
     own: NDArray[np.int64]
     _measure: ClassVar[str] = "value"

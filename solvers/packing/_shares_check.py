@@ -54,22 +54,23 @@ def check_shares(
     require_slots(result, num_ranks, num_slots, min_slots, slots_multiple_of)
     require_over_long(result, token_list, cap, over_long)
     cells = require_places(result, len(cost_list))
-    dropped = set(result.dropped.tolist())
     for item, (found, given) in enumerate(zip(result.rank_of_item.tolist(), ranks, strict=True)):
-        require(item in dropped or found == given, f"sample {item} lies on rank {given} and was put on rank {found}")
+        require(found == given, f"sample {item} lies on rank {given} and was put on rank {found}")
     require_cells(result, cells, cost_list, token_list, cap, allow_empty)
     for rank, loads in enumerate(result.slot_loads.tolist()):
         require(loads == sorted(loads, reverse=True), f"the micro-batches of rank {rank} must descend in cost")
-    kept = [(rank, t) for item, (rank, t) in enumerate(zip(ranks, token_list, strict=True)) if item not in dropped]
-    _check_bound(result, kept, num_ranks, -(-min_slots // slots_multiple_of) * slots_multiple_of, slots_multiple_of)
+    samples = list(zip(ranks, token_list, strict=True))
+    _check_bound(result, samples, num_ranks, -(-min_slots // slots_multiple_of) * slots_multiple_of, slots_multiple_of)
 
 
-def _check_bound(result: SharesResult, kept: list[tuple[int, int]], num_ranks: int, least: int, multiple: int) -> None:
-    """`kept` are pairs of rank and tokens; `least` is the fewest slots that the rules permit."""
+def _check_bound(
+    result: SharesResult, samples: list[tuple[int, int]], num_ranks: int, least: int, multiple: int
+) -> None:
+    """`samples` are pairs of rank and tokens; `least` is the fewest slots that the rules permit."""
     bound, slots = result.lower_bound, result.num_slots
     require(result.bound_name in ("volume", "halves"), f"lower_bound is by an unknown argument {result.bound_name!r}")
     alone, volume, halves = [0] * num_ranks, [0] * num_ranks, [0] * num_ranks
-    for rank, t in kept:
+    for rank, t in samples:
         if t > result.cap:
             alone[rank] += 1
         else:

@@ -16,9 +16,9 @@ class SharesResult(CutResult):
     Attributes
     ----------
     rank_of_item : int32[n], read-only
-        The rank of each sample, as given; -1 if it was dropped.
+        The rank of each sample, as given.
     slot_of_item : int32[n], read-only
-        The slot in which that rank computes it; -1 if it was dropped.
+        The slot in which that rank computes it.
     num_slots : int
         K, the same on every rank.
     slot_loads : int64[R, K], read-only
@@ -35,8 +35,6 @@ class SharesResult(CutResult):
         `own` and the rules on the number of slots come on top.
     status : SolveStatus
         ``OPTIMAL`` if and only if ``num_slots == lower_bound``.
-    dropped : int64[], read-only
-        Ascending indices of the samples over the cap that were left out, as ``over_long="drop"`` asks.
     own : int64[], read-only
         Ascending indices of the samples over the cap that have a micro-batch to themselves, as ``"own"`` asks.
     runtime_s : float
@@ -49,6 +47,5 @@ class SharesResult(CutResult):
     slot_loads: NDArray[np.int64]
     slot_tokens: NDArray[np.int64]
     cap: int
-    dropped: NDArray[np.int64]
     own: NDArray[np.int64]
     _measure: ClassVar[str] = "num_slots"

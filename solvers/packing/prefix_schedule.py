@@ -336,10 +336,9 @@ def _result(
     rank[problem.order], slot[problem.order] = np.divmod(at[found.bin_of], num_slots)
     costs = _sums(problem, found.bin_of, problem.given.costs, problem.given.once, len(at))
     tokens = _sums(problem, found.bin_of, held.each, held.once, len(at))
-    nobody = read_only(np.empty(0, dtype=np.int64))
     return ScheduleResult(
         read_only(rank), read_only(slot), num_slots, read_only(costs[found.place]), read_only(tokens[found.place]),
-        held.most, objective, found.value, -(-int(costs.sum()) // num_ranks), nobody, nobody,
+        held.most, objective, found.value, -(-int(costs.sum()) // num_ranks), read_only(np.empty(0, dtype=np.int64)),
         lower_bound=low, bound_name="parts", status=status_of(found.value, low),
         runtime_s=time.perf_counter() - started,
     )  # fmt: skip

@@ -80,10 +80,9 @@ class _Prepared(NamedTuple):
     """The samples that are to be scheduled."""
 
     instance: Instance
-    kept: NDArray[np.int64]  # the sample at each position of the instance
+    order: NDArray[np.int32]  # the sample at each position of the instance
     clipped: NDArray[np.int64]  # tokens of each position, at most the cap
     own: NDArray[np.int64]
-    dropped: NDArray[np.int64]
     least: int  # proven: no packing under the cap has fewer micro-batches
 
 
@@ -95,21 +94,14 @@ class _Found(NamedTuple):
 
 
 def _prepare(costs: ArrayLike, tokens: ArrayLike, request: _Request) -> _Prepared:
-    """Check the samples, leave out or set apart those over the cap, sort the rest, and pack them under the cap."""
+    """Check the samples, set apart those over the cap, sort all, and pack them under the cap."""
     all_costs, _, _ = as_costs(costs)
     all_tokens, _, _ = as_costs(tokens, "tokens")
     check_as_many("tokens", len(all_tokens), len(all_costs))
     cap = request.cap
-    over = check_over_long(all_tokens, cap, request.over_long)
-    none = np.empty(0, dtype=np.int64)
-    dropped = over if request.over_long == "drop" else none
-    own = over if request.over_long == "own" else none
-    kept = np.flatnonzero(all_tokens <= cap) if len(dropped) else np.arange(len(all_costs))
-    kept_costs = all_costs[kept]
-    largest = int(kept_costs.max()) if len(kept) else 0
-    order, sorted_costs = sort_descending(kept_costs, largest)
-    kept = kept[order]
-    true_tokens = all_tokens[kept]
+    own = check_over_long(all_tokens, cap, request.over_long)
+    order, sorted_costs = sort_descending(all_costs, int(all_costs.max(initial=0)))
+    true_tokens = all_tokens[order]
     alone = np.flatnonzero(true_tokens > cap)
     cap = min(cap, int(true_tokens.sum()))  # no cap above that does anything
     clipped = np.minimum(true_tokens, cap)
@@ -124,7 +116,7 @@ def _prepare(costs: ArrayLike, tokens: ArrayLike, request: _Request) -> _Prepare
     given = request.num_slots if isinstance(request.num_slots, int) else 0
     if most > max(given, _slots_for(packing.lower_bound + len(alone), request)):
         packing = auto(marked[fits], max(1, cap), time_budget=_PACKING_BUDGET)
-    packed = np.empty(len(kept), dtype=np.int32)
+    packed = np.empty(len(order), dtype=np.int32)
     packed[fits] = packing.group_of_item
     packed[alone] = packing.num_groups + np.arange(len(alone))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -134,7 +126,7 @@ def _prepare(costs: ArrayLike, tokens: ArrayLike, request: _Request) -> _Prepare
         read_only(sorted_costs), read_only(marked), int(sorted_costs.sum()), request.num_ranks, cap, alone, densest,
         packed, packing.num_groups + len(alone), request.allow_empty,
     )  # fmt: skip
-    return _Prepared(instance, kept, clipped, own, dropped, packing.lower_bound + len(alone))
+    return _Prepared(instance, order, clipped, own, packing.lower_bound + len(alone))
 
 
 def _slots_for(micro_batches: int, request: _Request) -> int:
@@ -144,7 +136,7 @@ def _slots_for(micro_batches: int, request: _Request) -> int:
 
 def _first_slots(prepared: _Prepared, request: _Request) -> int:
     """Return the least K that nothing speaks against, or raise InfeasibleError that says what speaks against all."""
-    num_ranks, n = request.num_ranks, len(prepared.kept)
+    num_ranks, n = request.num_ranks, len(prepared.order)
     first = _slots_for(prepared.least, request)
     if isinstance(request.num_slots, int):
         bins = num_ranks * request.num_slots
@@ -153,7 +145,7 @@ def _first_slots(prepared: _Prepared, request: _Request) -> int:
                 f"{{num_slots}} = {request.num_slots} is too few: under {{cap}} = {request.cap} the {n} samples need "
                 f"at least {prepared.least} micro-batches, {num_ranks} ranks of {request.num_slots} {{slots}} hold "
                 f"{bins}, short by {prepared.least - bins}",
-                InfeasibilityCertificate("num_slots", prepared.kept.tolist(), range(num_ranks), prepared.least, bins),
+                InfeasibilityCertificate("num_slots", prepared.order.tolist(), range(num_ranks), prepared.least, bins),
                 f"the least {{num_slots}} that may do is {first}",
             )
         first = request.num_slots
@@ -161,11 +153,10 @@ def _first_slots(prepared: _Prepared, request: _Request) -> int:
     if not request.allow_empty and bins > n:
         why = "{min_slots}, {slots_multiple_of} and the cap make it"
         why = "{num_slots}" if isinstance(request.num_slots, int) else why
-        left = "samples left after dropping" if len(prepared.dropped) else "samples"
         raise InfeasibleError(
-            f"{num_ranks} ranks of {first} {{slots}} ({why}) are {bins} micro-batches, but there are {n} {left}, short "
-            f"by {bins - n}",
-            InfeasibilityCertificate("allow_empty", prepared.kept.tolist(), range(num_ranks), bins, n),
+            f"{num_ranks} ranks of {first} {{slots}} ({why}) are {bins} micro-batches, but there are {n} samples, "
+            f"short by {bins - n}",
+            InfeasibilityCertificate("allow_empty", prepared.order.tolist(), range(num_ranks), bins, n),
             "{allow_empty=True} permits empty micro-batches",
         )
     check_bins(num_ranks, first)
@@ -212,7 +203,7 @@ def _free_slots(prepared: _Prepared, request: _Request, first: int) -> Iterator[
     """Numbers of slots worth trying where the number is free: the next few; for a pipeline, the best by their bound."""
     most = MOST_BINS // request.num_ranks
     if not request.allow_empty:
-        most = min(most, len(prepared.kept) // request.num_ranks)
+        most = min(most, len(prepared.order) // request.num_ranks)
     if request.objective != "pipeline":
         yield from range(first, min(most, first + (_MOST_TRIED - 1) * request.multiple) + 1, request.multiple)
         return
@@ -249,7 +240,7 @@ def _choose(prepared: _Prepared, request: _Request, first: int) -> tuple[_Found,
         best = _search(prepared, request, num_slots, forced, bound, request.work)
         if best is None:
             num_slots += request.multiple
-            too_many = not request.allow_empty and num_slots * request.num_ranks > len(prepared.kept)
+            too_many = not request.allow_empty and num_slots * request.num_ranks > len(prepared.order)
             if isinstance(request.num_slots, int) or too_many:
                 raise TimeLimitError(
                     f"found no packing under {{cap}} = {request.cap} into {request.num_ranks} ranks of "
@@ -280,19 +271,17 @@ def _result(
         ranks = ranks_of_bins(prepared.instance.loads(found.layout, num_bins), num_ranks)
         # A layout in lockstep numbers bins slot by slot; files and trainers know them rank by rank.
         bins = (ranks[found.layout] * num_slots + found.layout // num_ranks).astype(np.int32)
-    rank_of_item = np.full(len(costs), -1, dtype=np.int32)
-    slot_of_item = np.full(len(costs), -1, dtype=np.int32)
-    rank_of_item[prepared.kept] = bins // num_slots
-    slot_of_item[prepared.kept] = bins % num_slots
-    loads = group_loads(costs[prepared.kept], bins, num_bins).reshape(num_ranks, num_slots)
-    volumes = group_loads(tokens[prepared.kept], bins, num_bins).reshape(num_ranks, num_slots)
+    rank_of_item, slot_of_item = (np.empty(len(costs), dtype=np.int32) for _ in range(2))
+    rank_of_item[prepared.order], slot_of_item[prepared.order] = np.divmod(bins, num_slots)
+    loads = group_loads(costs[prepared.order], bins, num_bins).reshape(num_ranks, num_slots)
+    volumes = group_loads(tokens[prepared.order], bins, num_bins).reshape(num_ranks, num_slots)
     total = prepared.instance.total
     perfect = -(-total // num_ranks)
     if request.objective == "pipeline":
         perfect = (num_slots + request.stages - 1) * -(-total // num_bins)
     return ScheduleResult(
         rank_of_item, slot_of_item, num_slots, loads, volumes, request.cap, request.objective, found.value, perfect,
-        prepared.dropped, prepared.own, lower_bound=bound.value, bound_name=bound.name,
+        prepared.own, lower_bound=bound.value, bound_name=bound.name,
         status=status_of(found.value, bound.value, ended=found.ended), runtime_s=time.perf_counter() - started,
     )  # fmt: skip
 
@@ -339,7 +328,7 @@ def schedule_micro_batches(
         Whether a micro-batch may hold no sample.
     over_long : str
         What to do with samples of more than `cap` tokens. ``"error"``: refuse them; ``"own"``: a micro-batch for each
-        of them alone, reported in ``own``; ``"drop"``: leave them out, reported in ``dropped``.
+        of them alone, reported in ``own``.
     time_budget : float
         Seconds' worth of work, counted and not timed.
 

@@ -46,9 +46,9 @@ class _Rules(NamedTuple):
 
 
 class _Shares(NamedTuple):
-    """The samples that are kept, rank by rank; "positions" are theirs in that order."""
+    """The samples, rank by rank; "positions" are theirs in that order."""
 
-    costs: NDArray[np.int64]  # of the kept samples, in the order given, as the next two
+    costs: NDArray[np.int64]  # in the order given, as the next two
     tokens: NDArray[np.int64]
     ranks: NDArray[np.int32]
     offsets: NDArray[np.int64]  # of the positions of each rank
@@ -147,7 +147,7 @@ def _held(shares: _Shares, rank: int) -> int:
 
 
 def _cut(shares: _Shares, rules: _Rules, targets: NDArray[np.int64] | None) -> tuple[NDArray[np.int32], int, int, str]:
-    """Return the slot of each kept sample, K, and the bound on it."""
+    """Return the slot of each sample, K, and the bound on it."""
     tokens = read_only(shares.tokens[shares.by_tokens])
     packed, bins = np.empty(len(tokens), dtype=np.int32), np.zeros(rules.num_ranks, dtype=np.int64)
     pack_shares(tokens, read_only(shares.offsets), rules.cap, packed, bins)
@@ -249,19 +249,15 @@ def cut_shares(
     all_costs, all_tokens = as_costs(costs)[0], as_costs(tokens, "tokens")[0]
     check_as_many("tokens", len(all_tokens), len(all_costs))
     all_ranks = _as_ranks(rank_of_item, len(all_costs), rules.num_ranks)
-    over = check_over_long(all_tokens, rules.cap, over_long)
-    dropped, own = (over, over[:0]) if over_long == "drop" else (over[:0], over)
-    kept = np.delete(np.arange(len(all_costs)), dropped)
-    shares = _Shares.from_samples(all_costs[kept], all_tokens[kept], all_ranks[kept], rules.num_ranks)
+    own = check_over_long(all_tokens, rules.cap, over_long)
+    shares = _Shares.from_samples(all_costs, all_tokens, all_ranks, rules.num_ranks)
     wanted = None if targets is None else _as_targets(targets, rules.num_slots, all_costs)
     slots, found, least, name = _cut(shares, rules, wanted)
     num_bins = rules.num_ranks * found
     bins = (shares.ranks * np.int64(found) + slots).astype(np.int32)
-    rank_of, slot_of = (np.full(len(all_costs), -1, dtype=np.int32) for _ in range(2))
-    rank_of[kept], slot_of[kept] = shares.ranks, slots
     loads = group_loads(shares.costs, bins, num_bins).reshape(rules.num_ranks, found)
     volumes = group_loads(shares.tokens, bins, num_bins).reshape(rules.num_ranks, found)
     return SharesResult(
-        rank_of, slot_of, found, loads, volumes, rules.cap, dropped, own, lower_bound=least, bound_name=name,
+        shares.ranks, slots, found, loads, volumes, rules.cap, own, lower_bound=least, bound_name=name,
         status=status_of(found, least), runtime_s=time.perf_counter() - started,
     )  # fmt: skip

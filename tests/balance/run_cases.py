@@ -47,7 +47,7 @@ class Fatal(RunSummary):
 
     def add_step(self, plan, short=False):
         counter = Path(os.environ["FATAL"])
-        if self.rows + self.first_row == 20 * 32 and (left := int(counter.read_text())):
+        if self.samples + self.first_row == 20 * 32 and (left := int(counter.read_text())):
             counter.write_text(str(left - 1))
             os.kill(os.getpid(), signal.SIGKILL)
         super().add_step(plan, short)
@@ -59,7 +59,7 @@ class Killed(RunSummary):
     parts = 0  # that this process has begun
 
     def add_step(self, plan, short=False):
-        Killed.parts += self.rows == 0
+        Killed.parts += self.samples == 0
         if Killed.parts > 1 and Path(os.environ["FATAL"]).exists():
             if multiprocessing.parent_process() is not None:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -74,7 +74,7 @@ class Held(RunSummary):
     parts = 0  # that this process has begun
 
     def add_step(self, plan, short=False):
-        Held.parts += self.rows == 0
+        Held.parts += self.samples == 0
         while Held.parts > 1 and Path(os.environ["HELD"]).exists():
             time.sleep(0.01)
         super().add_step(plan, short)

@@ -155,7 +155,7 @@ def test_violations_are_found_in_any_placement(case, ranks):
         ({"micro_batch_tokens": 9, "keep_together": [0, 0, 0]}, InfeasibleError, "with any number of micro-batches"),
         ({"micro_batch_tokens": 9, "cost": "padded"}, ValueError, "cannot be combined with cost 'padded'"),
         ({"micro_batch_tokens": 9, "method": "lpt"}, ValueError, "method 'lpt' makes no micro-batches"),
-        ({"micro_batch_tokens": 4}, InfeasibleError, "sample 1 has length 6, 2 more than micro_batch_tokens = 4"),
+        ({"micro_batch_tokens": 4}, InfeasibleError, "sample 1 of length 6 is longer than micro_batch_tokens = 4"),
         ({"micro_batch_tokens": 9, "schedule": "never"}, ValueError, "schedule must be one of 'lockstep', 'step'"),
         ({"placement": "teleport"}, ValueError, "unknown placement 'teleport'; known placements are relocate"),
         ({"eps": -1.0, "home_rank": [0, 0, 0]}, ValueError, "eps must be >= 0"),
@@ -202,7 +202,7 @@ def test_micro_batches(lengths, schedule, multiple, placement):
 @given(
     constrained(),
     st.sampled_from(["lockstep", "step", "pipeline"]),
-    st.sampled_from(["own", "drop"]),
+    st.sampled_from(["own", "error"]),
     st.booleans(),
     st.sampled_from(["any", "rearrange"]),
 )
@@ -216,20 +216,13 @@ def test_micro_batches_under_every_mix_of_constraints(case, schedule, over_long,
     except (SolverError, ValueError) as error:
         assert str(error)  # noqa: PT017 (either outcome is legal)
         return
-    dropped = [s for s, length in enumerate(lengths) if length > 45 and over_long == "drop"]
-    assert plan.dropped.tolist() == dropped
     cells = [[plan.samples_in_slot(rank, slot).tolist() for slot in range(plan.num_slots)] for rank in range(RANKS)]
     rank_of = {s: rank for rank, row in enumerate(cells) for cell in row for s in cell}
-    assert sorted(rank_of) == [s for s in range(len(lengths)) if s not in dropped]
+    assert sorted(rank_of) == list(range(len(lengths)))
     for cell in (cell for row in cells for cell in row):
         assert cell or allow_empty
         assert sum(lengths[s] for s in cell) <= 45 or len(cell) == 1
-    there = sorted(rank_of)
-    there_of = {name: value for name, value in kept.items() if name in ("keep_together", "allowed_ranks")}
-    seen = kept | {name: [value[s] for s in there] for name, value in there_of.items()}
-    if "caps" in kept:
-        seen["caps"] = {"blocks": ([kept["caps"]["blocks"][0][s] for s in there], kept["caps"]["blocks"][1])}
-    assert list(broken_rules([lengths[s] for s in there], [rank_of[s] for s in there], seen)) == []
+    assert list(broken_rules(lengths, [rank_of[s] for s in range(len(lengths))], kept)) == []
     assert plan.lower_bound <= plan.makespan
 
 
@@ -331,56 +324,22 @@ def test_an_over_long_sample_gets_a_micro_batch_of_its_own():
     assert plan.samples_in_slot(int(plan.rank_of_sample[0]), alone).tolist() == [0]
 
 
-@pytest.mark.parametrize("schedule", ["lockstep", "step", "pipeline"])
-def test_over_long_samples_are_left_out_and_listed(schedule):
-    lengths = np.asarray([25, 4, 11, 4, 10, 7, 99, 1])
-    homes = np.asarray([0, 0, 0, 1, 1, 2, 2, 2])
-    rules = MicroBatches(10, schedule, over_long="drop")
-    plan = balancer.balance(lengths, 3, home_rank=homes, cost="quadratic:a=3,b=1", micro_batches=rules)
-    assert plan.dropped.tolist() == [0, 2, 6]
-    assert plan.kept.tolist() == [1, 3, 4, 5, 7]
-    assert (plan.num_samples, plan.batch_size) == (5, 8)
-    assert sorted(s for rank in range(3) for s in plan.samples_on_rank(rank)) == plan.kept.tolist()
-    for rank in range(3):
-        slots = [plan.samples_in_slot(rank, slot).tolist() for slot in range(plan.num_slots)]
-        assert [s for slot in slots for s in slot] == plan.samples_on_rank(rank).tolist()
-        assert all(0 < lengths[slot].sum() <= 10 for slot in slots)
-    without = balancer.balance(lengths[plan.kept], 3, home_rank=homes[plan.kept], cost="quadratic:a=3,b=1",
-                               micro_batches=rules)  # fmt: skip
-    assert np.array_equal(without.rank_of_sample, plan.rank_of_sample)
-    assert (without.makespan, without.home_imbalance_ratio) == (plan.makespan, plan.home_imbalance_ratio)
-    assert without.digest() != plan.digest()
-    assert plan.inverse().dropped.tolist() == [0, 2, 6]
-
-
-def test_errors_call_samples_by_their_numbers_where_others_are_left_out():
-    rules = MicroBatches(2**40, over_long="drop")
-    with pytest.raises(ValueError, match="of sample 2 "):
-        balancer.balance([2**41, 1, 2**40, 5], 1, cost="quadratic:a=1,b=1", micro_batches=rules)
-
-
 @pytest.mark.parametrize(
-    ("constraint", "message"),
+    ("lengths", "message"),
     [
-        ({"max_tokens_per_rank": 8}, "sample 2 has length 9, 1 more than max_tokens_per_rank = 8"),
-        ({"allowed_ranks": np.array([[1, 1], [1, 1], [0, 0], [1, 1], [1, 1]], bool)}, "sample 2 may be in no rank"),
-        ({"caps": {"x": ([0, 1, 7, 1, 1], 6)}}, "sample 2 "),
+        ([25, 4, 11, 4, 10, 7, 99, 1],
+         "3 samples are longer than micro_batch_tokens = 10 (the longest, sample 6: 99); leave them out beforehand "
+         "(lengths <= 10), raise the cap, over_long='own' gives each a micro-batch of its own"),
+        ([4, 10, 11],
+         "sample 2 of length 11 is longer than micro_batch_tokens = 10; leave it out beforehand (lengths <= 10), raise "
+         "the cap, over_long='own' gives it a micro-batch of its own"),
     ],
-)
-def test_constraints_call_samples_by_their_numbers_where_others_are_left_out(constraint, message):
-    rules = MicroBatches(10, over_long="drop")
-    with pytest.raises(InfeasibleError, match=message):
-        balancer.balance([99, 2, 9, 3, 4], 2, micro_batches=rules, **constraint)
-
-
-def test_all_samples_left_out():
-    assert (
-        balancer.balance([20, 30], 2, micro_batches=MicroBatches(9, over_long="drop", allow_empty=True)).makespan == 0
-    )
-    with pytest.raises(
-        InfeasibleError, match="all 2 samples are longer than micro_batch_tokens = 9, and over_long='drop'"
-    ):
-        balancer.balance([20, 30], 2, micro_batches=MicroBatches(9, over_long="drop"))
+)  # fmt: skip
+def test_samples_over_the_cap_are_counted_with_what_to_do(lengths, message):
+    with pytest.raises(InfeasibleError) as caught:
+        balancer.balance(lengths, 2, micro_batches=MicroBatches(10))
+    assert str(caught.value) == message
+    assert caught.value.certificate.items == tuple(s for s, length in enumerate(lengths) if length > 10)
 
 
 @pytest.mark.parametrize("seed", range(8, 15))
@@ -391,30 +350,6 @@ def test_no_bound_of_costs_alone_is_one_of_ranks_of_unlike_speed(seed):
     plan = balancer.balance(lengths, len(speeds), rank_speeds=speeds, time_budget=1e-4)
     assert plan.lower_bound <= plan.makespan
     assert replay_plan(plan.placed, PlanSettings()).lower_bound <= plan.makespan
-
-
-@pytest.mark.parametrize(
-    ("claimed", "message"),
-    [
-        ([[0, 20]], "sample 2 is not placed"),
-        ([[2, 30], [0, 20]], "dropped must be distinct samples within 0..3 in order"),
-        ([[0, 20], [2, 30], [2, 30]], "dropped must be distinct"),
-        ([[0, 20], ["2", 30]], "dropped must be distinct"),
-        ([[0, 20], [4, 30]], "dropped must be distinct"),
-        ([[0, 20], [2, -1]], "dropped must be distinct"),
-        ([0, 2], "dropped must be distinct"),
-        (None, "dropped must be distinct"),
-        (2, "dropped must be distinct"),
-        ({}, "dropped must be distinct"),
-    ],
-)
-def test_a_plan_that_lies_about_what_it_left_out_is_refused(tmp_path, claimed, message):
-    plan = balancer.balance([20, 4, 30, 5], 2, micro_batches=MicroBatches(10, over_long="drop"))
-    plan.save(tmp_path / "plan.parquet")
-    assert balancer.load_plan(tmp_path / "plan.parquet") == plan
-    tamper(tmp_path / "plan.parquet", description=lambda d: d.update(dropped=claimed))
-    with pytest.raises(PlanError, match=message):
-        next(balancer.load_plans(tmp_path / "plan.parquet"))
 
 
 def test_a_plan_whose_samples_do_not_stand_in_order_of_their_slots_is_refused(tmp_path):
@@ -431,24 +366,16 @@ def test_a_plan_whose_samples_do_not_stand_in_order_of_their_slots_is_refused(tm
         next(balancer.load_plans(tmp_path / "plan.parquet"))
 
 
-def test_samples_left_out_that_nobody_asked_to_leave_out_are_refused(tmp_path):
-    plan = balancer.balance([20, 4, 30, 5], 2, micro_batches=MicroBatches(10, over_long="drop"))
-    plan.save(tmp_path / "plan.parquet")
-    tamper(tmp_path / "plan.parquet", description=lambda d: d["settings"]["micro_batches"].update(over_long="own"))
-    with pytest.raises(PlanError, match="samples are left out, but not because over_long='drop' asks for it"):
-        balancer.load_plan(tmp_path / "plan.parquet")
-
-
 SAVED = [
     {"micro_batch_tokens": 60, "schedule": "step"},
-    {"micro_batches": MicroBatches(35, over_long="drop")},
+    {"micro_batches": MicroBatches(35, over_long="own")},
     {"micro_batch_tokens": 60, "equal_counts": True, "max_samples_per_rank": 6},
-    {"micro_batches": MicroBatches(35, over_long="drop"), "keep_together": [0, 0, 1, 1, 2, 2, 3, 3] * 2},
+    {"micro_batches": MicroBatches(35, over_long="own"), "keep_together": [0, 0, 1, 1, 2, 2, 3, 3] * 2},
     {"micro_batch_tokens": 40, "cost": "quadratic:a=1,b=1"},
     {"micro_batches": MicroBatches(999, count=9, allow_empty=True)},
     {"micro_batches": MicroBatches(999, "step", multiple_of=7, allow_empty=True), "equal_counts": True},
-    {"micro_batches": MicroBatches(20, at_least=9, over_long="drop", allow_empty=True)},
-    {"micro_batches": MicroBatches(1, multiple_of=9, over_long="drop", allow_empty=True)},
+    {"micro_batches": MicroBatches(20, at_least=9, over_long="own", allow_empty=True)},
+    {"micro_batches": MicroBatches(1, multiple_of=9, over_long="own", allow_empty=True)},
     {"max_samples_per_rank": 5},
     {"rank_speeds": [1, 2, 1, 2]},
     {"initial_loads": [9, 0, 0, 0]},
@@ -486,13 +413,6 @@ def test_a_file_says_which_samples_stay_together(tmp_path):
     tamper(path, description=lambda said: said["saved"]["all"].update(keys=[0, 1, 0]))
     with pytest.raises(InputError, match="phase 'all' must have a key for each of its 4 items"):
         balancer.load_plan(path)
-
-
-def test_the_way_back_of_a_plan_that_leaves_samples_out_can_be_saved(tmp_path):
-    plan = balancer.balance([20, 4, 30, 5, 6], 2, micro_batches=MicroBatches(20, over_long="drop"))
-    back = plan.inverse()
-    back.save(tmp_path / "back.parquet")
-    assert balancer.load_plan(tmp_path / "back.parquet") == back
 
 
 def test_slots_are_part_of_the_digest():

@@ -191,10 +191,3 @@ def test_coefficients_past_int64(cost, lengths):
 
 def test_the_largest_coefficient():
     assert balancer.balance([1, 0], 2, cost=f"linear:a={INT64_MAX}").makespan == INT64_MAX
-
-
-def test_a_cost_past_int64_is_of_a_sample_as_the_batch_counts_them():
-    """Though others are left out, and do not count among those that cost."""
-    rules = balancer.MicroBatches(2**40, over_long="drop")
-    with pytest.raises(ValueError, match=r"sample 2 \(length 1099511627776\)"):
-        balancer.balance([2**41, 1, 2**40], 2, cost=f"linear:a={2**30}", micro_batches=rules)

@@ -13,14 +13,13 @@ from balancer.problem.cuts.micro_batches import SCHEDULES
 
 
 def check(plan):
-    """Every rule that the plan was made under, on the samples that it keeps."""
+    """Every rule that the plan was made under."""
     assert plan.micro_batches is not None
     slots = plan.slot_of_sample, plan.num_ranks, plan.num_slots
     assert plan.micro_batches.violation(plan.lengths, plan.rank_of_sample, *slots) is None
     tokens = np.zeros(plan.num_ranks, dtype=np.int64)
     np.add.at(tokens, plan.rank_of_sample, plan.lengths)
-    kept = np.delete(np.arange(len(plan.lengths) + len(plan.dropped)), plan.dropped)
-    assert plan.constraints.violation(plan.rank_of_sample, tokens, kept) is None
+    assert plan.constraints.violation(plan.rank_of_sample, tokens) is None
     spent = [[0] * plan.num_slots for _ in range(plan.num_ranks)]
     costs = plan.cost.sample_costs(plan.lengths)
     for rank, slot, cost in zip(plan.rank_of_sample, plan.slot_of_sample, costs, strict=True):
@@ -78,18 +77,15 @@ def test_little_crosses_nodes_where_micro_batches_are_full(seed, eps, cap, sched
     st.integers(5, 60),
     st.sampled_from(SCHEDULES),
     st.sampled_from([None, "fewest"]),
-    st.sampled_from(["own", "drop"]),
     st.sampled_from([0, 1e-3, 0.2]),
     st.sampled_from([{}, {"equal_counts": True}, {"max_tokens_per_rank": 900}, {"keep_together": True}]),
     st.integers(0, 9),
 )
-def test_never_more_than_eps_beyond_the_best_found(
-    lengths, ranks, cap, schedule, count, over_long, eps, constraint, seed
-):
+def test_never_more_than_eps_beyond_the_best_found(lengths, ranks, cap, schedule, count, eps, constraint, seed):
     if "keep_together" in constraint:
         constraint = {"keep_together": np.arange(len(lengths)) // 2}
     homes = np.random.default_rng(seed).integers(0, ranks[0], len(lengths))
-    rules = MicroBatches(cap, schedule, count, allow_empty=True, over_long=over_long)
+    rules = MicroBatches(cap, schedule, count, allow_empty=True, over_long="own")
     far, near = (
         balance(lengths, *ranks, homes, micro_batches=rules, placement=placement, eps=eps, **constraint)
         for placement in ("rearrange", "relocate")
@@ -144,7 +140,7 @@ QUARTER = 2**61
     [
         ([2**62, 0, 2**62 - 9], {"max_tokens": END, "multiple_of": 2}, {}),  # 2 * END tokens fit a rank
         ([QUARTER, 0, 7, 7, QUARTER, 7], {"max_tokens": QUARTER, "count": 2}, {}),  # targets of 6 times as much
-        ([QUARTER - 9, 6, QUARTER], {"max_tokens": END, "at_least": 2, "over_long": "drop"}, {}),
+        ([QUARTER - 9, 6, QUARTER], {"max_tokens": END, "at_least": 2}, {}),
         ([QUARTER, QUARTER - 1, 3, QUARTER], {"max_tokens": QUARTER}, {"keep_together": [0, 1, 1, 0]}),
         ([QUARTER], {"max_tokens": END, "schedule": "pipeline", "pipeline_stages": 9}, {"max_samples_per_rank": 1}),
         ([QUARTER] * 3, {"max_tokens": QUARTER, "schedule": "pipeline", "pipeline_stages": 4}, {}),
@@ -160,7 +156,7 @@ def test_costs_near_the_end_of_int64(lengths, rules, constraints):
 
 def test_micro_batches_that_hold_nothing_on_any_rank_are_left_out(tmp_path):
     """One multiple more is tried, and where it is not needed a plan file could not tell of it."""
-    rules = MicroBatches(10, multiple_of=3, allow_empty=True, over_long="drop")
+    rules = MicroBatches(10, multiple_of=3, allow_empty=True)
     plan = balance([9, 6, 4, 3, 1], 2, 1, [0, 1, 0, 0, 1], micro_batches=rules, eps=0)
     assert (plan.fell_back, plan.num_slots) == ("", 3)
     plan.save(tmp_path / "plan.parquet")

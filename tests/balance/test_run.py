@@ -139,7 +139,7 @@ def test_summaries_add_up_to_the_summary_of_all(folder):
     for step, plan in enumerate(plan_log(open_log(folder / "log.parquet"), settings)):
         if step % 9 == 0:
             joined.join(RunSummary.restored(json.loads(json.dumps(part.stored(), allow_nan=False))))
-            part = RunSummary(first_row=joined.rows)
+            part = RunSummary(first_row=joined.samples)
         whole.add_step(plan)
         part.add_step(plan)
     joined.join(part)

@@ -1,5 +1,7 @@
 """What is said about a cap that is too small: true of every plan, and of every step."""
 
+import json
+
 import numpy as np
 import oracles
 import pytest
@@ -58,11 +60,12 @@ def test_the_step_that_needs_most(note_of):
 
 
 def test_a_bad_row_further_on_is_another_errors_matter(tmp_path):
-    for cap, said in ((1, True), (-1, False)):
-        (tmp_path / "log.csv").write_text(f"n,amount\n11,0\n30,0\n1,{cap}\n")
-        phase = Phase("all", "n", caps={"amount": 9}, max_tokens_per_rank=10)
+    for rank, said in ((0, True), (1, False)):  # there is only rank 0
+        rows = [{"n": 11, "only": [0]}, {"n": 30, "only": [0]}, {"n": 1, "only": [rank]}]
+        (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        phase = Phase("all", "n", allowed_ranks="only", max_tokens_per_rank=10)
         with pytest.raises(InfeasibleError) as caught:
-            list(plan_log(open_log(tmp_path / "log.csv"), LogSettings(Setup(as_topology(1), (phase,)), 1)))
+            list(plan_log(open_log(tmp_path / "log.jsonl"), LogSettings(Setup(as_topology(1), (phase,)), 1)))
         assert ("\nfurther on step 1 needs max_tokens_per_rank of at least 30" in str(caught.value)) == said
 
 

@@ -348,11 +348,12 @@ def test_the_step_that_needs_the_largest_cap_is_named(refused, tmp_path):
     refused([*shape, "--max-tokens-per-rank", 12], ["step 2: ", "at least 20, which is enough\n"], code=1)
     refused(
         [*shape, "--micro-batch-tokens", 5, "--micro-batches", 3],
-        ["step 0: row 3 has length 6", "\nfurther on step 2 needs --micro-batch-tokens of at least 20\n"], code=1,
+        ["step 0: row 3 of length 6 is longer than --micro-batch-tokens = 5",
+         "\nfurther on step 2 needs --micro-batch-tokens of at least 20\n"], code=1,
     )  # fmt: skip
     refused(
         [*shape, "--micro-batch-tokens", 9, "--micro-batches", 1],
-        ["step 2: ", "length 20", "--over-long own"], code=1,
+        ["step 2: 2 samples are longer than", "row 10: 20", "--over-long own"], code=1,
     )  # fmt: skip
     refused(
         [*shape, "--micro-batch-tokens", 6, "--micro-batches", 1, "--over-long", "own"],
@@ -492,8 +493,8 @@ def test_advice_is_given_as_options(command, tmp_path):
     asked = "--ranks", 4, "--batch-per-rank", 2, "--micro-batch-tokens"
     outcome = command("plan", "log.csv", *asked, 4)
     assert outcome.code == 1
-    assert "; --over-long own gives such a sample" in outcome.err
-    assert ", --over-long drop leaves it out" in outcome.err
+    assert "8 samples are longer than --micro-batch-tokens = 4 (the longest, row 0: 5); leave them out" in outcome.err
+    assert ", --over-long own gives each a micro-batch of its own" in outcome.err
     phases = "--phase", "v=tokens", "--phase", "llm=tokens", "--equal-counts", "v"
     outcome = command("plan", "log.csv", *asked, 10, *phases)
     assert outcome.code == 2

@@ -359,28 +359,6 @@ def test_speeds_and_loads_of_any_phase(command, log):
     assert document_of(command("report", "plan.parquet", "--json"))["phases"] == document["phases"]
 
 
-@pytest.mark.parametrize("encoders", ["slot", "step"])
-def test_rows_over_the_cap_are_left_out_of_all_phases(encoders, command, log):
-    asked = (*ITEMS, "--micro-batch-tokens", 700, "--over-long", "drop", "--allow-empty-micro-batches")
-    asked = (*asked, "--encoders", encoders)
-    outcome = command("plan", log, *SHAPE, *PHASES, *asked, "--out", "plan.parquet", "--overwrite")
-    assert outcome.code == 0, outcome.err
-    over = [row for row, length in enumerate(LLM) if length > 700]
-    said = f"{len(over)} samples over the cap of a micro-batch left out: "
-    assert said in outcome.words
-    placed = {(row["phase"], row["sample"], row["item"]) for row in plan_rows("plan.parquet")}
-    kept = [row for row in range(ROWS) if row not in over]
-    assert placed == {
-        *(("llm", row, 0) for row in kept),
-        *(("audio", row, 0) for row in kept if FRAMES[row]),
-        *(("vision", row, item) for row in kept for item in range(len(SIDES[row]))),
-    }
-    found = document_of(command("report", "plan.parquet", "--json"))
-    assert found["dropped"]["samples"] == len(over)
-    assert (found["dropped"]["longest"], found["dropped"]["first_sample"]) == (max(LLM), over[0])
-    assert found["samples"] == len(kept)
-
-
 def test_max_is_what_rearrangement_may_aim_at(command, log):
     """The most that a rank sends across nodes, rather than all that crosses; as balance takes it."""
     asked = ("plan", log, "--ranks", RANKS, "--ranks-per-node", 2, "--batch-per-rank", BATCH, "--length", "text_tokens")

@@ -227,41 +227,6 @@ def test_token_cap_is_kept(command, tmp_path):
     assert ratios[0] < ratios[1]
 
 
-def test_rows_over_the_cap_are_left_out_and_counted(command, tmp_path):
-    lengths = [5, 99, 5, 5, 5, 5, 6, 6, 6, 77, 6, 6, 7, 80, 90, 7]
-    write_csv(tmp_path / "log.csv", lengths)
-    asked = "--ranks", 2, "--batch-per-rank", 2, "--micro-batch-tokens", 12, "--over-long", "drop"
-    outcome = command("plan", "log.csv", *asked, "--out", "plan.parquet")
-    assert outcome.code == 0, outcome.err
-    said = "4 samples over the cap of a micro-batch left out: "
-    assert said in outcome.out
-    rows = plan_rows(tmp_path / "plan.parquet")
-    kept = [row for row, length in enumerate(lengths) if length <= 12]
-    assert sorted(row["sample"] for row in rows) == kept
-    assert all(row["step"] == row["sample"] // 4 for row in rows)
-    outcome = command("report", "plan.parquet", "--html", "page.html")
-    assert (outcome.code, said in outcome.out) == (0, True)
-    page = (tmp_path / "page.html").read_text()
-    assert said in page
-    assert "cost linear, relocate within 0.001, micro-batches of at most 12, lockstep" in page
-    document = document_of(command("report", "plan.parquet", "--json"))
-    assert (document["samples"], document["dropped"]) == (
-        12, {"samples": 4, "volume_fraction": 346 / 415, "longest": 99, "first_sample": 1},
-    )  # fmt: skip
-    loaded = list(balancer.load_plans(tmp_path / "plan.parquet"))
-    assert [plan.dropped.tolist() for plan in loaded] == [[1], [], [1], [1, 2]]
-
-
-def test_a_step_whose_rows_are_all_left_out(command, tmp_path):
-    write_csv(tmp_path / "log.csv", [5, 5, 50, 50, 5, 5])
-    asked = "--ranks", 2, "--batch-per-rank", 1, "--micro-batch-tokens", 9, "--over-long", "drop"
-    outcome = command("plan", "log.csv", *asked)
-    assert (outcome.code, "step 1: " in outcome.err) == (1, True)
-    outcome = command("plan", "log.csv", *asked, "--allow-empty-micro-batches", "--out", "plan.parquet")
-    assert outcome.code == 0, outcome.err
-    assert document_of(command("report", "plan.parquet", "--json"))["steps"] == 3
-
-
 def test_the_table_has_the_json_numbers(command, log):
     phase = document_of(command("plan", log, *SHAPE, "--json"))["phases"]["all"]
     table = command("plan", log, *SHAPE)

@@ -187,8 +187,6 @@ REFUSED = {
     "--defer must be >= 0": [*BY_COUNT, "--defer", "-1"],
     "padded": [*BY_COUNT[:-4], "--cost", "padded", "--batch-per-rank", "5", "--defer", "2"],
     "--rank-speeds cannot be combined with --defer": [*BY_COUNT, "--defer", "2", "--rank-speeds", "1,1,1,2"],
-    "cannot be combined with --defer and --step-tokens": [*BY_COUNT, "--defer", "2", "--over-long", "drop",
-                                                        "--micro-batch-tokens", "3000"],
     "--max-tokens-per-rank": [*BY_TOKENS, "--defer", "2", "--max-tokens-per-rank", "2000"],
     "leave --jobs": [*BY_TOKENS, "--defer", "2", "--jobs", "2"],
     "no column 'x'": [*BY_TOKENS, "--defer", "2", "--stage", "x"],

@@ -134,7 +134,7 @@ MICRO_BATCHES: list[Option] = [
     (0.2, "--micro-batches-multiple-of", FEW),
     (0.1, "--pipeline-stages", COUNTS),
     (0.7, "--allow-empty-micro-batches", None),
-    (0.4, "--over-long", _of("error", "own", "drop")),
+    (0.4, "--over-long", _of("error", "own", odd=("drop",))),
 ]
 SEVERAL: list[Option] = [
     (

@@ -136,7 +136,7 @@ def _schedules():
                 solvers.schedule_micro_batches(costs, tokens, 8, 10_000, time_budget=0.02, **settings)
             ),
         )
-    for over_long in ("error", "own", "drop"):
+    for over_long in ("error", "own"):
         yield (
             f"over long: {over_long}",
             lambda over_long=over_long: of_solver(

@@ -166,7 +166,6 @@ _CUTS = {
     "a number": MicroBatches(30_000, count=8),
     "at least, multiple": MicroBatches(60_000, at_least=3, multiple_of=4),
     "own": MicroBatches(3_000, over_long="own"),
-    "drop": MicroBatches(3_000, "step", over_long="drop"),
     "empty ones": MicroBatches(90_000, count=30, allow_empty=True),
 }
 
@@ -327,7 +326,6 @@ def _of_step_errors():
         "groups, equal counts": refused([equal, llm], ranks=4, group_size=2),
         "groups, micro-batches": refused([llm], ranks=4, group_size=2, micro_batches=MicroBatches(9)),
         "equal counts, micro-batches": refused([equal, llm], micro_batches=MicroBatches(9)),
-        "drop": refused([llm], micro_batches=MicroBatches(9, over_long="drop")),
         "over a micro-batch": refused([llm], micro_batches=MicroBatches(5)),
         "over a cap": refused([capped, llm]),
         "over a cap of the last": refused([Phase("e", "a"), Phase("llm", "b", max_tokens_per_rank=5)], ranks=1),
@@ -340,7 +338,7 @@ def _saved_and_loaded():
     plans = {
         "plain": balancer.balance(lengths_of("uniform", 90), 6, 3, homes_of("random", 90, 6)),
         "micro-batches": balancer.balance(
-            lengths_of("lognormal", 90), 6, micro_batches=MicroBatches(3_000, over_long="drop")
+            lengths_of("lognormal", 90), 6, micro_batches=MicroBatches(3_000, over_long="own")
         ),
         "constraints": balancer.balance(lengths_of("uniform", 90), 6, equal_counts=True, max_tokens_per_rank=40_000),
     }

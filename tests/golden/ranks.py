@@ -200,7 +200,7 @@ def sampled():
 
     plans = {
         "plain": balancer.balance(lengths_of("uniform", 60), 4, home_rank=homes_of("random", 60, 4)),
-        "drop": balancer.balance(lengths_of("lognormal", 60), 4, micro_batches=MicroBatches(3_000, over_long="drop")),
+        "own": balancer.balance(lengths_of("lognormal", 60), 4, micro_batches=MicroBatches(3_000, over_long="own")),
     }
     told = {}
     with tempfile.NamedTemporaryFile(suffix=".parquet") as file:

@@ -48,8 +48,6 @@ ONE_PHASE = {
         "report plan.parquet --log omni.parquet",
         f"plan {_ROLLOUTS} --micro-batch-tokens 6000 --over-long own --out plan.parquet --overwrite",
         "report plan.parquet",
-        f"plan {_ROLLOUTS} --micro-batch-tokens 3000 --over-long drop --out plan.parquet --overwrite",
-        "report plan.parquet",
         f"plan {_ROLLOUTS} --cap kv_blocks=1200 --keep-together prompt",
     ],
     "one phase, placements": _planned_each(
@@ -97,7 +95,6 @@ ONE_PHASE = {
         "--micro-batch-tokens 10000 --micro-batches fewest --placement rearrange",
         "--micro-batch-tokens 12000 --micro-batches 7 --home strided",
         "--micro-batch-tokens 2500 --over-long own",
-        "--micro-batch-tokens 2500 --over-long drop",
         "--micro-batch-tokens 90000 --min-micro-batches 40 --allow-empty-micro-batches",
         "--micro-batch-tokens 10000 --equal-counts --cap kv_blocks=1300",
         "--micro-batch-tokens 10000 --keep-together prompt --max-tokens-per-rank 70000",
@@ -239,7 +236,6 @@ OTHERS = {
         f"plan {_OMNI} {_PHASES} --max-tokens-per-rank vision=5000",
         f"plan {_OMNI} {_PHASES} --max-tokens-per-rank 20000",
         f"plan {_OMNI} {_PHASES} --micro-batch-tokens 4000",
-        f"plan {_OMNI} {_PHASES} --micro-batch-tokens 4000 --over-long drop",
     ],
     "refused, phases": [
         f"plan {_OMNI} {_PHASES} {_SUM}",

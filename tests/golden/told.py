@@ -100,7 +100,6 @@ def of_plan(plan):
         "loads": sha(plan.loads, plan.home_loads),
         "slots": [plan.num_slots, sha(plan.slot_of_sample)],
         "binding_sample": plan.binding_sample,
-        "dropped": sha(plan.dropped, plan.dropped_lengths) if len(plan.dropped) else None,
         "exchange": of_exchange(plan.exchange(plan.num_ranks - 1)),
     }
 

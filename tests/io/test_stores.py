@@ -144,7 +144,7 @@ def run(capsys, *words):
 def numbers(out):
     """What does not depend on the clock, on where files lie, and on who asks."""
     told = json.loads(out)
-    of_run = ("steps", "samples", "fell_back_steps", "phases", "short_steps", "streams", "dropped", "warnings")
+    of_run = ("steps", "samples", "fell_back_steps", "phases", "short_steps", "streams", "warnings")
     return {name: told[name] for name in of_run if name in told}
 
 

@@ -6,20 +6,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from nightly import examples
 from plan_files import tamper, write_plan
 
 import balancer
 from balancer import MicroBatches, Phase, PlanError, Ragged, Topology, load_steps, orchestrate
 from balancer.io.logs import open_log
 from balancer.offline.settings import LogSettings
-from balancer.offline.steps import compare_log, plan_log
-from balancer.planning.strategies import STRATEGIES, plan_with
+from balancer.offline.steps import plan_log
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
-from balancer.report import RunSummary
 from solvers import InfeasibleError, SolverError
 
 ITEMS = {"vision": "lengths(images)", "audio": "audio", "llm": "text"}
@@ -196,7 +193,7 @@ def test_balance_and_a_step_of_one_phase_are_one_plan(rng):
     batch, asked = batch_of(rng, num_ranks, most_samples=9), constraints_of(rng, "llm", num_ranks)
     asked.pop("every_rank_nonempty", None)  # which balance does not take
     homes = [i % num_ranks for i in range(len(batch["text"]))]
-    cut = MicroBatches(8, over_long="drop", allow_empty=True) if rng.random() < 0.5 else None
+    cut = MicroBatches(8, over_long="own", allow_empty=True) if rng.random() < 0.5 else None
     if cut is not None:
         asked = {name: value for name, value in asked.items() if name not in ("initial_loads", "rank_speeds")}
     given_ = dict(asked)
@@ -378,106 +375,3 @@ def test_the_last_phase_keeps_to_it_with_micro_batches_too(encoders, log, tmp_pa
             ranks = plan["vision"].rank_of_sample.tolist()
             assert broken(asked, batch, items_of(batch, "vision"), ranks, 3) == []
     assert [p.digest() for p in load_steps(tmp_path / "plan.parquet")] == [p.digest() for p in plans]
-
-
-# --- samples over the cap, left out of every phase -------------------------------------------------------------------
-
-DROP = {"over_long": "drop", "allow_empty": True}
-
-
-@pytest.mark.parametrize("encoders", ["slot", "step"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@given(SEEDS)
-@settings(max_examples=examples(15))
-def test_what_is_left_out_is_left_out_of_every_phase_with_all_its_items(encoders, strategy, rng):
-    batch = batch_of(rng, 2, most_samples=8, most_items=12)
-    cap = int(rng.integers(1, 10))
-    phases = [Phase(name, ITEMS[name], own="text" if name == "llm" else None) for name in ITEMS]
-    cut = MicroBatches(cap, encoders=encoders, **DROP)
-    n = len(batch["text"])
-    homes = [i % 2 for i in range(n)]
-    plan = plan_with(strategy, as_columns(batch), phases, 2, home_rank=homes, micro_batches=cut)
-    over = [s for s in range(n) if batch["text"][s] > cap]
-    kept = [s for s in range(n) if s not in over]
-    assert plan.batch.dropped.tolist() == over
-    assert plan.batch.dropped_lengths.tolist() == [batch["text"][s] for s in over]
-    assert (plan.num_samples, plan.batch_size) == (len(kept), n)
-    for name in ITEMS:
-        mine = [(kept.index(s), length) for s, length, _ in items_of(batch, name) if s in kept]
-        items = plan.phases[name].items
-        assert list(zip(items.sample_of_item.tolist(), items.lengths.tolist(), strict=True)) == mine
-        assert plan[name].num_samples == len(mine)
-    assert plan.home.rank_of_sample.tolist() == [homes[s] for s in kept]
-    without = {name: [column[s] for s in kept] for name, column in batch.items()}
-    if strategy == "orchestrated" and kept:  # the plan is that of the batch without them
-        same = orchestrate(as_columns(without), phases, 2, home_rank=[homes[s] for s in kept], micro_batches=cut)
-        for name in ITEMS:
-            assert plan[name].target == same[name].target
-            assert plan[name].slot_of_sample.tolist() == same[name].slot_of_sample.tolist()
-
-
-def test_plan_file_report_and_replay_agree_about_what_is_left_out(log, tmp_path):
-    phases = (CONSTRAINED[0], Phase("llm", "text"))
-    chosen = settings_of(phases, cut=MicroBatches(6, encoders="step", **DROP))
-    plans = write_plan(tmp_path / "plan.parquet", log, chosen)
-    columns = log_columns()
-    over = [row for row, length in enumerate(columns["text"]) if length > 6]
-    assert 0 < len(over) < ROWS
-    assert [12 * step + int(s) for step, plan in enumerate(plans) for s in plan.batch.dropped] == over
-    rows = pq.read_table(tmp_path / "plan.parquet").to_pylist()
-    placed = sorted((row["phase"], row["sample"], row["item"]) for row in rows)
-    kept = [row for row in range(ROWS) if row not in over]
-    vision = [("vision", row, j) for row in kept for j in range(len(columns["images"][row]))]
-    assert placed == sorted([*vision, *(("llm", row, 0) for row in kept)])
-    replayed = list(load_steps(tmp_path / "plan.parquet"))
-    reports = []
-    for made in (plans, replayed):
-        summary = RunSummary()
-        for plan in made:
-            summary.add_step(plan)
-        reports.append(summary.as_json(1.0))
-    assert reports[0] == reports[1]
-    total = sum(columns["text"])
-    assert reports[0]["dropped"] == {
-        "samples": len(over),
-        "volume_fraction": sum(columns["text"][row] for row in over) / total,
-        "longest": max(columns["text"]),
-        "first_sample": over[0],
-    }
-    assert reports[0]["samples"] == len(kept)
-    for _, plan in compare_log(log, chosen, num_steps=1):
-        assert plan.batch.dropped.tolist() == plans[0].batch.dropped.tolist()
-
-
-def test_a_row_that_says_a_left_out_sample_is_placed_is_refused(log, tmp_path):
-    chosen = settings_of((CONSTRAINED[0], Phase("llm", "text")), cut=MicroBatches(6, encoders="step", **DROP))
-    write_plan(tmp_path / "plan.parquet", log, chosen)
-    over = next(row for row, length in enumerate(log_columns()["text"]) if length > 6)
-
-    def place_it_too(rows):
-        last = next(row for row in rows if row["phase"] == "llm")
-        rows.insert(rows.index(last), last | {"sample": over, "position": 0})
-
-    tamper(tmp_path / "plan.parquet", rows=place_it_too)
-    with pytest.raises(PlanError, match="step 0: phase 'llm': samples are placed twice or belong elsewhere"):
-        list(load_steps(tmp_path / "plan.parquet"))
-
-
-@pytest.mark.parametrize("encoders", ["slot", "step"])
-def test_everything_left_out(encoders, log, tmp_path):
-    phases = (Phase("vision", "lengths(images)"), Phase("audio", "audio"), Phase("llm", "text", own="text"))
-    cut = MicroBatches(1, encoders=encoders, **DROP)
-    columns = taken(log_columns(), slice(0, 3)) | {"text": [2, 3, 4]}
-    plan = orchestrate(columns, phases, 2, micro_batches=cut)
-    assert (plan.num_samples, plan.batch_size) == (0, 3)
-    assert [phase.plan.num_samples for phase in plan.phases.values()] == [0, 0, 0]
-    assert [phase.plan.makespan for phase in plan.phases.values()] == [0, 0, 0]
-    pq.write_table(pq.read_table(log.path).set_column(3, "text", pa.array([2] * 23 + [1], pa.int64())), log.path)
-    again = open_log(log.path)
-    plans = write_plan(tmp_path / "plan.parquet", again, settings_of(phases, cut=cut))
-    assert [plan.num_samples for plan in plans] == [0, 1]
-    replayed = list(load_steps(tmp_path / "plan.parquet"))
-    assert [plan.digest() for plan in replayed] == [plan.digest() for plan in plans]
-    must = MicroBatches(1, encoders=encoders, over_long="drop")
-    with pytest.raises(InfeasibleError, match=r"phase 'llm': all 3 samples are longer than micro_batch_tokens = 1"):
-        orchestrate(columns, phases, 2, micro_batches=must)

@@ -22,7 +22,7 @@ SEEDS = st.integers(0, 2**32 - 1).map(np.random.default_rng)
 
 
 def any_step(rng):
-    """Arguments of `orchestrate`: outputs and own given or not, micro-batches, left-out samples."""
+    """Arguments of `orchestrate`: outputs and own given or not, micro-batches."""
     n, ranks = int(rng.integers(0, 7)), int(rng.integers(1, 4))
     lists = {name: [rng.integers(1, 9, rng.integers(0, 4)).tolist() for _ in range(n)] for name in ("images", "pieces")}
     columns = {name: rng.integers(0, 9, n).tolist() for name in ("audio", "tokens", "text", "key")}
@@ -31,7 +31,7 @@ def any_step(rng):
     cut, mode = None, str(rng.choice(["separate", "joint"]))
     if rng.random() < 0.6:
         cut = MicroBatches(
-            int(rng.integers(3, 12)), str(rng.choice(["lockstep", "step", "pipeline"])), over_long="drop",
+            int(rng.integers(3, 12)), str(rng.choice(["lockstep", "step", "pipeline"])), over_long="own",
             at_least=int(rng.integers(1, 4)), allow_empty=True, encoders=str(rng.choice(["slot", "step"])),
         )  # fmt: skip
     phases = [
@@ -51,9 +51,7 @@ def any_step(rng):
 def assert_the_same(found, plan):
     """Everything that a step plan tells."""
     assert (found.digest(), found.setup, found.strategy) == (plan.digest(), plan.setup, plan.strategy)
-    assert (found.num_samples, found.batch_size, found.num_slots) == (plan.num_samples, plan.batch_size, plan.num_slots)
-    assert found.batch.dropped.tolist() == plan.batch.dropped.tolist()
-    assert found.batch.dropped_lengths.tolist() == plan.batch.dropped_lengths.tolist()
+    assert (found.num_samples, found.num_slots) == (plan.num_samples, plan.num_slots)
     assert found.home == plan.home
     assert list(found.phases) == list(plan.phases)
     for name in plan.phases:
@@ -114,10 +112,9 @@ def saved(tmp_path):
         Phase("vision", "lengths(images)", outputs="lengths(out)"), Phase("audio", "audio"),
         Phase("llm", "text", own="lengths(images)"),
     ]  # fmt: skip
-    cut = MicroBatches(8, over_long="drop", encoders="slot")
+    cut = MicroBatches(8, over_long="own", encoders="slot")
     asked = {"home_rank": [s % 3 for s in range(len(TEXT))], "micro_batches": cut}
     plan = orchestrate(batch, phases, Topology((2, 1)), **asked)
-    assert 0 < len(plan.batch.dropped) < len(TEXT)
     plan.save(tmp_path / "step.parquet")
     assert balancer.load_plan(tmp_path / "step.parquet").digest() == plan.digest()
     return tmp_path / "step.parquet"
@@ -183,7 +180,6 @@ SAVED_CLAIMS = {
     "outputs nobody asks for": (lambda d: d["saved"]["audio"].update(outputs=[1] * 4), "must have outputs in the file"),
     "own that is by default": (lambda d: d["saved"]["llm"].update(own=None), "must have own in the file"),
     "negative own": (lambda d: d["saved"]["llm"]["own"][0].__setitem__(0, -1), "whole numbers from 0"),
-    "left out though it fits": (lambda d: d["dropped"][0].__setitem__(1, 8), "not over the cap of 8"),
     "an unknown status": (certify("llm", status="perfect"), "not one this version reads"),
     "no certificate": (lambda d: d["saved"]["llm"].pop("certificate"), "not one this version reads"),
     "no phase": (lambda d: d["saved"].pop("vision"), "not one this version reads"),
@@ -193,12 +189,6 @@ SAVED_CLAIMS = {
     "outputs of text": (lambda d: d["saved"]["vision"].update(outputs="x"), "not one this version reads"),
     "own of too few samples": (lambda d: d["saved"]["llm"]["own"][1].pop(), "step.parquet"),
     "own that is no list": (lambda d: d["saved"]["llm"].update(own=7), "not one this version reads"),
-    "nothing left out": (lambda d: d.update(dropped=[]), "is not placed|digest"),
-    "others left out": (lambda d: d["dropped"][0].__setitem__(0, 0), "is not placed|digest"),
-    "left out without being asked to": (
-        lambda d: d["settings"]["micro_batches"].update(over_long="own"),
-        "samples are left out, but not because over_long='drop' asks for it",
-    ),
     "another cap": (lambda d: d["settings"]["micro_batches"].update(max_tokens=6), "over|tokens, cap 6|length"),
     "another topology": (lambda d: d["topology"].update(node_sizes=[1, 2]), "digest"),
     "another phase": (lambda d: d["phases"][1].update(name="sound"), "not one this version reads|does not name"),
@@ -238,7 +228,7 @@ def others_than(value):
 
 ASKED = {"eps", "time_budget", "max_tokens", "at_least", "multiple_of", "allow_empty", "count", "bytes_in", "bytes_out"}
 NAMES = {"items", "outputs", "own", "producer", "bound_name", "fell_back"}
-LESS = {"lower_bound", "every_rank_nonempty", "equal_counts", "min_samples_per_rank", "left_out", "dropped"}
+LESS = {"lower_bound", "every_rank_nonempty", "equal_counts", "min_samples_per_rank", "left_out"}
 LESS |= {"strategy"}
 
 

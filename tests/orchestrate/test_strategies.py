@@ -292,8 +292,8 @@ def test_bad_settings(phase, options, message):
     [
         (
             MicroBatches(4),
-            "phase 'llm': sample 2 has length 9, 5 more than micro_batch_tokens = 4; over_long='own' gives .* a "
-            "micro-batch of its own, over_long='drop' leaves it out$",
+            "phase 'llm': sample 2 of length 9 is longer than micro_batch_tokens = 4; leave it out beforehand .lengths "
+            "<= 4., raise the cap, over_long='own' gives it a micro-batch of its own$",
         ),
         (
             MicroBatches(9, count=1),

@@ -26,7 +26,7 @@ SAMPLES = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 120)), max_si
     st.integers(1, 3),
     st.integers(1, 3),
     st.booleans(),
-    st.sampled_from(["error", "own", "drop"]),
+    st.sampled_from(["error", "own"]),
 )
 def test_every_rule_holds(samples, ranks, cap, objective, num_slots, least, multiple, allow_empty, over_long):
     costs = [cost for cost, _ in samples]
@@ -54,9 +54,6 @@ def test_every_rule_holds(samples, ranks, cap, objective, num_slots, least, mult
         assert (over and over_long == "error") or few or num_slots in (2, 4)
         return
     check_schedule(costs, tokens, result, num_ranks=ranks, cap=cap, **rules)
-    kept = np.setdiff1d(np.arange(len(costs)), result.dropped)
-    assert (result.rank_of_item[kept] >= 0).all()
-    assert (result.rank_of_item[result.dropped] == -1).all()
     assert result.slot_loads.shape == (ranks, result.num_slots)
     assert result.num_slots >= least
     assert result.num_slots % multiple == 0
@@ -116,7 +113,7 @@ def test_samples_without_cost_or_tokens():
         ({"num_slots": 1.5}, TypeError, "num_slots must be an integer"),
         ({"stages": 2}, ValueError, "stages = 2 contradicts objective = 'lockstep'"),
         ({"objective": "even"}, ValueError, "objective must be one of 'lockstep', 'step', 'pipeline', got 'even'"),
-        ({"over_long": "cut"}, ValueError, "over_long must be one of 'error', 'own', 'drop', got 'cut'"),
+        ({"over_long": "cut"}, ValueError, "over_long must be one of 'error', 'own', got 'cut'"),
         ({"allow_empty": 1}, TypeError, "allow_empty must be True or False, got 1"),
         ({"cap": 0}, ValueError, "cap must be >= 1"),
         ({"num_ranks": 0}, ValueError, "num_ranks must be >= 1, got 0"),
@@ -129,7 +126,6 @@ def test_samples_without_cost_or_tokens():
         ({"num_slots": 5}, InfeasibleError, r"5 slots \(num_slots\) are 10 micro-batches, but there are 8 samples"),
         ({"min_slots": 5}, InfeasibleError, "5 slots .min_slots, .*, short by 2; allow_empty=True permits"),
         ({"slots_multiple_of": 6}, InfeasibleError, "12 micro-batches, but there are 8 samples, short by 4"),
-        ({"cap": 3, "over_long": "drop"}, InfeasibleError, "0 samples left after dropping, short by 2"),
         ({"num_slots": 2**27, "allow_empty": True}, ValueError, r"num_ranks \* num_slots must be <= "),
     ],
 )
@@ -164,7 +160,7 @@ def test_a_packing_without_slack_is_found():
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_an_over_long_sample_lies_alone_or_is_left_out(objective):
+def test_an_over_long_sample_lies_alone(objective):
     costs, tokens = [9, 1, 1, 0, 5, 1, 1], [30, 1, 1, 0, 25, 2, 2]
     own = schedule_micro_batches(costs, tokens, 2, 20, objective=objective, over_long="own")
     check_schedule(costs, tokens, own, num_ranks=2, cap=20, objective=objective, over_long="own")
@@ -172,11 +168,6 @@ def test_an_over_long_sample_lies_alone_or_is_left_out(objective):
     for item in own.own:
         alone = (own.rank_of_item == own.rank_of_item[item]) & (own.slot_of_item == own.slot_of_item[item])
         assert alone.sum() == 1
-    dropped = schedule_micro_batches(costs, tokens, 2, 20, objective=objective, over_long="drop")
-    check_schedule(costs, tokens, dropped, num_ranks=2, cap=20, objective=objective, over_long="drop")
-    assert dropped.dropped.tolist() == [0, 4]
-    assert dropped.slot_of_item[[0, 4]].tolist() == [-1, -1]
-    assert dropped.slot_loads.sum() == 4
 
 
 def test_only_over_long_samples():
@@ -215,7 +206,6 @@ RULES = {"num_ranks": 2, "cap": 10, "over_long": "own"}
         ("bound_name", lambda r: "filler", "unknown argument 'filler'"),
         ("status", lambda r: SolveStatus.FEASIBLE if r.gap == 0 else SolveStatus.OPTIMAL, "status is "),
         ("own", lambda r: r.own[:0], r"own must be \[8\], got \[\]"),
-        ("dropped", lambda r: np.array([3]), r"dropped must be \[\], got \[3\]"),
     ],
 )
 def test_a_wrong_result_is_caught(field, change, message):
@@ -243,14 +233,6 @@ def test_a_bound_that_proves_too_much_is_caught(objective):
     if result.gap > 0:
         with pytest.raises(CertificateError, match=r"'mean' proves .* at most"):
             check_schedule(costs, tokens, wrong, num_ranks=3, cap=40, objective=objective, num_slots=5)
-
-
-def test_a_dropped_sample_that_is_scheduled_is_caught():
-    rules = RULES | {"over_long": "drop"}
-    result = schedule_micro_batches(COSTS, TOKENS, **rules)
-    wrong = dataclasses.replace(result, rank_of_item=changed(result.rank_of_item, 8, 0))
-    with pytest.raises(CertificateError, match="sample 8 was dropped but lies on rank 0"):
-        check_schedule(COSTS, TOKENS, wrong, **rules)
 
 
 def test_an_empty_micro_batch_is_caught():

@@ -21,7 +21,7 @@ RULES = st.fixed_dictionaries(
         "min_slots": st.integers(1, 3),
         "slots_multiple_of": st.integers(1, 3),
         "allow_empty": st.booleans(),
-        "over_long": st.sampled_from(["error", "own", "drop"]),
+        "over_long": st.sampled_from(["error", "own"]),
     }
 )
 LOOSE = {"num_slots": None, "min_slots": 1, "slots_multiple_of": 1, "allow_empty": True, "over_long": "own"}
@@ -126,14 +126,10 @@ def test_nothing_to_cut():
     assert result.status is SolveStatus.OPTIMAL
 
 
-def test_an_over_long_sample_lies_alone_or_is_left_out():
+def test_an_over_long_sample_lies_alone():
     costs, tokens, ranks = [9, 1, 1, 0, 5, 1, 1], [30, 1, 1, 0, 25, 2, 2], [0, 0, 0, 0, 1, 1, 1]
     own = cut_shares(costs, tokens, ranks, 2, 20, over_long="own")
     assert (own.num_slots, own.own.tolist(), own.slot_of_item.tolist()) == (2, [0, 4], [0, 1, 1, 1, 0, 1, 1])
-    left = cut_shares(costs, tokens, ranks, 2, 20, over_long="drop")
-    assert (left.num_slots, left.dropped.tolist(), left.slot_of_item.tolist()) == (1, [0, 4], [-1, 0, 0, 0, -1, 0, 0])
-    assert left.rank_of_item.tolist() == [-1, 0, 0, 0, -1, 1, 1]
-    assert left.slot_loads.tolist() == [[2], [2]]
 
 
 def test_where_lpt_finds_no_room_the_packing_stands():
@@ -152,7 +148,7 @@ def test_where_lpt_finds_no_room_the_packing_stands():
         ({"num_slots": 3, "min_slots": 4}, ValueError, "num_slots = 3 contradicts min_slots = 4"),
         ({"num_slots": 3, "slots_multiple_of": 2}, ValueError, "contradicts slots_multiple_of = 2: give .* such as 4"),
         ({"num_slots": "most"}, ValueError, "num_slots must be an integer, 'fewest' or None, got 'most'"),
-        ({"over_long": "cut"}, ValueError, "over_long must be one of 'error', 'own', 'drop', got 'cut'"),
+        ({"over_long": "cut"}, ValueError, "over_long must be one of 'error', 'own', got 'cut'"),
         ({"allow_empty": 1}, TypeError, "allow_empty must be True or False, got 1"),
         ({"cap": 0}, ValueError, "cap must be >= 1"),
         ({"num_ranks": 0}, ValueError, "num_ranks must be >= 1, got 0"),
@@ -169,7 +165,6 @@ def test_where_lpt_finds_no_room_the_packing_stands():
         ({"num_slots": 5}, InfeasibleError, "rank 0 has 4 samples for num_slots = 5 micro-batches.* short by 1"),
         ({"min_slots": 6}, InfeasibleError, "rank 0 has 4 samples for num_slots = 6.*allow_empty=True permits"),
         ({"rank_of_item": [1] * 8}, InfeasibleError, "rank 0 has 0 samples for num_slots = 4"),
-        ({"cap": 3, "over_long": "drop"}, InfeasibleError, "rank 0 has 0 samples for num_slots = 1"),
         ({"num_slots": 2**27, "allow_empty": True}, ValueError, r"num_ranks \* num_slots must be <= "),
     ],
 )
@@ -211,7 +206,6 @@ ASKED = {"num_ranks": 2, "cap": 10, "over_long": "own"}
         ("bound_name", lambda r: "halves", "'halves' proves 2 at most"),
         ("status", lambda r: SolveStatus.FEASIBLE if r.gap == 0 else SolveStatus.OPTIMAL, "status is "),
         ("own", lambda r: r.own[:0], r"own must be \[8\], got \[\]"),
-        ("dropped", lambda r: np.array([3]), r"dropped must be \[\], got \[3\]"),
     ],
 )
 def test_a_wrong_result_is_caught(field, change, message):

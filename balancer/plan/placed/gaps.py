@@ -117,7 +117,7 @@ class PlacedInGaps(PlacedPipelines):
     def ops_between(self, rank: int, device: int) -> dict[int, DeviceOp]:
         """Return what one device runs in its gaps, by turn."""
         timed = self.problem.timed
-        return self.table.on_device(device, self._on(rank), self.slot_of_sample, self.problem.batch.kept, timed)  # type: ignore[arg-type]  # of which this class comes
+        return self.table.on_device(device, self._on(rank), self.slot_of_sample, timed)  # type: ignore[arg-type]  # of which this class comes
 
     def _on(self, rank: int) -> NDArray[np.bool_]:
         """Whether the sample of each task is on a rank."""

@@ -52,12 +52,12 @@ class PlacedGroups(PlacedPieces):
     @classmethod
     def from_rows(cls, problem: Problem, rows: ItemRows) -> "PlacedGroups":
         """Place items in the groups that share the rows' pieces; PlanError if they cannot be there."""
-        cut, topology, lengths, numbers = problem.cut, problem.topology, problem.batch.lengths, problem.batch.numbers
+        cut, topology, lengths = problem.cut, problem.topology, problem.batch.lengths
         table = GroupTable.none()
         if (given := rows.read.groups) is not None:
             table = replace(given, group_of_sample=given.group_of_sample[rows.order])
             check_pieces(rows, table, lengths, cut, topology)  # type: ignore[arg-type]  # which this class comes from
-        broken = table.broken(problem.constraints, lengths, cut, topology.num_ranks, rows.num_slots, numbers)  # type: ignore[arg-type]
+        broken = table.broken(problem.constraints, lengths, cut, topology.num_ranks, rows.num_slots)  # type: ignore[arg-type]
         if broken is not None:
             raise PlanError(f"{rows.where}: {broken}")
         return cls.from_table(problem, table, rows.num_slots)
@@ -152,7 +152,7 @@ class PlacedGroups(PlacedPieces):
         return [
             SequenceGroup(
                 range(first := int(table.first_rank[g]), first + int(table.degree[g])),
-                batch.kept[members[offsets[g] : offsets[g + 1]]],
+                members[offsets[g] : offsets[g + 1]],
                 int(loads[g]),
             )
             for g in np.flatnonzero(table.slot == slot).tolist()

@@ -111,12 +111,10 @@ class PlacedShards(PlacedPieces):
         apart |= (held.stop < held.start) | ((held.stop == held.start) & ~(first & last))
         if apart.any():
             sample = int(held.sample[np.argmax(apart)])
-            return (
-                f"the pieces of sample {self.problem.batch.numbers[sample]} do not tile its {lengths[sample]} elements"
-            )
+            return f"the pieces of sample {sample} do not tile its {lengths[sample]} elements"
         if (elsewhere := replica != replica[first][of]).any():
             sample = int(held.sample[np.argmax(elsewhere)])
-            return f"sample {self.problem.batch.numbers[sample]} is on several replicas"
+            return f"sample {sample} is on several replicas"
         tokens = self.tokens
         packs = tokens.reshape(-1, cut.degree, self.num_slots).sum(axis=1)
         if (over := packs > cut.pack_tokens).any():
@@ -215,13 +213,12 @@ class PlacedShards(PlacedPieces):
 
     def groups(self, slot: int) -> list[SequenceGroup]:
         """Return the replicas that have anything in a slot; each is busy as long as its slowest rank."""
-        cut, batch = self.cut, self.problem.batch
-        mine = np.flatnonzero(self.slot_of_sample == slot)
+        cut, mine = self.cut, np.flatnonzero(self.slot_of_sample == slot)
         replica, busy = self.target.rank_of_sample[mine] // cut.degree, self.slot_loads[:, slot]
         return [
             SequenceGroup(
                 ranks := range(each * cut.degree, (each + 1) * cut.degree),
-                batch.kept[mine[replica == each]],
+                mine[replica == each],
                 int(busy[ranks.start : ranks.stop].max()),
             )
             for each in np.unique(replica).tolist()

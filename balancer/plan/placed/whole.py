@@ -225,10 +225,9 @@ class WholeShares(Record):
         return WholeShares(Problem(batch, problem.topology, problem.cost, problem.costs), problem.batch.home)
 
     def digest(self) -> str:
-        """SHA-256, in hex, of topology, placements, slots and dropped samples."""
+        """SHA-256, in hex, of topology, placements and slots."""
         slots = self.slot_of_sample if self.num_slots > 1 else None
-        batch = self.problem.batch
-        return placements_digest(self.problem.topology, batch.home, self.target, slots, batch.dropped)
+        return placements_digest(self.problem.topology, self.problem.batch.home, self.target, slots)
 
     # What runs when
 
@@ -284,7 +283,7 @@ def checked_target(problem: Problem, rows: ItemRows) -> Placement:
         raise PlanError(f"{rows.where}: {error}") from None
     lengths, ranks = problem.batch.lengths, target.rank_of_sample
     tokens = problem.cost.tokens(lengths, ranks, num_ranks)
-    broken = problem.constraints.violation(ranks, tokens, problem.batch.numbers)
+    broken = problem.constraints.violation(ranks, tokens)
     if not broken and rows.slot.min(initial=0) < 0:
         broken = f"slot must be >= 0, got {rows.slot.min()}"
     if problem.constraints.prefix is not None and not broken:  # a prompt counts once a micro-batch

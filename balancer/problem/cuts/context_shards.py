@@ -14,7 +14,6 @@ from balancer.problem.constraints import Constraints
 from balancer.problem.cuts.cut import Cut
 from balancer.problem.cuts.micro_batches import (
     MOST_SLOTS,
-    NOT_DROPPED,
     MicroBatches,
     check_adds_up,
     check_choice,
@@ -165,11 +164,6 @@ class ContextShards(Cut):
     def check_batch(self, batch: GlobalBatch, num_ranks: int, constraints: Constraints, cost: CostModel) -> None:
         """Raise InfeasibleError if a document is longer than a pack."""
         check_longest(batch, "pack_tokens", self.pack_tokens, "raise it", "cut such documents beforehand")
-
-    def check_dropped(self, lengths: Sequence[int]) -> None:
-        """Raise ValueError if samples are left out."""
-        if lengths:
-            raise ValueError(NOT_DROPPED)
 
     def cap_on_tokens(self, num_ranks: int) -> tuple[str, int, int | None]:
         """Return the cap on a pack."""

@@ -136,21 +136,11 @@ class Cut:
         if constraints.max_tokens_per_rank is not None:
             check_cap(batch, num_ranks, constraints, cost)
 
-    def check_keeps_all(self, whom: str) -> None:
-        """Raise ValueError if samples may be left out, where `whom` cannot do so."""
-
     def check_deferral(self) -> None:
         """Raise ValueError unless what a step takes at least follows from :meth:`least_work` of its samples alone."""
         raise UsageError("{defer} and {step_tokens} are not for {cut}", cut=self.name.replace("_", " "))
 
-    def check_dropped(self, lengths: Sequence[int]) -> None:
-        """Raise ValueError unless samples of these lengths are left out."""
-
     # What it makes of samples
-
-    def over_long_samples(self, lengths: Ints) -> Ints:
-        """Return the samples that are left out: int64[d], ascending."""
-        return np.empty(0, dtype=np.int64)
 
     def work(self, items: Mapping[str, ItemsOfPhase], num_samples: int) -> Ints | TimedStep | None:
         """Return what plans use instead of costs of samples: work in each module, and work in gaps."""

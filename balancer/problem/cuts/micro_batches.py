@@ -17,14 +17,23 @@ from balancer.problem.smallest_cap import check_cap, check_longest, needed
 from balancer.problem.step_times import StepTimes, TimedStep
 from balancer.problem.topology import Topology
 from solvers.arguments import INT64_MAX, as_count, as_integer
-from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, UsageError, Wording
+from solvers.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    InfeasibilityCertificate,
+    InfeasibleError,
+    Named,
+    SolverError,
+    UsageError,
+    Wording,
+)
 from solvers.groups import group_loads
 from solvers.packing import OBJECTIVES, price_tokens, rests_of_lockstep, slots_for, taken_tokens
 
 SCHEDULES = OBJECTIVES
 """Where ranks meet, by name: in every slot, once a step, or along a pipeline."""
 
-OVER_LONG = ("error", "own", "drop")
+OVER_LONG = ("error", "own")
 """What happens to a sample over the cap; see :class:`MicroBatches`."""
 
 ENCODERS = ("slot", "step")
@@ -74,8 +83,8 @@ class MicroBatches(Cut):
     allow_empty : bool
         Whether a micro-batch may hold nothing.
     over_long : str
-        A sample over the cap is an ``"error"``, gets a micro-batch of its ``"own"``, or is left out of the step, in all
-        phases: ``"drop"``. A plan lists those left out.
+        A sample over the cap is an ``"error"``, or gets a micro-batch of its ``"own"``. To train without such samples,
+        leave them out beforehand: ``lengths <= max_tokens``.
     encoders : str
         For several phases. ``"slot"``: an encoder computes an item in the slot of its sample, and keeps only a slot's
         activations for the backward pass. ``"step"``: encoders compute all items of the step before the first
@@ -287,30 +296,37 @@ class MicroBatches(Cut):
         check_cap(batch, num_ranks, constraints, cost)
         if self.over_long != "error":
             return
-        remedies = (
-            "{over_long='own'} gives such a sample a micro-batch of its own", "{over_long='drop'} leaves it out",
-        )  # fmt: skip
-        check_longest(batch, "micro_batch_tokens", self.max_tokens, *remedies)
+        self._check_longest(batch)
         if self.stages is not None and self.stages.in_flight_tokens is not None:
             check_longest(batch, "in_flight_tokens", self.stages.in_flight_tokens, "every device holds it at some time")
 
-    def check_keeps_all(self, whom: str) -> None:
-        """Raise ValueError if samples may be left out, where `whom` cannot do so."""
-        if self.over_long == "drop":
-            raise UsageError(
-                "{over_long='drop'} leaves samples out of a plan, which {whom} cannot: leave those longer than {cap} "
-                "out beforehand, or use {over_long='own'}",
-                whom=whom, cap=self.max_tokens,
-            )  # fmt: skip
+    def _check_longest(self, batch: GlobalBatch) -> None:
+        cap, over = self.max_tokens, np.flatnonzero(batch.lengths > self.max_tokens)
+        if not len(over):
+            return
+        sample = int(np.argmax(batch.lengths))
+        longest, them, each = int(batch.lengths[sample]), "it", "it"
+        what = f"{{sample}} of length {longest} is longer than {{micro_batch_tokens}} = {cap}"
+        if len(over) > 1:
+            them, each = "them", "each"
+            what = (
+                f"{len(over)} {{samples}} are longer than {{micro_batch_tokens}} = {cap} (the longest, {{sample}}: "
+                f"{longest})"
+            )
+        raise InfeasibleError(
+            what,
+            InfeasibilityCertificate("micro_batch_tokens", over.tolist(), [], longest, cap),
+            [
+                f"leave {them} out beforehand (lengths <= {cap})", "raise the cap",
+                f"{{over_long='own'}} gives {each} a micro-batch of its own",
+            ],
+            sample=Named("sample", sample),
+        )  # fmt: skip
 
     def check_deferral(self) -> None:
-        """Raise ValueError for encoders in gaps, and where samples may be left out."""
+        """Raise ValueError for encoders in gaps."""
         if self.fills_gaps:
             raise UsageError("{defer} and {step_tokens} cannot be combined with encoders in gaps")
-        if self.over_long == "drop":
-            raise UsageError(
-                "{over_long='drop'} cannot be combined with {defer} and {step_tokens}, as what is left out has no step"
-            )
 
     def least_work(
         self, cost: CostModel, lengths: NDArray[np.int64], num_ranks: int
@@ -329,13 +345,6 @@ class MicroBatches(Cut):
         if self.stages is None or len(self.stages.forward) == 1:
             return None
         return tuple(self.stages.forward), *self.stages.least_work(items, num_samples)
-
-    def check_dropped(self, lengths: Sequence[int]) -> None:
-        """Raise ValueError unless samples of these lengths are left out."""
-        if lengths and self.over_long != "drop":
-            raise ValueError(NOT_DROPPED)
-        if any(length <= self.max_tokens for length in lengths):
-            raise ValueError(f"samples are left out that are not over the cap of {self.max_tokens}")
 
     def work(self, items: Mapping[str, ItemsOfPhase], num_samples: int) -> NDArray[np.int64] | TimedStep | None:
         """Return each sample's work in the modules of the pipelines, and the tasks in their gaps."""
@@ -455,10 +464,6 @@ class MicroBatches(Cut):
             return (num_slots + self.pipeline_stages - 1) * total, num_ranks * num_slots
         return total, num_ranks
 
-    def over_long_samples(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the samples that are left out: int64[d], ascending."""
-        return np.flatnonzero(lengths > self.max_tokens) if self.over_long == "drop" else np.empty(0, dtype=np.int64)
-
     def violation(
         self, lengths: NDArray[np.int64], rank: NDArray[np.int32], slot: NDArray[np.int32], num_ranks: int, slots: int
     ) -> str | None:
@@ -510,9 +515,6 @@ def as_micro_batches(
             raise ValueError(f"{next(iter(others))} needs micro_batch_tokens, the cap on a micro-batch")
         return given
     return MicroBatches(tokens, schedule, **{IN_SHORT[name]: value for name, value in others.items()})
-
-
-NOT_DROPPED = "samples are left out, but not because over_long='drop' asks for it"
 
 
 def check_adds_up(cut: Cut, cost: CostModel) -> None:

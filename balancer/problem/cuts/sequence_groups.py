@@ -17,7 +17,6 @@ from balancer.problem.constraints import MAX_TOKENS, Constraints, not_taken
 from balancer.problem.cuts.cut import WHOLE_SHARES, Cut
 from balancer.problem.cuts.micro_batches import (
     ENCODERS,
-    NOT_DROPPED,
     MicroBatches,
     check_adds_up,
     check_choice,
@@ -192,11 +191,6 @@ class SequenceGroups(Cut):
                 f"{{sequence_groups}} cannot be combined with {{{refused[0]}}}: samples are on several ranks, which "
                 "must be alike; leave one of them out"
             )
-
-    def check_dropped(self, lengths: Sequence[int]) -> None:
-        """Raise ValueError if samples are left out."""
-        if lengths:
-            raise ValueError(NOT_DROPPED)
 
     def of_encoder(self, num_slots: int, num_elements: int) -> Cut:
         """Return micro-batches, possibly empty, and of any size: encoders compute whole items."""

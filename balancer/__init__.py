@@ -39,7 +39,6 @@ __all__ = [
     "configure",
     "defer",
     "load_plan",
-    "load_plans",
     "load_steps",
     "orchestrate",
     "pack",
@@ -51,7 +50,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import all that planning needs when the first of it is asked for."""
-    if name in ("load_plan", "load_plans", "load_steps"):  # they bring in file formats, which planning does not need
+    if name in ("load_plan", "load_steps"):  # they bring in file formats, which planning does not need
         from balancer.offline import load
 
         return getattr(load, name)

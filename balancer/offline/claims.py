@@ -107,12 +107,6 @@ class Claims:
         return self.said.get("steps")
 
     @property
-    def phases(self) -> list[object]:
-        """The names of its phases."""
-        with read_from(self.plan_file):
-            return [phase["name"] for phase in self.said["phases"]]
-
-    @property
     def settings(self) -> LogSettings:
         """How a log was planned."""
         with read_from(self.plan_file):

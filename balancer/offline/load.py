@@ -89,33 +89,6 @@ def _steps_of(
         yield rows_of_steps(log, settings, stretches=stretches, saved=saved, on_epoch=on_epoch)
 
 
-def load_plans(path: str | os.PathLike[str], log: str | os.PathLike[str] | None = None) -> Iterator[DispatchPlan]:
-    """Read the plans of a plan file of one phase one by one; as :func:`load_steps`, but for the plans themselves.
-
-    Parameters
-    ----------
-    path, log : str or path
-        As of :func:`load_steps`.
-
-    Yields
-    ------
-    DispatchPlan
-        One a step.
-
-    Raises
-    ------
-    InputError, PlanError
-        As :func:`load_steps`; a file of several phases.
-    """
-    if (names := Claims(open_plan(path)).phases) != [SINGLE_PHASE]:
-        raise InputError(
-            f"{path}: plans several phases ({', '.join(map(str, names))}); use balancer.load_steps(path), and "
-            "plan['NAME'] of each step for one phase"
-        )
-    for plan in load_steps(path, log):
-        yield plan[SINGLE_PHASE]
-
-
 def load_plan(
     path: str | os.PathLike[str], step: int | None = None, log: str | os.PathLike[str] | None = None
 ) -> DispatchPlan | StepPlan:

@@ -375,7 +375,7 @@ def test_max_is_what_rearrangement_may_aim_at(command, log):
     assert documents["sum"]["imbalance_ratio_after"] == documents["max"]["imbalance_ratio_after"]
     assert description_of("max.parquet")["settings"]["objective"] == "max"
     for objective in ("sum", "max"):
-        for step, found in enumerate(balancer.load_plans(f"{objective}.parquet")):
+        for step, found in enumerate(balancer.load_steps(f"{objective}.parquet")):
             rows = slice(step * RANKS * BATCH, (step + 1) * RANKS * BATCH)
             homes = [i // BATCH for i in range(len(TEXT[rows]))]
             wanted = balancer.balance(TEXT[rows], RANKS, 2, home_rank=homes, placement="rearrange", objective=objective)

@@ -102,9 +102,7 @@ def _of_file(name):
     if not path.is_dir():
         description = json.loads(pq.read_schema(path).metadata[b"balancer"])["description"]
         told |= {key: description[key] for key in ("digest", "steps", "samples")}
-    one_phase = table["phase"].unique().to_pylist() == ["all"]
-    load = balancer.load_plans if one_phase else balancer.load_steps
-    told["loaded"] = sha([_as_loaded(plan) for plan in load(name)])
+    told["loaded"] = sha([_as_loaded(step["all"] if step.is_single else step) for step in balancer.load_steps(name)])
     return told
 
 

@@ -348,7 +348,7 @@ def _saved_and_loaded():
             path = os.path.join(folder, "plan.parquet")
             plan.save(path)
             loaded = balancer.load_plan(path)
-            told[name] = [loaded == plan, loaded.digest(), [p.digest() for p in balancer.load_plans(path)]]
+            told[name] = [loaded == plan, loaded.digest(), [p.digest() for p in balancer.load_steps(path)]]
     return told
 
 

@@ -181,7 +181,7 @@ def test_a_plan_is_written_to_a_store_and_checked_there(store, capsys, target):
     code, told, _ = run(capsys, "plan", "log.parquet", *SHAPE, "--json", "--out", out)
     assert code == 0
     assert numbers(run(capsys, "report", out, "--log", "log.parquet", "--json")[1]) == numbers(told)
-    assert next(balancer.load_plans(out, log="log.parquet")).num_samples == 32
+    assert next(balancer.load_steps(out, log="log.parquet")).num_samples == 32
     content = store.content("plans")
     assert sorted(name.partition("-")[0] for name in content) == (
         ["p.parquet"] if "." in target else ["manifest.json", "part"]

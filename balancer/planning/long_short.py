@@ -223,7 +223,7 @@ def _beside_large(groups: Problem, room: Fraction, settings: PlanSettings) -> Pl
         return None
     placed = _laid(others, even.makespan, even.group_of_item, room, settings)
     rank[rest] = ranks[placed.rank_of_sample]
-    return None if placed.fell_back else Placed(rank)
+    return None if placed.whole_groups else Placed(rank, placed.fell_back)
 
 
 def _emptied(groups: Problem, large: Ints, rest: Ints, room: Fraction) -> NDArray[np.int32]:

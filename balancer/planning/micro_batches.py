@@ -64,7 +64,7 @@ def plan_slots(problem: Problem, micro_batches: MicroBatches, settings: PlanSett
         if isinstance(moved, str):
             placement, fell_back = "rearrange", moved
         else:
-            found = moved
+            found, fell_back = moved, moved.fell_back
     if placement != "relocate":
         ranks = _place_slots(problem, micro_batches, found, placement, settings)
         found = found._replace(rank_of_sample=ranks)

@@ -48,7 +48,7 @@ from solvers.arguments import INT64_MAX
 from solvers.errors import SolverError
 from solvers.groups import members_by_group
 from solvers.packing import schedule_micro_batches
-from solvers.relocation import RelocationProblem, as_eps, relocated
+from solvers.relocation import LAID, RelocationProblem, as_eps, relocated
 
 _OF_COUNTS = ("min_samples_per_rank", "max_samples_per_rank")
 """Constraints that relocation takes too, where samples are whole and none are tied together."""
@@ -74,10 +74,11 @@ _MOST_PLACES = 2**30
 
 
 class Placed(NamedTuple):
-    """Where samples go; and where relocation was asked for and not done, why not."""
+    """Where samples go; and where relocation was asked for and found nothing, why."""
 
     rank_of_sample: NDArray[np.int32]
     fell_back: str = ""
+    whole_groups: bool = False  # whether that left whole groups of the partition on ranks, which are not near home
 
 
 def place(
@@ -113,11 +114,8 @@ def place(
         return Placed(group_of_sample)
     reason = why_not_relocate(problem) if placement == "relocate" else ""
     if placement == "relocate" and not reason:
-        result = _relocate(problem, group_of_sample, eps, time_budget)
-        if not result.fell_back:
-            return result
-        reason = result.fell_back
-    return Placed(_rearrange(problem, group_of_sample, time_budget, objective), reason)
+        return _relocate(problem, group_of_sample, eps, time_budget)
+    return Placed(_rearrange(problem, group_of_sample, time_budget, objective), reason, bool(reason))
 
 
 def place_slots(
@@ -189,7 +187,7 @@ def _relocate(problem: Problem, groups: NDArray[np.int32], eps: float | Fraction
     if counts is not None:
         items = replace(items, counts=counts)
     ranks, fell_back = relocated(items, groups, eps, time_budget)
-    return Placed(ranks if unit is None else ranks[unit], fell_back)
+    return Placed(ranks if unit is None else ranks[unit], fell_back, fell_back == LAID)
 
 
 def _counts(constraints: Constraints, num_items: int, num_ranks: int) -> tuple[bool, tuple[int, int] | None]:
@@ -246,12 +244,12 @@ class _Asked(NamedTuple):
         """Return what the step takes."""
         return self.micro_batches.makespan(schedule.slot_loads(self.problem.costs, self.problem.topology.num_ranks))
 
-    def schedule(self, ranks: NDArray[np.int32], slots: NDArray[np.int32]) -> Schedule:
+    def schedule(self, ranks: NDArray[np.int32], slots: NDArray[np.int32], fell_back: str) -> Schedule:
         """Return the schedule, with a bound that holds for its number of slots."""
         held, bound = self.micro_batches.slots_for(int(slots.max(initial=0)) + 1), self.found.bound
         if self.micro_batches.count is not None and held != self.found.num_slots:  # those behind hold nothing
             bound = schedule_bound(self.problem, self.micro_batches, held, self.time_budget)
-        return Schedule(ranks, slots, held, bound)
+        return Schedule(ranks, slots, held, bound, fell_back)
 
 
 def relocate_schedule(
@@ -335,12 +333,11 @@ def _by_slots(asked: _Asked, targets: NDArray[np.int64]) -> Iterator[Schedule]:
 def _in_shares(asked: _Asked, whole: Problem, ranks: NDArray[np.int32], part: Fraction) -> Iterator[Schedule]:
     """Relocate samples between ranks, and let every rank cut its share."""
     placed = place(whole, ranks, "relocate", part, asked.time_budget)
-    if not placed.fell_back:
+    if not placed.whole_groups:
         with contextlib.suppress(SolverError):  # the samples that a rank then has do not fit
             where = _with_samples_enough(asked, placed.rank_of_sample)
-            yield asked.schedule(
-                where, cut_at_once(asked.problem, asked.micro_batches, where, asked.num_slots, asked.targets)
-            )
+            slots = cut_at_once(asked.problem, asked.micro_batches, where, asked.num_slots, asked.targets)
+            yield asked.schedule(where, slots, placed.fell_back)
 
 
 def _in_nodes(
@@ -348,9 +345,10 @@ def _in_nodes(
 ) -> Iterator[Schedule]:
     """Relocate samples between nodes, lay out those of each, and give the micro-batches to its ranks."""
     placed, size = place(nodes, groups, "relocate", part, asked.time_budget), len(targets) // asked.num_slots
-    if not placed.fell_back:
+    if not placed.whole_groups:
         with contextlib.suppress(SolverError):  # the samples that a node then has do not fit
-            found = asked.schedule(*_bins_of_nodes(asked, nodes, placed.rank_of_sample, size, targets, mend))
+            where, slots = _bins_of_nodes(asked, nodes, placed.rank_of_sample, size, targets, mend)
+            found = asked.schedule(where, slots, placed.fell_back)
             # Which rank of a node has which micro-batch changes no time in lockstep: so each slot is laid out by
             # itself.
             if asked.takes(found) <= asked.longest:

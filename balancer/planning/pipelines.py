@@ -46,7 +46,7 @@ def plan_pipelines(problem: Problem, cut: MicroBatches, settings: PlanSettings) 
         if isinstance(moved, str):
             fell_back = moved
         else:
-            replicas, slots, status = moved
+            replicas, slots, status, fell_back = moved
     # Replicas are alike, so that any of them may have any schedule: no time changes.
     ranks = place(problem, replicas, placement, 0, settings.time_budget, settings.objective).rank_of_sample
     target = Placement.by_slots(ranks, slots, problem.topology.num_ranks, found.num_slots)
@@ -94,7 +94,7 @@ def _fitting(timed: TimedStep, time_budget: float) -> tuple[TimedStep, Multiplex
 
 def _near_home(
     problem: Problem, cut: MicroBatches, found: PipelineResult, settings: PlanSettings
-) -> tuple[NDArray[np.int32], NDArray[np.int32], SolveStatus | None] | str:
+) -> tuple[NDArray[np.int32], NDArray[np.int32], SolveStatus | None, str] | str:
     """Divide samples among nodes by where they lie, and plan the pipelines of each; or say why that was not done.
 
     What a node may hold is a sum, with room for what `eps` allows and for what the found plan is over its bound: less
@@ -104,7 +104,7 @@ def _near_home(
     sizes, eps = topology.node_sizes, as_eps(settings.eps)
     # One node: nothing crosses, whoever has what.
     if len(sizes) == 1:
-        return found.replica_of_item, found.slot_of_item, found.status
+        return found.replica_of_item, found.slot_of_item, found.status, ""
     if len(set(sizes)) > 1:
         return "pipelines are planned by nodes only where all have as many replicas"
     longest, least = int((1 + eps) * found.makespan), 0
@@ -117,13 +117,13 @@ def _near_home(
         groups = partition_ranks(nodes, nodes.constraints, settings.time_budget)
         for part in PARTS:
             placed = place(with_less_room(nodes, part), groups, "relocate", part * room, settings.time_budget)
-            if placed.fell_back:
+            if placed.whole_groups:
                 continue
             node = placed.rank_of_sample
             replicas, slots, _ = schedule_parts(whole, node, len(sizes), longest, settings.time_budget)
             takes = cut.makespan(problem.slot_loads(replicas, slots, num_slots))
             if takes <= longest:
-                return replicas, slots, None
+                return replicas, slots, None, placed.fell_back
             least = min(least or takes, takes)
             if takes - longest > part * room * longest:  # more than less to hold could make up for
                 break

@@ -69,6 +69,7 @@ class Schedule(NamedTuple):
     slot_of_sample: NDArray[np.int32]
     num_slots: int
     bound: Bound
+    fell_back: str = ""  # why its samples were not relocated from home alone, where that was asked for
 
     @classmethod
     def from_result(cls, joint: ScheduleResult) -> "Schedule":

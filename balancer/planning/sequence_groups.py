@@ -13,6 +13,7 @@ from balancer.cost import DegreeTimes
 from balancer.plan.pieces import GroupTable
 from balancer.plan.placed import PlacedGroups
 from balancer.planning.found import Found
+from balancer.planning.near_home import Placed
 from balancer.problem.cuts.sequence_groups import GROUPING, SequenceGroups
 from balancer.problem.problem import Affinity, Problem
 from balancer.problem.settings import PlanSettings
@@ -168,9 +169,9 @@ def _relocated(
         cap = min(int((1 + as_eps(settings.eps)) * height), INT64_MAX)
         budget = settings.time_budget / len(heights)
         found = _on_single_ranks(problem, cut, mine, np.flatnonzero(free), rank, cap, budget)
-        failed += found is None
+        failed += found is None or found.fell_back != ""
         if found is not None:
-            rank[mine] = found
+            rank[mine] = found.rank_of_sample
     why = f"{failed} of {len(heights)} slots could not be balanced from home" if failed else ""
     return GroupTable.from_samples(slot, rank, degree), why
 
@@ -178,10 +179,10 @@ def _relocated(
 def _on_single_ranks(
     problem: Problem, cut: SequenceGroups, samples: NDArray[np.int64], ranks: NDArray[np.int64],
     rank_of_sample: NDArray[np.int32], cap: int, time_budget: float,
-) -> NDArray[np.int32] | None:  # fmt: skip
+) -> Placed | None:  # fmt: skip
     """Assign samples to ranks near home under a cap on their costs; None if that is not found."""
     if not len(samples):
-        return rank_of_sample[samples]
+        return Placed(rank_of_sample[samples])
     near = _nearest(ranks, problem.topology.node_of_rank)
     parts = problem.parts.of_samples(samples)
     there = near[parts.ranks] >= 0
@@ -195,7 +196,7 @@ def _on_single_ranks(
         )  # fmt: skip
     except solvers.SolverError:
         return None
-    return ranks[found.rank_of_item].astype(np.int32)
+    return Placed(ranks[found.rank_of_item].astype(np.int32), found.fell_back)
 
 
 def _nearest(ranks: NDArray[np.int64], node_of_rank: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -10,7 +10,7 @@ from solvers.arguments import as_budget, unknown
 from solvers.errors import InfeasibleError
 from solvers.groups import group_loads
 from solvers.relocation._problem import RelocationProblem, as_cap, as_eps, homes_from
-from solvers.relocation.auto import assign_auto, assign_rearrange, cap_of, reference
+from solvers.relocation.auto import LAID, assign_auto, assign_rearrange, cap_of, reference
 from solvers.relocation.bounds import MoveBounds, inter_bound, move_bounds, plain_inter_bound
 from solvers.relocation.exact import assign_exact
 from solvers.relocation.types import RelocationResult
@@ -18,6 +18,7 @@ from solvers.relocation.verify import check_relocation
 from solvers.types import SolveStatus
 
 __all__ = [
+    "LAID",
     "RELOCATORS",
     "USES_CLOCK",
     "RelocationProblem",
@@ -89,7 +90,8 @@ def relocate(
     Returns
     -------
     RelocationResult
-        Never over its cap. Where the search finds nothing under it: the partition, rearranged; ``fell_back`` says why.
+        Never over its cap. Where the search finds nothing under it: what comes of the partition, rearranged;
+        ``fell_back`` says why.
 
     Raises
     ------

@@ -51,6 +51,13 @@ _PARTITION_SHARE = 0.1  # of the budget: past a few milliseconds the makespan fa
 _LEAST_SECONDS = 0.1  # worth of work to lay groups on ranks: for thousands of these it is enough for the optimum
 
 
+LAID = "no relocation under the cap was found within the budget"
+"""Why groups are laid on ranks."""
+
+SHARED = f"{LAID}; ranks share anew what the laid groups brought them"
+"""The same, where samples are nearer home than whole groups can be."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reference:
     """What the cap is measured by, and an answer that keeps it."""
@@ -85,16 +92,17 @@ def cap_of(problem: RelocationProblem, makespan: int, eps: Fraction) -> int:
 def assign_auto(
     problem: RelocationProblem, cap: int, measure: Reference, time_budget: float
 ) -> tuple[NDArray[np.int32], str]:
-    """Return what relocation finds, and where it finds nothing, the partition rearranged, and why.
+    """Return what relocation finds; or the partition rearranged, and why: :data:`LAID` or :data:`SHARED`.
 
-    Where much more crosses than must, ranks then share their items anew, two at a time.
+    Where much more crosses than must, ranks share their items anew after either, two at a time. What began as the
+    partition moves more all the same, so that it never goes without a reason.
     """
     found = search(problem, cap, work_units(time_budget), measure.group_of_item)
     if found is not None:
         return _with_ranks_shared(problem, found, cap), ""
     found = assign_rearrange(problem, cap, measure, time_budget)
     shared = _with_ranks_shared(problem, found, cap)
-    return shared, "no relocation under the cap was found within the budget" if shared is found else ""
+    return shared, LAID if shared is found else SHARED
 
 
 def assign_rearrange(problem: RelocationProblem, cap: int, measure: Reference, time_budget: float) -> NDArray[np.int32]:

@@ -36,8 +36,8 @@ class RelocationResult(Record):
         ``OPTIMAL`` if and only if both volumes equal their bounds: proven least, first across, then inside.
     method : str
     fell_back : str
-        Empty; or, where no relocation under the cap was found within the budget, why: the answer then is the
-        partition, its groups laid on ranks so that little moves.
+        Empty; or, where no relocation under the cap was found within the budget, why: the answer then began as a
+        partition whose groups are laid on ranks so that little moves. Ranks may have shared their items anew since.
     runtime_s : float
         Seconds from call to return; ``==`` leaves it out.
     """

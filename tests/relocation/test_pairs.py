@@ -7,10 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 from nightly import examples
 
+import balancer
 import solvers
 from solvers.relocation._pairs import Totals, share_anew
 from solvers.relocation._problem import Limits, RelocationProblem
-from solvers.relocation.auto import change_ranks
+from solvers.relocation.auto import SHARED, change_ranks
 
 LOG = Path(__file__).parents[2] / "data" / "omni_mix_dev.parquet"
 
@@ -61,6 +62,20 @@ def test_few_items_a_rank_stay_near_home(equal_counts: bool) -> None:
     assert not result.fell_back
     assert 2 * result.inter_node_volume < rearranged.inter_node_volume
     assert result == solvers.relocate(costs, home, nodes, eps=0.01, equal_counts=equal_counts)
+
+
+@pytest.mark.parametrize("equal_counts", [False, True], ids=["free", "equal_counts"])
+def test_what_began_as_a_partition_says_why(equal_counts: bool) -> None:
+    """Nothing under this cap is found from home. Ranks that share anew what groups brought them make up for half."""
+    costs, home, nodes = few_a_rank(16, 1)
+    result = solvers.relocate(costs, home, nodes, eps=0.001, equal_counts=equal_counts)
+    solvers.check_relocation(costs, home, nodes, result, equal_counts=equal_counts)
+    rearranged = solvers.relocate(costs, home, nodes, cap=result.cap, equal_counts=equal_counts, method="rearrange")
+    assert result.inter_node_volume < 0.8 * rearranged.inter_node_volume
+    assert result.fell_back == SHARED
+    plan = balancer.balance(costs, 16, 4, home, equal_counts=equal_counts)
+    assert plan.fell_back == SHARED
+    assert plan.inter_node_volume < 0.8 * rearranged.inter_node_volume, "what ranks share anew is kept"
 
 
 @pytest.mark.parametrize(("first", "most"), [(40_992, 1.02), (25_280, 1.25)], ids=["divided anew", "pairs"])

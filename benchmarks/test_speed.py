@@ -61,4 +61,5 @@ def test_balance(benchmark, num_samples, num_ranks, what):
         measure(benchmark, group, argsort)
     else:
         arguments = lognormal_lengths(num_samples), num_ranks, 8
-        measure(benchmark, group, balancer.balance, *arguments, method=what, time_budget=1)
+        options = {"method": what, "time_budget": 1, "placement": "rearrange"}
+        measure(benchmark, group, balancer.balance, *arguments, **options)

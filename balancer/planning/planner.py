@@ -132,7 +132,8 @@ def balance(
         ``"relocate"``: start from the homes and move only what balance needs, first within nodes, at a makespan of at
         most 1 + `eps` times the best found. If that is not possible, the plan is rearranged, and its ``fell_back``
         says why. ``"rearrange"``: make the best groups found, then give them ranks so that little crosses nodes.
-        ``"any"``: group i on rank i. By default ``"relocate"`` if `home_rank` is given, else ``"rearrange"``.
+        ``"any"``: group i on rank i. By default ``"relocate"`` if `home_rank` is given or there are several nodes, else
+        ``"any"``.
     eps : float or Fraction
         How much larger relocation may make the makespan, as a fraction of it.
     objective : str
@@ -162,11 +163,6 @@ def balance(
     >>> [plan.samples_on_rank(r).tolist() for r in range(3)], plan.imbalance_ratio, plan.gap
     ([[0, 1], [2, 3], [4, 5]], 1.0, 0.0)
     """
-    settings = PlanSettings(
-        method, placement or default_placement(home_rank is not None), objective, eps, time_budget,
-        cut=as_cut(cut, as_micro_batches(micro_batch_tokens, schedule, micro_batches), sequence_groups),
-        stop_at=stop_at,
-    )  # fmt: skip
     if topology is None:
         topology = Topology.uniform(num_ranks, ranks_per_node)
     else:
@@ -174,6 +170,11 @@ def balance(
         if ranks_per_node is not None or topology.num_ranks != num_ranks:
             ranks = f"{topology.num_ranks} ranks: give the same num_ranks (got {num_ranks})"
             raise ValueError(f"topology has {ranks} and no ranks_per_node")
+    settings = PlanSettings(
+        method, placement or default_placement(home_rank is not None, topology.num_nodes), objective, eps, time_budget,
+        cut=as_cut(cut, as_micro_batches(micro_batch_tokens, schedule, micro_batches), sequence_groups),
+        stop_at=stop_at,
+    )  # fmt: skip
     model = parse_cost(cost)
     # The same argument means two things: what a mask lets see each other, or what of a sample is its prompt.
     own = prefix_lengths if model.needs_prefixes else None

@@ -114,9 +114,12 @@ def as_tolerance(eps: float | Fraction | str) -> float | Fraction:
     return float(share) if as_eps(float(share)) == share else share
 
 
-def default_placement(homes_known: bool) -> str:
-    """Return what ``placement=None`` means: relocation from the homes that a caller names, else rearrangement."""
-    return "relocate" if homes_known else "rearrange"
+def default_placement(homes_known: bool, num_nodes: int) -> str:
+    """Return what ``placement=None`` means: relocation where homes are given or there are several nodes, else any.
+
+    Inside one node, and from homes that nobody named, hardly anyone notices what moves.
+    """
+    return "relocate" if homes_known or num_nodes > 1 else "any"
 
 
 def check_method(method: str, cost: CostModel) -> str:

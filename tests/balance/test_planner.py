@@ -528,6 +528,27 @@ def test_a_real_torch_tensor(dtype):
     assert balancer.balance(torch.tensor(lengths, dtype=getattr(torch, dtype)), 3) == balancer.balance(lengths, 3)
 
 
+@pytest.mark.parametrize(
+    ("given", "placement"),
+    [
+        ({}, "any"),
+        ({"home_rank": [0, 0, 0, 1, 1, 1, 2, 3]}, "relocate"),
+        ({"ranks_per_node": 2}, "relocate"),
+        ({"topology": Topology([3, 1])}, "relocate"),
+        ({"topology": Topology([4])}, "any"),
+        ({"ranks_per_node": 2, "placement": "rearrange"}, "rearrange"),
+        ({"placement": "rearrange"}, "rearrange"),
+    ],
+)
+def test_who_is_placed_how_by_default(given, placement):
+    """From home where homes are given or there are several nodes; else groups take their own numbers."""
+    lengths = [9, 8, 7, 6, 5, 4, 3, 2]
+    plan = balancer.balance(lengths, 4, **given)
+    assert plan.placement == placement
+    if placement == "any":
+        assert plan.rank_of_sample.tolist() == solvers.partition(lengths, 4).group_of_item.tolist()
+
+
 @pytest.mark.parametrize("placement", ["relocate", "rearrange", "any"])
 def test_eps_is_checked_whatever_the_placement(placement):
     with pytest.raises(ValueError, match=r"eps must be >= 0, got -0\.1"):

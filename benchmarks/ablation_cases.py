@@ -86,7 +86,7 @@ def by_gap(found, items: int = 512) -> Score:
 
 
 def partitioned(costs, groups: int, **asked) -> Score:
-    return scored(lambda: solvers.partition(costs, groups, **asked), lambda found: by_gap(found, len(costs)))
+    return scored(lambda: solvers.partition(costs, groups, stop_at=0, **asked), lambda found: by_gap(found, len(costs)))
 
 
 def shapes(draws: int) -> Iterator[tuple[int, int, int, float]]:

@@ -74,7 +74,7 @@ def counts() -> None:
 
 
 def makespan(lengths: np.ndarray, ranks: int) -> int:
-    found = balancer.balance(lengths, ranks, cost=COST, max_tokens_per_rank=CAP, placement="any", stop_at="0.1%")
+    found = balancer.balance(lengths, ranks, cost=COST, max_tokens_per_rank=CAP, placement="any")
     return found.makespan
 
 

@@ -23,7 +23,7 @@ PATIENCE_S = 20.0  # a method that took longer on one size is not asked the next
 
 
 def ours(method: str, **options: object) -> Split:
-    return lambda costs, m: solvers.partition(costs, m, method, **options).loads.tolist()
+    return lambda costs, m: solvers.partition(costs, m, method, stop_at=0, **options).loads.tolist()
 
 
 def installed(name: str) -> bool:

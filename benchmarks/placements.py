@@ -52,7 +52,7 @@ def measured(lengths: np.ndarray, kind: str, num_ranks: int) -> Iterator[tuple[s
     costs = lengths if kind == "linear" else 24576 * lengths + lengths * lengths
     home = np.repeat(np.arange(num_ranks), len(lengths) // num_ranks)
     nodes = np.arange(num_ranks) // NODE
-    groups = solvers.partition(costs, num_ranks, time_budget=0.01).group_of_item
+    groups = solvers.partition(costs, num_ranks, time_budget=0.01, stop_at=0).group_of_item
     mean, tokens = int(costs.sum()) / num_ranks, int(lengths.sum())
     for name, place in placements(costs, lengths, home, groups, nodes).items():
         times = []
@@ -131,7 +131,7 @@ def by_eps() -> None:
                 across, bound, times = [], [], []
                 for lengths in batches:
                     costs = lengths if kind == "linear" else 24576 * lengths + lengths * lengths
-                    groups = solvers.partition(costs, num_ranks, time_budget=0.01).group_of_item
+                    groups = solvers.partition(costs, num_ranks, time_budget=0.01, stop_at=0).group_of_item
                     for _ in range(2):
                         started = time.process_time()
                         found = solvers.relocate(

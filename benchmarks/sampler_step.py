@@ -49,7 +49,7 @@ def measured(lengths: np.ndarray, ranks: int, stop_at: float | str, equal_counts
         loads = np.array([costs[rows].sum() for rows in grid[0]])
         ratios.append(loads.max() / loads.mean())
         rows = np.concatenate(grid[0])
-        best = partition(costs[rows], ranks, equal_counts=equal_counts, time_budget=0.1)
+        best = partition(costs[rows], ranks, equal_counts=equal_counts, time_budget=0.1, stop_at=0)
         gaps.append(loads.max() / best.lower_bound - 1)
     return 1e3 * float(np.median(took)), 1e3 * float(np.mean(took)), float(np.mean(ratios)), 100 * float(np.mean(gaps))
 
@@ -78,7 +78,7 @@ def enumerated() -> None:
             spent = []
             for seed in range(20):
                 costs = parse_cost(COST).sample_costs(np.random.default_rng(seed).choice(every, items, replace=False))
-                first = partition(costs, groups, equal_counts=equal_counts, time_budget=1e-4)
+                first = partition(costs, groups, equal_counts=equal_counts, time_budget=1e-4, stop_at=0)
                 state = State.from_problem(Constraints(equal_counts=equal_counts).check(costs, groups))
                 _, left = exhaust(state, np.arange(items), first.makespan, first.lower_bound, 60_000_000)
                 spent.append(60_000_000 - left)

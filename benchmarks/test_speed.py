@@ -50,7 +50,7 @@ def test_auto(benchmark, num_items, num_groups, what):
     if what == "argsort":
         measure(benchmark, group, argsort)
     else:
-        measure(benchmark, group, solvers.auto, lognormal_lengths(num_items), num_groups, rounds=1000)
+        measure(benchmark, group, solvers.auto, lognormal_lengths(num_items), num_groups, rounds=1000, stop_at=0)
 
 
 @pytest.mark.parametrize("what", ["argsort", "lpt", "auto"])
@@ -61,5 +61,5 @@ def test_balance(benchmark, num_samples, num_ranks, what):
         measure(benchmark, group, argsort)
     else:
         arguments = lognormal_lengths(num_samples), num_ranks, 8
-        options = {"method": what, "time_budget": 1, "placement": "rearrange"}
+        options = {"method": what, "time_budget": 1, "placement": "rearrange", "stop_at": 0}
         measure(benchmark, group, balancer.balance, *arguments, **options)

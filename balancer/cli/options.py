@@ -20,7 +20,7 @@ from balancer.offline.engines import ENGINES
 from balancer.problem.batch import HOMES
 from balancer.problem.cluster import CLUSTERS
 from balancer.problem.cuts.micro_batches import OVER_LONG, SCHEDULES
-from balancer.problem.settings import EPS, METHODS, MODES, OBJECTIVES, PLACEMENTS, as_tolerance
+from balancer.problem.settings import EPS, METHODS, MODES, OBJECTIVES, PLACEMENTS, STOP_AT, as_tolerance
 
 _SEVERAL: dict[str, Any] = {"multiple": True}
 
@@ -193,6 +193,10 @@ def _batch_options(command: Any) -> Any:
         click.option(
             "--eps", type=Tolerance(), default=EPS, show_default=True, metavar="E",
             help="With relocate, how much larger the makespan may be so that less moves: 0.001 or 0.1%.",
+        ),
+        click.option(
+            "--stop-at", default=STOP_AT, show_default=True, metavar="G",
+            help="The proven gap at which the search for groups ends; 0: it goes on for the optimum.",
         ),
     )  # fmt: skip
     return add_options(command, options)

@@ -231,7 +231,7 @@ class BalancedBatchSampler(RankBatches):
         file = read_step(step)
         ranks, each = file.need("ranks", "batch_per_rank")
         delays = ("steps", "early", "late", "counts")
-        file.check_known_to("a batch sampler", phase=("cost", "equal_counts"), cut=("tokens",), plan=("time_budget",),
+        file.check_known_to("a batch sampler", phase=("cost", "equal_counts"), cut=("tokens",), plan=("time_budget", "stop_at"),
                             deferral=delays)  # fmt: skip
         phase = dict(file.phases[-1]) if file.phases else {}
         given = {"batch_size": each, "num_replicas": ranks, "drop_last": file.top.get("drop_last", False)}
@@ -244,6 +244,8 @@ class BalancedBatchSampler(RankBatches):
             given["defer"] = across.early, across.late
         if "time_budget" in file.of("plan"):
             given["time_budget"] = float(file.of("plan")["time_budget"])
+        if "stop_at" in file.of("plan"):
+            given["stop_at"] = str(file.of("plan")["stop_at"])
         return cls(lengths, rank=rank, **given | beside)
 
     def check_dataset(self, dataset: Sized | None) -> None:

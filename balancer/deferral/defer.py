@@ -323,12 +323,12 @@ class Drawn:
         ends = np.searchsorted(step[order], np.arange(self.num_steps + 1))
         settings: dict[str, Any] = {
             "cost": self.request.cost, "max_tokens_per_rank": self.request.max_tokens_per_rank,
-            "micro_batch_tokens": self.request.micro_batch_tokens, "placement": "any", "stop_at": "0.1%",
+            "micro_batch_tokens": self.request.micro_batch_tokens, "placement": "any",
         }  # fmt: skip
         found = np.zeros(self.num_steps, dtype=np.int64)
         for t in range(self.num_steps):
             here = order[ends[t] : ends[t + 1]]
             keys = None if self.keys is None else self.keys[here]
-            # "any" placement and a wide stop: only the makespan counts here, not the ranks.
+            # "any" placement: only the makespan counts here, not the ranks.
             found[t] = balance(self.lengths[here], self.request.num_ranks, keep_together=keys, **settings).makespan
         return found

@@ -12,7 +12,7 @@ from balancer.problem.cuts.micro_batches import IN_SHORT, as_micro_batches
 from balancer.problem.layout import ModuleLayout, StepLayout
 from balancer.problem.mesh import Mesh
 from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE, Phase
-from balancer.problem.settings import STOP_AT, PlanSettings
+from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup, as_layout, as_phases
 from balancer.problem.topology import Topology
 from solvers.errors import UsageError
@@ -46,7 +46,6 @@ def as_setup(
             raise TypeError(f"{name} must name a column, got {settings[name]!r}")
     given = {name: value for name, value in settings.items() if name in _PLANNED}
     given["placement"] = given.get("placement") or PlanSettings().placement
-    given.setdefault("stop_at", STOP_AT)
     short = {name: value for name, value in settings.items() if name in IN_SHORT}
     tokens, schedule = short.pop("micro_batch_tokens", None), short.pop("schedule", "lockstep")
     in_slots = as_micro_batches(tokens, schedule, settings.get("micro_batches"), **short)

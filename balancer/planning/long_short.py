@@ -184,7 +184,7 @@ def _even(area: Ints, count: int, room: Fraction, settings: PlanSettings, held: 
     if settings.placement == "relocate" and quick.makespan <= room and not capped:
         return quick
     keywords: dict[str, Any] = {"sizes": held.amounts.T, "caps": held.limits} if held is not None and capped else {}
-    return solvers.partition(area, count, time_budget=settings.time_budget, **keywords)
+    return solvers.partition(area, count, time_budget=settings.time_budget, stop_at=settings.stop_at, **keywords)
 
 
 def _laid(

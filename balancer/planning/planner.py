@@ -33,7 +33,7 @@ from balancer.problem.constraints import Constraints
 from balancer.problem.cuts import Cut, MicroBatches, SequenceGroups, as_cut
 from balancer.problem.cuts.micro_batches import as_micro_batches
 from balancer.problem.problem import Problem
-from balancer.problem.settings import EPS, PlanSettings, default_placement
+from balancer.problem.settings import EPS, STOP_AT, PlanSettings, default_placement
 from balancer.problem.topology import Topology, check_topology
 from solvers.bounds import Bound
 
@@ -67,7 +67,7 @@ def balance(
     placement: str | None = None,
     eps: float | Fraction = EPS,
     objective: str = "sum",
-    stop_at: float | Fraction | str = 0,
+    stop_at: float | Fraction | str = STOP_AT,
 ) -> DispatchPlan:
     """Plan on which rank each sample of a global batch runs, so that all ranks finish together.
 
@@ -142,7 +142,7 @@ def balance(
     stop_at : float, Fraction or str
         The gap that is small enough for whole shares, ``0.001`` or ``"0.1%"``: the search for groups ends as soon as it
         has proven it, and under equal counts or caps also once it gains nothing for some turns. 0: it goes on until
-        they are proven optimal, or the work is spent.
+        they are proven optimal, or the work is spent. Relocation may add `eps` to what is found.
 
     Returns
     -------

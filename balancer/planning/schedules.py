@@ -123,7 +123,7 @@ def partition_ranks(
     if costs.ndim > 1:
         keywords["objective"] = "max"
     try:
-        return solvers.partition(costs, num_ranks, "auto", time_budget, **keywords).group_of_item
+        return solvers.partition(costs, num_ranks, "auto", time_budget, stop_at=0, **keywords).group_of_item
     except SolverError as error:
         raise error.in_words(constraints.wording(error)) from None
 
@@ -209,7 +209,7 @@ def _cut_one_by_one(
         try:
             slots[mine] = solvers.partition(
                 problem.costs[mine], num_slots, "auto", time_budget / num_ranks, sizes=sizes[mine], caps=caps,
-                min_items=int(not micro_batches.allow_empty), initial_loads=head_starts,
+                min_items=int(not micro_batches.allow_empty), initial_loads=head_starts, stop_at=0,
             ).group_of_item  # fmt: skip
         except SolverError as error:
             what = f"no way was found to cut the {len(mine)} samples of rank {rank} into micro-batches of {cap}"

@@ -121,7 +121,7 @@ class Room(NamedTuple):
         """Return the error that no plan was found, with the caps that surely do, each by itself."""
         found = []
         for name, share, cap in zip(self.names, self.shares[:, 0], self.caps.tolist(), strict=True):
-            enough = solvers.partition(share, num_ranks // cut.size, time_budget=_BUDGET).makespan
+            enough = solvers.partition(share, num_ranks // cut.size, time_budget=_BUDGET, stop_at=0).makespan
             found += [f"{_told(name)} = {max(1, enough)} alone is enough"] if enough > cap else []
         named = " and ".join(f"{_told(name)} = {cap}" for name, cap in zip(self.names, self.caps.tolist(), strict=True))
         return SolverError(f"no way to share items was found that keeps {named}, though none was ruled out", found)

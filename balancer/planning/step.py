@@ -27,7 +27,7 @@ from balancer.problem.mesh import Mesh
 from balancer.problem.phases import SINGLE_PHASE, Columns, Phase, PhaseItems, columns_of_none, in_phase, resolve_phases
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Affinity, Problem
-from balancer.problem.settings import EPS, PlanSettings
+from balancer.problem.settings import EPS, STOP_AT, PlanSettings
 from balancer.problem.setup import Setup, as_layout, as_phases, as_topology
 from balancer.problem.topology import Topology
 from solvers.bounds import Bound
@@ -125,7 +125,7 @@ def orchestrate(
     cut: Cut | None = None,
     objective: str = "sum",
     layouts: StepLayout | Mapping[str, ModuleLayout | Mesh] | None = None,
-    stop_at: float | Fraction | str = 0,
+    stop_at: float | Fraction | str = STOP_AT,
 ) -> StepPlan:
     """Plan all phases of a multimodal step together: encoders and LLM balanced separately, with their exchanges.
 

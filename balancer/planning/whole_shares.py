@@ -144,7 +144,7 @@ def _under_cap(
         even = _padded(problem, lengths)
     else:
         equal_counts = problem.constraints.equal_counts
-        even = solvers.partition(lengths, num_ranks, "auto", time_budget, equal_counts=equal_counts)
+        even = solvers.partition(lengths, num_ranks, "auto", time_budget, equal_counts=equal_counts, stop_at=0)
     if even.lower_bound > cap:
         raise solvers.InfeasibleError(
             f"{{max_tokens_per_rank}} = {cap} cannot be kept: some rank gets at least {even.lower_bound} tokens "

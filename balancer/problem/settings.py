@@ -28,7 +28,7 @@ MODES = ("separate", "joint")
 """How encoders are balanced: each for itself, or their sum."""
 
 STOP_AT = "0.1%"
-"""The gap at which a trainer's search for even groups ends by default: less than a step's time varies by itself."""
+"""The gap at which the search for even groups ends by default: less than a step's time varies by itself."""
 
 EPS = 1e-3
 """How much larger relocation may make the makespan by default, as a fraction of it."""
@@ -58,8 +58,8 @@ class PlanSettings:
     mode: str = MODES[0]  # a name in `MODES`
     group_size: int | None = None  # plan within groups of this number of consecutive ranks
     cut: Cut = WHOLE_SHARES  # how the last phase is cut
-    # The proven gap at which a partition is good enough, ``0.001`` or ``"0.1%"``; 0: searched until the budget ends
-    stop_at: float | Fraction | str = 0
+    # The proven gap at which a partition is good enough; 0: searched until the budget ends. ``"1%"`` becomes 0.01
+    stop_at: float | Fraction | str = STOP_AT
 
     def __post_init__(self) -> None:
         for name, known in (("method", METHODS), ("placement", PLACEMENTS), ("objective", OBJECTIVES)):
@@ -71,7 +71,7 @@ class PlanSettings:
             )  # fmt: skip
         object.__setattr__(self, "eps", as_tolerance(self.eps))
         as_budget(self.time_budget)
-        as_share("stop_at", self.stop_at)
+        object.__setattr__(self, "stop_at", _as_written(self.stop_at, as_share("stop_at", self.stop_at)))
         if self.mode not in MODES:
             raise ArgumentError("mode", f"be one of {', '.join(MODES)}", repr(self.mode))
         if self.group_size is not None:
@@ -82,11 +82,8 @@ class PlanSettings:
     def to_json(self) -> dict[str, Any]:
         """Return the settings as a plan file holds them."""
         found: dict[str, Any] = {_IN_FILES.get(spec.name, spec.name): getattr(self, spec.name) for spec in fields(self)}
-        found["eps"] = str(self.eps) if isinstance(self.eps, Fraction) else self.eps
-        if not self.stop_at:  # as files say that were written before it was there
-            del found["stop_at"]
-        elif isinstance(self.stop_at, Fraction):
-            found["stop_at"] = str(self.stop_at)
+        for share in ("eps", "stop_at"):
+            found[share] = str(found[share]) if isinstance(found[share], Fraction) else found[share]
         found["micro_batches"] = self.cut.to_json()
         return found
 
@@ -109,8 +106,13 @@ def as_tolerance(eps: float | Fraction | str) -> float | Fraction:
     if share >= 1:
         percent = f"; {eps} percent is {eps}%" if share <= 100 and "%" not in str(eps) else ""
         raise ArgumentError("eps", f"be < 1, a share of the makespan{percent}", f"{eps!s:.60}")
-    if not isinstance(eps, str):
-        return eps
+    return _as_written(eps, share)
+
+
+def _as_written(given: float | Fraction | str, share: Fraction) -> float | Fraction:
+    """Return `given` as a number; one that no float is stays exact."""
+    if not isinstance(given, str):
+        return given
     return float(share) if as_eps(float(share)) == share else share
 
 

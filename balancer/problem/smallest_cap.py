@@ -38,7 +38,7 @@ def needed(
             counts = {word: keywords[word] for word in ("equal_counts", "min_items") if word in keywords}
             found = solvers.padded(amounts, num_bins, **counts)
         else:
-            found = solvers.partition(amounts, num_bins, "auto", _BUDGET, **keywords)
+            found = solvers.partition(amounts, num_bins, "auto", _BUDGET, stop_at=0, **keywords)
     except (ValueError, SolverError):
         return ""
     least, enough = max(found.lower_bound, 1), max(found.makespan, 1)

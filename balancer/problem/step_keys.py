@@ -69,6 +69,7 @@ KEYS: dict[str, dict[str, Key]] = {
         "eps": Key("share", "eps", "How much longer a step may take so that less moves: 0.001 or \"0.1%\"."),
         "objective": Key("text", "objective", "With rearrange, what to minimise: sum or max.", OBJECTIVES),
         "method": Key("text", "method", "A partition method, or auto.", METHODS),
+        "stop_at": Key("share", "stop_at", "The gap that is small enough for groups; 0: search on for the optimum."),
         "time_budget": Key("number", "time_budget", "Solver work in seconds, per step and phase; counted, not timed."),
         "mode": Key("text", "mode", "How encoders are balanced: separate or joint.", MODES),
         "group_size": Key("count", "group_size", "Plan and exchange only within groups of so many ranks."),

@@ -142,7 +142,7 @@ def _before(case: LayoutCase, step: StepItems, time_budget: float) -> _Before:
             each, lengths = rate.seconds(step.flops[name], step.lengths[name]), step.lengths[name]
             times.append(np.repeat((1 + rate.backward) * each / count, count))
             bytes_.append(np.repeat(lengths / count, count) * float(case.memory.kept[name].max()))
-        found = solvers.partition(in_units(np.concatenate(times)), ranks, time_budget=time_budget)
+        found = solvers.partition(in_units(np.concatenate(times)), ranks, time_budget=time_budget, stop_at=0)
         seconds, bound = seconds + found.makespan / PER_SECOND, bound + found.lower_bound / PER_SECOND
         held += float(np.bincount(found.group_of_item, np.concatenate(bytes_), ranks).max())
     return _Before(seconds, bound, held)

@@ -606,7 +606,7 @@ def _unshared(given: Sharing, budget: float) -> _Found:
     """Share none."""
     # Searched partitions are worth 7 +- 2 ppm beside LPT (docs/benchmarks/searches.md): a quarter of the budget is
     # enough.
-    found = partition(given.table[0], int(given.ranks[-1]), time_budget=budget / 4)
+    found = partition(given.table[0], int(given.ranks[-1]), time_budget=budget / 4, stop_at=0)
     level, first = np.zeros(given.table.shape[1], dtype=np.int64), found.group_of_item.astype(np.int64)
     return (found.makespan if _keeps_caps(given, level, first) else _NONE), level, first
 
@@ -620,7 +620,7 @@ def _shared(given: Sharing, overhead: int, bound: int, budget: float) -> _Found:
     mine = np.flatnonzero(level == 0)
     table, top = given.table, len(given.ranks) - 1
     if best > bound and len(mine) and ((level == 0) | (level == top)).all():  # before them, ranks are alike
-        found = partition(table[0][mine], int(given.ranks[-1]), time_budget=budget / 4)
+        found = partition(table[0][mine], int(given.ranks[-1]), time_budget=budget / 4, stop_at=0)
         again = found.makespan + int(table[top][level == top].sum()) + overhead * bool(level.any())
         anew = first.copy()
         anew[mine] = found.group_of_item

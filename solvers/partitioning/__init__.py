@@ -67,7 +67,7 @@ def partition(
     initial_loads: ArrayLike | None = None,
     speeds: ArrayLike | None = None,
     objective: str = "sum",
-    stop_at: float | str | Fraction = 0,
+    stop_at: float | str | Fraction = "0.1%",
     prefix: ArrayLike | Sequence[int | str | None] | None = None,
     prefix_costs: ArrayLike | None = None,
 ) -> PartitionResult:
@@ -90,9 +90,10 @@ def partition(
         Constraints, alone or in any combination: see :class:`solvers.Constraints` for shapes and rules, and
         :data:`SUPPORTED` for the methods that take them.
     stop_at : float, str or Fraction
-        Of ``"auto"``: the gap that is small enough, ``0.001`` or ``"0.1%"``. The search ends as soon as it has proven
-        it, and under constraints also where mixing groups anew was in vain some turns in a row, as no bound may prove
-        it; with status ``feasible`` where the gap is not 0.
+        Of ``"auto"``: the gap that is small enough, ``0.001`` or ``"0.1%"``: less than cost models and steps vary. The
+        search ends as soon as it has proven it, and under constraints also where mixing groups anew was in vain some
+        turns in a row, as no bound may prove it. 0: it goes on until the result is proven optimal, or the work is
+        spent.
 
     Returns
     -------

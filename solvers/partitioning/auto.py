@@ -19,7 +19,7 @@ def auto(
     *,
     equal_counts: bool = False,
     time_budget: float = 0.01,
-    stop_at: float | str | Fraction = 0,
+    stop_at: float | str | Fraction = "0.1%",
 ) -> PartitionResult:
     """Partition by a portfolio: several starts, local search on each, then proofs and searches that close the gap.
 

@@ -75,7 +75,7 @@ def reference(problem: RelocationProblem, time_budget: float, groups: NDArray[np
         caps = None if problem.sizes is None else problem.room
         found = partition(
             problem.costs, problem.num_ranks, time_budget=time_budget * _PARTITION_SHARE,
-            equal_counts=problem.equal_counts, sizes=problem.sizes, caps=caps,
+            equal_counts=problem.equal_counts, sizes=problem.sizes, caps=caps, stop_at=0,
         )  # fmt: skip
         groups, proven = found.group_of_item, found.lower_bound
     reached, _ = problem.measured(groups)

@@ -10,11 +10,11 @@ from solvers.groups import read_only
 from solvers.pipeline import PIPELINERS
 from solvers.pipeline._cells import deal, lanes_of, loads_of
 from solvers.pipeline._exchange import SEED
-from solvers.pipeline.methods import Found, within_caps
+from solvers.pipeline.methods import within_caps
 from solvers.pipeline.run import all_ends
 
 
-def vector_lpt(problem, profile, goal: int, seconds: float) -> Found:
+def vector_lpt(problem, profile, goal: int, seconds: float) -> np.ndarray:
     """Even slots: longest first to where the largest component then is smallest, which is what DFLOP falls back to."""
     return within_caps(problem, dealt(problem))
 
@@ -76,7 +76,7 @@ def reorder(state, most_work, goal, rows, place, replicas, tied, graph, hop):
     return work
 
 
-def order_only(problem, profile, goal: int, seconds: float) -> Found:
+def order_only(problem, profile, goal: int, seconds: float) -> np.ndarray:
     """Put the slots of `vector_lpt`, as they are, in a better order."""
     if problem.flight_caps is not None:
         raise UsageError("{method='order_only'} takes no {in_flight_cap}")
@@ -87,16 +87,16 @@ def order_only(problem, profile, goal: int, seconds: float) -> Found:
     place = np.empty(problem.num_cells, dtype=np.int64)
     place[wanted] = tall
     units, order = work_units(seconds), problem.order
-    work = reorder(
+    reorder(
         np.array([SEED], dtype=np.int64), units, goal, read_only(rows), place, problem.num_replicas, problem.tied,
         order.graph, problem.merged.hop,
     )  # fmt: skip
     cell_of_slot = np.empty(problem.num_cells, dtype=np.int64)
     cell_of_slot[place] = np.arange(problem.num_cells)
-    return Found(cell_of_slot[found], work < units)
+    return cell_of_slot[found]
 
 
-def deferred(problem, profile, goal: int, seconds: float) -> Found:
+def deferred(problem, profile, goal: int, seconds: float) -> np.ndarray:
     """Put off what a slot has over its share of any module's work to a later one; replicas as even as `vector_lpt`'s.
 
     Made from what is said of Entrain (arXiv:2605.27918): in the order given, a slot takes all items, those put off

@@ -4,6 +4,7 @@ A bound b is checked by refuting b - 1: the argument it names must show that no 
 """
 
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +18,15 @@ PlainBounds = dict[str, Callable[[list[int], int], int]]
 
 
 def check_constrained(
-    problem: ConstrainedProblem, result: PartitionResult, plain_bounds: PlainBounds, trusted: frozenset[str]
-) -> None:
+    problem: ConstrainedProblem, result: PartitionResult, plain_bounds: PlainBounds, trusted: frozenset[str],
+    stop_at: Fraction,
+) -> None:  # fmt: skip
     """Raise CertificateError naming the first violated rule, or return."""
     shape = (problem.num_groups, problem.costs.shape[1]) if problem.vector else (problem.num_groups,)
     groups = check_groups(result, len(problem.costs), shape)
     _check_rules(problem, groups)
     _check_loads(problem, groups, result)
+    require_status(result.status, result.lower_bound, result.makespan, stop_at=stop_at)
     _check_bound(problem, result, plain_bounds, trusted)
 
 
@@ -99,7 +102,6 @@ def _check_bound(
     problem: ConstrainedProblem, result: PartitionResult, plain_bounds: PlainBounds, trusted: frozenset[str]
 ) -> None:
     bound, name = result.lower_bound, result.bound_name
-    require_status(result.status, bound, result.makespan)
     if name in trusted or bound == 0:
         return
     proof = _Proof(problem, plain_bounds)

@@ -4,18 +4,23 @@ import enum
 import functools
 import math
 from dataclasses import dataclass, field, fields
+from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+STOP_AT = Fraction(1, 1000)
+"""The gap that is small enough, where no other is asked for."""
+
 
 class SolveStatus(enum.StrEnum):
-    """How a solver ended. There is no status for failure: that is an exception."""
+    """What is proven of a result. There is no status for failure: that is an exception."""
 
-    OPTIMAL = "optimal"  # proven: the makespan equals the lower bound
-    FEASIBLE = "feasible"  # the method stopped by itself
-    TIME_LIMIT = "time_limit"  # the budget ended; this is the best it had
+    OPTIMAL = "optimal"  # the makespan equals the lower bound
+    WITHIN = "within"  # the makespan is at most `stop_at` above the lower bound; 0.1 % where none is asked for
+    FEASIBLE = "feasible"  # neither
+    TIME_LIMIT = "time_limit"  # the same, of a method that searches for the optimum alone, and did not end in time
 
 
 class Record:
@@ -69,7 +74,7 @@ class Proven(Record):
     bound_name : str
         The argument that proves `lower_bound`.
     status : SolveStatus
-        ``OPTIMAL`` if and only if ``makespan == lower_bound``.
+        ``OPTIMAL`` if and only if ``makespan == lower_bound``, ``WITHIN`` if proven to be near it.
     runtime_s : float
         Seconds from call to return; the one field that differs between runs, so ``==`` leaves it out.
     """
@@ -103,7 +108,7 @@ class PartitionResult(Proven):
     bound_name : str
         The argument that proves `lower_bound`; see :mod:`solvers.bounds`.
     status : SolveStatus
-        ``OPTIMAL`` if and only if ``makespan == lower_bound``.
+        ``OPTIMAL`` if and only if ``makespan == lower_bound``, ``WITHIN`` if proven to be near it.
     method : str
         The method that was asked for, also if ``"auto"``.
     runtime_s : float
@@ -121,11 +126,20 @@ class PartitionResult(Proven):
         return len(self.loads)
 
 
-def status_of(found: int, lower_bound: int, *, ended: bool = True) -> SolveStatus:
-    """Return how a method ended that found so much; not `ended`: it had more to try when the budget was spent."""
+def status_of(found: int, lower_bound: int, stop_at: Fraction = STOP_AT, *, out_of_time: bool = False) -> SolveStatus:
+    """Return what is proven of a result; `out_of_time`: its method stops at no gap, and had more to try.
+
+    Examples
+    --------
+    >>> [status_of(found, 1000).value for found in (1000, 1001, 1002)]
+    ['optimal', 'within', 'feasible']
+    """
     if found == lower_bound:
         return SolveStatus.OPTIMAL
-    return SolveStatus.FEASIBLE if ended else SolveStatus.TIME_LIMIT
+    if out_of_time:
+        return SolveStatus.TIME_LIMIT
+    over, bound = int(found) - int(lower_bound), int(lower_bound)
+    return SolveStatus.WITHIN if over * stop_at.denominator <= bound * stop_at.numerator else SolveStatus.FEASIBLE
 
 
 def relative_gap(makespan: int, lower_bound: int) -> float:

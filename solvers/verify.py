@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from solvers._checking import require, require_status
 from solvers._constrained_check import check_constrained, check_groups
 from solvers._dual_feasible_check import GROUPS_BY_FUNCTION
-from solvers.arguments import INT64_MAX, as_costs, as_count
+from solvers.arguments import INT64_MAX, as_costs, as_count, as_share
 from solvers.constraints import ConstrainedProblem, Constraints, is_vector
 from solvers.errors import CertificateError
 from solvers.groups import check_padded_overflow
@@ -38,6 +39,7 @@ def check_partition(
     row_costs: ArrayLike | None = None,
     prefix: ArrayLike | Sequence[int | str | None] | None = None,
     prefix_costs: ArrayLike | None = None,
+    stop_at: float | str | Fraction = "0.1%",
 ) -> None:
     """Check a partition result against the costs it was made from; return nothing if all holds.
 
@@ -59,6 +61,8 @@ def check_partition(
         Given if the result was made for mixed costs, as :func:`solvers.mixed` has them.
     prefix, prefix_costs : array[n], optional
         Given if items share prefixes, as given to :func:`solvers.partition`.
+    stop_at : float, str or Fraction
+        The gap that was asked for: up to it the status must be ``within``.
 
     Raises
     ------
@@ -72,6 +76,7 @@ def check_partition(
     >>> import solvers
     >>> check_partition([5, 4, 3, 3, 3], solvers.partition([5, 4, 3, 3, 3], 2))
     """
+    share = as_share("stop_at", stop_at)
     constraints = Constraints(
         equal_counts, sizes, caps, min_items, max_items, allowed, keep_together, initial_loads, speeds, objective
     )
@@ -81,7 +86,7 @@ def check_partition(
         if prefix is None or prefix_costs is None or asked:
             raise ValueError("prefix and prefix_costs are given together, and with no constraint but equal_counts")
         m = result.num_groups if num_groups is None else as_count("num_groups", num_groups)
-        check_with_prefixes(costs, result, m, prefix, prefix_costs, equal_counts)
+        check_with_prefixes(costs, result, m, prefix, prefix_costs, equal_counts, share)
         return
     if not padded and row_costs is None and (is_vector(costs) or constraints.beyond_counts):
         problem = constraints.check(costs, result.num_groups if num_groups is None else num_groups)
@@ -89,7 +94,7 @@ def check_partition(
         plain = _BOUNDS | (_COUNTED_BOUNDS if even else {})
         plain |= {"subset_sum": lambda costs, m: _subset_sum_bound(costs, m, even)}
         plain |= _dual_feasible_bounds(result.lower_bound)
-        check_constrained(problem, result, plain, TRUSTED_BOUNDS)
+        check_constrained(problem, result, plain, TRUSTED_BOUNDS, share)
         return
     if (replace(constraints, min_items=0) if padded else constraints).beyond_counts:
         raise ValueError(
@@ -106,7 +111,7 @@ def check_partition(
     _check_loads(array, result, m, counts, padded, rows)
     _check_counts(counts, equal_counts, min_items)
     if rows is None:
-        _check_bound(array, result, m, equal_counts, padded, min_items)
+        _check_bound(array, result, m, equal_counts, padded, min_items, share)
     else:
         _check_mixed_bound(array, rows, result, m, equal_counts)
 
@@ -163,10 +168,11 @@ def _check_loads(
 
 
 def _check_bound(
-    costs: NDArray[np.int64], result: PartitionResult, num_groups: int, equal_counts: bool, padded: bool, least: int = 0
-) -> None:
+    costs: NDArray[np.int64], result: PartitionResult, num_groups: int, equal_counts: bool, padded: bool, least: int,
+    stop_at: Fraction,
+) -> None:  # fmt: skip
     bound, name = result.lower_bound, result.bound_name
-    require_status(result.status, result.lower_bound, result.makespan)
+    require_status(result.status, result.lower_bound, result.makespan, stop_at=stop_at)
     if name in TRUSTED_BOUNDS and not padded:
         return
     dual = _dual_feasible_bounds(bound)

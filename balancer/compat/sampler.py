@@ -231,8 +231,8 @@ class BalancedBatchSampler(RankBatches):
         file = read_step(step)
         ranks, each = file.need("ranks", "batch_per_rank")
         delays = ("steps", "early", "late", "counts")
-        file.check_known_to("a batch sampler", phase=("cost", "equal_counts"), cut=("tokens",), plan=("time_budget", "stop_at"),
-                            deferral=delays)  # fmt: skip
+        file.check_known_to("a batch sampler", phase=("cost", "equal_counts"), cut=("tokens",),
+                            plan=("time_budget", "stop_at"), deferral=delays)  # fmt: skip
         phase = dict(file.phases[-1]) if file.phases else {}
         given = {"batch_size": each, "num_replicas": ranks, "drop_last": file.top.get("drop_last", False)}
         given |= {name: phase[name] for name in ("cost", "equal_counts") if name in phase}

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +19,9 @@ from balancer.problem.constraints import PER_SAMPLE
 from balancer.problem.phases import Phase
 from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup
+from solvers.arguments import as_share
 from solvers.bounds import Bound
-from solvers.types import SolveStatus
+from solvers.types import STOP_AT, SolveStatus, status_of
 from solvers.verify import TRUSTED_BOUNDS
 
 _CONTENTS = ("size", "sha256", "etag", "footer_sha256")
@@ -50,6 +52,7 @@ class SavedClaim(FileClaim):
 
     where: str = ""  # the file
     is_checked: bool = True  # whether all constraints are in the file; what others proved cannot be proven again
+    stop_at: Fraction = STOP_AT  # the gap that was asked for
 
     def settle(self, proven: Bound, makespan: int) -> Bound:
         """Return the claimed bound, if it holds as far as can be told: a search may have proven more than a formula."""
@@ -60,7 +63,8 @@ class SavedClaim(FileClaim):
         if not holds or (claimed.name not in TRUSTED_BOUNDS and claimed.value > proven.value):
             claim = f"lower_bound = {claimed.value} ('{claimed.name}')"
             raise PlanError(f"{self.where}: claims {claim}, which does not hold")
-        if (self.status is SolveStatus.OPTIMAL) != (claimed.value == makespan):
+        out_of_time = self.status is SolveStatus.TIME_LIMIT
+        if self.status is not status_of(makespan, claimed.value, self.stop_at, out_of_time=out_of_time):
             raise PlanError(f"{self.where}: claims status '{self.status}' with lower_bound = {claimed.value}")
         return claimed
 
@@ -202,7 +206,7 @@ class SavedClaims(Claims):
         return SavedClaim(
             said["fell_back"], SolveStatus(certificate["status"]),
             Bound(certificate["lower_bound"], certificate["bound_name"]), int(self._slots.of(name, 0) or 0),
-            str(self.plan_file.path), not left_out,
+            str(self.plan_file.path), not left_out, as_share("stop_at", self.setup.settings.stop_at),
         )  # fmt: skip
 
     def beside(self, phase: Phase, num_items: int, num_samples: int) -> Beside:

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,12 @@ from balancer.problem.problem import Problem
 from balancer.problem.ragged import offsets_of
 from balancer.problem.settings import PlanSettings
 from balancer.problem.topology import Topology
-from solvers.arguments import as_index
+from solvers.arguments import as_index, as_share
 from solvers.bounds import Bound
 from solvers.groups import group_loads
 from solvers.partitioning import lpt
 from solvers.pipeline import MultiplexResult, PipelineRun
-from solvers.types import Record, SolveStatus, relative_gap
+from solvers.types import STOP_AT, Record, SolveStatus, relative_gap, status_of
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -49,12 +50,15 @@ class DispatchPlan(Record):
     bound_name : str
         The name of the bound; see :mod:`solvers.bounds`.
     status : SolveStatus
+        ``OPTIMAL`` if and only if the gap is 0, ``WITHIN`` if it is `stop_at` at most.
     method : str
         The partition method asked for.
     placement : str
         How samples came to ranks: a name in :data:`balancer.problem.settings.PLACEMENTS`.
     eps : float
         How much larger relocation was allowed to make the makespan, as a fraction of it.
+    stop_at : float or Fraction
+        The gap that was asked for.
     fell_back : str
         Why samples were not relocated from their homes, where that was asked for; else empty.
     binding_sample : int or None
@@ -73,6 +77,7 @@ class DispatchPlan(Record):
     method: str
     placement: str = field(default="any", compare=False)
     eps: float = field(default=0.0, compare=False)
+    stop_at: float | Fraction = field(default=float(STOP_AT), compare=False)
     fell_back: str = field(default="", compare=False)
     binding_sample: int | None = field(default=None, compare=False)
     runtime_s: float = field(default=0.0, compare=False)
@@ -91,18 +96,15 @@ class DispatchPlan(Record):
     ) -> "DispatchPlan":
         """Make the finished plan of samples that are placed; every plan is made here.
 
-        `prove` returns the best lower bound on any plan's makespan, given this plan's, and that decides whether the
-        `status` with which the solver ended is OPTIMAL. `placement` says how samples came to ranks, which is not always
-        what the settings ask for; `started` when planning began, by ``time.perf_counter``.
+        `prove` returns the best lower bound on any plan's makespan, given this plan's, and that decides the status; of
+        the `status` with which the solver ended only ``TIME_LIMIT`` counts. `placement` says how samples came to ranks,
+        which is not always what the settings ask for; `started` when planning began, by ``time.perf_counter``.
         """
         problem = placed.problem
         home = problem.loads(problem.batch.home.rank_of_sample)
         loads, makespan = placed.measured()
         bound = prove(makespan)
-        if makespan == bound.value:
-            status = SolveStatus.OPTIMAL
-        elif status is None or status is SolveStatus.OPTIMAL:
-            status = SolveStatus.FEASIBLE
+        stop_at, out_of_time = as_share("stop_at", settings.stop_at), status is SolveStatus.TIME_LIMIT
         return cls(
             placed,
             home,
@@ -110,10 +112,11 @@ class DispatchPlan(Record):
             makespan,
             bound.value,
             bound.name,
-            status,
+            status_of(makespan, bound.value, stop_at, out_of_time=out_of_time),
             settings.method,
             placement,
             float(settings.eps),
+            settings.stop_at,  # type: ignore[arg-type] # text has become a number in the settings
             fell_back,
             placed.binding_sample(loads),
             0.0 if started is None else time.perf_counter() - started,
@@ -466,7 +469,7 @@ class DispatchPlan(Record):
         if self.constraints.names() or self.micro_batches:  # that bound does not hold for homes of any kind
             bound = self.cost.lower_bound(self.problem.costs, self.num_ranks)
         makespan = int(self.home_loads.max())
-        status = SolveStatus.OPTIMAL if makespan == bound.value else SolveStatus.FEASIBLE
+        status = status_of(makespan, bound.value)
         return DispatchPlan(placed, self.loads, self.home_loads, makespan, bound.value, bound.name, status, self.method)
 
     def to_pandas(self) -> Any:

@@ -21,7 +21,7 @@ def as_only_phase(plan: Any, bytes_per_element: int = 1) -> tuple[Setup, GlobalB
     if kept.prefix is not None or prefixes is not None:
         asked |= {"prefix_length": "prefix_length"}
     phase = Phase(SINGLE_PHASE, "length", plan.cost, bytes_in=bytes_per_element, **asked)
-    settings = PlanSettings(plan.method, plan.placement, eps=plan.eps, cut=plan.cut)
+    settings = PlanSettings(plan.method, plan.placement, eps=plan.eps, cut=plan.cut, stop_at=plan.stop_at)
     own = default_own(lengths, ())
     items = PhaseItems(
         phase, plan.cost, True, np.arange(len(lengths)), lengths, lengths, own, kept.keep_together,

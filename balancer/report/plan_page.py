@@ -16,7 +16,15 @@ from balancer.report.page import Card, Chart, Page, Section, Table, html, named,
 from balancer.report.page_data import BINS_AN_OCTAVE, PageData, PhaseData, RankLoads, StepPicture, WorstStep
 from balancer.report.remarks import to_train, warnings_of
 from balancer.report.summary import PhaseSummary, RunSummary, as_range, waiting
-from balancer.report.table import as_bytes, as_percent, as_ratios, before_slots, how_many, why_not_relocated
+from balancer.report.table import (
+    as_bytes,
+    as_percent,
+    as_ratios,
+    before_slots,
+    how_many,
+    proven_to,
+    why_not_relocated,
+)
 from balancer.report.text import counted, folded, of_phase
 
 __all__ = ["pipeline_section", "plan_page"]
@@ -138,7 +146,7 @@ def _headline(name: str, phase: PhaseSummary) -> Card:
         "best possible, proven": ratios[2],
         "gap, mean": as_percent(numbers["gap_mean"]),
         "gap, largest": as_percent(numbers["gap_largest"]),
-        "steps proven optimal": f"{phase.proven_optimal_steps:,} of {phase.steps:,}",
+        proven_to(phase): f"{phase.proven_within_steps:,} of {phase.steps:,}",
     }
     if phase.eps and phase.placement == "relocate":
         rows[f"steps within eps ({as_percent(phase.eps)})"] = f"{phase.within_eps_steps:,} of {phase.steps:,}"

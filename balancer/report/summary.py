@@ -17,6 +17,7 @@ from balancer.plan.reasons import Reasons
 from balancer.plan.step_plan import PhasePlan, StepPlan
 from balancer.plan.stream import Traffic
 from balancer.report.across import joined
+from solvers.types import SolveStatus
 
 JSON_VERSION = 2
 """Of the documents that ``--json`` prints; it rises when a name in them changes its meaning or goes."""
@@ -49,8 +50,10 @@ class PhaseSummary:
     gap_sum: float = 0.0
     gap_max: float = 0.0
     proven_optimal_steps: int = 0
+    proven_within_steps: int = 0  # proven to `stop_at`, optimal ones included
     within_eps_steps: int = 0
     eps: float = 0.0
+    stop_at: float = 0.0
     placement: str = "any"
     fell_back: Reasons = field(default_factory=Reasons)
     volume: int = 0
@@ -115,7 +118,9 @@ class PhaseSummary:
         self.gap_sum += gap
         self.gap_max = max(self.gap_max, gap)
         self.proven_optimal_steps += gap == 0
+        self.proven_within_steps += plan.status in (SolveStatus.OPTIMAL, SolveStatus.WITHIN)
         self.within_eps_steps += gap <= plan.eps
+        self.stop_at = max(self.stop_at, float(plan.stop_at))
         self.eps, self.placement = max(self.eps, plan.eps), plan.placement
         if plan.fell_back:
             self.fell_back.add(plan.fell_back)
@@ -228,6 +233,8 @@ class PhaseSummary:
             "gap_mean": _finite(self.gap_sum / self.steps if self.steps else 0.0),
             "gap_largest": _finite(self.gap_max),
             "steps_proven_optimal": self.proven_optimal_steps,
+            "steps_proven_within": self.proven_within_steps,
+            "stop_at": self.stop_at,
             "steps_within_eps": self.within_eps_steps,
             "eps": self.eps,
             "placement": self.placement,
@@ -289,6 +296,7 @@ def as_range(fewest: int, most: int) -> str:
 
 
 _LARGEST_OF_PHASE = (
+    "stop_at",
     "most_slots",
     "num_stages",
     "gap_max",

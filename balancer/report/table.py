@@ -161,7 +161,7 @@ def _rows(phase: PhaseSummary, ratios: Sequence[str]) -> Iterator[Sequence[str]]
     if phase.eps and phase.placement == "relocate":
         yield f"steps within eps ({as_percent(phase.eps)})", "", f"{phase.within_eps_steps:,} of {phase.steps:,}", ""
     else:
-        yield "steps proven optimal", "", f"{phase.proven_optimal_steps:,} of {phase.steps:,}", ""
+        yield proven_to(phase), "", f"{phase.proven_within_steps:,} of {phase.steps:,}", ""
     if phase.schedule is not None:
         yield f"micro-batches ({phase.schedule})", "", as_range(phase.fewest_slots, phase.most_slots), ""
     if phase.items_volume:
@@ -177,6 +177,11 @@ def _rows(phase: PhaseSummary, ratios: Sequence[str]) -> Iterator[Sequence[str]]
         if phase.inter_node_bound:
             yield "must cross nodes", "", as_percent(numbers["must_cross_nodes"]), ""
         yield "moves within nodes", "", as_percent(numbers["moves_within_nodes"]), ""
+
+
+def proven_to(phase: PhaseSummary) -> str:
+    """Say of which steps it is counted that they are proven to be as good as was asked for."""
+    return f"steps proven within {as_percent(phase.stop_at)}" if phase.stop_at else "steps proven optimal"
 
 
 def groups_of(phase: PhaseSummary) -> str:

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solvers._checking import require
+from solvers._checking import require, require_status
 from solvers.arguments import as_costs
 from solvers.grouping.long_short import LongShortResult
-from solvers.types import SolveStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +103,7 @@ def check_long_short(
     require(loads == result.loads.tolist(), f"loads are {loads}, not {result.loads.tolist()}")
     require(max(loads) == result.makespan, f"makespan is {max(loads)}, not {result.makespan}")
     _require_bound(given, result.lower_bound, result.bound_name, group_size)
-    optimal = result.lower_bound == result.makespan
-    require((result.status is SolveStatus.OPTIMAL) == optimal, f"status is {result.status.value}")
+    require_status(result.status, result.lower_bound, result.makespan)
 
 
 def check_long_short_groups(

@@ -119,14 +119,14 @@ def solve(problem: SequenceProblem, time_budget: float, started: float) -> Seque
         found, ended = search(problem, bound.value, work)
     if found.num_slots > problem.most_filled:
         found = _in_few_slots(problem, found.num_slots, ended)
-        ended = improve(problem, found, bound.value, work)
+        improve(problem, found, bound.value, work)
     laid = lay_out(problem, found)
     slot_times = np.full(problem.rules.slots_for(found.num_slots), problem.overhead, dtype=np.int64)
     np.maximum.at(slot_times, laid.slot_of_group, problem.overhead + laid.group_times)
     makespan = int(slot_times.sum())
     return SequenceGroupsResult(
         **laid._asdict(), slot_times=read_only(slot_times), makespan=makespan, lower_bound=bound.value,
-        bound_name=bound.name, status=status_of(makespan, bound.value, ended=ended), method="peeling",
+        bound_name=bound.name, status=status_of(makespan, bound.value), method="peeling",
         runtime_s=time.perf_counter() - started,
     )  # fmt: skip
 

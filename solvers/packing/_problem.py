@@ -72,7 +72,7 @@ class PackingProblem:
         started: float,
         *,
         bound: Bound | None = None,
-        stopped_early: bool = False,
+        out_of_time: bool = False,
     ) -> PackingResult:
         """Build the result of `group_of_item`; `bound` is the best one known, by default the closed-form one."""
         num_groups = num_groups_of(group_of_item)
@@ -80,7 +80,7 @@ class PackingProblem:
         best = self.bound(enough=num_groups) if bound is None else bound
         return PackingResult(
             group_of_item, loads, self.cap, method, lower_bound=best.value, bound_name=best.name,
-            status=status_of(num_groups, best.value, ended=not stopped_early),
+            status=status_of(num_groups, best.value, out_of_time=out_of_time),
             runtime_s=time.perf_counter() - started,
         )  # fmt: skip
 

@@ -2,12 +2,11 @@
 
 from numpy.typing import ArrayLike
 
-from solvers._checking import require
+from solvers._checking import require, require_status
 from solvers.arguments import as_costs, as_int64
 from solvers.packing._schedule_check import require_cells, require_over_long, require_places, require_slots
 from solvers.packing._schedule_types import OVER_LONG
 from solvers.packing._shares_types import SharesResult
-from solvers.types import SolveStatus
 
 
 def check_shares(
@@ -81,7 +80,4 @@ def _check_bound(
     proven = max(least, -(-most // multiple) * multiple)
     require(bound <= proven, f"lower_bound = {bound}, but '{result.bound_name}' proves {proven} at most")
     require(1 <= bound <= slots, f"lower_bound = {bound} must be within 1..num_slots = {slots}")
-    require(
-        (result.status is SolveStatus.OPTIMAL) == (bound == slots),
-        f"status is {result.status.value} with num_slots = {slots} and lower_bound {bound}",
-    )
+    require_status(result.status, bound, slots, "num_slots")

@@ -45,7 +45,7 @@ def auto(sizes: ArrayLike, cap: int, *, max_items: int | None = None, time_budge
     problem = PackingProblem.prepare(sizes, cap, max_items)
     fitted, method, bound = assign_better(problem)
     work = max(work - _WORK_OF_FITTING * len(fitted), 0)
-    assignment, bound, stopped_early = search(problem, fitted, bound, work)
+    assignment, bound, _ = search(problem, fitted, bound, work)
     if assignment is not fitted:
         method = "exact"
-    return problem.result(assignment, method, started, bound=bound, stopped_early=stopped_early)
+    return problem.result(assignment, method, started, bound=bound)

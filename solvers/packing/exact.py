@@ -199,5 +199,5 @@ def exact(sizes: ArrayLike, cap: int, *, max_items: int | None = None, time_budg
     work = work_units(as_budget(time_budget))
     problem = PackingProblem.prepare(sizes, cap, max_items)
     assignment, _, bound = assign_better(problem)
-    assignment, bound, stopped_early = search(problem, assignment, bound, work)
-    return problem.result(assignment, "exact", started, bound=bound, stopped_early=stopped_early)
+    assignment, bound, out_of_time = search(problem, assignment, bound, work)
+    return problem.result(assignment, "exact", started, bound=bound, out_of_time=out_of_time)

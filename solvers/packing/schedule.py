@@ -90,7 +90,6 @@ class _Found(NamedTuple):
     layout: Layout
     value: int
     num_slots: int
-    ended: bool
 
 
 def _prepare(costs: ArrayLike, tokens: ArrayLike, request: _Request) -> _Prepared:
@@ -195,8 +194,8 @@ def _search(
         found = search_pipeline(instance, num_slots, here.value // scale, work)
     if found is None:
         return None
-    layout, value, left = found
-    return _Found(layout, scale * value, num_slots, left > 0)
+    layout, value, _ = found
+    return _Found(layout, scale * value, num_slots)
 
 
 def _free_slots(prepared: _Prepared, request: _Request, first: int) -> Iterator[int]:
@@ -282,7 +281,7 @@ def _result(
     return ScheduleResult(
         rank_of_item, slot_of_item, num_slots, loads, volumes, request.cap, request.objective, found.value, perfect,
         prepared.own, lower_bound=bound.value, bound_name=bound.name,
-        status=status_of(found.value, bound.value, ended=found.ended), runtime_s=time.perf_counter() - started,
+        status=status_of(found.value, bound.value), runtime_s=time.perf_counter() - started,
     )  # fmt: skip
 
 

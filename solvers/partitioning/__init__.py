@@ -1,6 +1,7 @@
 """Items to groups, the largest load as small as possible: one file per algorithm, and their registry."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Protocol
 
@@ -21,7 +22,7 @@ from solvers.partitioning.padded import padded
 from solvers.partitioning.round_robin import round_robin
 from solvers.partitioning.slack import slack
 from solvers.prefixes import partition_with_prefixes
-from solvers.types import PartitionResult
+from solvers.types import PartitionResult, SolveStatus, status_of
 
 __all__ = ["CONSTRAINTS", "PARTITIONERS", "SUPPORTED", "USES_CLOCK", "auto", "bldm", "exact",
            "karmarkar_karp", "lpt", "mixed", "multifit", "padded", "partition", "round_robin", "slack"]  # fmt: skip
@@ -93,7 +94,7 @@ def partition(
         Of ``"auto"``: the gap that is small enough, ``0.001`` or ``"0.1%"``: less than cost models and steps vary. The
         search ends as soon as it has proven it, and under constraints also where mixing groups anew was in vain some
         turns in a row, as no bound may prove it. 0: it goes on until the result is proven optimal, or the work is
-        spent.
+        spent. A status ``within`` says that no more than this gap is left, by whatever method.
 
     Returns
     -------
@@ -132,14 +133,18 @@ def partition(
     )
     if prefix is not None or prefix_costs is not None:
         _refuse_beside_prefixes(is_vector(costs), constraints, method)
-        return partition_with_prefixes(
+        found = partition_with_prefixes(
             costs, num_groups, prefix, prefix_costs, equal_counts=equal_counts, time_budget=time_budget
         )
-    if is_vector(costs) or constraints.beyond_counts:
-        return solve_constrained(costs, num_groups, method, time_budget, constraints, solver, share)
-    if solver is auto:
-        return auto(costs, num_groups, equal_counts=equal_counts, time_budget=time_budget, stop_at=share)
-    return solver(costs, num_groups, equal_counts=equal_counts, time_budget=time_budget)
+    elif is_vector(costs) or constraints.beyond_counts:
+        found = solve_constrained(costs, num_groups, method, time_budget, constraints, solver, share)
+    elif solver is auto:
+        found = auto(costs, num_groups, equal_counts=equal_counts, time_budget=time_budget, stop_at=share)
+    else:
+        found = solver(costs, num_groups, equal_counts=equal_counts, time_budget=time_budget)
+    out_of_time = found.status is SolveStatus.TIME_LIMIT
+    status = status_of(found.makespan, found.lower_bound, share, out_of_time=out_of_time)
+    return found if status is found.status else replace(found, status=status)
 
 
 def _refuse_beside_prefixes(vector: bool, constraints: Constraints, method: str) -> None:

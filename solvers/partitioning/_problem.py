@@ -18,7 +18,7 @@ from solvers._sort import sort_descending
 from solvers.arguments import as_costs, as_count
 from solvers.bounds import Bound, best_bound, cost_of_late_bounds, dual_feasible_bound, goal_above, late_bound
 from solvers.groups import largest_load
-from solvers.types import PartitionResult, status_of
+from solvers.types import STOP_AT, PartitionResult, status_of
 
 Assignment = NDArray[np.int32]  # the group of each position in the sorted order
 
@@ -97,7 +97,8 @@ class PartitionProblem:
         started: float,
         *,
         bound: Bound | None = None,
-        stopped_early: bool = False,
+        stop_at: Fraction = STOP_AT,
+        out_of_time: bool = False,
     ) -> PartitionResult:
         """Build the result of `assignment`, with `bound` instead of the closed-form one where it is better."""
         group_of_item = np.empty(len(assignment), dtype=np.int32)
@@ -107,7 +108,8 @@ class PartitionProblem:
         best = self.bound if bound is None or bound.value <= self.bound.value else bound
         return PartitionResult(
             group_of_item, loads, makespan, method, lower_bound=best.value, bound_name=best.name,
-            status=status_of(makespan, best.value, ended=not stopped_early), runtime_s=time.perf_counter() - started,
+            status=status_of(makespan, best.value, stop_at, out_of_time=out_of_time),
+            runtime_s=time.perf_counter() - started,
         )  # fmt: skip
 
 

@@ -43,7 +43,8 @@ def auto(
     Returns
     -------
     PartitionResult
-        Never worse than :func:`lpt`; with a budget that covers it, never worse than :func:`karmarkar_karp` either.
+        With ``stop_at=0`` never worse than :func:`lpt`, and with a budget that covers it, never worse than
+        :func:`karmarkar_karp` either.
 
     Notes
     -----
@@ -58,5 +59,5 @@ def auto(
     started = time.perf_counter()
     work = work_units(as_budget(time_budget))
     problem = PartitionProblem.prepare(costs, num_groups, equal_counts, as_share("stop_at", stop_at))
-    assignment, bound, stopped_early = (assign_even if problem.equal_counts else assign_auto)(problem, work)
-    return problem.result(assignment, "auto", started, bound=bound, stopped_early=stopped_early)
+    assignment, bound = (assign_even if problem.equal_counts else assign_auto)(problem, work)
+    return problem.result(assignment, "auto", started, bound=bound, stop_at=problem.stop_at)

@@ -19,14 +19,14 @@ _FIRST = 40
 _MORE = 16
 
 
-def assign_even(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound, bool]:
-    """Return the best assignment with equal counts that `work` buys, the best bound, and whether the work ran out."""
+def assign_even(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound]:
+    """Return the best assignment with equal counts that `work` buys, and the best bound."""
     price = _FIRST * len(problem.sorted_costs)  # of differencing
     share = _FIRST * (len(problem.sorted_costs) + problem.num_groups)
-    best, bound, ended = assign_auto(problem, min(share, work))
+    best, bound = assign_auto(problem, min(share, work))
     work -= share
     if work <= 0 or problem.makespan_of(best) <= goal_above(bound, problem.stop_at):
-        return best, bound, ended
+        return best, bound
     state = State.from_problem(Constraints(equal_counts=True).check(problem.sorted_costs, problem.num_groups))
     found = Search(state, work, problem.stop_at)
     _take(found, best, bound)
@@ -39,15 +39,15 @@ def assign_even(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound
     lower_targets(found)
     share *= _MORE
     if not found.done:
-        _take(found, *assign_auto(problem, min(share, found.work))[:2])
+        _take(found, *assign_auto(problem, min(share, found.work)))
         found.work -= share
     shake(found)
     return _result(found, best, bound)
 
 
-def _result(found: Search, best: Assignment, bound: Bound) -> tuple[Assignment, Bound, bool]:
+def _result(found: Search, best: Assignment, bound: Bound) -> tuple[Assignment, Bound]:
     units = best if found.best is None else found.best[found.state.units.unit_of_item]
-    return units.astype(np.int32), max(bound, found.bound, key=lambda one: one.value), found.work <= 0
+    return units.astype(np.int32), max(bound, found.bound, key=lambda one: one.value)
 
 
 def _take(found: Search, assignment: NDArray[np.int32], bound: Bound) -> None:

@@ -108,8 +108,8 @@ def exact(
     problem = PartitionProblem.prepare(costs, num_groups, equal_counts)
     literals = len(problem.sorted_costs) * problem.num_groups
     if literals * _SECONDS_PER_LITERAL >= seconds or problem.total >= _MAX_TOTAL:  # not for CP-SAT
-        assignment, bound, _ = assign_auto(problem, work_units(seconds))
-        return problem.result(assignment, "exact", started, bound=bound, stopped_early=True)
+        assignment, bound = assign_auto(problem, work_units(seconds))
+        return problem.result(assignment, "exact", started, bound=bound, out_of_time=True)
     assignment = assign_lpt(problem)
     improve(problem, assignment, work_units(seconds / 4))
     incumbent = problem.makespan_of(assignment)
@@ -117,4 +117,4 @@ def exact(
     if incumbent > problem.bound.value:
         deadline = time.perf_counter() + 0.75 * seconds  # the start was counted work, worth a quarter
         assignment, bound = _search(problem, assignment, incumbent, deadline)
-    return problem.result(assignment, "exact", started, bound=bound, stopped_early=True)
+    return problem.result(assignment, "exact", started, bound=bound, out_of_time=True)

@@ -182,5 +182,5 @@ def karmarkar_karp(
         return problem.result(assign_karmarkar_karp(problem), "karmarkar_karp", started)
     starts = assign_lpt(problem), assign_bldm(problem)
     best = min(starts, key=problem.makespan_of)  # ties to LPT
-    left = refine(problem, best, work_units(as_budget(time_budget)))
-    return problem.result(best, "karmarkar_karp", started, stopped_early=left <= 0)
+    refine(problem, best, work_units(as_budget(time_budget)))
+    return problem.result(best, "karmarkar_karp", started)

@@ -118,11 +118,11 @@ class _MixedProblem:
         return [runs, lpt]
 
 
-def _search(problem: _MixedProblem, target: int, work: int) -> tuple[Assignment, bool]:
-    """Return the best assignment that `work` buys, and whether the work ran out before the search ended by itself."""
+def _search(problem: _MixedProblem, target: int, work: int) -> Assignment:
+    """Return the best assignment that `work` buys."""
     starts = problem.always()
     if len(problem.costs) == 0:
-        return starts[0], False
+        return starts[0]
     high = min(problem.makespan_of(start) for start in starts)
     filled, work = best_fill(
         problem.costs, problem.rows, problem.num_groups, target, high, work, equal_counts=problem.equal_counts
@@ -140,7 +140,7 @@ def _search(problem: _MixedProblem, target: int, work: int) -> tuple[Assignment,
         )
         if (makespan := problem.makespan_of(start)) < reached:
             best, reached = start, makespan
-    return best, work <= 0
+    return best
 
 
 def mixed_bound(costs: ArrayLike, row_costs: ArrayLike, num_groups: int, equal_counts: bool = False) -> Bound:
@@ -205,7 +205,7 @@ def mixed(
     work = work_units(as_budget(time_budget))
     problem = _MixedProblem.prepare(costs, row_costs, num_groups, equal_counts)
     quick = problem.quick_bound()
-    assignment, stopped_early = _search(problem, quick.value, work)
+    assignment = _search(problem, quick.value, work)
     loads = problem.loads(assignment)
     makespan = int(loads.max())
     bound = problem.best_bound(quick, makespan, work // 3)
@@ -213,5 +213,5 @@ def mixed(
     scatter(problem.additive.order, assignment, group_of_item)
     return PartitionResult(
         group_of_item, loads, makespan, "mixed", lower_bound=bound.value, bound_name=bound.name,
-        status=status_of(makespan, bound.value, ended=not stopped_early), runtime_s=time.perf_counter() - started,
+        status=status_of(makespan, bound.value), runtime_s=time.perf_counter() - started,
     )  # fmt: skip

@@ -66,8 +66,8 @@ def _starts(problem: PartitionProblem) -> Iterator[Assignment]:
         yield from sorted((assign_lpt(problem), assign_slack(problem)), key=problem.makespan_of)
 
 
-def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound, bool]:
-    """Return the best assignment that `work` buys, the best bound proven, and whether the work ran out.
+def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound]:
+    """Return the best assignment that `work` buys, and the best bound proven.
 
     LPT is always paid for, and SLACK where the budget covers it (with equal counts, LPT alone); nothing is searched
     before. Each is improved, the better first, then what Karmarkar-Karp (with equal counts, BLDM) gives, until one is
@@ -75,16 +75,16 @@ def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound
     """
     num_items = len(problem.sorted_costs)
     if problem.equal_counts and problem.num_groups < num_items <= 2 * problem.num_groups:
-        return assign_folded(problem), problem.bound, False
+        return assign_folded(problem), problem.bound
     work -= cost_of_lpt(num_items)
     price = 0 if problem.equal_counts else cost_of_slack(num_items)
     if work <= price:  # and no search from LPT either, or else a little more budget could end worse
-        return assign_lpt(problem), problem.bound, True
+        return assign_lpt(problem), problem.bound
     best, reached, work = improve_starts(problem, work - price)
     best, reached, work = _with_differencing(problem, best, reached, work)
     if work > 0 and reached > problem.goal:
         return _Closing.from_assignment(problem, best, work).run()
-    return best, problem.bound, work <= 0
+    return best, problem.bound
 
 
 def _with_differencing(
@@ -138,13 +138,13 @@ class _Closing:
         late, dual = problem.cost_of_late_bounds(reached), cost_of_dual_feasible(len(best))
         return cls(problem, best, reached, work, late, dual, PatternSearch.from_problem(problem, reached))
 
-    def run(self) -> tuple[Assignment, Bound, bool]:
-        """Return the best assignment and bound, and whether the work ran out."""
+    def run(self) -> tuple[Assignment, Bound]:
+        """Return the best assignment and bound."""
         quantum, turn = _QUANTUM, 0
         searches = self._raise_bound, self._regroup, self._use_patterns, self._complete_bins
         if self.problem.equal_counts:  # which these searches do not keep
             self._raise_bound(self.work // 3, 0)
-            return self.best, self.problem.bound, self.work <= 0
+            return self.best, self.problem.bound
         before = self.work + 1
         while 0 < self.work < before and self.reached > self.problem.goal:
             before = self.work  # where no search is for such a problem, none takes any
@@ -153,7 +153,7 @@ class _Closing:
                     search(quantum, turn)
                     self.reached = self.problem.makespan_of(self.best)
             quantum, turn = 2 * quantum, turn + 1
-        return self.best, self.problem.bound, self.work <= 0
+        return self.best, self.problem.bound
 
     def _raise_bound(self, quantum: int, turn: int) -> None:
         if 0 < self.late_bounds <= quantum:

@@ -6,7 +6,7 @@ where an item is larger than any slot of it (:func:`targets_of`); slots are fill
 """
 
 from math import fsum
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,25 +33,18 @@ _MIDDLE = 7 / 16
 """Where in a pipeline a large item costs least: measured, flat around."""
 
 
-class Found(NamedTuple):
-    """A cell, ``replica * K + slot``, for every item, and whether the method ended by itself."""
-
-    cell_of_item: Ints
-    ended: bool
-
-
 class Pipeliner(Protocol):
     """What every entry of :data:`PIPELINERS` is."""
 
-    def __call__(self, problem: PipelineProblem, profile: Profile, goal: int, seconds: float) -> Found:
-        """Solve; no makespan below `goal` is possible."""
+    def __call__(self, problem: PipelineProblem, profile: Profile, goal: int, seconds: float) -> Ints:
+        """Return a cell, ``replica * K + slot``, for every item; no makespan below `goal` is possible."""
 
 
-def auto(problem: PipelineProblem, profile: Profile, goal: int, seconds: float) -> Found:
+def auto(problem: PipelineProblem, profile: Profile, goal: int, seconds: float) -> Ints:
     """Aim at the profile, then exchange items as long as the longest replica gets shorter."""
     solution = Solution.filled(problem, *targets_of(problem, profile))
-    left = exchange_items(solution, goal, work_units(_PACE * seconds))
-    return Found(solution.cell_of_item(), left > 0)
+    exchange_items(solution, goal, work_units(_PACE * seconds))
+    return solution.cell_of_item()
 
 
 def targets_of(problem: PipelineProblem, profile: Profile) -> tuple[Floats, Ints]:
@@ -97,7 +90,7 @@ def _nth_place(n: int, num_slots: int) -> int:
     return order[n % num_slots]
 
 
-def random(problem: PipelineProblem, profile: Profile, goal: int, seconds: float) -> Found:
+def random(problem: PipelineProblem, profile: Profile, goal: int, seconds: float) -> Ints:
     """As sampled: items in an order as if at random, as many in each slot."""
     n, cells = len(problem.work), problem.num_cells
     found = np.empty(n, dtype=np.int64)
@@ -105,14 +98,14 @@ def random(problem: PipelineProblem, profile: Profile, goal: int, seconds: float
     return within_caps(problem, found)
 
 
-def within_caps(problem: PipelineProblem, cell_of_item: Ints) -> Found:
+def within_caps(problem: PipelineProblem, cell_of_item: Ints) -> Ints:
     """Raise TimeLimitError where slots that no cap was thought of for break one."""
     solution = Solution.from_cells(problem, cell_of_item)
     if not solution.fits():
         raise TimeLimitError("this {method} found no slots under the caps", "give {method='auto'}")
     if not problem.may_be_empty and not solution.cells.counts.all():
         raise TimeLimitError("this {method} left a slot empty", "give {method='auto'}, or {allow_empty=True}")
-    return Found(cell_of_item, True)
+    return cell_of_item
 
 
 def makespans_of(problem: PipelineProblem, cell_of_item: Ints) -> Ints:

@@ -114,8 +114,8 @@ def multiplex(
     tasks.check_room(ops, held_by_given(ops, given))
     units, bound = work_units(seconds), multiplex_bound(durations, ops, stages.hop, given)
     gaps = Gaps.listed(durations, ops, stages.hop, tasks, given, units // 4, bound.value)
-    left = units - gaps.search(units, bound.value)
-    return result_of(gaps, bound, left > 0, time.perf_counter() - started)
+    gaps.search(units, bound.value)
+    return result_of(gaps, bound, time.perf_counter() - started)
 
 
 def _checked(asked: PipelineRequest, beside: TaskRequest) -> tuple[Stages, Ints, OpOrder, Tasks, SlotTasks]:
@@ -131,7 +131,7 @@ def _checked(asked: PipelineRequest, beside: TaskRequest) -> tuple[Stages, Ints,
     return stages, stages.durations(table), ops, tasks, given
 
 
-def result_of(gaps: Gaps, bound: Bound, ended: bool, runtime_s: float) -> MultiplexResult:
+def result_of(gaps: Gaps, bound: Bound, runtime_s: float) -> MultiplexResult:
     """Return a schedule with its bound, tasks in the order in which they were given."""
     order, device, given, k, s = gaps.order, gaps.plan.device, gaps.given, gaps.order.num_slots, gaps.order.num_stages
     n, durations = len(device), gaps.durations
@@ -151,7 +151,7 @@ def result_of(gaps: Gaps, bound: Bound, ended: bool, runtime_s: float) -> Multip
         gaps.makespan, starts[:, :s].copy(), ends[:, :s].copy(), starts[:, s:].copy(),
         ends[:, s:].copy(), device[place].astype(np.int32), ahead[place], back[place], first, then, order,
         busy, gaps.makespan - busy, _held(gaps), lower_bound=bound.value, bound_name=bound.name,
-        status=status_of(gaps.makespan, bound.value, ended=ended), runtime_s=runtime_s,
+        status=status_of(gaps.makespan, bound.value), runtime_s=runtime_s,
     )  # fmt: skip
 
 
@@ -229,7 +229,7 @@ def run_turns(
     gaps.search(0, 0)  # which begins with an exact run
     if gaps.makespan >= NEVER:
         raise UsageError("in these turns ops and tasks wait for each other: none of them comes first")
-    return result_of(gaps, bound, True, time.perf_counter() - started)
+    return result_of(gaps, bound, time.perf_counter() - started)
 
 
 def _sequences(device: Ints, ahead: Ints, back: Ints, given: SlotTasks, order: OpOrder) -> Ints:

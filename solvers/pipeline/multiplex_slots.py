@@ -106,9 +106,9 @@ def _scheduled(problem: PipelineProblem, tasks: Tasks, seconds: float, started: 
     # a twentieth of the budget goes into the first start's exchanges, a tenth is set aside for lists
     starts = _starts(problem, tasks, profile, bound.value, seconds / 20)
     replicas, left = _raced(_tried(problem, tasks, starts, units, bound.value), units - units // 10, bound.value)
-    ended = _searched(replicas, left, bound.value)
+    _searched(replicas, left, bound.value)
     cut = profile.cut if bound.name == "fluid" else None
-    return _result(problem, tasks, replicas, bound, cut, ended, started)
+    return _result(problem, tasks, replicas, bound, cut, started)
 
 
 @dataclass(slots=True, eq=False)
@@ -180,20 +180,19 @@ def _longest(replicas: list[_Replica]) -> _Replica:
     return max(replicas, key=lambda each: each.gaps.makespan)
 
 
-def _searched(replicas: list[_Replica], units: int, goal: int) -> bool:
-    """Search on whatever replica is longest, again and again; return whether all is done before the budget is."""
+def _searched(replicas: list[_Replica], units: int, goal: int) -> None:
+    """Search on whatever replica is longest, again and again, until all is done or the budget is."""
     share = 1 + units // (_TURNS * len(replicas))
     while units > 0 and _longest(replicas).gaps.makespan > goal:
         done = _longest(replicas).gaps.search(min(share, units), goal)
         if not done:
-            return True
+            return
         units -= done
-    return units > 0
 
 
 def _result(
     problem: PipelineProblem, tasks: Tasks, replicas: list[_Replica], bound: Bound, cut: PipelineCut | None,
-    ended: bool, started: float,
+    started: float,
 ) -> MultiplexedResult:  # fmt: skip
     replica_of_item, slot_of_item = (np.zeros(len(problem.work), dtype=np.int32) for _ in range(2))
     results = []
@@ -203,11 +202,11 @@ def _result(
         slots[each.gaps.given.each["number"]] = each.gaps.plan.slot
         given = tasks.of_slots(slots, problem.num_slots, each.chosen)
         own = multiplex_bound(each.gaps.durations, problem.order, problem.merged.hop, given)
-        results.append(result_of(each.gaps, own, ended, time.perf_counter() - started))
+        results.append(result_of(each.gaps, own, time.perf_counter() - started))
     makespan = max(each.makespan for each in results)
     return MultiplexedResult(
         read_only(replica_of_item), read_only(slot_of_item), replica_of_item[tasks.owner], tuple(results), makespan,
-        cut, lower_bound=bound.value, bound_name=bound.name, status=status_of(makespan, bound.value, ended=ended),
+        cut, lower_bound=bound.value, bound_name=bound.name, status=status_of(makespan, bound.value),
         runtime_s=time.perf_counter() - started,
     )  # fmt: skip
 
@@ -256,7 +255,7 @@ def _starts(problem: PipelineProblem, tasks: Tasks, profile: Profile, goal: int,
 
 
 def _filled(problem: PipelineProblem, tasks: Tasks, profile: Profile, goal: int, seconds: float) -> Iterator[Ints]:
-    yield PIPELINERS["auto"](problem, profile, goal, seconds).cell_of_item
+    yield PIPELINERS["auto"](problem, profile, goal, seconds)
     targets, large = targets_of(problem, profile)
     own = np.maximum(targets, 0.0).reshape(problem.num_replicas, problem.num_slots, -1)  # nothing by a rounding less
     both = _with_tasks(problem, _spent(problem, tasks) // (2 * problem.order.num_devices))

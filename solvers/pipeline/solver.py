@@ -141,13 +141,13 @@ def schedule_pipeline(
     if fluid.value > bound.value:
         bound, cut = fluid, profile.cut
     # 2. Items to slots, as long as the budget lasts or until the bound is met.
-    found = solve(problem, profile, bound.value, seconds)
-    makespans = makespans_of(problem, found.cell_of_item)
+    cells = solve(problem, profile, bound.value, seconds)
+    makespans = makespans_of(problem, cells)
     makespan = int(makespans.max())
-    replica, slot = np.divmod(found.cell_of_item.astype(np.int32), np.int32(problem.num_slots))
+    replica, slot = np.divmod(cells.astype(np.int32), np.int32(problem.num_slots))
     return PipelineResult(
         read_only(replica), read_only(slot), read_only(makespans), makespan, cut, problem.order, method,
-        lower_bound=bound.value, bound_name=bound.name, status=status_of(makespan, bound.value, ended=found.ended),
+        lower_bound=bound.value, bound_name=bound.name, status=status_of(makespan, bound.value),
         runtime_s=time.perf_counter() - started,
     )  # fmt: skip
 
@@ -193,9 +193,9 @@ def schedule_parts(
     for part in range(num_parts):
         mine = np.flatnonzero(part_of_item == part)
         own = _of_items(problem, mine, each)
-        found = PIPELINERS["auto"](own, profile, longest, time_budget / num_parts)
-        most = max(most, int(makespans_of(own, found.cell_of_item).max()))
-        replica[mine], slot[mine] = np.divmod(found.cell_of_item, problem.num_slots)
+        cells = PIPELINERS["auto"](own, profile, longest, time_budget / num_parts)
+        most = max(most, int(makespans_of(own, cells).max()))
+        replica[mine], slot[mine] = np.divmod(cells, problem.num_slots)
         replica[mine] += np.int32(part * each)
     return replica, slot, most
 

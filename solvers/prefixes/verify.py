@@ -1,6 +1,7 @@
 """The check of groups with shared prefixes, from scratch: plain loops, exact numbers, nothing of the solver."""
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from solvers.types import PartitionResult
 
 def check_with_prefixes(
     costs: ArrayLike, result: PartitionResult, num_groups: int, prefix: ArrayLike | Sequence[int | str | None],
-    prefix_costs: ArrayLike, equal_counts: bool,
+    prefix_costs: ArrayLike, equal_counts: bool, stop_at: Fraction,
 ) -> None:  # fmt: skip
     """Raise CertificateError unless groups, loads and the bound hold: see :func:`solvers.check_partition`.
 
@@ -42,7 +43,7 @@ def check_with_prefixes(
     bound = int(result.lower_bound)
     holds = bound == 0 or refuted(items, once, keys, num_groups, equal_counts, bound - 1)
     require(holds, f"lower_bound = {bound} is not proven: loads of {bound - 1} are not refuted")
-    require_status(result.status, bound, result.makespan)
+    require_status(result.status, bound, result.makespan, stop_at=stop_at)
 
 
 def refuted(

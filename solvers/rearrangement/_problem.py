@@ -357,7 +357,7 @@ class RearrangementProblem:
         method: str,
         started: float,
         *,
-        stopped_early: bool = False,
+        out_of_time: bool = False,
     ) -> RearrangementResult:
         """Build the result of the best of `candidates`, each a rank for each group; ties to the first."""
         measured = [_Measured.of(self, candidate) for candidate in candidates]
@@ -381,7 +381,7 @@ class RearrangementProblem:
             lower_bound=bound.value,
             bound_name=bound.name,
             certificate=bound.certificate,
-            status=status_of(value, bound.value, ended=not stopped_early),
+            status=status_of(value, bound.value, out_of_time=out_of_time),
             method=method,
             runtime_s=time.perf_counter() - started,
         )

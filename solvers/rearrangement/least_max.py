@@ -239,7 +239,7 @@ def least_max(
         best, bound = problem.resettled(state.best), state.bound
     candidates = [best, *found.candidates]
     if problem is asked:
-        return asked.result(candidates, bound, "max", started, stopped_early=True)
+        return asked.result(candidates, bound, "max", started, out_of_time=True)
     # The caller asked for the sum: its bound comes from the least sum.
     rows = asked.rows()
     price, _ = asked.transport(rows, asked.greedy(rows), work_units(seconds))

@@ -136,14 +136,13 @@ class Found(NamedTuple):
 
     candidates: list[NDArray[np.int32]]
     bound: ProvenBound
-    stopped_early: bool
 
 
 def search(problem: RearrangementProblem, work: int) -> Found:
     """Return what `work` units find; more of them never find less."""
     if not problem.node_of_rank.any():  # one node: nothing crosses, and each group has but one place
         inside = problem.settled(problem.place_of_rank[problem.rank_order], work)
-        return Found([inside, problem.identity()], problem.nothing_crosses(), False)
+        return Found([inside, problem.identity()], problem.nothing_crosses())
     rows = problem.rows()
     assignment = problem.greedy(rows)
     # What costs next to nothing comes first: it is there whatever the budget.
@@ -151,7 +150,7 @@ def search(problem: RearrangementProblem, work: int) -> Found:
     price, work = problem.transport(rows, assignment, work)
     bound = problem.bound(rows, price)
     if problem.objective == "sum":
-        return Found([problem.settled(assignment, max(work, 0)), problem.identity()], bound, work < 0)
+        return Found([problem.settled(assignment, max(work, 0)), problem.identity()], bound)
     if work > 0:  # half-way to the least sum, the largest send may be anything
         starts.insert(0, problem.settled(assignment, 0))
     starts.sort(key=problem.value_of)  # ties to the first
@@ -159,7 +158,7 @@ def search(problem: RearrangementProblem, work: int) -> Found:
     if work > 0 and problem.value_of(best) > bound.value:
         best, bound, work = _lower_sends(problem, best, bound, work)
         best = problem.resettled(best, max(work, 0))  # the test of what stays inside a node rests on it
-    return Found([best, *starts], bound, work <= 0)
+    return Found([best, *starts], bound)
 
 
 def _lower_sends(
@@ -224,4 +223,4 @@ def auto(
     work = work_units(as_budget(time_budget))
     problem = RearrangementProblem.prepare(volumes, levels, objective, weights, class_of_group, class_of_rank)
     found = search(problem, work)
-    return problem.result(found.candidates, found.bound, "auto", started, stopped_early=found.stopped_early)
+    return problem.result(found.candidates, found.bound, "auto", started)

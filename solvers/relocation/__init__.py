@@ -71,8 +71,8 @@ def relocate(
         ``offsets[i]`` to ``offsets[i + 1] - 1``. `home_rank` is the case of all on one rank.
     eps : int, float or Fraction
         ``cap = max(largest cost, floor((1 + eps) M))``, M the makespan that :func:`solvers.partition` reaches under
-        the same constraints with ``stop_at=0``, or that of the homes if smaller. A float is read as the decimal number that Python
-        prints for it, once: 5e-5 is exactly 1/20000.
+        the same constraints with ``stop_at=0``, or that of the homes if smaller. A float is read as the decimal number
+        that Python prints for it, once: 5e-5 is exactly 1/20000.
     cap : int, optional
         The cap itself, in place of `eps`.
     equal_counts : bool

@@ -370,7 +370,7 @@ def _divided(problem: PartitionProblem, groups: NDArray[np.int32]) -> NDArray[np
     if (over := _excess(problem, groups)) == 0:
         return groups
     divide = assign_even if problem.equal_counts else improve_starts
-    anew, _, _ = divide(problem, work_units(_SECONDS_OF_A_NODE))
+    anew = divide(problem, work_units(_SECONDS_OF_A_NODE))[0]
     if _excess(problem, anew) >= over:
         return groups
     # Its groups go to the ranks that hold most of them.

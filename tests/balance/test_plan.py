@@ -268,6 +268,16 @@ def test_file_round_trip_of(make, tmp_path):
     assert (found.status, found.lower_bound, found.bound_name) == (plan.status, plan.lower_bound, plan.bound_name)
 
 
+@pytest.mark.parametrize(("stop_at", "status"), [("0.1%", "feasible"), ("20%", "within"), (0, "feasible")])
+def test_a_plan_says_what_is_proven_of_it_also_out_of_a_file(stop_at, status, tmp_path):
+    """LPT is 4 % over the bound here, whatever gap is small enough."""
+    plan = balancer.balance([30, 29, 28, 27, 26, 25, 24], 2, method="lpt", stop_at=stop_at)
+    assert 0.001 < plan.gap < 0.2
+    found = saved(plan, tmp_path / "plan.parquet")
+    assert plan.status == found.status == status
+    assert (found.stop_at, found.placement) == (plan.stop_at, "any")
+
+
 def test_saving_replaces_and_leaves_nothing_else(tmp_path):
     path = tmp_path / "plan.parquet"
     balancer.balance([1, 2, 3], 2).save(path)

@@ -49,7 +49,8 @@ def check_plan(plan, problem):
     assert plan.makespan == max(loads)
     assert plan.home_loads.tolist() == naive_loads(lengths, plan.home.rank_of_sample, num_ranks, problem["cost"])
     assert 0 <= plan.lower_bound <= plan.makespan
-    assert (plan.status == "optimal") == (plan.lower_bound == plan.makespan)
+    near = "within" if plan.gap <= 0.001 else "feasible"
+    assert plan.status == ("optimal" if plan.lower_bound == plan.makespan else near)
     assert plan.lengths.tolist() == lengths
     if problem["equal_counts"]:
         counts = oracles.counts_of(ranks, num_ranks)

@@ -53,6 +53,7 @@ def test_numbers_against_their_definition(steps):
     assert phase["gap_mean"] == pytest.approx(sum(gaps) / len(gaps))
     assert phase["gap_largest"] == pytest.approx(max(gaps))
     assert phase["steps_proven_optimal"] == sum(p.status == "optimal" for p in plans)
+    assert phase["steps_proven_within"] == sum(p.status in ("optimal", "within") for p in plans)
     crossing = sum(p.inter_node_volume for p in plans)
     assert phase["crosses_nodes"] == pytest.approx(crossing / volume if volume else 0)
     assert phase["capped_steps"] == sum(p.binding_sample is not None for p in plans)

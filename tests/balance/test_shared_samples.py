@@ -19,7 +19,6 @@ from balancer.errors import PlanError
 from balancer.plan.pieces import Pieces, segments
 from balancer.problem.placement import Placement
 from solvers.grouping import SequenceGroupsResult
-from solvers.types import SolveStatus
 
 FEW = (1, 2, 4)
 
@@ -126,7 +125,7 @@ def test_certificate_recomputed_from_scratch(case):
         group_times=np.array([group.load for k in range(plan.num_slots) for group in plan.groups(k)], dtype=np.int64),
         slot_times=np.sort(busy.max(axis=0))[::-1].copy(), makespan=plan.makespan, lower_bound=plan.lower_bound,
         bound_name=plan.bound_name, method="peeling", runtime_s=0.0,
-        status=SolveStatus.OPTIMAL if plan.makespan == plan.lower_bound else SolveStatus.FEASIBLE,
+        status=plan.status,
     )  # fmt: skip
     for array in (result.group_times, result.slot_times):
         array.flags.writeable = False

@@ -158,6 +158,8 @@ def certify(phase, **claims):
 SAVED_CLAIMS = {
     "a bound above the makespan": (certify("llm", lower_bound=10**6), "claims lower_bound = 1000000"),
     "a bound that no formula gives": (certify("vision", lower_bound=0, status="optimal"), "claims status 'optimal'"),
+    "a status for no gap": (certify("vision", status="within"), "claims status 'within'"),
+    "a status for a small gap": (certify("llm", lower_bound=0, status="within"), "claims status 'within'"),
     "a negative bound": (certify("audio", lower_bound=-1), r"whole numbers from 0, got \[.*-1\]"),
     "a bound of text": (certify("audio", lower_bound="8"), "whole numbers from 0, got"),
     "a bound of another number": (certify("audio", lower_bound=True), "whole numbers from 0, got"),

@@ -176,7 +176,7 @@ def test_all_of_int64_in_one_group():
 )
 def test_a_search_that_may_end_at_a_gap_keeps_every_promise(costs, num_groups, equal_counts, stop_at):
     found = solvers.partition(costs, num_groups, stop_at=stop_at, equal_counts=equal_counts)
-    solvers.check_partition(costs, found, equal_counts=equal_counts)
+    solvers.check_partition(costs, found, equal_counts=equal_counts, stop_at=stop_at)
     on = solvers.partition(costs, num_groups, stop_at=0, equal_counts=equal_counts)
     assert found.makespan >= on.makespan
     share = (
@@ -185,11 +185,10 @@ def test_a_search_that_may_end_at_a_gap_keeps_every_promise(costs, num_groups, e
         else Fraction(str(stop_at).rstrip("%")) / (100 if "%" in str(stop_at) else 1)
     )
     proven = found.makespan <= (1 + share) * found.lower_bound
-    if equal_counts and not proven and found.status == solvers.SolveStatus.FEASIBLE:  # it gained nothing for some turns
+    if not proven and found.makespan != on.makespan:  # it gained nothing for some turns
+        assert equal_counts
         more = solvers.partition(costs, num_groups, stop_at=stop_at, equal_counts=True, time_budget=0.1)
         assert more.group_of_item.tolist() == found.group_of_item.tolist()
-    else:
-        assert found.makespan == on.makespan or proven
 
 
 @pytest.mark.parametrize("limits", [{"equal_counts": True}, {"min_items": 4, "max_items": 4}])
@@ -201,7 +200,6 @@ def test_a_search_that_no_bound_can_end_ends_once_it_gains_nothing(limits):
     assert soon.status == solvers.SolveStatus.FEASIBLE
     assert soon.group_of_item.tolist() == more.group_of_item.tolist()
     on = solvers.partition(costs, 16, stop_at=0, time_budget=0.05, **limits)
-    assert on.status == solvers.SolveStatus.TIME_LIMIT
     assert on.makespan <= soon.makespan
 
 
@@ -212,7 +210,7 @@ def test_a_search_ends_once_its_gap_is_small_enough(limits):
     soon, later = (solvers.partition(costs, 8, stop_at=stop_at, **limits) for stop_at in ("5%", 0))
     assert 0 < soon.gap <= 0.05
     assert later.makespan < soon.makespan
-    assert soon.status == solvers.SolveStatus.FEASIBLE
+    assert soon.status == solvers.SolveStatus.WITHIN
 
 
 @pytest.mark.parametrize("stop_at", [1e19, "100%"])

@@ -1,5 +1,7 @@
 """What the methods are worth, on fixed seeds and without a clock: no change may make them worse than this."""
 
+import dataclasses
+
 import numpy as np
 import oracles
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 import solvers
 from solvers import SolveStatus
+from solvers.arguments import as_share
 
 
 def lengths(count: int, sigma: float = 1.0, seed: int = 0) -> np.ndarray:
@@ -47,20 +50,20 @@ def test_auto_is_never_worse_than_what_it_starts_from(
     count: int, num_groups: int, sigma: float, equal_counts: bool
 ) -> None:
     costs = lengths(count, sigma)
-    found = solvers.auto(costs, num_groups, equal_counts=equal_counts)
+    found = solvers.auto(costs, num_groups, equal_counts=equal_counts, stop_at=0)
     assert found.makespan <= solvers.lpt(costs, num_groups, equal_counts=equal_counts).makespan
     assert found.makespan <= solvers.karmarkar_karp(costs, num_groups, equal_counts=equal_counts).makespan
 
 
 def test_auto_is_optimal_on_lognormal_lengths() -> None:
-    result = solvers.auto(lengths(4096), 64)
+    result = solvers.auto(lengths(4096), 64, stop_at=0)
     assert result.gap == 0.0
     assert result.status is SolveStatus.OPTIMAL
     assert solvers.lpt(lengths(4096), 64).gap > 0  # LPT alone is not
 
 
 def test_auto_gap_with_equal_counts_on_lognormal_lengths() -> None:
-    assert solvers.auto(lengths(1024), 16, equal_counts=True).gap < 1e-4
+    assert solvers.auto(lengths(1024), 16, equal_counts=True, stop_at=0).gap < 1e-4
     assert solvers.lpt(lengths(1024), 16, equal_counts=True).gap > 1e-4
 
 
@@ -68,28 +71,31 @@ def test_a_budget_is_work_and_not_a_clock() -> None:
     """More budget is never worse; the smallest still is LPT; and what it buys does not depend on the day."""
     costs, num_groups = lengths(300, 1.5, seed=2) ** 2, 100
     budgets = [1e-12, 1e-5, 1e-4, 1e-3, 1e-2]
-    results = [solvers.auto(costs, num_groups, equal_counts=True, time_budget=budget) for budget in budgets]
+    asked = {"equal_counts": True, "stop_at": 0}
+    results = [solvers.auto(costs, num_groups, time_budget=budget, **asked) for budget in budgets]
     makespans = [result.makespan for result in results]
     assert makespans == sorted(makespans, reverse=True)
     assert results[0].makespan <= solvers.lpt(costs, num_groups, equal_counts=True).makespan
-    assert results[0].status in (SolveStatus.TIME_LIMIT, SolveStatus.OPTIMAL)
-    assert results == [solvers.auto(costs, num_groups, equal_counts=True, time_budget=b) for b in budgets]
+    assert results == [solvers.auto(costs, num_groups, time_budget=budget, **asked) for budget in budgets]
 
 
-def test_little_budget_says_so() -> None:
-    costs = lengths(400, 1.0, seed=1)
-    assert solvers.auto(costs, 16, time_budget=1e-9).status is SolveStatus.TIME_LIMIT
-    kk = solvers.karmarkar_karp(costs, 16, equal_counts=True, time_budget=1e-9)
-    assert kk.status is SolveStatus.TIME_LIMIT
-
-
-def test_too_little_budget_for_the_second_method_says_so() -> None:
-    """Local search ended by itself, at a gap; differencing was still to come, and 2 microseconds do not buy it."""
-    costs = np.random.default_rng(1).lognormal(6, 1, 30).astype(np.int64) + 1
-    found = solvers.auto(costs, 10, time_budget=2e-6)
-    assert found.gap > 0
-    assert found.status is SolveStatus.TIME_LIMIT
-    assert solvers.auto(costs, 10, time_budget=1.0).status is not SolveStatus.TIME_LIMIT
+@pytest.mark.parametrize("limits", [{}, {"equal_counts": True}, {"min_items": 1}], ids=["free", "equal", "least"])
+@pytest.mark.parametrize("method", ["auto", "lpt"])
+def test_a_status_says_what_is_proven(method: str, limits: dict[str, object]) -> None:
+    """Whatever the method, and however little it was allowed to do: what counts is the gap that was asked for."""
+    costs, seen = lengths(400, 1.0, seed=1), set()
+    for stop_at in (0, "0.01%", "1%", "90%"):
+        found = solvers.partition(costs, 16, method, 1e-9, stop_at=stop_at, **limits)
+        near = found.gap <= float(as_share("stop_at", stop_at))
+        expected = SolveStatus.OPTIMAL if found.gap == 0 else SolveStatus.WITHIN if near else SolveStatus.FEASIBLE
+        assert found.status is expected
+        solvers.check_partition(costs, found, stop_at=stop_at, **limits)
+        seen.add(found.status)
+        if expected is not SolveStatus.OPTIMAL:
+            other = SolveStatus.FEASIBLE if near else SolveStatus.WITHIN
+            with pytest.raises(solvers.CertificateError, match=f"status is {other.value} with makespan"):
+                solvers.check_partition(costs, dataclasses.replace(found, status=other), stop_at=stop_at, **limits)
+    assert {SolveStatus.FEASIBLE, SolveStatus.WITHIN} <= seen
 
 
 @given(

@@ -85,14 +85,14 @@ def solve_constrained(
     state = State.from_problem(problem)
     if method == "lpt":
         assignment = _list_schedule(state)
-        return _result(state, assignment, constrained_bound(problem, state.units), method, started, ended=False)
+        return _result(state, assignment, constrained_bound(problem, state.units), method, started)
     if method == "exact":
         assignment, bound = search_exact(state, seconds)
-        return _result(state, assignment, bound, method, started, ended=True)
+        return _result(state, assignment, bound, method, started)
     if method == "auto":
         found = search(state, work_units(seconds), stop_at)
         best = np.zeros(0, dtype=np.int64) if found.best is None else found.best  # never None: it would have raised
-        return _result(state, best, found.bound, method, started, ended=found.work <= 0)
+        return _result(state, best, found.bound, method, started)
     return _expand(state, plain(state.units.costs[:, 0], num_groups, time_budget=seconds), started)
 
 
@@ -109,9 +109,7 @@ def _list_schedule(state: State) -> NDArray[np.int64]:
     return assignment
 
 
-def _result(
-    state: State, assignment: NDArray[np.int64], bound: Bound, method: str, started: float, *, ended: bool
-) -> PartitionResult:
+def _result(state: State, assignment: NDArray[np.int64], bound: Bound, method: str, started: float) -> PartitionResult:
     problem: ConstrainedProblem = state.problem
     groups = assignment[state.units.unit_of_item].astype(np.int32)
     loads = state.loads(assignment)
@@ -119,7 +117,8 @@ def _result(
     loads = np.ascontiguousarray(loads if problem.vector else loads[:, 0])
     return PartitionResult(
         groups, loads, makespan, method, lower_bound=bound.value, bound_name=bound.name,
-        status=status_of(makespan, bound.value, ended=not ended), runtime_s=time.perf_counter() - started,
+        status=status_of(makespan, bound.value, out_of_time=method == "exact"),
+        runtime_s=time.perf_counter() - started,
     )  # fmt: skip
 
 

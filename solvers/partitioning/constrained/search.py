@@ -139,7 +139,7 @@ def _relax(found: Search) -> list[Ints]:
     # third of it.
     spend = 40 * (len(assignment) + m)
     while not found.done:
-        groups, bound, _ = assign_auto(problem, min(spend, found.work))
+        groups, bound = assign_auto(problem, min(spend, found.work))
         found.work -= spend
         assignment = np.empty(len(groups), dtype=np.int64)
         assignment[problem.order] = groups

@@ -156,7 +156,7 @@ REARRANGEMENT = (
 PEEL = "solvers.grouping._search"
 SEQUENCE_GROUPS = (
     Part("starts by items", {f"{PEEL}:_PEELING": (5, 5), f"{PEEL}:_PEELED_ITEM": 0}),
-    Part("densities", {f"{PEEL}:_DENSITIES": (64,), f"{PEEL}:_FINE_DENSITIES": (64,)}),
+    Part("densities", {f"{PEEL}:_DENSITIES": (64,)}),
     Part(
         "least degrees", {f"{PEEL}:_starts": Over(lambda starts: lambda *args: (s for s in starts(*args) if s[1] == 0))}
     ),
@@ -164,7 +164,6 @@ SEQUENCE_GROUPS = (
         "weights of time",
         {f"{PEEL}:_starts": Over(lambda starts: lambda *args: (s for s in starts(*args) if s[2] == 0))},
     ),
-    Part("tuned peeling", {f"{PEEL}:_Search.tune": always(0)}),
     Part("slots solved anew", {f"{PEEL}:_Search.resolve": always(0)}),
     Part("several improved", {f"{PEEL}:_ROUNDS": ((1, 100),)}),
 )

@@ -90,8 +90,6 @@ OTHERS: dict[str, dict[str, tuple[Any, ...]]] = {
     "sequence_groups": {
         f"{PEEL}:_PEELING": ((3, 20), (5, 10)),
         f"{PEEL}:_PEELED_ITEM": (120, 480),
-        f"{PEEL}:_TUNING": ((2, 5), (4, 5)),
-        f"{PEEL}:_LITTLE": (20_000, 80_000),
         f"{PEEL}:_ROUNDS": (((4, 20), (1, 100)),),
         f"{FILLED_SLOTS}:MANY_GROUPS": (16, 256),
         f"{FILLED_SLOTS}:_PATIENCE": (16, 256),

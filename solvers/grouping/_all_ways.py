@@ -25,9 +25,7 @@ def any_way(problem: SequenceProblem, num_slots: int) -> tuple[Solution | None, 
     state, proven = first_way(start, n, partial(_ways, problem, sizes, num_slots), _key)
     if state is None:
         return None, proven
-    # Such a solution was not peeled: its `ways` say nothing, and no search that uses them follows.
-    nothing = np.zeros((3, n), dtype=np.int64), np.zeros(n + 1, dtype=np.int64)
-    found = Solution(*nothing, len(state), np.zeros((2, 1), dtype=np.int64))
+    found = Solution(np.zeros((3, n), dtype=np.int64), np.zeros(n + 1, dtype=np.int64), len(state))
     for k, slot in enumerate(state):
         for g, (sums, items) in enumerate(slot):
             d, here = _degree(problem, sums), rank[list(items)]

@@ -25,7 +25,7 @@ _NEVER = 2**62
 # differ by less than one part in 65,536.
 _FINE = 16
 # Groups of a slot beyond which an item takes the first that fits, found in a tree: the walk of best fit over all open
-# groups would be most of the work there. The tuning of _search.py begins at the same number.
+# groups would be most of the work there. The share of work for starts (_search.py) changes at the same number.
 MANY_GROUPS = 64
 # Tries of a height. `peel` begins within a quarter of the least height, and ten halvings of that are below the part in
 # 2,048 at which `_squeeze` ends anyway; the two more are for `resolve`, whose ceilings are wider.
@@ -461,22 +461,19 @@ def _full(given, item, density):
 
 
 @kernel
-def peel(given, where, heights, kept, ways, weight):
+def peel(given, where, heights, density, floor, weight):
     """Slot after slot, each filled from all that is left: returns how many slots, and the work done.
 
-    The first `kept` slots stay as they are. The longest item left says how tall a slot becomes: as a
-    group full of items like it, times a density / 64; but where all that is left fits one slot that is no taller, that
-    ends it. ``ways``, int64[2, s], are the density and the least degree of new groups of each slot, the last those of
-    all further ones.
+    The longest item left says how tall a slot becomes: as a group full of items like it, times `density` / 64; but
+    where all that is left fits one slot that is no taller, that ends it. `floor` is the least degree that a new group
+    gets, `weight` that of time against room.
     """
     least, num_ranks, filling = given.least, given.ranks.num, _make_filling(given)
     n = least.shape[1]
     rest = np.empty(n, dtype=np.int64)
-    left, num_slots, work = np.int64(0), np.int64(kept), np.int64(n)
+    left, num_slots, work = np.int64(n), np.int64(0), np.int64(n)
     for i in range(n):
-        if kept == 0 or where[SLOT, i] >= kept:
-            rest[left] = i
-            left += 1
+        rest[i] = i
     place = np.empty((2, n), dtype=np.int64)
     spare = np.empty((2, n), dtype=np.int64)
     while left > 0:
@@ -488,19 +485,17 @@ def peel(given, where, heights, kept, ways, weight):
         low = max(longest, area // num_ranks)
         # A quarter above the least height: where more is needed, one more slot is mostly the better use of it.
         high = low + low // 4
-        way = min(num_slots, ways.shape[1] - 1)
-        density, floor = ways[0, way], ways[1, way]
         tallest = _full(given, rest[0], density)
         work += left
         height = np.int64(-1)
         # Everything may fit this slot. That is worth a try only if the slot is no taller than others are.
         if low <= tallest:
-            rule = Rule(high, floor, np.int64(weight), np.int64(0))
+            rule = Rule(high, floor, weight, np.int64(0))
             height, more = _squeeze(given, filling, rest, left, rule, place, spare)
             work += more
         if height < 0:
             # Else a slot that is filled to its height, and what stays out goes on to the next.
-            rule = Rule(max(longest, min(tallest, high)), floor, np.int64(weight), left)
+            rule = Rule(max(longest, min(tallest, high)), floor, weight, left)
             _, height, more = _fill(given, filling, rest, left, rule, place)
             work += more
         stay = 0

@@ -6,10 +6,8 @@ is the least degree that a new group gets, by its row. The *weight* says how muc
 item chooses among groups. A solution's *value* is the sum of its slots' times, and `goal` is a value that is small
 enough.
 
-Everything is counted work. Where slots are few, what matters is which items share one, so the search spends itself on
-two or three slots at a time, whose items it puts together anew under targets, orders and rules drawn at random. Where
-slots have many groups and there is little work for each item, that comes too seldom: then most of the work goes into
-how tall slots are peeled.
+Everything is counted work. What matters is which items share a slot, so the search spends itself on two or three slots
+at a time, whose items it puts together anew under targets, orders and rules drawn at random.
 """
 
 from collections.abc import Iterator
@@ -24,17 +22,6 @@ from solvers.grouping._problem import SequenceProblem
 # In 64ths of a group that is full of the longest item. Row *densities* of benchmarks/ablation.py, sequence_groups:
 # with many groups, steps are 203 +- 88 ppm longer with 64 alone.
 _DENSITIES = (64, 56, 48, 40, 72, 32, 24, 96)
-# Where peeling is tuned (`tune`), starts lie closer together: so many groups even out what a density does to one.
-_FINE_DENSITIES = (64, 56, 60, 52, 48, 62, 58, 54, 50, 72)
-# Where slots have many groups, peeling is tuned if there is less work for an item than this. Measured when it came
-# in: 6.9 % over the closed form and not 9.9 with 8,192 items on 1,024 ranks in 0.2 s, 6.1 and not 7.9 with 20,480 on
-# 2,560. Any value from 20,000 to 80,000 does the same on the steps of benchmarks/constants.py.
-_LITTLE = 40_000
-# Of the work that is left then, this share; the rest solves slots anew. Two and four fifths do as well: -19 +- 30 and
-# -1 +- 19 ppm.
-_TUNING = 3, 5
-# Work units of a step of peeling and of one of solving anew stand in this proportion.
-_PEELED = 3, 2
 # Work units of an item that go into starts, and the parts of all work that they are at most and at least. Where there
 # is much work for each item, slots solved anew are worth more than starts; where there is little, half as many starts
 # lead to some steps that are longer by whole percents. Where slots have many groups, a fifth is the least and nothing
@@ -52,25 +39,19 @@ _SCALE = 3, 4
 
 @dataclass(slots=True, eq=False)
 class Solution:
-    """Group in its slot, degree and slot of the item at each position; how tall the first `num_slots` slots are.
-
-    ``ways`` are the densities and least degrees of new groups that they were peeled with; see the kernel.
-    """
+    """Group in its slot, degree and slot of the item at each position; how tall the first `num_slots` slots are."""
 
     where: NDArray[np.int64]  # int64[3, n]: rows GROUP, DEGREE, SLOT
     heights: NDArray[np.int64]
     num_slots: int
-    ways: NDArray[np.int64]
 
     def value(self, problem: SequenceProblem) -> int:
         """Return the sum of the slots' times."""
         return int(self.heights[: self.num_slots].sum()) + problem.overhead * problem.rules.slots_for(self.num_slots)
 
 
-def _starts(num_degrees: int, in_node: int, fine: bool) -> Iterator[tuple[int, int, int]]:
+def _starts(num_degrees: int, in_node: int) -> Iterator[tuple[int, int, int]]:
     """Densities, least degrees of new groups and weights of time for peeling: those that do well come first."""
-    if fine:
-        yield from ((density, 0, 0) for density in _FINE_DENSITIES)
     # Degrees that are worth a try, each once: all, the last inside a node and those next to the smallest, the largest
     # alone.
     floors = dict.fromkeys((0, min(2, in_node), min(1, in_node), in_node, num_degrees - 1))
@@ -80,20 +61,12 @@ def _starts(num_degrees: int, in_node: int, fine: bool) -> Iterator[tuple[int, i
                 yield density, floor, weight
 
 
-def _draws(seed: int) -> Iterator[int]:
-    """Pseudo-random integers, the same on every machine."""
-    while True:
-        seed = (seed * 1103515245 + 12345) & 0x7FFFFFFF
-        yield seed >> 8
-
-
 class _Search:
     """One problem, as its kernels take it."""
 
-    def __init__(self, problem: SequenceProblem, work: int) -> None:
+    def __init__(self, problem: SequenceProblem) -> None:
         p = problem
         self.many = p.num_ranks // int(p.degrees[0]) > MANY_GROUPS
-        self.tunes = self.many and work < _LITTLE * len(p.order)
         self.given = Given(p.times, p.sizes, p.least, p.by_degree, p.ranks)
         self.problem, self.seed = problem, 0
         self.charges = Charges(p.overhead, p.rules.least, p.rules.multiple, p.most_filled)
@@ -108,45 +81,15 @@ class _Search:
         in_node = max(0, int(np.searchsorted(degrees, self.problem.ranks_per_node, "right")) - 1)
         found: list[Solution] = []
         done = 0
-        for density, floor, weight in _starts(len(degrees), in_node, self.tunes):
-            ways = np.array([[density], [floor]], dtype=np.int64)
-            start = Solution(np.zeros((3, n), dtype=np.int64), np.zeros(n + 1, dtype=np.int64), 0, ways)
-            start.num_slots, spent = peel(self.given, start.where, start.heights, 0, ways, weight)
+        for density, floor, weight in _starts(len(degrees), in_node):
+            start = Solution(np.zeros((3, n), dtype=np.int64), np.zeros(n + 1, dtype=np.int64), 0)
+            start.num_slots, spent = peel(self.given, start.where, start.heights, density, floor, weight)
             found.append(start)
             done += spent
             # The first start is paid for by every budget: there has to be a solution.
             if done >= work:
                 break
         return sorted(found, key=self.rank), done
-
-    def tune(self, found: Solution, work: int, goal: int) -> int:
-        """Improve a peeled solution in place: peel two slots otherwise, and what follows them; return the work done."""
-        # A seed that follows from the solution, so that the same start is tuned the same way on every rank.
-        draws = _draws(found.num_slots)
-        # One entry more than slots: it is the way of all further ones, if there come to be more.
-        found.ways = np.repeat(found.ways[:, :1], found.num_slots + 1, axis=1)
-        done, best = 0, self.rank(found)
-        tried = Solution(found.where.copy(), found.heights.copy(), found.num_slots, found.ways)
-        while done < work and best > (0, goal) and found.num_slots > 1:
-            tried.where[:], tried.heights[:], tried.ways = found.where, found.heights, found.ways.copy()
-            # Two slots at once, as what one gives up another has to take.
-            slots = [next(draws) % min(found.num_slots, found.ways.shape[1]) for _ in range(2)]
-            for slot in slots:
-                density, floor = tried.ways[:, slot].tolist()
-                # A density changes by up to an eighth and by one more, or less, so that small ones do not stand
-                # still.
-                if next(draws) % 4:
-                    density = max(4, density * (56 + next(draws) % 17) // 64 + next(draws) % 3 - 1)
-                else:
-                    floor = next(draws) % len(self.problem.degrees)
-                tried.ways[:, slot] = density, floor
-            # Only the slots from the first changed one on are peeled again: those before it would come out the same.
-            tried.num_slots, spent = peel(self.given, tried.where, tried.heights, min(slots), tried.ways, 0)
-            done += int(spent) * _PEELED[0] // _PEELED[1]
-            if (rank := self.rank(tried)) < best:
-                found.where[:], found.heights[:], found.ways = tried.where, tried.heights, tried.ways
-                found.num_slots, best = tried.num_slots, rank
-        return done
 
     def resolve(self, found: Solution, work: int, goal: int) -> int:
         """Improve a solution in place; return the work done."""
@@ -160,7 +103,7 @@ class _Search:
 def improve(problem: SequenceProblem, found: Solution, goal: int, work: int) -> bool:
     """Improve a solution in place; return whether that ended by itself."""
     work = work * _SCALE[0] // _SCALE[1]
-    return _Search(problem, work).resolve(found, work, goal) < work
+    return _Search(problem).resolve(found, work, goal) < work
 
 
 def search(problem: SequenceProblem, goal: int, work: int) -> tuple[Solution, bool]:
@@ -169,7 +112,7 @@ def search(problem: SequenceProblem, goal: int, work: int) -> tuple[Solution, bo
     The solution may have more slots than the rules permit.
     """
     work = work * _SCALE[0] // _SCALE[1]
-    state = _Search(problem, work)
+    state = _Search(problem)
     fifth, least = (work // part for part in _PEELING)
     starts = _PEELED_ITEM * len(problem.order)
     found, done = state.peel(max(fifth, starts) if state.many else min(fifth, max(least, starts)))
@@ -179,8 +122,6 @@ def search(problem: SequenceProblem, goal: int, work: int) -> tuple[Solution, bo
     alive = sorted(first.values(), key=state.rank)
     alive += [each for each in found if first[each.num_slots] is not each]
     alive = alive[: _ROUNDS[0][0]]
-    if state.tunes:
-        done += state.tune(alive[0], (work - done) * _TUNING[0] // _TUNING[1], goal)
     for count, share in _ROUNDS:
         alive = sorted(alive, key=state.rank)[:count]
         for each in alive:

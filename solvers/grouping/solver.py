@@ -85,7 +85,7 @@ def sequence_groups(
     -----
     Peels off slots, longest items first, in many ways (best fit under a time and the room of each degree), and improves
     the best by putting the items of two or three slots together anew. O(n * groups of a slot) a start; O(n log n) where
-    a slot can have more than 64 groups. There, with little work for each item, it first varies how slots are peeled.
+    a slot can have more than 64 groups.
 
     References
     ----------
@@ -114,7 +114,7 @@ def solve(problem: SequenceProblem, time_budget: float, started: float) -> Seque
     bound = closed_form(problem)
     n = len(problem.order)
     nothing = np.zeros((3, 0), dtype=np.int64)
-    found, ended = Solution(nothing, np.zeros(1, dtype=np.int64), 0, nothing), True
+    found, ended = Solution(nothing, np.zeros(1, dtype=np.int64), 0), True
     if n:
         found, ended = search(problem, bound.value, work)
     if found.num_slots > problem.most_filled:

@@ -16,7 +16,7 @@ import solvers
 from balancer.cost import parse_cost
 from solvers import _all_ways
 from solvers.errors import InfeasibleError
-from solvers.grouping import _search, solver
+from solvers.grouping import solver
 from solvers.grouping._all_ways import any_way
 from solvers.grouping._kernels import OF_DEGREE, Ranks, packs_kernel
 from solvers.grouping._layout import place_on_ranks
@@ -220,17 +220,6 @@ def test_many_groups_a_slot():
     result = solve(times, lengths, rules, time_budget=0.02)
     solvers.check_sequence_groups(times, lengths, result, **rules)
     assert result.gap < 0.15
-
-
-def test_varied_peeling_pays_where_slots_have_many_groups(monkeypatch):
-    lengths = np.clip(np.random.default_rng(1).lognormal(8, 1.4, 4096), 128, 192_000).astype(np.int64)
-    degrees = (2, 4, 8, 16, 32, 64)
-    priced = parse_cost("flexsp-7b-a100").degree_times(lengths, degrees, 512)
-    rules = {"degrees": degrees, "num_ranks": 512, "cap": 6_449, "overhead": priced.overhead, "ranks_per_node": 8}
-    result = solve(priced.times, lengths, rules, time_budget=0.1)
-    solvers.check_sequence_groups(priced.times, lengths, result, **rules)
-    monkeypatch.setattr(_search, "_LITTLE", 0)
-    assert result.makespan < 0.99 * solve(priced.times, lengths, rules, time_budget=0.1).makespan
 
 
 def test_more_budget_is_no_worse_and_the_order_of_items_does_not_matter():

@@ -1,8 +1,8 @@
-"""Sequence groups: sums of slot times beside a public scheduler's, gaps to proven bounds, scale, and the shipped log.
+"""Sequence groups: sums of slot times beside a public scheduler's, scale, and the shipped log.
 
-Run: python benchmarks/sequence_groups.py [ratios] [static] [gaps] [scale] [log] [--data FILE]. Batches are those of
-data/sequence_groups_dev.parquet, priced as flexsp-7b-a100. Bounds take up to 30 s a batch. Seconds are of this thread,
-after compilation; all plans are checked.
+Run: python benchmarks/sequence_groups.py [ratios] [static] [scale] [log] [--data FILE]. Batches are those of
+data/sequence_groups_dev.parquet, priced as flexsp-7b-a100. Seconds are of this thread, after compilation; all plans are
+checked.
 """
 
 import statistics
@@ -22,7 +22,6 @@ COST = parse_cost("flexsp-7b-a100")
 DEGREES = (2, 4, 8, 16, 32, 64)
 PER_MS = 10**9
 BUDGETS = (0.05, 0.1, 1.0)
-BOUND_SECONDS = 30
 
 
 def solve(lengths, num_ranks, cap, budget, degrees=DEGREES):
@@ -55,32 +54,6 @@ def ratios(path):
             f"| {budget:g} | {statistics.median(peer):.4f} | {max(peer):.4f} | {min(peer):.4f} "
             f"| {statistics.median(own):.4f} | {max(own):.4f} | {statistics.median(seconds):.3f} |"
         )
-
-
-def gaps(path):
-    print("\n| batch | K | makespan, ms | gap %: closed form | certificate | whole groups | bound, s |")
-    print("|---|--:|--:|--:|--:|--:|--:|")
-    found = {"K >= 9": [], "K <= 3": []}
-    for row, lengths in batches(path):
-        priced, rules, result, _ = solve(lengths, 64, row["cap"], 1.0)
-        asked, upper = solvers.SequenceRequest(priced.times, lengths, **rules), result.makespan
-        linear = solvers.sequence_groups_lower_bound(asked, upper=upper)
-        if linear.certificate is not None:
-            solvers.check_sequence_bound(asked, linear, upper=upper)
-        whole = solvers.sequence_groups_lower_bound(asked, upper=upper, whole=True, bound_budget=BOUND_SECONDS)
-        taken = result.makespan * priced.unit / PER_MS
-        three = [100 * (result.makespan / value - 1) for value in (result.lower_bound, linear.value, whole.value)]
-        print(
-            f"| {row['set']} {row['context']:,} {row['seed']} | {result.num_slots} | {taken:,.0f} "
-            f"| {three[0]:.2f} | {three[1]:.2f} | {three[2]:.2f} | {whole.runtime_s:.0f} |",
-            flush=True,
-        )
-        for name, inside in (("K >= 9", result.num_slots >= 9), ("K <= 3", result.num_slots <= 3)):
-            if inside:
-                found[name].append(three)
-    for name, rows in found.items():
-        means = [statistics.mean(column) for column in zip(*rows, strict=True)]
-        print(f"| mean, {name} | | | {means[0]:.2f} | {means[1]:.2f} | {means[2]:.2f} | |")
 
 
 def documents(rng, n):
@@ -178,7 +151,7 @@ def main() -> None:
         path = Path(asked[at + 1])
         asked[at : at + 2] = []
     solve(next(batches(path))[1], 64, 6449, 0.001)  # compiles
-    parts = {"ratios": ratios, "static": static, "gaps": gaps}
+    parts = {"ratios": ratios, "static": static}
     for name, run in {
         **{name: lambda of=of: of(path) for name, of in parts.items()},
         "scale": scale,

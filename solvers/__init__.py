@@ -16,18 +16,13 @@ from solvers.errors import (
 )
 from solvers.grouping import (
     LongShortResult,
-    SequenceBound,
-    SequenceBoundCertificate,
     SequenceGroupsResult,
-    SequenceRequest,
     check_long_short,
     check_long_short_groups,
-    check_sequence_bound,
     check_sequence_groups,
     long_short,
     long_short_groups,
     sequence_groups,
-    sequence_groups_lower_bound,
 )
 from solvers.makespan_bounds import makespan_lower_bound
 from solvers.packing import (
@@ -112,10 +107,7 @@ __all__ = [
     "RearrangementResult",
     "RelocationResult",
     "ScheduleResult",
-    "SequenceBound",
-    "SequenceBoundCertificate",
     "SequenceGroupsResult",
-    "SequenceRequest",
     "SharesResult",
     "SolveStatus",
     "SolverError",
@@ -135,7 +127,6 @@ __all__ = [
     "check_rearrangement",
     "check_relocation",
     "check_schedule",
-    "check_sequence_bound",
     "check_sequence_groups",
     "check_shares",
     "context_shards",
@@ -161,6 +152,5 @@ __all__ = [
     "schedule_multiplexed",
     "schedule_pipeline",
     "sequence_groups",
-    "sequence_groups_lower_bound",
     "slack",
 ]

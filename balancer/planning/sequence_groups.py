@@ -20,11 +20,9 @@ from balancer.problem.settings import PlanSettings
 from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 from solvers.errors import UsageError, Wording
+from solvers.grouping import SequenceProblem, SequenceRequest, closed_form
 from solvers.packing import MOST_BINS
 from solvers.relocation import as_eps
-
-# Seconds of a bound's budget: too few for a linear program, so that the closed form is what is left.
-_CLOSED_FORM_S = 1e-9
 
 
 class Units(NamedTuple):
@@ -80,11 +78,8 @@ def groups_bound(placed: PlacedGroups, makespan: int, settings: PlanSettings, se
     """Return the closed-form bound on what the slots of a step take together."""
     problem, cut = placed.problem, placed.cut
     times, sizes = Units.from_problem(problem, cut)[1:]
-    asked = solvers.SequenceRequest(
-        times.times, sizes, overhead=times.overhead, **cut.solver_keywords(problem.topology)
-    )
-    upper = makespan // times.unit
-    proven = solvers.sequence_groups_lower_bound(asked, upper=upper, bound_budget=_CLOSED_FORM_S)
+    asked = SequenceRequest(times.times, sizes, overhead=times.overhead, **cut.solver_keywords(problem.topology))
+    proven = closed_form(SequenceProblem.of(asked))
     return Bound(proven.value * times.unit, proven.name)
 
 

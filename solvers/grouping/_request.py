@@ -1,4 +1,4 @@
-"""What sequence groups are asked for, as a caller gives it: solver, bound and checkers begin from it."""
+"""What sequence groups are asked for, as a caller gives it: solver, bound and checker begin from it."""
 
 from dataclasses import KW_ONLY, dataclass
 

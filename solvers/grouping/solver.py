@@ -68,8 +68,7 @@ def sequence_groups(
     Returns
     -------
     SequenceGroupsResult
-        Groups, their ranks and items, and a proven lower bound in closed form;
-        :func:`solvers.sequence_groups_lower_bound` proves more in more time.
+        Groups, their ranks and items, and a proven lower bound in closed form.
 
     Raises
     ------
@@ -104,13 +103,7 @@ def sequence_groups(
         min_slots=min_slots, slots_multiple_of=slots_multiple_of, ranks_per_node=ranks_per_node,
     )  # fmt: skip
     started = time.perf_counter()
-    problem = SequenceProblem.of(asked)
-    return solve(problem, time_budget, started)
-
-
-def solve(problem: SequenceProblem, time_budget: float, started: float) -> SequenceGroupsResult:
-    """Solve a problem that is checked already; `started` is when it was asked for."""
-    work = work_units(as_budget(time_budget))
+    problem, work = SequenceProblem.of(asked), work_units(as_budget(time_budget))
     bound = closed_form(problem)
     n = len(problem.order)
     nothing = np.zeros((3, 0), dtype=np.int64)

@@ -8,9 +8,8 @@ from numpy.typing import ArrayLike
 
 from solvers._checking import require, require_status
 from solvers.arguments import as_costs
-from solvers.errors import CertificateError
 from solvers.grouping._request import SequenceRequest
-from solvers.grouping.types import SequenceBound, SequenceBoundCertificate, SequenceGroupsResult
+from solvers.grouping.types import SequenceGroupsResult
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,65 +181,3 @@ def _check_bound(result: SequenceGroupsResult, given: _Given) -> None:
         area.append(min((given.times[d][item] * given.degrees[d] for d in may), default=None))
     proven = None in area or sum(work for work in area if work is not None) > given.asked.num_ranks * below
     require(proven, f"lower_bound = {bound}, but '{result.bound_name}' does not prove it")
-
-
-def check_sequence_bound(asked: SequenceRequest, bound: SequenceBound, *, upper: int) -> None:
-    """Check a bound from its certificate, in exact integers: that no solution has a makespan below it and `upper`.
-
-    Every number of :class:`solvers.grouping.SequenceBoundCertificate` may be anything non-negative. What it
-    proves is recomputed: in each class of slots and degree, an item is charged for its time and size, and for being one
-    of the few that fit a group; it is worth at most the least such charge. A group sells at most its time, its room and
-    those places; a slot is ranks times the best sale of a rank, and what it costs beyond is left over.
-
-    Parameters
-    ----------
-    asked : SequenceRequest
-        As given to :func:`solvers.sequence_groups_lower_bound`.
-    bound : SequenceBound
-        With a certificate.
-    upper : int
-        A makespan that some solution has.
-
-    Raises
-    ------
-    CertificateError
-        If the certificate does not prove the bound, or there is none.
-    """
-    kept = bound.certificate
-    if kept is None:
-        raise CertificateError(f"lower_bound is by '{bound.name}', of which no certificate is kept")
-    given, overhead = _Given.read(asked), asked.overhead
-    slots = given.fewest_slots()
-    edges, one = kept.edges.tolist(), 1 << kept.bits
-    require(
-        edges[0] == 0 and edges == sorted(edges) and edges[-1] >= upper - overhead * slots,
-        f"classes must cover slots of 0 to {upper - overhead * slots}, got {edges[0]} to {edges[-1]}",
-    )
-    names = ("time_price", "room_price", "long_price", "large_price")
-    require(all(getattr(kept, name).min() >= 0 for name in names), "prices must be >= 0")
-    worth, left = [-1] * given.num_items, one * overhead
-    for j, top in enumerate(edges[1:]):
-        for d, degree in enumerate(given.degrees):
-            charges, places = _charges(kept, j, d, given, top - given.extra[d])
-            for item, charge in charges.items():
-                worth[item] = charge if worth[item] < 0 else min(worth[item], charge)
-            for height in (edges[j], top) if charges else ():
-                sold = places + int(kept.time_price[j, d]) * max(0, height - given.extra[d])
-                left = min(left, one * (height + overhead) - -(-asked.num_ranks * sold // degree))
-    require(min(worth, default=0) >= 0, "some item is in no class")
-    require(left >= 0 or asked.num_slots is not None, "a slot sells more than it costs")
-    proven = min(upper, -(-(sum(worth) + left * slots) // one))
-    require(bound.value <= proven, f"lower_bound = {bound.value}, but the certificate proves {proven} at most")
-
-
-def _charges(kept: SequenceBoundCertificate, j: int, d: int, given: _Given, offered: int) -> tuple[dict[int, int], int]:
-    """Return what each item that a group may hold is charged in a class and degree, and what a group sells but time."""
-    time, space, room = int(kept.time_price[j, d]), int(kept.room_price[j, d]), given.rooms[d]
-    prices = list(zip(kept.long_price[:, j, d].tolist(), kept.large_price[:, j, d].tolist(), strict=True))
-    charges = {}
-    for item, (t, v) in enumerate(zip(given.times[d], given.sizes[d], strict=True)):
-        if t <= offered and v <= room:
-            charges[item] = time * t + space * v
-            for q, (long, large) in enumerate(prices, 2):
-                charges[item] += (long if t * q > offered else 0) + (large if v * q > room else 0)
-    return charges, space * room + sum(q * (long + large) for q, (long, large) in enumerate(prices, 1))

@@ -216,7 +216,7 @@ def sequence_groups(draws: int) -> Iterator[Case]:
 
     def case(tokens, ranks, cap, budget):
         priced = cost.degree_times(tokens, degrees, ranks)
-        asked = {"overhead": priced.overhead, "ranks_per_node": 8, "time_budget": budget}
+        asked = {"overhead": priced.overhead, "time_budget": budget}
         return scored(lambda: solvers.sequence_groups(priced.times, tokens, degrees, ranks, cap, **asked), by_gap)
 
     for row in pq.read_table(DATA / "sequence_groups_dev.parquet").to_pylist():

@@ -26,7 +26,7 @@ BUDGETS = (0.05, 0.1, 1.0)
 
 def solve(lengths, num_ranks, cap, budget, degrees=DEGREES):
     priced = COST.degree_times(lengths, degrees, num_ranks)
-    rules = {"degrees": degrees, "num_ranks": num_ranks, "cap": cap, "overhead": priced.overhead, "ranks_per_node": 8}
+    rules = {"degrees": degrees, "num_ranks": num_ranks, "cap": cap, "overhead": priced.overhead}
     started = time.thread_time()
     result = solvers.sequence_groups(priced.times, lengths, **rules, time_budget=budget)
     seconds = time.thread_time() - started

@@ -311,7 +311,7 @@ WORDS = {
     "prefix", "prefix_costs", "row_costs", "shared", "size", "size_limits", "sizes", "slots", "slots_multiple_of",
     "speeds", "stages", "targets", "time_budget", "times", "token_limits", "token_slack", "tokens", "volumes",
     "weights",
-    "a finite number or Fraction", "allow_empty=True", "method='auto'", "method='exact'", "num_slots=None",
+    "a finite number or Fraction", "allow_empty=True", "method='auto'", "method='exact'",
     "over_long='own'",
 }  # fmt: skip
 """What borders may call otherwise, besides the names of arguments."""

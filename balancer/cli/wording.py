@@ -28,7 +28,7 @@ OPTIONS = Wording({
     "sequence_groups": "--group-degrees", "degrees": "--group-degrees", "exchange": "--group-exchange",
     "context_shards": "--context", "degree": "--context", "pack_tokens": "--pack-tokens", "masks": "--masks",
     "block": "--context-block",
-    "exchange='ring'": "--group-exchange ring", "num_slots=None": None, "layout": "--stages", "layouts": "--layout",
+    "exchange='ring'": "--group-exchange ring", "layout": "--stages", "layouts": "--layout",
     "cost of phases": "--cost", "piece": "--pieces",
     "early": "--defer-early", "late": "--defer-late", "tokens_within": "--step-tokens-within",
     "counts": "--step-counts", "batch_size": "--batch-per-rank",

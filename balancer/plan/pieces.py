@@ -342,12 +342,12 @@ def least_rank_time(
     of one may hold more than their number says, as the last ones hold the padding.
     """
     given = cost.degree_times(lengths, cut.degrees, topology.num_ranks)
-    node, least = cut.ranks_per_node(topology), np.full(len(lengths), INT64_MAX)
+    least = np.full(len(lengths), INT64_MAX)
     for degree, times in zip(cut.degrees, given.times, strict=True):
         if degree > topology.num_ranks:
             continue
         taken = times * degree
-        if degree > node:
+        if cut.reaches_over_nodes(degree, topology):
             exact = taken.astype(object) * lengths // np.maximum(cut.padded(lengths, degree), 1)  # may leave int64
             taken = exact.astype(np.int64)
         np.minimum(least, taken, out=least)

@@ -80,9 +80,7 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
 
 def _grouped() -> None:
     times = np.arange(1, 21) * 100
-    for some, num_ranks, cap, per_node in ((times, 8, 900, None), (np.array([822, 666, 917]), 12, 1200, 6)):
-        rows = np.stack([some, some // 2 + 5, some // 4 + 9])
-        solvers.sequence_groups(rows, some, (1, 2, 4), num_ranks, cap, ranks_per_node=per_node)
+    solvers.sequence_groups(np.stack([times, times // 2 + 5, times // 4 + 9]), times, (1, 2, 4), 8, 900)
 
 
 def _piped() -> None:

@@ -92,7 +92,6 @@ class Ranks(NamedTuple):
     """The ranks of a slot: numbers alone, as hot helpers take it."""
 
     num: int
-    of_node: int  # 0 where nodes bind nothing
     room: int  # what a rank holds
 
 
@@ -158,81 +157,25 @@ class Task(NamedTuple):
     surplus: int  # 1 if one of them is new, -1 if there have to come to be fewer; else 0
 
 
-# --- nodes -----------------------------------------------------------------------------------------------------------
+# --- which group an item joins ---------------------------------------------------------------------------------------
 
 
 @helper
-def packs(counts, degrees, ranks):
-    """Whether so many groups of each degree fit the nodes: best fit, in descending order of degree.
-
-    A group of more ranks than a node has starts at a node; what it leaves of its last node is for smaller groups.
-    """
-    each = ranks.of_node
-    short = ranks.num % each
-    intact = short > 0
-    left = np.zeros(each + 1, dtype=np.int64)  # nodes by ranks that are free in them
-    # The last node may be shorter than all others. Its free ranks are counted like any node's, and `intact` remembers
-    # whether a group of several nodes may still end in it.
-    left[short] = 1
-    left[each] = ranks.num // each
-    # Descending order: a small group finds room wherever a large one leaves some, not the other way round.
-    for d in range(len(counts) - 1, -1, -1):
-        degree = degrees[d]["ranks"]
-        whole, rest = degree // each, degree % each
-        for _ in range(counts[d]):
-            if degree > each:
-                left[each] -= whole
-                if left[each] < 0:
-                    return False
-                if rest and left[each] > 0:
-                    left[each] -= 1
-                    left[each - rest] += 1
-                elif rest and intact and rest <= short:  # the last node, which follows the last whole one
-                    left[short] -= 1
-                    left[short - rest] += 1
-                    intact = False
-                elif rest:
-                    return False
-                continue
-            # Best fit: the node with the fewest free ranks that are enough, so that intact nodes stay for larger
-            # groups.
-            free = degree
-            while free <= each and left[free] == 0:
-                free += 1
-            if free > each:
-                return False
-            left[free] -= 1
-            left[free - degree] += 1
-    return True
-
-
-packs_kernel = kernel(packs)
-
-
-@helper
-def _degree_for(item, rule, free, times, sizes, degrees, ranks, counts):
+def _degree_for(item, rule, free, times, sizes, degrees):
     """Degree of a new group for an item: the least from the rule's floor on that holds it, else the next below; or -1.
 
-    `free` ranks are left. Counts the group.
+    `free` ranks are left.
     """
-    num_degrees = len(counts)
+    num_degrees = len(degrees)
     # Upwards from the floor first. Degrees below it are tried last, and only because few ranks are better than none.
     for turn in range(num_degrees):
         d = rule.floor + turn if rule.floor + turn < num_degrees else num_degrees - 1 - turn
         degree = degrees[d]
         if degree["ranks"] > free or sizes[d, item] > degree["room"]:
             continue
-        if times[d, item] + degree["overhead"] > rule.ceiling:
-            continue
-        # The ranks may be there in number and still lie scattered over nodes.
-        counts[d] += 1
-        if ranks.of_node == 0 or packs(counts, degrees, ranks):
+        if times[d, item] + degree["overhead"] <= rule.ceiling:
             return d
-        counts[d] -= 1
     return -1
-
-
-# --- which group an item joins ---------------------------------------------------------------------------------------
 
 
 @helper
@@ -370,7 +313,7 @@ def _fill(given, filling, pool, count, rule, place):
             # No group takes the item. It may open one, as long as the slot has ranks for the smallest degree.
             d = np.int64(-1)
             if free >= degrees[0]["ranks"]:
-                d = _degree_for(item, rule, free, times, sizes, degrees, ranks, counts)
+                d = _degree_for(item, rule, free, times, sizes, degrees)
             elif num_open == 0:
                 for j in range(k, count):
                     place[GROUP, j] = -1
@@ -380,6 +323,7 @@ def _fill(given, filling, pool, count, rule, place):
                 if k - inside >= rule.spare:
                     break
                 continue
+            counts[d] += 1
             at = num_open
             group, degree = groups[at], degrees[d]
             group["number"] = num_groups
@@ -604,10 +548,13 @@ def _offer(state, way, slot, left, count, where, offer):
 @helper
 def _ceiling(state, height, surplus, most):
     """How tall a slot may become, from how tall it was; in 1024ths of it."""
+    # Where slots are too many, height is no matter: the slot may have to take all there is.
+    if surplus < 0:
+        return most
     # Drawn, and not computed: which heights go together is what the search has to find.
     if surplus > 0:  # one slot more than before
         share = 307 + draw(state, 820)
-    elif surplus < 0 or draw(state, 64) == 0:  # fewer
+    elif draw(state, 64) == 0:  # fewer, perhaps
         share = 1024 + draw(state, 3072)
     else:
         share = 820 + draw(state, 410)

@@ -63,7 +63,6 @@ class SequenceProblem:
     ranks: Ranks
     order: Ints  # int64[n]: the item at each position
     num_ranks: int
-    ranks_per_node: int
     overhead: int
     rules: Rules
 
@@ -86,10 +85,7 @@ class SequenceProblem:
     @classmethod
     def of(cls, asked: SequenceRequest) -> "SequenceProblem":
         """Check and sort. Raises TypeError, ValueError or InfeasibleError that name argument, entry and rule."""
-        num_ranks = node = as_count("num_ranks", asked.num_ranks)
-        if asked.ranks_per_node is not None:
-            node = min(num_ranks, as_count("ranks_per_node", asked.ranks_per_node))
-        overhead = as_integer("overhead", asked.overhead)
+        num_ranks, overhead = as_count("num_ranks", asked.num_ranks), as_integer("overhead", asked.overhead)
         all_degrees = as_degrees(asked.degrees)
         all_times = as_table("times", asked.times, len(all_degrees))
         all_sizes = as_table("sizes", asked.sizes, len(all_degrees), all_times.shape[1])
@@ -122,20 +118,12 @@ class SequenceProblem:
         # Leaves for as many groups of the degree as the ranks have room for, and twice as many vertices.
         by_degree["leaves"] = leaves = [1 << (num_ranks // int(d) - 1).bit_length() for d in chosen]
         by_degree["tree"][1:] = 2 * np.cumsum(leaves[:-1])
-        # Where each degree divides the next and the node, groups that are enough in ranks always find places, so that
-        # kernels need not look at nodes at all: `of_node` is 0 then.
-        binding = not all(node % d == 0 if d <= node else d % node == 0 for d in chosen.tolist()) or _unlike(chosen)
-        ranks = Ranks(num_ranks, node if binding and node < num_ranks else 0, min(cap, max(1, total)))
+        ranks = Ranks(num_ranks, min(cap, max(1, total)))
         table, volumes, least = (read_only(np.ascontiguousarray(a[:, order])) for a in (table, volumes, least))
         rules = Rules.of(asked)
-        problem = cls(table, volumes, least, read_only(by_degree), ranks, order, num_ranks, node, overhead, rules)
+        problem = cls(table, volumes, least, read_only(by_degree), ranks, order, num_ranks, overhead, rules)
         _check_slots(problem)
         return problem
-
-
-def _unlike(degrees: Ints) -> bool:
-    """Whether some degree does not divide the next, so that ranks left over may lie scattered."""
-    return bool((degrees[1:] % degrees[:-1]).any())
 
 
 def as_degrees(degrees: ArrayLike) -> Ints:

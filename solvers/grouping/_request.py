@@ -11,8 +11,7 @@ class SequenceRequest:
 
     Attributes
     ----------
-    times, sizes, degrees, num_ranks, cap, overhead, group_overhead, num_slots, min_slots, slots_multiple_of, \
-ranks_per_node
+    times, sizes, degrees, num_ranks, cap, overhead, group_overhead, num_slots, min_slots, slots_multiple_of
         As in :func:`solvers.sequence_groups`.
     """
 
@@ -27,4 +26,3 @@ ranks_per_node
     num_slots: int | None = None
     min_slots: int = 1
     slots_multiple_of: int = 1
-    ranks_per_node: int | None = None

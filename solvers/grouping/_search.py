@@ -50,11 +50,12 @@ class Solution:
         return int(self.heights[: self.num_slots].sum()) + problem.overhead * problem.rules.slots_for(self.num_slots)
 
 
-def _starts(num_degrees: int, in_node: int) -> Iterator[tuple[int, int, int]]:
+def _starts(num_degrees: int) -> Iterator[tuple[int, int, int]]:
     """Densities, least degrees of new groups and weights of time for peeling: those that do well come first."""
-    # Degrees that are worth a try, each once: all, the last inside a node and those next to the smallest, the largest
-    # alone.
-    floors = dict.fromkeys((0, min(2, in_node), min(1, in_node), in_node, num_degrees - 1))
+    # Degrees that are worth a try, each once: the smallest, those next to it, the middle one and the largest. Documents
+    # on 1,024 ranks and more take 1.7 % longer without the middle one.
+    last = num_degrees - 1
+    floors = dict.fromkeys((0, min(2, last), min(1, last), last // 2, last))
     for weight in (0, 4):
         for density in _DENSITIES:
             for floor in floors:
@@ -77,11 +78,10 @@ class _Search:
 
     def peel(self, work: int) -> tuple[list[Solution], int]:
         """Return the solutions that peeling finds with so much work, one at least, best first; and the work done."""
-        n, degrees = len(self.problem.order), self.problem.degrees
-        in_node = max(0, int(np.searchsorted(degrees, self.problem.ranks_per_node, "right")) - 1)
+        n = len(self.problem.order)
         found: list[Solution] = []
         done = 0
-        for density, floor, weight in _starts(len(degrees), in_node):
+        for density, floor, weight in _starts(len(self.problem.degrees)):
             start = Solution(np.zeros((3, n), dtype=np.int64), np.zeros(n + 1, dtype=np.int64), 0)
             start.num_slots, spent = peel(self.given, start.where, start.heights, density, floor, weight)
             found.append(start)
@@ -98,12 +98,6 @@ class _Search:
             self.given, found.where, found.heights, found.num_slots, self.charges, self.seed, work, goal
         )
         return int(spent)
-
-
-def improve(problem: SequenceProblem, found: Solution, goal: int, work: int) -> bool:
-    """Improve a solution in place; return whether that ended by itself."""
-    work = work * _SCALE[0] // _SCALE[1]
-    return _Search(problem).resolve(found, work, goal) < work
 
 
 def search(problem: SequenceProblem, goal: int, work: int) -> tuple[Solution, bool]:

@@ -7,12 +7,11 @@ from numpy.typing import ArrayLike
 
 from solvers._budget import work_units
 from solvers.arguments import as_budget
-from solvers.errors import InfeasibilityCertificate, InfeasibleError, TimeLimitError
-from solvers.grouping._all_ways import any_way
+from solvers.errors import TimeLimitError
 from solvers.grouping._layout import lay_out
 from solvers.grouping._problem import SequenceProblem
 from solvers.grouping._request import SequenceRequest
-from solvers.grouping._search import Solution, improve, search
+from solvers.grouping._search import Solution, search
 from solvers.grouping.bounds import closed_form
 from solvers.grouping.types import SequenceGroupsResult
 from solvers.groups import read_only
@@ -31,7 +30,6 @@ def sequence_groups(
     num_slots: int | None = None,
     min_slots: int = 1,
     slots_multiple_of: int = 1,
-    ranks_per_node: int | None = None,
     time_budget: float = 0.1,
 ) -> SequenceGroupsResult:
     """Divide the ranks of every slot into groups and give every item to one, so that the slots' times sum to little.
@@ -58,27 +56,25 @@ def sequence_groups(
         K; by default it is chosen.
     min_slots, slots_multiple_of : int
         What K has to be at least, and a multiple of.
-    ranks_per_node : int, optional
-        Groups of at most so many ranks lie inside a node, larger ones start at a node. By default all ranks are one.
-        Where every degree divides the next, and the node or the node it, each group starts at a multiple of its degree
-        (inside a node, if it is of one).
     time_budget : float
         Seconds' worth of work, counted and not timed.
 
     Returns
     -------
     SequenceGroupsResult
-        Groups, their ranks and items, and a proven lower bound in closed form.
+        Groups, their ranks and items, and a proven lower bound in closed form. In each slot the groups lie one after
+        another in descending order of degree. So where every degree divides the next, each group starts at a multiple
+        of its degree: inside a node, if the degree divides the ranks of one. Other groups may reach over the end of a
+        node.
 
     Raises
     ------
     TypeError, ValueError
         Arguments of the wrong type, shape or range, that contradict each other, or whose sums do not fit.
     InfeasibleError
-        If an item is over the room of the largest group, or all are over that of the slots asked for; or where there
-        are few items, all ways were tried, and there is none into so few slots.
+        If an item is over the room of the largest group, or all are over that of the slots asked for.
     TimeLimitError
-        If no solution of as few slots as asked for was found, and there are too many ways to try all.
+        If no solution of as few slots as asked for was found; there may be one.
 
     Notes
     -----
@@ -100,7 +96,7 @@ def sequence_groups(
     """
     asked = SequenceRequest(
         times, sizes, degrees, num_ranks, cap, overhead=overhead, group_overhead=group_overhead, num_slots=num_slots,
-        min_slots=min_slots, slots_multiple_of=slots_multiple_of, ranks_per_node=ranks_per_node,
+        min_slots=min_slots, slots_multiple_of=slots_multiple_of,
     )  # fmt: skip
     started = time.perf_counter()
     problem, work = SequenceProblem.of(asked), work_units(as_budget(time_budget))
@@ -110,9 +106,12 @@ def sequence_groups(
     found, ended = Solution(nothing, np.zeros(1, dtype=np.int64), 0), True
     if n:
         found, ended = search(problem, bound.value, work)
-    if found.num_slots > problem.most_filled:
-        found = _in_few_slots(problem, found.num_slots, ended)
-        improve(problem, found, bound.value, work)
+    if (slots := problem.most_filled) < found.num_slots:
+        raise TimeLimitError(
+            f"none was found: no way to put the {n} {{items}} into {{num_slots}} = {slots} under {{cap}}, only into "
+            f"{found.num_slots}",
+            ("give more {num_slots}", "a larger {cap}", *([] if ended else ["more {time_budget}"])),
+        )
     laid = lay_out(problem, found)
     slot_times = np.full(problem.rules.slots_for(found.num_slots), problem.overhead, dtype=np.int64)
     np.maximum.at(slot_times, laid.slot_of_group, problem.overhead + laid.group_times)
@@ -122,26 +121,3 @@ def sequence_groups(
         bound_name=bound.name, status=status_of(makespan, bound.value), method="peeling",
         runtime_s=time.perf_counter() - started,
     )  # fmt: skip
-
-
-def _in_few_slots(problem: SequenceProblem, found: int, ended: bool) -> Solution:
-    """Return any solution of as few slots as asked for, where the search needed `found`, and may have ended by itself.
-
-    Raises InfeasibleError, from which number of slots on there are any; or TimeLimitError, where that is not known.
-    """
-    n, slots = len(problem.order), problem.most_filled
-    solution, proven = any_way(problem, slots)
-    if solution is not None:
-        return solution
-    if not proven:
-        raise TimeLimitError(
-            f"found no way to put the {n} {{items}} into {{num_slots}} = {slots} under {{cap}}, but into {found}",
-            f"give {'' if ended else 'more {time_budget}, or '}{{num_slots=None}}",
-        )
-    needed = next((k for k in range(slots + 1, found) if not any_way(problem, k)[1]), found)
-    raise InfeasibleError(
-        f"{{num_slots}} = {slots} is too few: there is no way to put the {n} {{items}} into so many under {{cap}}, all "
-        "were tried",
-        InfeasibilityCertificate("num_slots", range(n), range(slots), needed, slots),
-        f"the least {{num_slots}} that may do is {needed}",
-    )

@@ -1,6 +1,6 @@
 """The check of sequence groups, from scratch, with no code of the solver: plain loops, exact numbers."""
 
-import itertools
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,14 +66,12 @@ def check_sequence_groups(
     num_slots: int | None = None,
     min_slots: int = 1,
     slots_multiple_of: int = 1,
-    ranks_per_node: int | None = None,
 ) -> None:
     """Check sequence groups against the items and rules they were made from; return nothing if all holds.
 
     Parameters
     ----------
-    times, sizes, degrees, num_ranks, cap, overhead, group_overhead, num_slots, min_slots, slots_multiple_of, \
-ranks_per_node
+    times, sizes, degrees, num_ranks, cap, overhead, group_overhead, num_slots, min_slots, slots_multiple_of
         As given to :func:`solvers.sequence_groups`.
     result : SequenceGroupsResult
 
@@ -92,7 +90,7 @@ ranks_per_node
     """
     asked = SequenceRequest(
         times, sizes, degrees, num_ranks, cap, overhead=overhead, group_overhead=group_overhead, num_slots=num_slots,
-        min_slots=min_slots, slots_multiple_of=slots_multiple_of, ranks_per_node=ranks_per_node,
+        min_slots=min_slots, slots_multiple_of=slots_multiple_of,
     )  # fmt: skip
     given = _Given.read(asked)
     _check_arrays(result, given.num_items)
@@ -142,26 +140,19 @@ def _check_slots(result: SequenceGroupsResult, asked: SequenceRequest) -> None:
 
 
 def _check_ranks(result: SequenceGroupsResult, given: _Given) -> None:
-    """Check that groups of a slot share no rank, and lie in nodes, aligned where degrees divide each other."""
-    degrees, num_ranks, node = given.degrees, given.asked.num_ranks, given.asked.ranks_per_node
-    node = num_ranks if node is None else node
+    """Check that groups of a slot share no rank, and begin where those of larger degrees can end."""
+    degrees, num_ranks = given.degrees, given.asked.num_ranks
     used: set[tuple[int, int]] = set()
     place = list(zip(result.slot_of_group.tolist(), result.first_rank_of_group.tolist(), strict=True))
     require(place == sorted(place), "groups must be numbered slot by slot, in each by first rank")
-    chain = all(b % a == 0 for a, b in itertools.pairwise(degrees))
-    chain = chain and all(node % d == 0 if d <= node else d % node == 0 for d in degrees)
     for group, (slot, first) in enumerate(place):
         degree = int(result.degree_of_group[group])
         require(degree in degrees, f"group {group} has degree {degree}, which is none of {degrees}")
         require(0 <= slot < result.num_slots, f"group {group} is in slot {slot}, outside 0..{result.num_slots - 1}")
         last = first + degree - 1
         require(first >= 0 and last < num_ranks, f"group {group} is on ranks {first} to {last} of {num_ranks}")
-        crosses = first // node != last // node
-        require(
-            degree > node or not crosses, f"group {group} of degree {degree} crosses a node: ranks {first} to {last}"
-        )
-        require(degree <= node or first % node == 0, f"group {group} of degree {degree} starts inside a node")
-        require(not chain or first % degree == 0, f"group {group} of degree {degree} starts at rank {first}")
+        step = math.gcd(*(each for each in degrees if each >= degree))
+        require(first % step == 0, f"group {group} of degree {degree} starts at rank {first}, no multiple of {step}")
         for rank in range(first, last + 1):
             require((slot, rank) not in used, f"rank {rank} is in two groups of slot {slot}")
             used.add((slot, rank))

@@ -1,7 +1,7 @@
 """The best sequence groups by trying all of them: plain Python that imports nothing from `solvers`."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 
 def partitions(items: list[int]) -> Iterator[list[list[int]]]:
@@ -16,24 +16,7 @@ def partitions(items: list[int]) -> Iterator[list[list[int]]]:
         yield [[first], *parts]
 
 
-def fits_nodes(degrees: Sequence[int], num_ranks: int, node: int) -> bool:
-    """Whether groups fit, small ones inside nodes, larger ones from a node's start: by trying all places."""
-
-    def place(left: list[int], taken: frozenset[int]) -> bool:
-        if not left:
-            return True
-        degree, rest = left[0], left[1:]
-        for first in range(num_ranks - degree + 1):
-            here = frozenset(range(first, first + degree))
-            whole = first % node == 0 if degree > node else first // node == (first + degree - 1) // node
-            if whole and not here & taken and place(rest, taken | here):
-                return True
-        return False
-
-    return sum(degrees) <= num_ranks and place(sorted(degrees, reverse=True), frozenset())
-
-
-def slot_height(times, sizes, degrees, items, num_ranks, cap, extra, node) -> int | None:
+def slot_height(times, sizes, degrees, items, num_ranks, cap, extra) -> int | None:
     """Least time of a slot with these items; None if they do not fit."""
     best = None
     for groups in partitions(list(items)):
@@ -44,17 +27,16 @@ def slot_height(times, sizes, degrees, items, num_ranks, cap, extra, node) -> in
             if any(sum(sizes[d][i] for i in g) > degrees[d] * cap for d, g in zip(choice, groups, strict=True)):
                 continue
             height = max(extra[d] + sum(times[d][i] for i in g) for d, g in zip(choice, groups, strict=True))
-            if (best is None or height < best) and fits_nodes(ranks, num_ranks, node):
-                best = height
+            best = height if best is None else min(best, height)
     return best
 
 
 def best_sum(
     times, sizes, degrees, num_ranks, cap, *, overhead=0, group_overhead=None, num_slots=None, min_slots=1,
-    slots_multiple_of=1, ranks_per_node=None,
+    slots_multiple_of=1,
 ) -> int | None:  # fmt: skip
     """Least sum of slot times over all slots, groups and degrees; None if nothing is permitted."""
-    n, node = len(times[0]), ranks_per_node or num_ranks
+    n = len(times[0])
     extra = group_overhead or [0] * len(degrees)
     heights: dict[tuple[int, ...], int | None] = {}
     best = None
@@ -68,7 +50,7 @@ def best_sum(
         for slot in slots:
             key = tuple(slot)
             if key not in heights:
-                heights[key] = slot_height(times, sizes, degrees, slot, num_ranks, cap, extra, node)
+                heights[key] = slot_height(times, sizes, degrees, slot, num_ranks, cap, extra)
             height = heights[key]
             if height is None:
                 break
@@ -79,7 +61,7 @@ def best_sum(
 
 
 def cp_sat_sum(times, sizes, degrees, num_ranks, cap, overhead, num_slots) -> int:
-    """Least sum of slot times for a number of slots, by CP-SAT; all ranks are one node."""
+    """Least sum of slot times for a number of slots, by CP-SAT."""
     from ortools.sat.python import cp_model
 
     model, n = cp_model.CpModel(), len(times[0])

@@ -10,17 +10,11 @@ from compiled import compiled_and_plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
-from sequence_oracles import best_sum, cp_sat_sum, fits_nodes
+from sequence_oracles import best_sum, cp_sat_sum
 
 import solvers
 from balancer.cost import parse_cost
-from solvers import _all_ways
 from solvers.errors import InfeasibleError
-from solvers.grouping import solver
-from solvers.grouping._all_ways import any_way
-from solvers.grouping._kernels import OF_DEGREE, Ranks, packs_kernel
-from solvers.grouping._layout import place_on_ranks
-from solvers.groups import read_only
 
 DEGREES = st.sampled_from([(1, 2, 4), (1, 2), (2, 4), (1, 3), (1, 2, 3), (4,), (3, 5)])
 
@@ -42,7 +36,6 @@ def problems(draw):
         "group_overhead": draw(st.sampled_from([None, [3 + d for d in degrees]])),
         "min_slots": draw(st.sampled_from([1, 1, 2])),
         "slots_multiple_of": draw(st.sampled_from([1, 1, 2, 3])),
-        "ranks_per_node": draw(st.sampled_from([None, 2, 3, 4])),
     }
     if draw(st.booleans()):
         rules["num_slots"] = -(-draw(st.integers(rules["min_slots"], 4)) // rules["slots_multiple_of"])
@@ -72,6 +65,8 @@ def test_between_bound_and_optimum(problem):
     except InfeasibleError:
         assert best is None
         return
+    except solvers.TimeLimitError:  # none was found, though there may be one
+        return
     solvers.check_sequence_groups(times, sizes, result, **rules)
     assert best is not None
     assert result.lower_bound <= best <= result.makespan
@@ -88,29 +83,28 @@ def tight(seed):
     rules = {
         "degrees": degrees.tolist(), "num_ranks": num_ranks, "num_slots": slots, "overhead": int(rng.integers(0, 3)),
         "cap": 1 + int(volume * rng.uniform(1, 1.6)) // (slots * num_ranks),
-        "ranks_per_node": [None, 2, 3][rng.integers(3)],
     }  # fmt: skip
     return rng.integers(0, 4, shape).tolist(), sizes.tolist(), rules
 
 
-def test_what_a_search_does_not_find_is_found_or_there_is_none(monkeypatch):
-    """With few items a budget never ends without a plan; and the number of slots that is told to do is the least."""
-    asked = []
-    monkeypatch.setattr(solver, "any_way", lambda *given: asked.append(any_way(*given)) or asked[-1])
+def test_what_a_search_does_not_find_is_not_called_infeasible():
+    """Of few items in little room what there is is found; and no error says that there is nothing where there is."""
+    there, found = 0, 0
     for seed in range(300):
         times, sizes, rules = tight(seed)
         table = sizes if np.ndim(sizes) == 2 else [sizes] * len(times)
+        best = best_sum(times, table, **rules)
+        there += best is not None
         try:
-            result = solve(times, sizes, rules, time_budget=1e-4)
+            result = solve(times, sizes, rules, time_budget=0.002)
+        except InfeasibleError:
+            assert best is None
+        except solvers.TimeLimitError:
+            continue
+        else:
             solvers.check_sequence_groups(times, sizes, result, **rules)
-        except InfeasibleError as error:
-            assert best_sum(times, table, **rules) is None
-            if "all were tried" in str(error):
-                needed = int(re.search(r"the least num_slots that may do is (\d+)", str(error))[1])
-                assert best_sum(times, table, **rules | {"num_slots": needed}) is not None
-                assert best_sum(times, table, **rules | {"num_slots": needed - 1}) is None
-    assert sum(found is not None for found, _ in asked) > 3
-    assert sum(proven for _, proven in asked) > 5
+            found += 1
+    assert found == there
 
 
 @pytest.mark.parametrize("budget", [1e-5, 0.1])
@@ -122,14 +116,15 @@ def test_a_slot_of_one_large_group_beside_one_of_two_items(budget):
     assert result.makespan == 1
 
 
-def test_more_budget_is_not_advised_where_it_changes_nothing(monkeypatch):
-    """With too many items to try all ways."""
-    monkeypatch.setattr(_all_ways, "_MOST_STATES", 0)
+def test_none_was_found():
+    """More budget is not advised where it changes nothing."""
     rules = {"degrees": [1], "num_ranks": 2, "cap": 10, "num_slots": 2}
-    for budget, advice in ((1, "; give num_slots=None"), (1e-8, "; give more time_budget, or num_slots=None")):
-        with pytest.raises(solvers.TimeLimitError, match="into num_slots = 2 under cap, but into 3") as caught:
+    for budget, advice in ((1, ""), (1e-8, ", more time_budget")):
+        with pytest.raises(solvers.TimeLimitError, match="none was found: no way to put the 5 items into") as caught:
             solve([[1] * 5], [6, 6, 6, 6, 6], rules, time_budget=budget)
-        assert str(caught.value).endswith(advice)
+        assert str(caught.value).endswith(
+            f"into num_slots = 2 under cap, only into 3; give more num_slots, a larger cap{advice}"
+        )
 
 
 def test_mostly_optimal_on_small_cases():
@@ -171,27 +166,6 @@ print(r.makespan, r.group_of_item.tolist(), r.first_rank_of_group.tolist())
     assert compiled_and_plain(code)
 
 
-@settings(max_examples=examples(150))
-@given(st.lists(st.integers(1, 9), max_size=12), st.integers(1, 24), st.integers(1, 9))
-def test_what_packs_has_ranks(degrees, num_ranks, node):
-    """The check that a search makes, and the ranks that groups get in the end, are of one mind; these are exact."""
-    degrees = sorted(degrees, reverse=True)
-    known = np.zeros(9, dtype=OF_DEGREE)
-    known["ranks"] = np.arange(1, 10)
-    counts = np.array([degrees.count(d) for d in range(1, 10)])
-    packed = packs_kernel(counts, read_only(known), Ranks(num_ranks, min(node, num_ranks), 0))
-    firsts = place_on_ranks(degrees, num_ranks, min(node, num_ranks))
-    if firsts is None:
-        assert not packed
-        assert len(degrees) > 5 or not fits_nodes(degrees, num_ranks, min(node, num_ranks))
-        return
-    used = [rank for first, d in zip(firsts, degrees, strict=True) for rank in range(first, first + d)]
-    assert len(set(used)) == len(used)
-    assert all(0 <= rank < num_ranks for rank in used)
-    for first, degree in zip(firsts, degrees, strict=True):
-        assert first % node == 0 if degree > node else first // node == (first + degree - 1) // node
-
-
 def lognormal(n, seed, degrees):
     lengths = np.clip(np.random.default_rng(seed).lognormal(8, 1.4, n), 16, 60_000).astype(np.int64)
     times = np.array([(5 * lengths**2 // 1000 + (180 + 10 * np.log2(d).astype(int)) * lengths) // d for d in degrees])
@@ -199,13 +173,13 @@ def lognormal(n, seed, degrees):
 
 
 @pytest.mark.parametrize(
-    ("num_ranks", "node", "degrees"),
-    [(64, 8, (1, 2, 4, 8, 16, 32, 64)), (48, 6, (1, 2, 3, 6, 12)), (40, 8, (1, 3, 5, 8, 12, 20)), (20, 8, (2, 7, 12))],
+    ("num_ranks", "degrees"),
+    [(64, (1, 2, 4, 8, 16, 32, 64)), (48, (1, 2, 3, 6, 12)), (56, (1, 2, 4, 7, 14, 28)), (20, (2, 7, 12))],
 )
-def test_checked_and_close_on_long_tails(num_ranks, node, degrees):
+def test_checked_and_close_on_long_tails(num_ranks, degrees):
     lengths, times = lognormal(4 * num_ranks, 3, degrees)
     cap = 60_000 // max(degrees) + 3_000
-    rules = {"degrees": degrees, "num_ranks": num_ranks, "cap": cap, "overhead": 300_000, "ranks_per_node": node}
+    rules = {"degrees": degrees, "num_ranks": num_ranks, "cap": cap, "overhead": 300_000}
     result = solve(times, lengths, rules, time_budget=0.01)
     solvers.check_sequence_groups(times, lengths, result, **rules)
     assert result.gap < 0.25
@@ -216,7 +190,7 @@ def test_many_groups_a_slot():
     """Beyond 64 groups the first that fits is found in a tree."""
     degrees = (1, 2, 4, 8)
     lengths, times = lognormal(800, 5, degrees)
-    rules = {"degrees": degrees, "num_ranks": 128, "cap": 9_000, "overhead": 300_000, "ranks_per_node": 8}
+    rules = {"degrees": degrees, "num_ranks": 128, "cap": 9_000, "overhead": 300_000}
     result = solve(times, lengths, rules, time_budget=0.02)
     solvers.check_sequence_groups(times, lengths, result, **rules)
     assert result.gap < 0.15
@@ -264,17 +238,18 @@ def test_one_rank_uses_no_larger_degree():
     assert (result.num_slots, result.makespan) == (2, 20)
 
 
-def test_degrees_that_do_not_divide_a_node():
-    rules = {"degrees": [3, 5], "num_ranks": 16, "cap": 1, "ranks_per_node": 8, "num_slots": 1}
+def test_groups_lie_in_descending_order_of_degree():
+    """Where degrees do not divide each other a group may reach over the end of a node, here of 8 ranks."""
+    rules = {"degrees": [3, 5], "num_ranks": 16, "cap": 1, "num_slots": 1}
     times = [[10] * 4, [6] * 4]
     result = solve(times, [3, 3, 5, 5], rules)
     solvers.check_sequence_groups(times, [3, 3, 5, 5], result, **rules)
-    assert sorted(result.degree_of_group.tolist()) == [3, 3, 5, 5]
-    assert sorted(result.first_rank_of_group.tolist()) == [0, 5, 8, 13]
+    assert result.degree_of_group.tolist() == [5, 5, 3, 3]
+    assert result.first_rank_of_group.tolist() == [0, 5, 10, 13]
 
 
 def test_a_cap_that_only_the_largest_degree_meets():
-    rules = {"degrees": [2, 8, 64], "num_ranks": 64, "cap": 10, "ranks_per_node": 8}
+    rules = {"degrees": [2, 8, 64], "num_ranks": 64, "cap": 10}
     times = [[640, 320], [160, 80], [30, 15]]
     result = solve(times, [640, 320], rules)
     solvers.check_sequence_groups(times, [640, 320], result, **rules)
@@ -351,7 +326,7 @@ def test_below_what_a_public_scheduler_takes(row):
     batch = table.slice(row, 1).to_pylist()[0]
     lengths, degrees = np.array(batch["lengths"]), [2, 4, 8, 16, 32, 64]
     priced = parse_cost("flexsp-7b-a100").degree_times(lengths, degrees, 64)
-    rules = {"degrees": degrees, "num_ranks": 64, "cap": batch["cap"], "overhead": priced.overhead, "ranks_per_node": 8}
+    rules = {"degrees": degrees, "num_ranks": 64, "cap": batch["cap"], "overhead": priced.overhead}
     result = solve(priced.times, lengths, rules, time_budget=0.05)
     solvers.check_sequence_groups(priced.times, lengths, result, **rules)
     taken = result.makespan * priced.unit / 1e9

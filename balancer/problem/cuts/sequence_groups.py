@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
-from math import isqrt
+from math import gcd, isqrt
 from typing import Any, ClassVar, SupportsIndex
 
 import numpy as np
@@ -243,20 +242,24 @@ class SequenceGroups(Cut):
     def rank_sets(self, topology: Topology) -> Iterator[range]:
         """Yield all sets of ranks that any plan can need as a group of more than one; each degree's ascend.
 
-        Where every degree divides the next and a node they are aligned, and fewer than two a rank. Others may start at
-        any rank of a node.
+        Where every degree divides the next these are fewer than two a rank.
         """
-        num_ranks, node = topology.num_ranks, self.ranks_per_node(topology)
-        usable = sorted(degree for degree in self.degrees if 1 < degree <= num_ranks)
-        # Where degrees divide each other and the node, groups lie aligned, and fewer sets of ranks can ever be
-        # needed.
-        chain = all(b % a == 0 for a, b in pairwise(usable))
-        aligned = chain and all(node % degree == 0 or degree % node == 0 for degree in usable)
-        for degree in usable:
-            step = node if degree > node else degree if aligned else 1
-            for first in range(0, num_ranks - degree + 1, step):
-                if degree > node or first // node == (first + degree - 1) // node:
-                    yield range(first, first + degree)
+        num_ranks = topology.num_ranks
+        for degree in sorted(degree for degree in self.degrees if 1 < degree <= num_ranks):
+            for first in range(0, num_ranks - degree + 1, self.step(degree, num_ranks)):
+                yield range(first, first + degree)
+
+    def step(self, degree: int, num_ranks: int) -> int:
+        """Return the number of ranks of which the first rank of each group of a degree is a multiple.
+
+        Only groups of the same or a larger degree lie before a group in its slot.
+        """
+        return gcd(*(each for each in self.degrees if degree <= each <= num_ranks))
+
+    def reaches_over_nodes(self, degree: int, topology: Topology) -> bool:
+        """Return whether groups of a degree may have ranks of several nodes."""
+        aligned = self.step(degree, topology.num_ranks) == degree and self.ranks_per_node(topology) % degree == 0
+        return topology.num_nodes > 1 and not aligned
 
     def ranks_per_node(self, topology: Topology) -> int:
         """Return how many ranks each node has, the last perhaps fewer; ValueError if others have."""
@@ -266,10 +269,10 @@ class SequenceGroups(Cut):
         self, slot: NDArray[np.integer], first: NDArray[np.int64], degree: NDArray[np.int64], topology: Topology
     ) -> NDArray[np.bool_]:
         """Return whether groups may be so many ranks from these on, each in its slot: bool[G]."""
-        node = self.ranks_per_node(topology)
-        inside = np.where(degree > node, first % node == 0, first // node == (first + degree - 1) // node)
-        within = (first >= 0) & (first + degree <= topology.num_ranks)
-        return np.asarray(within & np.isin(degree, self.degrees) & inside)
+        within = (first >= 0) & (first + degree <= topology.num_ranks) & np.isin(degree, self.degrees)
+        for each in np.unique(degree[within]).tolist():
+            within &= (degree != each) | (first % self.step(each, topology.num_ranks) == 0)
+        return np.asarray(within)
 
     def charged(
         self, first: NDArray[np.integer], degree: NDArray[np.integer], num_ranks: int, num_slots: int
@@ -308,7 +311,6 @@ class SequenceGroups(Cut):
             "cap": self.max_tokens_per_rank,
             "num_slots": self.num_slots,
             "slots_multiple_of": self.slots_multiple_of,
-            "ranks_per_node": self.ranks_per_node(topology),
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -409,12 +411,6 @@ class LongShort(SequenceGroups):
         charged = np.zeros((num_ranks, num_slots), dtype=np.int64)
         charged[:, 0] = sharing.repeat(self.size)
         return charged
-
-    def rank_sets(self, topology: Topology) -> Iterator[range]:
-        """Yield all sets of ranks that any plan can need as a group of more than one; each degree's ascend."""
-        for degree in self.degrees[:-1]:
-            for first in range(0, topology.num_ranks, degree):
-                yield range(first, first + degree)
 
     def fewest_slots(self, lengths: NDArray[np.int64], num_ranks: int) -> int:
         """Return in how many slots a rank takes the overhead at least: in none, if nothing is shared."""

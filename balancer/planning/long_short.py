@@ -18,11 +18,10 @@ from balancer.problem.batch import GlobalBatch
 from balancer.problem.cuts import WHOLE_SHARES
 from balancer.problem.cuts.sequence_groups import LongShort
 from balancer.problem.placement import Placement
-from balancer.problem.problem import Affinity, Problem
+from balancer.problem.problem import Problem
 from balancer.problem.settings import PlanSettings
 from balancer.problem.topology import Topology
 from solvers.bounds import Bound
-from solvers.groups import read_only
 from solvers.relocation import as_eps
 from solvers.types import PartitionResult, SolveStatus
 
@@ -31,13 +30,11 @@ Ints = NDArray[np.int64]
 _GROUP_BUDGET = 0.0002
 # Seconds' worth of relocation for each item, at least: encoders have many items, and whole steps a small budget.
 _ITEM_BUDGET = 1e-6
-# Of a group's area: an item from here on leaves room for little else, and has a group of its own.
-_LARGE = Fraction(7, 8)
 # Seconds, where the bound alone is asked for: too few for any search.
 _NO_SEARCH = 1e-9
-# Rounds of groups. The first goes by what items take at least, later ones by the rank-time that they took, which is
-# more where they were shared.
-_ROUNDS = 4
+# Rounds of groups. The first goes by what items take at least, the second by the rank-time that they took: more where
+# they were shared.
+_ROUNDS = 2
 # Of a group's time by the bound, to be filled from home; the rest is for what sharing loses.
 _ROOM = Fraction(31, 32)
 
@@ -171,81 +168,22 @@ def _as_ranks(problem: Problem, cut: LongShort, units: Units, area: Ints, held: 
 
 def _placed(groups: Problem, units: Units, area: Ints, held: Held, room: Fraction, settings: PlanSettings) -> Placed:
     """Make groups of items even in their area and lay them on groups of ranks, or fill these from home up to `room`."""
-    if settings.placement == "relocate" and (placed := _beside_large(groups, room, settings)) is not None:
-        return placed
     even = _even(area, groups.topology.num_ranks, room, settings, held)
-    return _laid(groups, even.makespan, even.group_of_item[units.of_sample], room, settings)
-
-
-def _even(area: Ints, count: int, room: Fraction, settings: PlanSettings, held: Held | None = None) -> PartitionResult:
-    """Return even groups, or, to be filled from home, any that are as even as `room` asks."""
-    quick, capped = solvers.lpt(area, count), held is not None and len(held.limits) > 0
-    # Groups that are filled from home are made anew by relocation: LPT is start enough where it is even enough.
-    if settings.placement == "relocate" and quick.makespan <= room and not capped:
-        return quick
-    keywords: dict[str, Any] = {"sizes": held.amounts.T, "caps": held.limits} if held is not None and capped else {}
-    return solvers.partition(area, count, time_budget=settings.time_budget, stop_at=settings.stop_at, **keywords)
-
-
-def _laid(
-    groups: Problem, makespan: int, group_of_sample: NDArray[np.int32], room: Fraction, settings: PlanSettings
-) -> Placed:
     # All of the room may be used: a group is no slower for being filled up to it.
-    eps = max(as_eps(settings.eps), room / max(1, makespan) - 1)
+    eps = max(as_eps(settings.eps), room / max(1, even.makespan) - 1)
     budget = max(settings.time_budget, _ITEM_BUDGET * len(groups.costs))
+    group_of_sample = even.group_of_item[units.of_sample]
     return place(groups, group_of_sample, settings.placement, eps, budget, settings.objective)
 
 
-def _beside_large(groups: Problem, room: Fraction, settings: PlanSettings) -> Placed | None:
-    """Give each item that all but fills a group one of its own, and relocate all others; None if that fails.
-
-    Relocation alone would have to empty those groups first.
-    """
-    area, home, topology = groups.costs, groups.batch.home.rank_of_sample, groups.topology
-    fills = area > int(_LARGE * room)
-    large, rest = np.flatnonzero(fills), np.flatnonzero(~fills)
-    if not 0 < len(large) < topology.num_ranks or groups.constraints.names():
-        return None
-    rank, free = np.empty(len(area), dtype=np.int32), np.ones(topology.num_ranks, dtype=bool)
-    rank[large] = _emptied(groups, large, rest, room)
-    free[rank[large]] = False
-    ranks = np.flatnonzero(free)
-    place_of_rank = np.cumsum(free) - 1
-    there = np.flatnonzero(free[home[rest]])
-    affinity = Affinity.from_parts(there, place_of_rank[home[rest][there]], groups.move_volumes[rest][there], len(rest))
-    nodes = Topology(np.unique(topology.node_of_rank[ranks], return_counts=True)[1].tolist())
-    nowhere = Placement.by_sample_order(np.zeros(len(rest), dtype=np.int32), len(ranks))  # the affinity says it
-    batch = GlobalBatch(groups.batch.lengths[rest], nowhere)
-    costs = read_only(area[rest])
-    others = replace(groups, topology=nodes, costs=costs, affinity=affinity, volumes=None, batch=batch)
-    even = _even(others.costs, len(ranks), room, settings)
-    if even.makespan > room:
-        return None
-    placed = _laid(others, even.makespan, even.group_of_item, room, settings)
-    rank[rest] = ranks[placed.rank_of_sample]
-    return None if placed.whole_groups else Placed(rank, placed.fell_back)
-
-
-def _emptied(groups: Problem, large: Ints, rest: Ints, room: Fraction) -> NDArray[np.int32]:
-    """Return which group each large item is to have: that of which least moves, the item and what lies there counted.
-
-    What lies in a group counts only as far as there is room for it: the rest moves anyway. The item that takes most to
-    move chooses first.
-    """
-    home, volumes, node = groups.batch.home.rank_of_sample, groups.move_volumes, groups.topology.node_of_rank
-    count = groups.topology.num_ranks
-    held = np.zeros((2, count), dtype=np.int64)
-    np.add.at(held[0], home[rest], volumes[rest])
-    np.add.at(held[1], home[rest], groups.costs[rest])
-    stays = [int(v * min(Fraction(1), room / max(1, area))) for v, area in held.T.tolist()]
-    leaves, rank = np.array(stays), np.empty(len(large), dtype=np.int32)
-    for i in np.argsort(-volumes[large], kind="stable").tolist():
-        item = large[i]
-        moved = leaves + volumes[item] * (node != node[home[item]])
-        rank[i] = np.argmin(moved)
-        # Taken: it is never the least again.
-        leaves[rank[i]] = np.iinfo(np.int64).max // 2
-    return rank
+def _even(area: Ints, count: int, room: Fraction, settings: PlanSettings, held: Held) -> PartitionResult:
+    """Return even groups, or, to be filled from home, any that are as even as `room` asks."""
+    quick, capped = solvers.lpt(area, count), len(held.limits) > 0
+    # Groups that are filled from home are made anew by relocation: LPT is start enough where it is even enough.
+    if settings.placement == "relocate" and quick.makespan <= room and not capped:
+        return quick
+    keywords: dict[str, Any] = {"sizes": held.amounts.T, "caps": held.limits} if capped else {}
+    return solvers.partition(area, count, time_budget=settings.time_budget, stop_at=settings.stop_at, **keywords)
 
 
 class _Shared(NamedTuple):

@@ -1,6 +1,6 @@
 """Relocation: volume across nodes and inside them against what must move, loads over the cap, and time.
 
-Run: python benchmarks/relocation.py [equal | exact]. Ten seeds a row, 8 ranks a node, eps 50 ppm, volumes
+Run: python benchmarks/relocation.py [equal]. Ten seeds a row, 8 ranks a node, eps 50 ppm, volumes
 are costs: median and worst. `across` is volume across nodes over its bound; `inside` is volume moved inside nodes over
 the sum of max(0, load - cap) of the ranks at home, and over its own proven bound; `ms` is the CPU time of the call.
 """
@@ -97,28 +97,5 @@ def equal() -> None:
                       f"{spread(across)} | {fell} | {spread(ms, 1)} |", flush=True)  # fmt: skip
 
 
-def exact() -> None:
-    """Small instances: how far from the optimum, and how far the bound is below it."""
-    print("| nodes x ranks | items a rank | cost | eps, % | across: auto, optimum, bound | "
-          "inside: auto, optimum, bound | proven |\n|--:|--:|---|--:|--:|--:|--:|")  # fmt: skip
-    for nodes_of, per_node, per_rank in ((2, 2, 4), (3, 2, 4), (2, 4, 4), (2, 2, 8)):
-        for kind in ("linear", "quadratic"):
-            for eps in (0.0, 0.05):
-                sums = np.zeros(6, dtype=np.int64)
-                proven = 0
-                for seed in range(3):
-                    m = nodes_of * per_node
-                    costs = cost_of(lognormal_lengths(m * per_rank, seed), kind)
-                    home, nodes = np.repeat(np.arange(m), per_rank), np.arange(m) // per_node
-                    auto = solvers.relocate(costs, home, nodes, eps=eps)
-                    best = solvers.relocate(costs, home, nodes, cap=auto.cap, method="exact", time_budget=4)
-                    proven += best.status is solvers.SolveStatus.OPTIMAL
-                    sums += (auto.inter_node_volume, best.inter_node_volume, auto.inter_bound,
-                             auto.intra_node_volume, best.intra_node_volume, auto.intra_bound)  # fmt: skip
-                share = [f"{value / max(1, sums[1 + 3 * (k // 3)]):.3f}" for k, value in enumerate(sums)]
-                print(f"| {nodes_of} x {per_node} | {per_rank} | {kind} | {100 * eps:g} | {', '.join(share[:3])} | "
-                      f"{', '.join(share[3:])} | {proven}/3 |", flush=True)  # fmt: skip
-
-
 if __name__ == "__main__":
-    {"equal": equal, "exact": exact}.get("".join(sys.argv[1:]), table)()
+    equal() if sys.argv[1:] == ["equal"] else table()

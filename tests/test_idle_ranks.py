@@ -192,12 +192,6 @@ def test_what_is_fallen_back_on_keeps_to_the_budget(monkeypatch: pytest.MonkeyPa
     assert asked == [{"time_budget": 0.5}, {"time_budget": 0.1}]
 
 
-def test_exact_relocation_builds_no_model_of_millions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("solvers.relocation.exact.load_cp_model")
-    found = solvers.relocate(FEW, HOMES, np.arange(MANY) // 8, method="exact")
-    solvers.check_relocation(FEW, HOMES, np.arange(MANY) // 8, found)
-
-
 # --- schedules, and all together --------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,6 @@ from solvers.groups import group_loads
 from solvers.relocation._problem import RelocationProblem, as_cap, as_eps, homes_from
 from solvers.relocation.auto import LAID, assign_auto, assign_rearrange, cap_of, reference
 from solvers.relocation.bounds import MoveBounds, inter_bound, move_bounds, plain_inter_bound
-from solvers.relocation.exact import assign_exact
 from solvers.relocation.types import RelocationResult
 from solvers.relocation.verify import check_relocation
 from solvers.types import SolveStatus
@@ -20,7 +19,6 @@ from solvers.types import SolveStatus
 __all__ = [
     "LAID",
     "RELOCATORS",
-    "USES_CLOCK",
     "RelocationProblem",
     "RelocationResult",
     "as_eps",
@@ -31,11 +29,8 @@ __all__ = [
     "relocation_bound",
 ]
 
-RELOCATORS = ("auto", "rearrange", "exact")
-"""Every method, by name: a search; the partition with its groups rearranged (the baseline); CP-SAT."""
-
-USES_CLOCK = frozenset({"exact"})
-"""Methods whose result depends on the time of day; plan with them on one rank and broadcast."""
+RELOCATORS = ("auto", "rearrange")
+"""Every method, by name: a search; the partition with its groups rearranged (the baseline)."""
 
 
 def relocate(
@@ -83,7 +78,7 @@ def relocate(
         The group of each item in a known partition under the same constraints: it gives M, and is what is fallen back
         on.
     time_budget : float
-        Seconds' worth of work, counted and not timed, except for methods in :data:`USES_CLOCK`.
+        Seconds' worth of work, counted and not timed.
     method : str
         A name in :data:`RELOCATORS`.
 
@@ -101,7 +96,7 @@ def relocate(
         Proven: no assignment keeps the cap, or the token caps.
     SolverError
         None was found, with a `cap` below what the partition reaches or with token caps, nor was it proven that there
-        is none; a :class:`TimeLimitError` where the clock ended the search of method ``"exact"``.
+        is none.
 
     Notes
     -----
@@ -127,7 +122,7 @@ def relocate(
     problem = RelocationProblem.prepare(costs, home_rank, node_of_rank, volumes, affinity, equal_counts, sizes, caps)
     known = None if groups is None else homes_from(groups, len(problem.costs), problem.num_ranks, "groups")
     measure = reference(problem, seconds, known)
-    fell_back, search_bounds = "", None
+    fell_back = ""
     limit = cap_of(problem, measure.makespan, tolerance) if cap is None else as_cap(cap, problem)
     if limit < measure.least_makespan:
         raise InfeasibleError(
@@ -137,11 +132,9 @@ def relocate(
     bounds = move_bounds(problem, limit)
     if method == "rearrange":
         found = assign_rearrange(problem, limit, measure, seconds)
-    elif method == "exact":
-        found, search_bounds = assign_exact(problem, limit, measure, seconds)
     else:
         found, fell_back = assign_auto(problem, limit, measure, seconds)
-    return _result(problem, found, limit, bounds, search_bounds, method, fell_back, started)
+    return _result(problem, found, limit, bounds, method, fell_back, started)
 
 
 def relocated(
@@ -185,27 +178,18 @@ def _result(
     found: NDArray[np.int32],
     cap: int,
     bounds: MoveBounds,
-    search_bounds: tuple[int, int] | None,
     method: str,
     fell_back: str,
     started: float,
 ) -> RelocationResult:
     """Measure what was found and put its certificate beside it."""
     inter, intra = problem.affinity.volumes_of(found, problem.nodes.of_rank)
-    inter_bound, inter_name = bounds.inter, bounds.inter_name
-    intra_bound, intra_name = max(0, bounds.leave - inter), bounds.leave_name
-    if search_bounds is not None:
-        if search_bounds[0] > inter_bound:
-            inter_bound, inter_name = search_bounds[0], "cp_sat"
-        if search_bounds[1] > intra_bound:
-            intra_bound, intra_name = search_bounds[1], "cp_sat"
+    intra_bound = max(0, bounds.leave - inter)
     loads = group_loads(problem.costs, found, problem.num_ranks)
     found = found.copy()
-    proven = inter == inter_bound and intra == intra_bound
+    proven = inter == bounds.inter and intra == intra_bound
     status = SolveStatus.OPTIMAL if proven else SolveStatus.FEASIBLE
-    if method == "exact" and not proven:
-        status = SolveStatus.TIME_LIMIT
     return RelocationResult(
-        found, loads, int(loads.max()), cap, inter, intra, inter_bound, intra_bound, bounds.leave, inter_name,
-        intra_name, status, method, fell_back, time.perf_counter() - started,
+        found, loads, int(loads.max()), cap, inter, intra, bounds.inter, intra_bound, bounds.leave, bounds.inter_name,
+        bounds.leave_name, status, method, fell_back, time.perf_counter() - started,
     )  # fmt: skip

@@ -12,7 +12,6 @@ name           the least volume of items whose cost reaches the excess
 ``rounded``    costs rounded down to units of just over cap / k, k = 2..8: a rank holds k - 1 units at most, one item
                over half the cap, two over a third of it; where ranks have few items (at most 8)
 ``exchange``   where counts are equal: as many items come as go, and what comes has a cost too, and crosses
-``cp_sat``     the search of method "exact" proved it
 ============== =====================================================================================================
 
 Summed over nodes, plus what crosses even if all stay, it bounds what crosses; with ranks in place of nodes, what moves

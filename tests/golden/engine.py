@@ -45,8 +45,6 @@ def _by_the_clock():
 
     small = _numbers(24)
     yield "exact", lambda: proven(solvers.partition(small, 5, "exact", 120.0))  # ends when proven
-    levels, homes = [0, 0, 1, 1], _homes(24, 4)
-    yield "relocate", lambda: solvers.relocate(small, homes, levels, method="exact", eps=0.05, time_budget=120).makespan
 
 
 def _constrained():

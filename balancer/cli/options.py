@@ -20,7 +20,7 @@ from balancer.offline.engines import ENGINES
 from balancer.problem.batch import HOMES
 from balancer.problem.cluster import CLUSTERS
 from balancer.problem.cuts.micro_batches import OVER_LONG, SCHEDULES
-from balancer.problem.settings import EPS, METHODS, MODES, OBJECTIVES, PLACEMENTS, STOP_AT, as_tolerance
+from balancer.problem.settings import EPS, METHODS, MODES, PLACEMENTS, STOP_AT, as_tolerance
 
 _SEVERAL: dict[str, Any] = {"multiple": True}
 
@@ -184,11 +184,6 @@ def _batch_options(command: Any) -> Any:
         click.option(
             "--placement", default="relocate", show_default=True, metavar="P",
             help=f"How plans choose ranks: {' | '.join(PLACEMENTS)}",
-        ),
-        click.option(
-            "--objective", metavar="O",
-            help=f"With --placement rearrange, what to minimise: {' | '.join(OBJECTIVES)} (all that crosses nodes, or "
-            "the most that one rank sends to other nodes) [default: sum].",
         ),
         click.option(
             "--eps", type=Tolerance(), default=EPS, show_default=True, metavar="E",

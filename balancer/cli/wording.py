@@ -19,7 +19,7 @@ OPTIONS = Wording({
             "stages", "chunks", "recompute", "frozen", "tied", "in_flight_tokens", "outputs", "own",
             "sequence_parallel", "allow_empty_micro_batches", "at_step",
             "step_tokens", "most_long_share", "defer", "stage",
-            "eps", "stop_at", "objective", "placement", "price", "mode", "method", "steps", "jobs",
+            "eps", "stop_at", "placement", "price", "mode", "method", "steps", "jobs",
         )
     },
     "num_gpus": "--gpus", "batch": "--batch", "generators": "--generator", "gpus": "GPUs",

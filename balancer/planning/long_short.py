@@ -173,7 +173,7 @@ def _placed(groups: Problem, units: Units, area: Ints, held: Held, room: Fractio
     eps = max(as_eps(settings.eps), room / max(1, even.makespan) - 1)
     budget = max(settings.time_budget, _ITEM_BUDGET * len(groups.costs))
     group_of_sample = even.group_of_item[units.of_sample]
-    return place(groups, group_of_sample, settings.placement, eps, budget, settings.objective)
+    return place(groups, group_of_sample, settings.placement, eps, budget)
 
 
 def _even(area: Ints, count: int, room: Fraction, settings: PlanSettings, held: Held) -> PartitionResult:

@@ -114,10 +114,10 @@ def _place_slots(
 
     In lockstep and along a pipeline a step takes the same whichever rank computes which of a slot's micro-batches.
     """
-    budget, objective, ranks = settings.time_budget, settings.objective, found.rank_of_sample
+    ranks, budget = found.rank_of_sample, settings.time_budget
     if micro_batches.schedule == "step" or problem.constraints.names():
-        return place(problem, ranks, placement, 0, budget, objective).rank_of_sample
-    return place_slots(problem, found.slot_of_sample, ranks, found.num_slots, budget, placement, objective)
+        return place(problem, ranks, placement, 0, budget).rank_of_sample
+    return place_slots(problem, found.slot_of_sample, ranks, found.num_slots, budget, placement)
 
 
 def _schedule(problem: Problem, micro_batches: MicroBatches, time_budget: float) -> Schedule:

@@ -87,7 +87,6 @@ def place(
     placement: str,
     eps: float | Fraction,
     time_budget: float,
-    objective: str = "sum",
 ) -> Placed:
     """Give the groups of a partition to ranks.
 
@@ -102,8 +101,6 @@ def place(
         How far relocation may go beyond the partition's makespan, as a fraction of it.
     time_budget : float
         Seconds' worth of work.
-    objective : str
-        What rearrangement makes small: a name in :data:`balancer.problem.settings.OBJECTIVES`.
 
     Returns
     -------
@@ -115,7 +112,7 @@ def place(
     reason = why_not_relocate(problem) if placement == "relocate" else ""
     if placement == "relocate" and not reason:
         return _relocate(problem, group_of_sample, eps, time_budget)
-    return Placed(_rearrange(problem, group_of_sample, time_budget, objective), reason, bool(reason))
+    return Placed(_rearrange(problem, group_of_sample, time_budget), reason, bool(reason))
 
 
 def place_slots(
@@ -125,14 +122,13 @@ def place_slots(
     num_slots: int,
     time_budget: float,
     placement: str = "rearrange",
-    objective: str = "sum",
 ) -> NDArray[np.int32]:
     """Give the micro-batches of each slot to ranks by themselves: int32[n]."""
     ranks = rank_of_sample.copy()
     members_of_slot, offsets, _ = members_by_group(slot_of_sample, num_slots)
     for slot in np.flatnonzero(np.diff(offsets)).tolist():  # empty ones may be millions
         members = members_of_slot[offsets[slot] : offsets[slot + 1]]
-        part = place(problem.of_samples(members), ranks[members], placement, 0, time_budget / num_slots, objective)
+        part = place(problem.of_samples(members), ranks[members], placement, 0, time_budget / num_slots)
         ranks[members] = part.rank_of_sample
     return ranks
 
@@ -206,7 +202,7 @@ def _sums(keys: NDArray[np.int64], values: NDArray[np.int64], count: int) -> NDA
     return sums
 
 
-def _rearrange(problem: Problem, groups: NDArray[np.int32], time_budget: float, objective: str) -> NDArray[np.int32]:
+def _rearrange(problem: Problem, groups: NDArray[np.int32], time_budget: float) -> NDArray[np.int32]:
     """Relabel the groups; ranks that differ in speed, load or what they may take keep to their own kind."""
     constraints, num_ranks = problem.constraints, problem.topology.num_ranks
     kinds = None
@@ -221,7 +217,6 @@ def _rearrange(problem: Problem, groups: NDArray[np.int32], time_budget: float, 
     result = solvers.rearrange(
         volumes,
         problem.topology.node_of_rank,
-        objective=objective,  # type: ignore[arg-type] # checked in the settings
         time_budget=time_budget,
         class_of_group=kinds,
         class_of_rank=kinds,

@@ -66,7 +66,6 @@ def balance(
     cut: Cut | None = None,
     placement: str | None = None,
     eps: float | Fraction = EPS,
-    objective: str = "sum",
     stop_at: float | Fraction | str = STOP_AT,
 ) -> DispatchPlan:
     """Plan on which rank each sample of a global batch runs, so that all ranks finish together.
@@ -136,9 +135,6 @@ def balance(
         ``"any"``.
     eps : float or Fraction
         How much larger relocation may make the makespan, as a fraction of it.
-    objective : str
-        What ``placement="rearrange"`` minimises: ``"sum"``, all that crosses nodes, or ``"max"``, the most that one
-        rank sends across.
     stop_at : float, Fraction or str
         The gap that is small enough for whole shares, ``0.001`` or ``"0.1%"``: the search for groups ends as soon as it
         has proven it, and under equal counts or caps also once it gains nothing for some turns. 0: it goes on until
@@ -171,7 +167,7 @@ def balance(
             ranks = f"{topology.num_ranks} ranks: give the same num_ranks (got {num_ranks})"
             raise ValueError(f"topology has {ranks} and no ranks_per_node")
     settings = PlanSettings(
-        method, placement or default_placement(home_rank is not None, topology.num_nodes), objective, eps, time_budget,
+        method, placement or default_placement(home_rank is not None, topology.num_nodes), eps, time_budget,
         cut=as_cut(cut, as_micro_batches(micro_batch_tokens, schedule, micro_batches), sequence_groups),
         stop_at=stop_at,
     )  # fmt: skip

@@ -66,7 +66,7 @@ def plan_groups(problem: Problem, cut: SequenceGroups, settings: PlanSettings) -
     )
     fell_back = ""
     if settings.placement != "any":
-        groups = _rearranged(problem, cut, groups, settings.objective)
+        groups = _rearranged(problem, cut, groups)
     if settings.placement == "relocate":
         heights = found.slot_times - times.overhead
         groups, fell_back = _relocated(problem, cut, groups, heights * times.unit, settings)
@@ -94,7 +94,7 @@ def _wording(problem: Problem, unit: NDArray[np.int64]) -> Wording:
     )
 
 
-def _rearranged(problem: Problem, cut: SequenceGroups, groups: GroupTable, objective: str) -> GroupTable:
+def _rearranged(problem: Problem, cut: SequenceGroups, groups: GroupTable) -> GroupTable:
     """Exchange the ranks of groups of one slot and degree so that little crosses nodes; no time changes."""
     node_of_rank, node = problem.topology.node_of_rank, cut.ranks_per_node(problem.topology)
     first_rank, parts = groups.first_rank.copy(), problem.parts
@@ -113,11 +113,7 @@ def _rearranged(problem: Problem, cut: SequenceGroups, groups: GroupTable, objec
         volumes = solvers.group_volumes(
             member[group[near]], place_of_rank[home[near]], parts.volumes[near], len(alike)
         )  # fmt: skip
-        found = solvers.rearrange(
-            volumes,
-            node_of_rank[starts],
-            objective=objective,  # type: ignore[arg-type] # checked in the settings
-        )
+        found = solvers.rearrange(volumes, node_of_rank[starts])
         first_rank[alike] = starts[found.rank_of_group]
     own = groups.group_of_sample
     return GroupTable.from_samples(groups.slot[own], first_rank[own], groups.degree[own])

@@ -123,7 +123,6 @@ def orchestrate(
     micro_batches: MicroBatches | None = None,
     sequence_groups: SequenceGroups | None = None,
     cut: Cut | None = None,
-    objective: str = "sum",
     layouts: StepLayout | Mapping[str, ModuleLayout | Mesh] | None = None,
     stop_at: float | Fraction | str = STOP_AT,
 ) -> StepPlan:
@@ -143,7 +142,7 @@ def orchestrate(
         Instead of both, for nodes of unequal size; `num_ranks` may be one, too.
     home_rank : int32[n], optional
         Where each sample lies before the step; by default equal contiguous shares.
-    method, placement, eps, time_budget, objective, stop_at
+    method, placement, eps, time_budget, stop_at
         As :func:`balancer.balance` takes them, for every phase.
     mode : str
         ``"separate"``: balance every encoder separately, for ranks that wait for each other between encoders.
@@ -191,7 +190,7 @@ def orchestrate(
     (4, 1, 384)
     """
     given = as_cut(cut, micro_batches, sequence_groups)
-    settings = PlanSettings(method, placement, objective, eps, time_budget, mode, group_size, given, stop_at)
+    settings = PlanSettings(method, placement, eps, time_budget, mode, group_size, given, stop_at)
     setup = Setup(as_topology(num_ranks, ranks_per_node, topology), as_phases(phases), settings, *as_layout(layouts))
     return plan_step(make_step(setup, columns_of(batch), home_rank))
 

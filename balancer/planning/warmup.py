@@ -68,7 +68,7 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
     yield partial(dual_feasible_bound, np.asarray([3, 2, 2]), 2, Bound(1, "mean"), 4)  # only gaps call for it
     yield _resharded
     yield partial(solvers.defer, lengths, lengths // 10, solvers.deferral.windows(4, 1, 1), 2)
-    yield partial(balance, lengths, 8, 4, lengths % 8, placement="rearrange", objective="max")
+    yield partial(balance, lengths, 8, 4, lengths % 8, placement="rearrange")
     few_ranks = [[0, 1], None, [1, 2], None, None, [0], None, None]  # so few samples that all ways are tried
     yield partial(balance, [17, 16, 15, 14, 13, 12, 9, 3], 3, allowed_ranks=few_ranks)
     yield partial(solvers.pack, [6, 5, 4, 3, 3, 3], 13, "pair_fit")

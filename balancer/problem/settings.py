@@ -9,7 +9,7 @@ import solvers
 from balancer.cost import CostModel
 from balancer.problem.cuts import WHOLE_SHARES, Cut, as_cut, cut_from_json
 from solvers.arguments import as_budget, as_count, as_share
-from solvers.errors import ArgumentError, UsageError
+from solvers.errors import ArgumentError
 from solvers.relocation import as_eps
 
 METHODS = (*solvers.PARTITIONERS, "padded", "mixed")
@@ -20,9 +20,6 @@ COUNTED_METHODS = tuple(method for method in METHODS if method not in solvers.US
 
 PLACEMENTS = ("relocate", "rearrange", "any")
 """How samples come to ranks, by name."""
-
-OBJECTIVES = ("sum", "max")
-"""What rearrangement minimises: all that crosses nodes, or the most that one rank sends across."""
 
 MODES = ("separate", "joint")
 """How encoders are balanced: each for itself, or their sum."""
@@ -52,7 +49,6 @@ class PlanSettings:
 
     method: str = "auto"  # a name in `METHODS`
     placement: str = PLACEMENTS[0]  # a name in `PLACEMENTS`
-    objective: str = OBJECTIVES[0]  # a name in `OBJECTIVES`, for the placement ``"rearrange"``
     eps: float | Fraction = EPS  # how much larger relocation may make the makespan, below 1; ``"1%"`` becomes 0.01
     time_budget: float = 0.01  # seconds' worth of work, counted and not timed, in each phase
     mode: str = MODES[0]  # a name in `MODES`
@@ -62,13 +58,8 @@ class PlanSettings:
     stop_at: float | Fraction | str = STOP_AT
 
     def __post_init__(self) -> None:
-        for name, known in (("method", METHODS), ("placement", PLACEMENTS), ("objective", OBJECTIVES)):
+        for name, known in (("method", METHODS), ("placement", PLACEMENTS)):
             _check_known(name, getattr(self, name), known)
-        if self.objective != OBJECTIVES[0] and self.placement != "rearrange":
-            raise UsageError(
-                "{objective} = {asked!r} is what rearrangement aims at; give {placement} = 'rearrange', not {given!r}",
-                asked=self.objective, given=self.placement,
-            )  # fmt: skip
         object.__setattr__(self, "eps", as_tolerance(self.eps))
         as_budget(self.time_budget)
         object.__setattr__(self, "stop_at", _as_written(self.stop_at, as_share("stop_at", self.stop_at)))
@@ -92,6 +83,7 @@ class PlanSettings:
         """Read back what :meth:`to_json` wrote; KeyError, TypeError or ValueError if it did not."""
         rest = dict(found)
         eps, cut = found["eps"], rest.pop("micro_batches")
+        rest.pop("objective", None)  # which 0.2.0 had
         read = {
             "method": "exact" if found["method"] == "arc_flow" else found["method"],  # which 0.2.0 had
             "eps": Fraction(_MOST_AT_KNEE if eps == "knee" else eps) if isinstance(eps, str) else eps,

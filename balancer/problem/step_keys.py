@@ -12,7 +12,7 @@ from balancer.cost import EXCHANGES
 from balancer.problem.batch import HOMES
 from balancer.problem.cuts.context_shards import SHARD_SCHEDULES
 from balancer.problem.cuts.micro_batches import ENCODERS, OVER_LONG, SCHEDULES
-from balancer.problem.settings import METHODS, MODES, OBJECTIVES, PLACEMENTS
+from balancer.problem.settings import METHODS, MODES, PLACEMENTS
 from solvers.arguments import as_share
 
 
@@ -67,7 +67,6 @@ KEYS: dict[str, dict[str, Key]] = {
     "plan": {
         "placement": Key("text", "placement", "relocate, rearrange or any.", PLACEMENTS),
         "eps": Key("share", "eps", "How much longer a step may take so that less moves: 0.001 or \"0.1%\"."),
-        "objective": Key("text", "objective", "With rearrange, what to minimise: sum or max.", OBJECTIVES),
         "method": Key("text", "method", "A partition method, or auto.", METHODS),
         "stop_at": Key("share", "stop_at", "The gap that is small enough for groups; 0: search on for the optimum."),
         "time_budget": Key("number", "time_budget", "Solver work in seconds, per step and phase; counted, not timed."),

@@ -162,14 +162,6 @@ def test_bound_on_crossing_knows_who_has_the_padding(length, ranks, node, home, 
     assert crossing - 1 <= plan.inter_node_bound <= crossing
 
 
-def test_what_one_rank_sends_is_an_objective():
-    lengths = np.random.default_rng(2).lognormal(6, 1.5, 64).astype(int)
-    asked = {"sequence_groups": SequenceGroups((1, 2)), "placement": "rearrange"}
-    of_sum, of_max = (balance(lengths, 8, 2, np.arange(64) // 8, objective=of, **asked) for of in ("sum", "max"))
-    assert of_max.traffic.largest_send < of_sum.traffic.largest_send
-    assert of_max.makespan == of_sum.makespan
-
-
 @settings(max_examples=examples(40), deadline=None)
 @given(asked())
 def test_near_home_costs_no_more_than_eps(case):

@@ -359,30 +359,6 @@ def test_speeds_and_loads_of_any_phase(command, log):
     assert document_of(command("report", "plan.parquet", "--json"))["phases"] == document["phases"]
 
 
-def test_max_is_what_rearrangement_may_aim_at(command, log):
-    """The most that a rank sends across nodes, rather than all that crosses; as balance takes it."""
-    asked = ("plan", log, "--ranks", RANKS, "--ranks-per-node", 2, "--batch-per-rank", BATCH, "--length", "text_tokens")
-    documents = {
-        objective: document_of(
-            command(
-                *asked, "--placement", "rearrange", "--objective", objective, "--out", f"{objective}.parquet", "--json"
-            )
-        )["phases"]["all"]
-        for objective in ("sum", "max")
-    }
-    assert documents["max"]["largest_send"] <= documents["sum"]["largest_send"]
-    assert documents["sum"]["crosses_nodes"] <= documents["max"]["crosses_nodes"]
-    assert documents["sum"]["imbalance_ratio_after"] == documents["max"]["imbalance_ratio_after"]
-    assert description_of("max.parquet")["settings"]["objective"] == "max"
-    for objective in ("sum", "max"):
-        for step, found in enumerate(balancer.load_steps(f"{objective}.parquet")):
-            rows = slice(step * RANKS * BATCH, (step + 1) * RANKS * BATCH)
-            homes = [i // BATCH for i in range(len(TEXT[rows]))]
-            wanted = balancer.balance(TEXT[rows], RANKS, 2, home_rank=homes, placement="rearrange", objective=objective)
-            assert found.digest() == wanted.digest()
-    assert documents["max"] != documents["sum"]
-
-
 def test_on_a_narrow_terminal_names_are_broken_and_numbers_are_not(command, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     (tmp_path / "log.csv").write_text(

@@ -102,8 +102,6 @@ REFUSED = {
         ["cannot be combined with --group"],
     ),
     "placement": (("--placement", "best"), ["best", "relocate"]),
-    "objective": (("--objective", "least"), ["unknown objective 'least'; known objectives are sum, max"]),
-    "objective of relocation": (("--objective", "max"), ["--objective = 'max'", "give --placement = 'rearrange'"]),
     "own of an encoder": (("--own", "audio=text_tokens"), ["phase 'audio': --own is for the last phase"]),
     "nonempty": (("--every-rank-nonempty", "x"), ["--every-rank-nonempty x", "phases are vision, audio, llm"]),
 }

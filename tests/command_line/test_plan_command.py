@@ -351,7 +351,6 @@ def test_description(command, log):
         "settings": {
             "method": "auto",
             "placement": "relocate",
-            "objective": "sum",
             "eps": 0.001,
             "time_budget": 0.02,
             "mode": "separate",

@@ -105,7 +105,6 @@ BATCHES: list[Option] = [
     (0.2, "--eps", REALS),
     (0.3, "--cost", COSTS),
     (0.2, "--placement", _of("relocate", "rearrange", "any")),
-    (0.05, "--objective", _of("sum", "max")),
     (0.2, "--method", METHODS),
     (0.4, "--time-budget", BUDGETS),
     (0.4, "--ranks-per-node", _of(1, 2, odd=(4, 3, 0, -2))),

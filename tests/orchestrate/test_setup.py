@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from balancer import MicroBatches, Phase, Topology, balance, orchestrate
 from balancer.problem.cuts.micro_batches import ENCODERS, OVER_LONG, SCHEDULES
-from balancer.problem.settings import METHODS, MODES, OBJECTIVES, PlanSettings
+from balancer.problem.settings import METHODS, MODES, PlanSettings
 from balancer.problem.setup import Setup, as_topology
 from solvers import InfeasibleError
 from solvers.errors import ContradictionError
@@ -28,13 +28,12 @@ CUTS = st.builds(
 @st.composite
 def plan_settings(draw):
     placement = draw(st.sampled_from(["relocate", "rearrange", "any"]))
-    objective = draw(st.sampled_from(OBJECTIVES)) if placement == "rearrange" else "sum"
     cut, group_size = draw(st.none() | CUTS), None
     if cut is None:
         group_size = draw(st.none() | st.sampled_from([1, 2, 4]))
     method = "auto" if cut is not None else draw(st.sampled_from(METHODS))
     budget = draw(st.floats(1e-6, 10, allow_subnormal=False))
-    return PlanSettings(method, placement, objective, draw(EPS), budget, draw(st.sampled_from(MODES)), group_size, cut)
+    return PlanSettings(method, placement, draw(EPS), budget, draw(st.sampled_from(MODES)), group_size, cut)
 
 
 @st.composite
@@ -119,9 +118,6 @@ VISION, LLM = Phase("vision", "images"), Phase("llm", "text")
     [
         ({"method": "best"}, "unknown method 'best'; known methods are auto"),
         ({"placement": "home"}, "unknown placement 'home'; known placements are relocate, rearrange, any"),
-        ({"objective": "least"}, "unknown objective 'least'; known objectives are sum, max"),
-        ({"objective": "max"}, "objective = 'max' is what rearrangement aims at; give placement = 'rearrange'"),
-        ({"objective": "max", "placement": "any"}, "give placement = 'rearrange', not 'any'"),
         ({"eps": -1}, "eps must be >= 0"),
         ({"eps": float("nan")}, "eps must be a finite number"),
         ({"time_budget": 0}, "time_budget must be"),
@@ -212,7 +208,6 @@ def test_what_no_step_can_be_planned_by_is_refused_with_a_reason(phases, setting
         ((VISION, Phase("llm", "text", equal_counts=True, caps={"images": 9}, keep_together="key")), IN_SLOTS),
         ((Phase("v", "images", "padded", rank_speeds=None), LLM), {}),
         ((Phase("v", "images", "padded"), LLM), {"mode": "joint"}),  # there is no other encoder to add it to
-        ((VISION, LLM), {"objective": "max", "placement": "rearrange"}),
         ((VISION, LLM), {"group_size": 2}),
         ((Phase("v", "images", max_samples_per_rank=9, rank_speeds=(1, 3)), LLM), {"group_size": 1}),
     ],
@@ -235,7 +230,5 @@ def test_what_contradicts_itself_is_refused_before_any_step_by_who_plans_many():
 
 
 def test_settings_are_what_balance_is_given():
-    plan = balance([5, 4, 3, 2], 2, 1, placement="rearrange", objective="max", eps=0.5, time_budget=0.02)
+    plan = balance([5, 4, 3, 2], 2, 1, placement="rearrange", eps=0.5, time_budget=0.02)
     assert (plan.placement, plan.eps) == ("rearrange", 0.5)
-    with pytest.raises(ValueError, match="objective = 'max' is what rearrangement aims at"):
-        balance([5, 4, 3, 2], 2, home_rank=[0, 0, 1, 1], objective="max")

@@ -10,7 +10,7 @@ from shares_oracles import cut as naive_cut
 from step_cases import Case, cases, labelled, travel
 
 import balancer
-from balancer import MicroBatches, Phase, Ragged, Topology
+from balancer import MicroBatches, Phase, Topology
 from balancer.plan.stream import Stream
 from balancer.planning.strategies import STRATEGIES, plan_with
 from balancer.problem.cuts.micro_batches import ENCODERS
@@ -355,7 +355,7 @@ HOSTILE = {
     "home_rank": [7, "x", [], [0, 1, 2], [0, 1, 2, 3], [0, -1, 0, 0], [0.5] * 4, [None] * 4, [2**70] * 4, [[0]] * 4],
     "micro_batches": [7, "x", {}], "method": ["best", None, 7, []], "mode": ["best", None, 7],
     "time_budget": [0, -1, float("nan"), float("inf"), "x", None, 10**400], "placement": ["best", None, 7],
-    "group_size": [0, -1, 2, "x", 1.5, 10**12], "objective": ["best", None, "max"],
+    "group_size": [0, -1, 2, "x", 1.5, 10**12],
     "eps": [-1, float("nan"), float("inf"), "x", None, 10**400],
 }  # fmt: skip
 """Arguments of `plan_with` that cannot be."""

@@ -1,9 +1,8 @@
-"""Balanced batches in Hugging Face's Trainer, and in what is built on it (TRL): mixins, a callback, lengths."""
+"""Balanced batches in Hugging Face's Trainer, and in what is built on it (TRL): mixins, and lengths."""
 
 import inspect
-import os
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
@@ -12,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.compat._resumed import check_resumed
-from balancer.compat._watch import Watch
 from balancer.compat.sampler import BalancedBatchSampler
 from balancer.planning.rank_batches import RankBatches
 from solvers.errors import ArgumentTypeError, UsageError
 
-__all__ = ["BalancedTrainerMixin", "DispatchedTrainerMixin", "add_balance_callback", "sample_lengths"]
+__all__ = ["BalancedTrainerMixin", "DispatchedTrainerMixin", "sample_lengths"]
 
 _ROWS = 10_000  # of a column that are looked at together
 _TRIED = 16  # rows among which two of unlike length are looked for
@@ -319,47 +317,3 @@ def _length_of(name: str, row: int, value: Any) -> int:
     raise ArgumentTypeError(
         "sample_length", f"name a column of whole numbers or of lists; row {row} of {name!r}", repr(value)[:40]
     )
-
-
-def add_balance_callback(
-    trainer: Any, steps: str | os.PathLike[str] | None = None, lengths: Callable[..., Iterable[int]] | None = None
-) -> None:
-    """Add a callback that logs four numbers of what balances the Trainer's batches, over the steps so far.
-
-    ``balancer/imbalance_before``, ``balancer/imbalance``, ``balancer/moved_share``, ``balancer/plan_ms``, of the
-    :class:`balancer.plan.balance_report.BalanceReport` of the dispatcher or sampler behind its loader, go where its
-    losses go, whenever those do. Ranks send each other nothing. Kernels are compiled or loaded as training begins.
-
-    Parameters
-    ----------
-    trainer : transformers.Trainer
-    steps : path, optional
-        Also time every micro-batch of each rank, into ``steps.RANK.csv``: see :class:`balancer.executor.StepTimer`.
-    lengths : callable, optional
-        As there.
-
-    Raises
-    ------
-    ValueError
-        As training begins: nothing balances the loader's batches, and nothing is timed.
-    """
-    from transformers import Trainer, TrainerCallback
-
-    watch = Watch(steps, lengths)
-
-    class BalanceCallback(TrainerCallback):  # type: ignore[misc]
-        def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            watch.find(given["train_dataloader"])
-            watch.begin(given["model"], args.process_index)
-
-        def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            watch.at(state.global_step)
-
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **given: Any) -> None:
-            if "loss" in (logs or {}) and (numbers := watch.numbers()):
-                Trainer.log(trainer, numbers)  # not what a subclass makes of it, which takes its metrics along
-
-        def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            watch.end()
-
-    trainer.add_callback(BalanceCallback())

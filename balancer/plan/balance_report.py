@@ -1,4 +1,4 @@
-"""What balancing did over the steps so far: what dispatchers and samplers report, and callbacks of trainers log."""
+"""What balancing did over the steps so far: what dispatchers and samplers report, and trainers log."""
 
 from dataclasses import dataclass, fields
 from fractions import Fraction
@@ -131,7 +131,7 @@ class BalanceReport:
         return 1000 * self.exchange_s / max(self.steps, 1)
 
     def numbers(self) -> dict[str, float]:
-        """Return the four numbers that callbacks log, by the names under which they do."""
+        """Return four numbers for a trainer's log, by name."""
         return {
             "balancer/imbalance_before": self.imbalance_before, "balancer/imbalance": self.imbalance,
             "balancer/moved_share": self.moved_share, "balancer/plan_ms": self.plan_ms,

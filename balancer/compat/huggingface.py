@@ -1,9 +1,7 @@
-"""Balanced batches in Hugging Face's Trainer, and in what is built on it (TRL): mixins, and lengths."""
+"""Balanced batches in Hugging Face's Trainer, and in what is built on it (TRL): a mixin, and lengths."""
 
 import inspect
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -15,10 +13,9 @@ from balancer.compat.sampler import BalancedBatchSampler
 from balancer.planning.rank_batches import RankBatches
 from solvers.errors import ArgumentTypeError, UsageError
 
-__all__ = ["BalancedTrainerMixin", "DispatchedTrainerMixin", "sample_lengths"]
+__all__ = ["BalancedTrainerMixin", "sample_lengths"]
 
 _ROWS = 10_000  # of a column that are looked at together
-_TRIED = 16  # rows among which two of unlike length are looked for
 _STRATEGY = "train_sampling_strategy"
 
 
@@ -75,112 +72,9 @@ class BalancedTrainerMixin:
         sampler = self.balanced_sampler()
         if isinstance(sampler, BalancedBatchSampler):
             sampler.check_dataset(self.train_dataset)  # type: ignore[attr-defined]
-        _check_loss(self, isinstance(sampler, BalancedBatchSampler) and sampler.equal_counts, "balance")
+        _check_loss(self, isinstance(sampler, BalancedBatchSampler) and sampler.equal_counts)
         check_resumed(self)
         return _with_batches(trainer.get_train_dataloader(), sampler)
-
-
-class DispatchedTrainerMixin:
-    """Stands before a Trainer class, and exchanges the mini-batches of its own loader by a `Dispatcher`, step by step.
-
-    The Trainer's collator, one that pads or one that packs, comes after the exchange, and decides what is balanced:
-    rows times the longest, or tokens. Every rank has a sample. On one process nothing changes.
-
-    Attributes
-    ----------
-    sample_length : str
-        The fields whose lengths add up to a sample's length, such as ``"prompt_ids+chosen_ids"``.
-    dispatch : mapping
-        Other arguments of :class:`balancer.executor.Dispatcher`; a ``cost`` here counts for every collator.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As training begins: settings under which samples cannot change ranks without changing what is learnt.
-
-    Examples
-    --------
-    ::
-
-        class BalancedTrainer(DispatchedTrainerMixin, Trainer):
-            sample_length = "input_ids"
-    """
-
-    sample_length: str = "input_ids"
-    dispatch: Mapping[str, Any] = MappingProxyType({})
-
-    def get_train_dataloader(self) -> Any:
-        """Return the Trainer's own loader, behind which samples are exchanged and then collated."""
-        from balancer.executor import Dispatcher, PrefetchDispatcher
-
-        trainer: Any = super()
-        check_resumed(self)
-        if self.args.world_size == 1:  # type: ignore[attr-defined]
-            return trainer.get_train_dataloader()
-        _check_parallel(self)
-        _check_loss(self, bool(self.dispatch.get("equal_counts", False)), "dispatch")
-        # The loader keeps the collator that it is made with, so ours is in place only while it is made.
-        collate, self.data_collator = self.data_collator, _as_fields  # type: ignore[has-type]
-        try:
-            loader = trainer.get_train_dataloader()
-        finally:
-            self.data_collator = collate
-        given: dict[str, Any] = {"length": self.sample_length, "min_samples_per_rank": 1} | dict(self.dispatch)
-        if "cost" not in given:
-            given["cost"] = "padded" if _pads(collate, loader, self.sample_length) else "linear"
-        return PrefetchDispatcher(loader, Dispatcher(**given), collate=collate)
-
-
-def _as_fields(samples: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Collate as a dispatcher takes it: by field a list with an entry a sample, nothing padded."""
-    import torch
-
-    fields = {name: [sample[name] for sample in samples] for name in (samples[0] if samples else ())}
-    return {
-        name: entries
-        if isinstance(entries[0], str | bytes | bool | int | float)
-        else list(map(torch.as_tensor, entries))
-        for name, entries in fields.items()
-    }
-
-
-def _pads(collate: Callable[[list[Any]], Any], loader: Any, length: str) -> bool:
-    """Whether a collator pads: it is given two rows of unlike length, as the exchange would hand them in."""
-    from balancer.executor.padding import padding_of
-    from balancer.executor.prefetch import samples_of
-
-    if not hasattr(loader.dataset, "__len__"):
-        raise UsageError(
-            "the dataset has no length, so no rows can be tried to see whether the collator pads",
-            ("give dispatch = dict(cost='padded') where it does", "else dispatch = dict(cost='linear')"),
-        )
-    rows = [loader.dataset[row] for row in range(min(len(loader.dataset), _TRIED))]
-    with _own_random_numbers():
-        samples = samples_of(loader.collate_fn(rows))
-        sizes = [sum(len(sample[name]) for name in length.split("+")) for sample in samples]
-        # The shortest and the longest: rows of one length would be padded by no collator.
-        tried = [samples[sizes.index(min(sizes))], samples[sizes.index(max(sizes))]]
-        # Copies, because some collators take fields out of the rows that they are given.
-        collated = collate([dict(sample) for sample in tried])
-    if not any(name in collated for name in length.split("+")):
-        raise UsageError(
-            "the collator returns none of {fields}, so it is not known whether it pads",
-            "give dispatch = dict(cost='padded'), or 'linear' where it packs", fields=length,
-        )  # fmt: skip
-    padding = padding_of(tried, collated)
-    return padding is not None and padding.share > 0
-
-
-@contextmanager
-def _own_random_numbers() -> Iterator[None]:
-    """Let a collator that draws random numbers draw some that training never misses."""
-    import torch
-
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (collators draw from it)
-    with torch.random.fork_rng(devices=[]):
-        yield
-    random.setstate(python)
-    np.random.set_state(numpy)  # noqa: NPY002
 
 
 def _with_batches(loader: Any, sampler: RankBatches) -> Any:
@@ -201,7 +95,7 @@ def _check(trainer: Any) -> None:
     if trainer.train_dataset is None or not hasattr(trainer.train_dataset, "__len__"):
         raise UsageError(
             "train_dataset must have a length: batches are balanced by lengths that are known beforehand",
-            "for a stream use DispatchedTrainerMixin",
+            "for a stream return PrefetchDispatcher(loader, ...) from get_train_dataloader",
         )
     _check_parallel(trainer)
     if _strategy(trainer.args) == "sequential":
@@ -235,7 +129,7 @@ def _strategy(args: Any) -> str:
     return str(getattr(args, _STRATEGY, grouped))
 
 
-def _check_loss(trainer: Any, equal_counts: bool, settings: str) -> None:
+def _check_loss(trainer: Any, equal_counts: bool) -> None:
     """Refuse ranks with unequal numbers of samples or tokens where the loss is not normalised over all of them."""
     if trainer.args.world_size == 1:
         return
@@ -251,11 +145,10 @@ def _check_loss(trainer: Any, equal_counts: bool, settings: str) -> None:
             "the model takes no num_items_in_batch, so that its loss is a mean over each rank's batch, and batches "
             "must be of one size",
             (
-                "give {settings} = dict(..., equal_counts=True)",
+                "give balance = dict(..., equal_counts=True)",
                 "or a compute_loss_func that divides by num_items_in_batch",
             ),
-            settings=settings,
-        )  # fmt: skip
+        )
 
 
 def sample_lengths(

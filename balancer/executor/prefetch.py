@@ -7,21 +7,17 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, count, islice
-from operator import itemgetter
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset
 
-from balancer.cost import parse_cost
 from balancer.executor.dispatched import Dispatched
 from balancer.executor.dispatcher import Dispatcher
 from balancer.executor.errors import ExecutorError, listed
 from balancer.executor.gathering import Gathered
 from balancer.executor.message import MiniBatch, Status
-from balancer.executor.padding import warn_of_padding
 from balancer.planning.epoch_position import Position
 from balancer.planning.rank_batches import RankBatches
 from solvers.errors import UsageError
@@ -92,12 +88,12 @@ class PrefetchDispatcher:
     ------
     RuntimeError
         If overlap is known to deadlock here; it says why.
+    ValueError
+        If Accelerate is to end an accumulation with its own loader, which is ahead of the steps.
 
     Notes
     -----
-    It has the parts of a DataLoader of steps. Trainers that resume make another of them, which skips the first steps:
-    they are drawn, and not exchanged. Its length is that of the longest loader of all ranks, or with ``"stop"`` of
-    the shortest. Behind Accelerate's loaders it says which step is the last, for which it makes one more ahead.
+    Its length is that of the longest loader of all ranks, or with ``"stop"`` of the shortest.
 
     Examples
     --------
@@ -106,9 +102,6 @@ class PrefetchDispatcher:
         for batch in PrefetchDispatcher(loader, Dispatcher(length="input_ids")):
             loss = model(batch["input_ids"])
     """
-
-    batch_size, num_workers, prefetch_factor = None, 0, None  # as a DataLoader of steps has them
-    collate_fn = itemgetter(0)
 
     def __init__(
         self,
@@ -128,12 +121,12 @@ class PrefetchDispatcher:
         on_cuda = torch.cuda.is_available() and (
             dispatcher.peers.direct.moves_cuda or (dispatcher.device is not None and dispatcher.device.type == "cuda")
         )
+        _check_accumulation(loader)
         if overlap and (reason := why_not_overlap(on_cuda, loader)):
             raise RuntimeError(reason)
         self.loader, self.dispatcher = loader, dispatcher
         self.lengths, self.depth, self.uneven, self.on_cuda = lengths, depth, uneven, on_cuda
         self._overlap, self._collate = overlap, collate
-        self._may_pad = parse_cost(dispatcher.setup.phases[-1].cost).additive  # and nobody has been warned
         self.maker = dispatcher
         if overlap:
             self.maker = copy.copy(dispatcher)
@@ -146,8 +139,6 @@ class PrefetchDispatcher:
         sizes = self.maker.peers.gather(np.asarray([own]))
         self._length = int(sizes.min() if uneven == "stop" or sizes.min() < 0 else sizes.max())
 
-    # As a DataLoader of steps.
-
     def __len__(self) -> int:
         if self.batches is not None:
             return len(self.loader)  # type: ignore[arg-type]
@@ -156,16 +147,9 @@ class PrefetchDispatcher:
         return self._length
 
     @property
-    def dataset(self) -> "_Steps":
-        """The steps, by number; as long as the loader's dataset, whose attributes it has."""
-        return _Steps(self)
-
-    @property
-    def batch_sampler(self) -> "_StepNumbers":
-        """The numbers of the steps, each alone."""
-        return _StepNumbers(self)
-
-    sampler = batch_sampler
+    def sampler(self) -> "PrefetchDispatcher":
+        """Itself: Lightning tells epochs to what it finds under this name, and to nothing else."""
+        return self
 
     def set_epoch(self, epoch: int) -> None:
         """Tell the loader and its samplers which epoch the next iteration is; all ranks, before it.
@@ -182,10 +166,6 @@ class PrefetchDispatcher:
                 set_epoch(epoch)
 
     # Resuming.
-
-    def skip_to(self, step: int) -> None:
-        """Begin, at the next iteration, with a step of that number: those before it are drawn, and not exchanged."""
-        self._start = _Place(Position(self._start.at.epoch, -1 if step else 0, 0, step))
 
     def state_dict(self) -> dict[str, Any]:
         """Return where this rank is: after the step that was yielded last, whatever has been made ahead.
@@ -262,72 +242,35 @@ class PrefetchDispatcher:
         self._running = True
         iteration = _Iteration(self, self._start)
         steps = iteration.ahead() if self._overlap else iteration.steps()
-        source: contextlib.AbstractContextManager[Iterator[_Made]] = contextlib.nullcontext(steps)
-        if hasattr(self.loader, "gradient_state"):  # Accelerate's, which asks the loader that came last for its end
-            source = _through_accelerate(steps)
         try:
-            with source as all_made:
-                for made in all_made:
-                    if made.failure is not None:
-                        raise made.failure
-                    if made.step is None:
-                        break
-                    self._place = made.place
-                    self.dispatcher.hand_out(made.step)
-                    _take_over(made)
-                    yield self._collated(made.step.data)
+            for made in steps:
+                if made.failure is not None:
+                    raise made.failure
+                if made.step is None:
+                    break
+                self._place = made.place
+                self.dispatcher.hand_out(made.step)
+                _take_over(made)
+                data = made.step.data
+                yield data if self._collate is None else self._collate(samples_of(data))
             self._place = _Place()  # the next iteration is a new epoch
         finally:
             self._running = False
             self._start = _Place(Position(self._start.at.epoch))
             iteration.stop()
 
-    def _collated(self, data: Any) -> Any:
-        if self._collate is None:
-            return data
-        samples = samples_of(data)
-        collated = self._collate(samples)
-        if self._may_pad and isinstance(data, Mapping):
-            self._may_pad = not warn_of_padding(samples, collated)
-        return collated
 
-
-class _Steps:
-    """The dataset of a DataLoader of steps."""
-
-    def __init__(self, of: PrefetchDispatcher) -> None:
-        self._of, self._next = of, 0
-        self._steps: Iterator[Any] | None = None
-
-    def __len__(self) -> int:
-        return len(getattr(self._of.loader, "dataset", self._of))
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(getattr(self._of.loader, "dataset", None), name)
-
-    def __getitem__(self, number: int) -> Any:
-        """Return a step, which is the next one, or the first after those that are skipped."""
-        if self._steps is None or number != self._next:
-            self._steps = None  # which ends it
-            self._of.skip_to(number)
-            self._steps = iter(self._of)
-        self._next = number + 1
-        return next(self._steps)  # its end is that of the DataLoader
-
-
-class _StepNumbers:
-    """The batch sampler of a DataLoader of steps."""
-
-    def __init__(self, of: PrefetchDispatcher) -> None:
-        self._of, self.set_epoch = of, of.set_epoch
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return ([number] for number in count())
-
-    def __len__(self) -> int:
-        return len(self._of)
+def _check_accumulation(loader: Any) -> None:
+    """Refuse that Accelerate ends an accumulation where its loader ends: that loader is steps ahead of these."""
+    state = getattr(loader, "gradient_state", None)
+    if state is not None and state.num_steps > 1 and state.sync_with_dataloader:
+        raise UsageError(
+            "Accelerate ends an accumulation of {steps} with the last batch of its own loader, which is drawn before "
+            "the steps in front of it are trained on",
+            "give Accelerator(gradient_accumulation_plugin=GradientAccumulationPlugin({steps}, "
+            "sync_with_dataloader=False)), which goes on accumulating over the end of an epoch",
+            steps=state.num_steps,
+        )  # fmt: skip
 
 
 def why_not_overlap(on_cuda: bool, loader: Any = None) -> str | None:
@@ -459,30 +402,6 @@ def _behind(at: Position, samples: int) -> Position:
     """Return the place behind a step of so many samples."""
     done = -1 if at.samples < 0 else at.samples + samples
     return Position(at.epoch, done, 0, at.batches + 1)
-
-
-class _StepDataset(IterableDataset[_Made]):
-    """Steps as a data set that is read once."""
-
-    def __init__(self, steps: Iterator[_Made]) -> None:
-        self._steps = steps
-
-    def __iter__(self) -> Iterator[_Made]:
-        return (made for made in self._steps if made.step is not None or made.failure is not None)
-
-
-@contextlib.contextmanager
-def _through_accelerate(steps: Iterator[_Made]) -> Iterator[Iterator[_Made]]:
-    """Let a loader of Accelerate's hand out the steps: it draws one ahead, and so tells ``accumulate`` the last one."""
-    from accelerate.data_loader import prepare_data_loader
-
-    first = next(steps)  # the loader that they are drawn from must have begun: the one that begins last is asked
-    loader = DataLoader(_StepDataset(chain([first], steps)), batch_size=None, generator=torch.Generator())
-    prepared = prepare_data_loader(loader, num_processes=1, process_index=0)
-    try:
-        yield iter(prepared)
-    finally:
-        prepared.end()
 
 
 def _batches_of(loader: Any) -> RankBatches | None:

@@ -207,7 +207,7 @@ def test_datasets_and_ranks_that_cannot_be_balanced_are_refused():
     with pytest.raises(ValueError, match="cp_size of parallelism_config must be 1"):
         huggingface._check(trainer_like(cp_size=2))
     for dataset in (None, iter([1])):
-        with pytest.raises(ValueError, match=r"train_dataset must have a length.*DispatchedTrainerMixin"):
+        with pytest.raises(ValueError, match=r"train_dataset must have a length.*PrefetchDispatcher"):
             huggingface._check(trainer_like(dataset=dataset))
 
 

@@ -2,9 +2,8 @@
 
 import os
 import time
-import warnings
 from datetime import timedelta
-from itertools import islice
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -223,66 +222,12 @@ def collates(rank):
         assert sorted(map(int, found)) == numbers
 
 
-def pads(samples):
-    rows = [sample["ids"] for sample in samples]
-    return {"ids": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) if rows else torch.empty(0, 0)}
-
-
-def packs(samples):
-    return {"ids": torch.cat([sample["ids"] for sample in samples])[None]}
-
-
-def warned(rank, collate, cost, steps=3):
-    """Return what a collator behind the exchange is warned of."""
-    loader = batches_of(rank, [4] * steps)
-    dispatcher = Dispatcher(timeout=TIMEOUT, cost=cost, min_samples_per_rank=1)
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        list(PrefetchDispatcher(loader, dispatcher, collate=COLLATORS[collate]))
-    return [str(each.message) for each in told]
-
-
-COLLATORS = {"pads": pads, "packs": packs}
-
-
 def lengths_are_told(rank, sizes):
     mine = batches_of(rank, sizes[rank])
     lengths = len(made(mine)), len(made(mine, uneven="stop"))
     with pytest.raises(TypeError, match="the loader of some rank has none"):
         len(made(iter(mine) if rank == 0 else mine))
     return lengths
-
-
-class SkipFirst:
-    """As trainers resume: another DataLoader, of the same parts, whose first batches are left out."""
-
-    def __init__(self, batch_sampler, skipped):
-        self.batch_sampler, self.skipped = batch_sampler, skipped
-
-    def __iter__(self):
-        return islice(iter(self.batch_sampler), self.skipped, None)
-
-
-def skips(rank, sizes, skipped):
-    """What comes is what would have come, and what is skipped is not exchanged."""
-    whole = [names(batch) for batch in made(Shard(batches_of(rank, sizes[rank])))]
-    loader = made(Shard(batches_of(rank, sizes[rank])))
-    assert len(loader.dataset) == sum(sizes[rank])
-    with mock.patch.object(
-        Dispatcher, "plan_and_move", autospec=True, side_effect=Dispatcher.plan_and_move
-    ) as exchange:
-        again = torch.utils.data.DataLoader(
-            loader.dataset,
-            batch_sampler=SkipFirst(loader.batch_sampler, skipped),
-            collate_fn=loader.collate_fn,
-            num_workers=loader.num_workers,
-            prefetch_factor=loader.prefetch_factor,
-        )
-        exchanged = [names(batch) for batch in again]
-        assert exchange.call_count == len(exchanged)
-    assert exchanged == whole[skipped:]
-    assert [names(batch) for batch in loader] == whole  # and the next epoch is whole
-    return len(exchanged)
 
 
 def epochs_are_told(rank):
@@ -311,17 +256,11 @@ def epochs_are_told(rank):
         assert len(list(steps)) == left
 
 
-def tells_which_step_is_the_last(rank, overlap):
-    """As Accelerate asks for it, whose loader behind is ahead; a loop that is left leaves nothing behind."""
-    from accelerate.state import GradientState
-
-    loader = Shard(batches_of(rank, [2] * (4 - rank % 2)))
-    loader.gradient_state = state = GradientState()
-    random = torch.get_rng_state()
-    steps = made(loader, overlap=overlap)
-    for _ in range(2):
-        assert [state.end_of_dataloader for _ in steps] == [False] * 3 + [True]
-        assert not state.in_dataloader
-    next(iter(steps))
-    assert not state.in_dataloader
-    assert torch.equal(torch.get_rng_state(), random)
+def refuses_to_end_an_accumulation_too_early(rank):
+    loader = Shard(batches_of(rank, [2]))
+    for steps, with_loader in ((1, True), (2, False)):
+        loader.gradient_state = SimpleNamespace(num_steps=steps, sync_with_dataloader=with_loader)
+        assert len(list(made(loader))) == 1
+    loader.gradient_state = SimpleNamespace(num_steps=2, sync_with_dataloader=True)
+    with pytest.raises(ValueError, match=r"GradientAccumulationPlugin\(2, sync_with_dataloader=False\)"):
+        made(loader)

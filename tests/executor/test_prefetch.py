@@ -85,30 +85,14 @@ def test_samples_are_collated_after_the_exchange(ranks):
     ranks.run(cases.collates)
 
 
-def test_a_collator_that_pads_is_said_to_once(ranks):
-    for told in ranks.run(cases.warned, "pads", "linear"):
-        (text,) = told
-        assert "collate pads: " in text
-        assert "Dispatcher(cost='padded')" in text
-    assert ranks.run(cases.warned, "packs", "linear") == [[]] * ranks.size
-    assert ranks.run(cases.warned, "pads", "padded") == [[]] * ranks.size
-
-
 def test_the_length_is_that_of_the_loop(ranks):
     sizes = uneven(ranks.size)
     assert set(ranks.run(cases.lengths_are_told, sizes)) == {(max(map(len, sizes)), min(map(len, sizes)))}
-
-
-@pytest.mark.parametrize("skipped", [0, 1, 3, 5])
-def test_a_dataloader_made_of_its_parts_skips_steps_unexchanged(ranks, skipped):
-    ranks.run(cases.skips, uneven(ranks.size), skipped)
 
 
 def test_samplers_are_told_the_epoch_and_a_state_is_of_its_epoch(ranks):
     ranks.run(cases.epochs_are_told)
 
 
-@pytest.mark.parametrize("overlap", [True, False])
-def test_the_last_step_is_told_as_the_last(ranks, overlap):
-    pytest.importorskip("accelerate")
-    ranks.run(cases.tells_which_step_is_the_last, overlap)
+def test_accelerate_may_not_end_an_accumulation_with_a_loader_that_is_ahead(ranks):
+    ranks.run(cases.refuses_to_end_an_accumulation_too_early)

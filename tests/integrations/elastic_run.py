@@ -19,7 +19,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from balancer.compat import BalancedBatchSampler
-from balancer.compat.huggingface import BalancedTrainerMixin, DispatchedTrainerMixin
+from balancer.compat.huggingface import BalancedTrainerMixin
 from balancer.executor import Dispatcher, PrefetchDispatcher
 
 ROWS, EPOCHS, SAVED_AT = 61, 2, 3
@@ -165,17 +165,12 @@ def in_lightning(file, state):
     return seen
 
 
-def dispatched(file, state, ranks):
-    """The Trainer's own loader, behind which samples are exchanged."""
-    return hugging_face(file, state, ranks, DispatchedTrainerMixin, "input_ids")
-
-
-def hugging_face(file, state, ranks, mixin=BalancedTrainerMixin, length="length"):
+def hugging_face(file, state, ranks):
     """The Trainer counts steps: the global batch is kept by accumulation, or the mixin refuses."""
     seen = [[] for _ in range(EPOCHS)]
 
-    class Balanced(mixin, Trainer):
-        sample_length = length
+    class Balanced(BalancedTrainerMixin, Trainer):
+        sample_length = "length"
         balance = MappingProxyType({"equal_counts": True})
 
     def collate(samples):
@@ -219,10 +214,10 @@ def main(folder, mode, *saved_on):
     Accelerator(cpu=True)  # which makes the process group
     size, found = dist.get_world_size(), {}
     for ranks in map(int, saved_on or [size]):
-        for run in (plain, dispatcher, dealt, accelerate, in_lightning, hugging_face, dispatched):
+        for run in (plain, dispatcher, dealt, accelerate, in_lightning, hugging_face):
             file = Path(folder) / f"{run.__name__}-{ranks}"
             resumes = mode == "load"
-            if run in (hugging_face, dispatched):
+            if run is hugging_face:
                 found[run.__name__, ranks] = run(file, resumes or None, 12)
                 if resumes and ranks != size:
                     found[f"{run.__name__} refused", ranks] = run(file, True, 12 * 2)

@@ -1,11 +1,11 @@
-"""Accelerate on one rank: the page's block, or what it replaces; two micro-steps a step, an odd one at the end."""
+"""Accelerate on one rank: the page's block, or what it replaces; two micro-steps a step, also over epochs."""
 
 import sys
 
 import tiny
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DataLoaderConfiguration
+from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin
 from doc_blocks import block
 from launched import leave
 from recorded import Recorded, sum_and_tokens
@@ -27,8 +27,10 @@ def parts():
 
 def without():
     """The same training with no dispatcher."""
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2,
-                              dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True))  # fmt: skip
+    accelerator = Accelerator(
+        cpu=True, gradient_accumulation_plugin=GradientAccumulationPlugin(2, sync_with_dataloader=False),
+        dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True),
+    )  # fmt: skip
     bare, optimizer, loader = parts()
     recorded = Recorded(bare, optimizer, sum_and_tokens)
     model, optimizer, loader = accelerator.prepare(bare, optimizer, loader)

@@ -13,6 +13,5 @@ class Run(NamedTuple):
     dies_at: int
 
 
-ACCELERATE = Run(epochs=4, batches=5, steps=12, saved_at=5, dies_at=7)  # two batches a step, the last of an epoch alone
+ACCELERATE = Run(epochs=4, batches=5, steps=10, saved_at=4, dies_at=7)  # two batches a step, over the end of an epoch
 LIGHTNING = Run(epochs=3, batches=5, steps=15, saved_at=7, dies_at=11)  # saved at the second epoch's end, 10, too
-TRANSFORMERS = Run(epochs=2, batches=10, steps=10, saved_at=7, dies_at=8)  # two batches a step

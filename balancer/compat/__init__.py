@@ -5,7 +5,7 @@ For any data loader there is :class:`BalancedBatchSampler`, for any batcher :fun
 Each module serves one project, and imports it only when something of it is needed.
 """
 
+from balancer.compat.grid import micro_batch_grid
 from balancer.compat.sampler import BalancedBatchSampler
-from balancer.compat.trainers import micro_batch_grid
 
 __all__ = ["BalancedBatchSampler", "micro_batch_grid"]

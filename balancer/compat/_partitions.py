@@ -23,7 +23,6 @@ __all__ = [
     "capped_groups",
     "fewest_groups",
     "fill_empty",
-    "first_fit_count",
     "inverse",
     "put_in_place",
     "unbalance",
@@ -68,19 +67,6 @@ def fill_empty(groups: list[list[int]]) -> None:
     for group in groups:
         if not group:
             group.append(max(groups, key=len).pop())  # an item alone is no more than the group it comes from
-
-
-def first_fit_count(total_lengths: Any, cap: int) -> int:
-    """Return how many bins of a capacity first fit opens; an item above it gets its own."""
-    bins: list[int] = []
-    for length in as_lengths("total_lengths", total_lengths).tolist():
-        # Written out here, and no packing of ours: ranks that run theirs must come to the same number.
-        at = next((index for index, held in enumerate(bins) if held + length <= cap), None)
-        if at is None:
-            bins.append(length)
-        else:
-            bins[at] += length
-    return len(bins)
 
 
 def inverse(idx_map: Any) -> Any:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from balancer.compat._partitions import Patched
-from balancer.compat.trainers import micro_batch_grid
+from balancer.compat.grid import micro_batch_grid
 from balancer.compat.verl import WORKLOAD
 from balancer.planning.planner import balance
 from balancer.problem.cuts.sequence_groups import SequenceGroups

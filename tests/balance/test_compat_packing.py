@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import solvers
+from balancer.compat.grid import micro_batch_grid
 from balancer.compat.megatron import BalancedPackingScheduler, patch
-from balancer.compat.trainers import micro_batch_grid
 
 lengths = st.lists(st.integers(1, 64), min_size=8, max_size=60)
 

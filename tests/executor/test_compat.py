@@ -1,6 +1,5 @@
 """Drop-ins for trainers: their signatures and types, better answers, and inputs at which the originals assert."""
 
-import contextlib
 import inspect
 from importlib.util import find_spec
 
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import solvers
-from balancer.compat import trainers, verl
+from balancer.compat import verl
 
 if find_spec("torch"):
     import agreement_cases
@@ -41,12 +40,11 @@ def test_partitions_are_complete_even_and_as_many_as_asked_for(values, k, equal_
         assert max(sums) <= -(-sum(values) // k) + max(values, default=0)
 
 
-@pytest.mark.parametrize("module", [verl, trainers])
-def test_signatures(module):
-    assert list(inspect.signature(module.get_seqlen_balanced_partitions).parameters) == [
+def test_signatures():
+    assert list(inspect.signature(verl.get_seqlen_balanced_partitions).parameters) == [
         "seqlen_list", "k_partitions", "equal_size",
     ]  # fmt: skip
-    assert list(inspect.signature(module.get_reverse_idx).parameters) == ["idx_map"]
+    assert list(inspect.signature(verl.get_reverse_idx).parameters) == ["idx_map"]
 
 
 def test_it_takes_what_trainers_hand_in():
@@ -114,82 +112,6 @@ def test_all_ranks_get_as_many_micro_batches_as_one_needs():
 
 def test_the_average_that_exceeds_the_cap_elsewhere():
     assert sorted(verl.rearrange_micro_batches_idx([7] * 8, 8)) == [[i] for i in range(8)]
-
-
-def first_fit(values, cap):
-    bins = []
-    for index, value in enumerate(values):
-        for held in bins:
-            if sum(values[i] for i in held) + value <= cap:
-                held.append(index)
-                break
-        else:
-            bins.append([index])
-    return bins
-
-
-@given(st.lists(st.integers(1, 30), max_size=20), st.integers(30, 60))
-def test_first_fit_counts(values, cap):
-    found = trainers.get_minimum_num_micro_batch_size(values, cap, ring_attn_size=1, ds_tensor_parallel_size=1)
-    assert found == len(first_fit(values, cap))
-
-
-def test_what_no_sequence_of_gpus_holds_is_refused():
-    assert trainers.get_minimum_num_micro_batch_size([8, 8], 2, ring_attn_size=2, ds_tensor_parallel_size=2) == 2
-    with pytest.raises(ValueError, match=r"total_lengths\[1\] must be <= 8, what the GPUs of a sequence hold, got 9"):
-        trainers.get_minimum_num_micro_batch_size([8, 9], 2, 2, 2)
-
-
-@given(st.lists(st.integers(0, 80), max_size=20), st.integers(30, 60), st.integers(1, 25))
-def test_bins_of_slime_are_no_more_than_first_fits_and_split_in_place(values, cap, target):
-    bins = trainers.first_fit_pack(values, cap)
-    assert_partition(bins, len(values))
-    assert len(bins) <= len(first_fit(values, cap))
-    assert all(len(held) == 1 or sum(values[index] for index in held) <= cap for held in bins)
-    most = max((sum(values[index] for index in held) for held in bins), default=0)
-    before = len(bins)
-    assert trainers.expand_bins_by_splitting(bins, target, values) is None
-    assert sorted(index for held in bins for index in held) == list(range(len(values)))
-    assert len(bins) == max(before, min(target, len(values))) or not values
-    assert all(bins)
-    assert max((sum(values[index] for index in held) for held in bins), default=0) <= most
-
-
-@given(
-    st.lists(st.integers(1, 50), min_size=1, max_size=14), st.integers(50, 150), st.integers(1, 4), st.integers(1, 3),
-    st.booleans(),
-)  # fmt: skip
-def test_groups_of_areal_keep_to_their_capacity(values, cap, least, divisor, equal):
-    for name, options in ("ffd", {}), ("kk", {"equal_size": equal}):
-        count = max(least, len(first_fit(values, cap)))
-        possible = len(values) >= -(-count // divisor) * divisor
-        if options.get("equal_size") or not possible:
-            with contextlib.suppress(solvers.InfeasibleError):
-                assert_allocation(trainers.get_allocate_fn(name)(values, cap, least, divisor, **options), values, cap)
-            continue
-        found = trainers.get_allocate_fn(name)(values, cap, least, divisor, **options)
-        assert_allocation(found, values, cap)
-        assert len(found) >= least
-        assert len(found) % divisor == 0
-
-
-def assert_allocation(found, values, cap):
-    assert_partition(found, len(values))
-    assert all(found)
-    assert max(sum(values[index] for index in group) for group in found) <= cap
-
-
-def test_areal_refuses_as_it_does_itself():
-    assert trainers.flat2d([[1], [], [2, 3]]) == [1, 2, 3]
-    assert [len(group) for group in trainers.ffd_allocate([1] * 8, int(1e12), 4)] == [2, 2, 2, 2]
-    with pytest.raises(RuntimeError, match="6"):
-        trainers.ffd_allocate([6], 5, 1)
-    with pytest.raises(RuntimeError, match="2 values do not fill 3 groups"):
-        trainers.ffd_allocate([1, 2], 5, 3)
-    with pytest.raises(ValueError, match="K must divide the 5 numbers, got 2"):
-        trainers.balanced_greedy_partition([1] * 5, 2)
-    with pytest.raises(ValueError, match="unknown algorithm 'x'; known algorithms are ffd, kk"):
-        trainers.get_allocate_fn("x")
 
 
 def test_groups_of_one_uid_stay_together_adjacent_or_not():

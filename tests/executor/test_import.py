@@ -25,7 +25,7 @@ def test_without_torch_the_executor_says_what_to_install(module):
 
 def test_without_torch_all_else_works():
     code = (
-        "import balancer; from balancer.compat import trainers, verl; "
+        "import balancer; from balancer.compat import verl; "
         "print(balancer.balance([3, 1, 2], 2).loads.tolist(), verl.get_reverse_idx([1, 0]))"
     )
     done = run(BLOCKED + code)

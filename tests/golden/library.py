@@ -9,7 +9,7 @@ from golden.told import attempted, of_plan, of_step, rounded, sha
 
 import balancer
 from balancer import MicroBatches, Phase, Ragged, Topology
-from balancer.compat import trainers, verl
+from balancer.compat import verl
 from balancer.cost import MODELS, OnlineCost, SaturatingThroughput, flops, integer_seconds, module, parse_cost
 from balancer.simulate import CLUSTERS, PhaseModel, step_time
 
@@ -392,15 +392,11 @@ def _other_libraries():
     lengths = lengths_of("lognormal", 64).tolist()
     return {
         "partitions": verl.get_seqlen_balanced_partitions(lengths, 5, equal_size=False),
-        "equal partitions": trainers.get_seqlen_balanced_partitions(lengths, 5, equal_size=True),
-        "few": trainers.get_seqlen_balanced_partitions(lengths[:3], 5, equal_size=False),
+        "equal partitions": verl.get_seqlen_balanced_partitions(lengths, 5, equal_size=True),
+        "few": verl.get_seqlen_balanced_partitions(lengths[:3], 5, equal_size=False),
         "reverse": verl.get_reverse_idx([3, 0, 2, 1]),
         "micro-batches": verl.rearrange_micro_batches_idx(lengths, 16_384),
         "as many": verl.rearrange_micro_batches_idx(lengths, 16_384, num_batches_divided_by=4, force_group_size=2),
-        "bins": trainers.first_fit_pack(lengths, 16_384),
-        "first fit over GPUs": trainers.get_minimum_num_micro_batch_size(
-            [min(length, 16_384) for length in lengths], 4_096, ring_attn_size=2, ds_tensor_parallel_size=2
-        ),
         "too long": attempted(lambda: verl.rearrange_micro_batches_idx(lengths, 100)),
     }
 

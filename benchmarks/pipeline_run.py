@@ -98,7 +98,7 @@ def plans(devices):
         yield order, "LPT", placed(plan, lpt(lengths, slots))
     each, both = (1.0,) * devices, ("llm", "vision")
     times = StepTimes(
-        "of the benchmark", ("llm",), ("vision",), (), 1, slots, 1, dict.fromkeys(both, (0, 1, 0)), {"vision": 64},
+        "of the benchmark", ("llm",), ("vision",), 1, slots, 1, dict.fromkeys(both, (0, 1, 0)), {"vision": 64},
         dict.fromkeys(both, ModuleRate(1e-6, 0.0, 2)), ((1,) * devices,), (0.0,) * devices, (0.0,) * devices, 0.0,
         dict.fromkeys(both, each), dict.fromkeys(both, each), (1e12,) * devices,
     )  # fmt: skip

@@ -49,7 +49,7 @@ def _own_options(command: Any) -> Any:
         click.option("--frozen", metavar="NAME", multiple=True, help="A phase that is not trained."),
         click.option(
             "--generator", "generators", metavar="NAME", multiple=True,
-            help="A phase behind the language model that takes its outputs: a decoder of audio or images.",
+            help="A phase after the language model that takes its outputs, a decoder of audio or images: last stages.",
         ),
         click.option(
             "--mode", default="any", show_default=True, metavar="M[+M]",
@@ -140,7 +140,7 @@ def _next_commands(
     for name, usual in (("num_steps", 1), ("efficiency", 0.5), ("overlap", 0.0)):
         words += [f"--{name.removeprefix('num_')}", options[name]] * (options[name] != usual)
     yield "to see it beside others, give more files", words
-    if layout.generators and layout.times is None:
+    if layout.generators:  # which plans do not describe
         return
     ranks, each = layout.llm.dp, max(1, options["batch"] // layout.llm.dp)
     what = "to plan by it, --ranks being its replicas"

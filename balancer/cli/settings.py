@@ -149,7 +149,7 @@ def _title_of(log: LengthLog, settings: LogSettings, first: StepPlan | None) -> 
     by_default = all(phase.bytes_in == phase.bytes_out == 1 for phase in phases)
     unit = "; 1 byte an element (no --bytes given)" if by_default else ""
     lines = [f"{name}: {', '.join(phase.name for phase in phases)}, {ranks}{unit}", of_costs(costs)]
-    silent = [phase.name for phase in phases[:-1] if phase.outputs is None and not phase.generates]
+    silent = [phase.name for phase in phases[:-1] if phase.outputs is None]
     if silent:
         put = "puts out" if len(silent) == 1 else "put out"
         lines.append(f"{', '.join(silent)}: {put} as many elements as taken in (no --outputs given)")
@@ -162,7 +162,7 @@ def _overfed(plan: StepPlan) -> Iterator[str]:
     if last.phase.own is not None:
         return
     fed, name = np.zeros(plan.num_samples, dtype=np.int64), last.phase.name
-    for items in (each for each in encoders if not each.phase.generates):
+    for items in encoders:
         np.add.at(fed, items.sample_of_item, items.outputs)
     if over := int((fed > last.lengths).sum()):
         yield (

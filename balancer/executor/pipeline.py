@@ -290,8 +290,6 @@ class _Step:
                     f"the plan has stage {stage} frozen, and its module has parameters that require gradients"
                 )
         for op in self.ops:
-            if op.generates:
-                raise UsageError("generators in gaps are planned, but PipelineRunner does not run them")
             for name in sorted({piece.module for piece in op.pieces}):
                 if name not in runner.encoders or name not in self.inputs:
                     raise ArgumentError(

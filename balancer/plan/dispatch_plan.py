@@ -368,8 +368,7 @@ class DispatchPlan(Record):
     def pipeline_makespans(self, home: bool = False) -> NDArray[np.int64]:
         """Return when the pipeline of each rank ends, int64[num_ranks]; `home` as for :meth:`pipeline_run`.
 
-        What runs in gaps does so in none at home: encoders before the pipeline, evenly on all its devices, generators
-        behind it.
+        What runs in gaps does so in none at home, but before the pipeline, evenly on all its devices.
         """
         return self.placed.makespans(home)
 
@@ -413,8 +412,8 @@ class DispatchPlan(Record):
         list of DeviceOp
             Each with its ``slot``, and whether it is a ``backward``; then an op of the pipeline with its ``stage``, and
             what is in a gap with its ``sample`` of the global batch, which ``part`` it is of how many ``parts``, and
-            whether it ``generates``, forward and backward in one; with its ``pieces``, each of a module and an item,
-            from a start to a stop. All say which ``kind`` of backward there is, and whether it does ``recompute``.
+            its ``pieces``, each of a module and an item, from a start to a stop. All say which ``kind`` of backward
+            there is, and whether it does ``recompute``.
 
         Raises
         ------

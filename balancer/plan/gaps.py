@@ -12,7 +12,7 @@ from balancer.problem.step_times import GapTasks, StepItems, StepTimes, TimedSte
 from solvers.pipeline import MultiplexedResult, MultiplexResult, OpOrder, PipelineRun
 from solvers.types import Record
 
-__all__ = ["Between", "DeviceOp", "GapTable", "TaskPiece", "between_both", "ops_in_turn"]
+__all__ = ["Between", "DeviceOp", "GapTable", "TaskPiece", "ops_in_turn", "run_after"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -24,30 +24,24 @@ class Between(NamedTuple):
     Attributes
     ----------
     device, start, takes : int64[b]
-    late : bool[b]
-        Whether it generates.
     """
 
     device: Ints
     start: Ints
     takes: Ints
-    late: NDArray[np.bool_]
 
     @classmethod
     def from_run(cls, run: MultiplexResult, tasks: GapTasks) -> "Between":
         """Read it off the run of a replica, whose tasks these are."""
         start = np.concatenate([run.task_forward_start, run.task_backward_start])
         ran, takes = np.flatnonzero(start >= 0), np.concatenate([tasks.forward, tasks.backward])
-        device, late = np.tile(run.task_device, 2).astype(np.int64), np.tile(tasks.late, 2)
-        return cls(device[ran], start[ran], takes[ran], late[ran])
+        return cls(np.tile(run.task_device, 2).astype(np.int64)[ran], start[ran], takes[ran])
 
     @classmethod
-    def around(cls, num_devices: int, ahead: int, behind: int, end: int) -> "Between":
-        """Return encoders that take so long on all devices before the pipeline, and generators until the end of all."""
-        takes = np.repeat([ahead, behind], num_devices)
-        late = np.repeat([False, True], num_devices)
-        there, start = np.flatnonzero(takes), np.where(late, end - behind, 0)
-        return cls(np.tile(np.arange(num_devices), 2)[there], start[there], takes[there], late[there])
+    def before(cls, num_devices: int, ahead: int) -> "Between":
+        """Return encoders that take so long on all devices before the pipeline."""
+        count = num_devices if ahead else 0
+        return cls(np.arange(count), np.zeros(count, dtype=np.int64), np.full(count, ahead))
 
 
 class TaskPiece(NamedTuple):
@@ -56,7 +50,7 @@ class TaskPiece(NamedTuple):
     Attributes
     ----------
     module : str
-        The phase of an encoder or generator.
+        The phase of an encoder.
     item : int
         Which of the sample's items in that phase, from 0.
     start, stop : int
@@ -79,14 +73,12 @@ class DeviceOp(NamedTuple):
     backward : bool
         Whether it is a backward, else a forward.
     stage : int or None
-        Of the pipeline; None of encoders' and generators' work in its gaps.
+        Of the pipeline; None of encoders' work in its gaps.
     sample : int or None
         Whose, of such work: a sample of the global batch.
     part, parts : int
-        Which part of the sample's work in all encoders, or in all generators, of how many alike: its pieces (tiles, or
-        else items) are dealt out evenly, in their order.
-    generates : bool
-        Of generators, whose forward and backward are one op: this.
+        Which part of the sample's work in all encoders, of how many alike: its pieces (tiles, or else items) are dealt
+        out evenly, in their order.
     kind : str
         Of the backward of a stage, or of a task: ``"none"`` is run, it makes the ``"input"``'s gradient alone, or the
         ``"full"`` one, of parameters too. Forwards say it too, as they keep what that needs.
@@ -102,7 +94,6 @@ class DeviceOp(NamedTuple):
     sample: int | None = None
     part: int = 0
     parts: int = 1
-    generates: bool = False
     kind: str = "full"
     recompute: bool = False
     pieces: tuple[TaskPiece, ...] = ()
@@ -110,20 +101,19 @@ class DeviceOp(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GapTable(Record):
-    """Tasks in the gaps of all replicas' pipelines: parts of samples' work in all encoders, and in all generators."""
+    """Tasks in the gaps of all replicas' pipelines: parts of samples' work in all encoders."""
 
-    # of encoders, then of generators, in the order of samples and parts; samples are those that the plan keeps
+    # in the order of samples and parts; samples are those that the plan keeps
     tasks: GapTasks = field(compare=False)
     device: Ints  # int64[t]: of its sample's replica, where each runs, forward and backward
     # int64[t]: their places among all that the device runs, the pipeline's ops included, from 0; -1 where there
-    # is no backward, or where it runs with its forward in one, as generators' do
+    # is no backward
     forward_turn: Ints
     backward_turn: Ints
 
     @classmethod
     def from_schedule(cls, tasks: GapTasks, found: MultiplexedResult) -> "GapTable":
         """Read turns off a schedule of these tasks."""
-        # -1 is what tasks keep that have no backward of their own.
         columns = np.full((3, len(tasks.sample)), -1, dtype=np.int64)
         for replica, each in enumerate(found.replicas):
             mine = found.tasks_of(replica)
@@ -149,10 +139,9 @@ class GapTable(Record):
             sample = int(self.tasks.sample[i])
             for back, turn in ((False, int(self.forward_turn[i])), (True, int(self.backward_turn[i]))):
                 if turn >= 0:
-                    whose = sample, int(part[i]), int(parts[i]), bool(self.tasks.late[i])
-                    late, kind = bool(self.tasks.late[i]), "full" if self.tasks.backward[i] else "none"
-                    names = timed.times.generators if late else timed.times.encoders
-                    pieces = items.part(sample, names, timed.times.pieces, whose[1], whose[2])
+                    whose = sample, int(part[i]), int(parts[i])
+                    kind = "full" if self.tasks.backward[i] else "none"
+                    pieces = items.part(sample, timed.times.encoders, timed.times.pieces, *whose[1:])
                     found[turn] = DeviceOp(int(slot[sample]), back, None, *whose, kind=kind, pieces=pieces)
         return found
 
@@ -193,11 +182,11 @@ class ItemsBySample:
         return found
 
 
-def between_both(run: PipelineRun, ahead: int, behind: int) -> PipelineRun:
-    """Return a run before and after which all devices have so long to work."""
+def run_after(run: PipelineRun, ahead: int) -> PipelineRun:
+    """Return a run before which all devices have so long to work."""
     names = ("forward_start", "forward_end", "backward_start", "backward_end")
     later = {name: np.where(at < 0, at, at + ahead) for name in names for at in (getattr(run, name),)}
-    return replace(run, makespan=run.makespan + ahead + behind, busy=run.busy + ahead + behind, **later)
+    return replace(run, makespan=run.makespan + ahead, busy=run.busy + ahead, **later)
 
 
 def ops_in_turn(order: OpOrder, device: int, between: dict[int, DeviceOp], stages: PipelineStages) -> list[DeviceOp]:

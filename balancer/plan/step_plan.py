@@ -138,7 +138,7 @@ class StepPlan:
             if not items.is_last:
                 volumes = items.lengths * items.phase.bytes_in
                 streams[f"{name}:in"] = Stream(f"{name}:in", phase.plan.home, target, items.lengths, volumes)
-            if not items.is_last and not items.phase.generates:
+            if not items.is_last:
                 held, samples = self._put_out.get(name), items.sample_of_item
                 lengths, source = (items.outputs, target) if held is None else (held.lengths, held.place)
                 lifted = self.last.target.lifted(samples if held is None else samples[held.sample])
@@ -223,8 +223,7 @@ class StepPlan:
     def parts(self) -> Mapping[str, Parts]:
         """The parts of the last phase's samples, by its name."""
         *encoders, last = (phase.items for phase in self.phases.values())
-        feeders = [items for items in encoders if not items.phase.generates]
-        return {last.phase.name: self._in_pieces(parts_of(last, feeders, self.num_samples))}
+        return {last.phase.name: self._in_pieces(parts_of(last, encoders, self.num_samples))}
 
     def _in_pieces(self, parts: Parts) -> Parts:
         """Return the parts with those in pieces that ranks share."""

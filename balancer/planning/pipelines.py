@@ -136,7 +136,7 @@ def pipeline_bound(placed: PlacedPipelines, makespan: int, settings: PlanSetting
     if problem.timed is not None:
         times, items, work, tasks = problem.timed
         asked = PipelineRequest(**asked_of(times, items) | {"work": work})
-        beside = TaskRequest(tasks.sample, tasks.forward, tasks.backward, times.num_devices, after=tasks.late)
+        beside = TaskRequest(tasks.sample, tasks.forward, tasks.backward, times.num_devices)
         return multiplexed_lower_bound(asked, beside)
     keywords = _keywords(problem, cut) | {"allow_empty": True, "in_flight_cap": None}
     keywords |= {"sizes": None, "cap": None, "time_budget": time_budget, "method": "random"}

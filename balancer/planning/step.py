@@ -297,7 +297,7 @@ def _from_parts(step: Step, plans: Mapping[str, DispatchPlan]) -> Problem:
     if items.phase.name == SINGLE_PHASE:  # which moves whole samples, a byte an element
         return step.problem(items)
     setup, name = step.setup, items.phase.name
-    feeders = [feeder for feeder in step.items[:-1] if not feeder.phase.generates]
+    feeders = step.items[:-1]
     there = [each.phase.name for each in feeders]
     held = {each.phase.name: plans[each.phase.name].put_out(each.outputs) for each in feeders}
     samples = [each.sample_of_item[held[each.phase.name].sample] for each in feeders] + [items.own.row_of_value]

@@ -1,4 +1,4 @@
-"""Schedules of a layout's steps within its memory: pipelines, with encoders and generators in their gaps or without."""
+"""Schedules of a layout's steps within its memory: pipelines, with encoders in their gaps or without."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -62,7 +62,7 @@ def scheduled(
     `room`, float64[D], is what each device has, in bytes, for what is in flight and at work. Unless it is `limited`, it
     need not fit.
     """
-    schedule = _in_gaps if times.encoders or times.generators else _pipelined
+    schedule = _in_gaps if times.encoders else _pipelined
     caps: Floats | None = None
     alone = np.zeros(times.num_devices)
     for _ in range(_ROUNDS):
@@ -114,11 +114,11 @@ def _in_gaps(times: StepTimes, step: StepItems, caps: Floats | None, alone: Floa
         flight = alone if fits else _LLM_SHARE * caps
         rules = {} if fits else _flight(times, step, flight)
         held_cap = np.floor((caps - flight) / UNIT_BYTES).astype(np.int64)
-        if int(tasks.size[~tasks.late].max(initial=0)) > int(held_cap.max()):
+        if int(tasks.size.max(initial=0)) > int(held_cap.max()):
             raise TimeLimitError("no room for the largest task")
     result = solvers.schedule_multiplexed(
         PipelineRequest(**asked_of(times, step), **rules),
-        TaskRequest(tasks.sample, tasks.forward, tasks.backward, times.num_devices, tasks.size, tasks.late, held_cap),
+        TaskRequest(tasks.sample, tasks.forward, tasks.backward, times.num_devices, tasks.size, held_cap),
         time_budget=time_budget,
     )  # fmt: skip
     alone_, at_work = held_in_cells(times, step, _cells(result), result.order)
@@ -129,7 +129,7 @@ def _in_gaps(times: StepTimes, step: StepItems, caps: Floats | None, alone: Floa
         ran = result.replicas[replica]
         return Timeline(ran, Between.from_run(ran, tasks.of(result.tasks_of(replica))))
 
-    return Timed(result, held.max(axis=0), alone_.max(axis=0), at_work + tasks.at_work, slowest)
+    return Timed(result, held.max(axis=0), alone_.max(axis=0), at_work, slowest)
 
 
 def _flight(times: StepTimes, step: StepItems, caps: Floats | None) -> dict[str, Any]:

@@ -47,12 +47,12 @@ def laid_out(step: StepTables, layout: StepLayout, path: str = "layouts") -> Lai
     check_beside(step)
     layout.check_phases(step.names)
     where, (num_ranks,) = braced(path), step.need("ranks")
-    if layout.mode == "multiplexed" and (layout.encoders or layout.generators):
+    if layout.mode == "multiplexed" and layout.encoders:
         return LaidOut(step, None, _in_gaps(step, layout, where, num_ranks))
     if layout.generators:
         raise UsageError(
-            f"{where}: a plan does not say what generators do ({', '.join(layout.generators)}) that are stages, and "
-            "not in gaps; see it with simulate --layout, or configure --mode multiplexed"
+            f"{where}: a plan does not say what generators do ({', '.join(layout.generators)})",
+            "see it with simulate --layout",
         )
     is_first = layout.mode == "before" or not layout.encoders
     of_gpus = is_first and num_ranks == layout.num_gpus != layout.llm.dp

@@ -1,6 +1,6 @@
 """Layouts: how the GPUs of a step are split for each module; encoders are stages, or run before, or between.
 
-Generators, such as decoders of audio or images, come after the language model: last stages, or between.
+Generators, such as decoders of audio or images, come after the language model: last stages.
 """
 
 import json
@@ -21,13 +21,13 @@ LAYOUT_MODES = ("stages", "before", "multiplexed")
 """Encoders are the first stages of the pipeline, run on all GPUs before it, or in its gaps."""
 
 
-def no_place_before(generators: Iterable[str]) -> UsageError:
-    """Return why no generator runs for a whole step at once."""
-    return UsageError(
-        "{mode} 'before' has no place for generators ({names}): a micro-batch turns in the middle of the pipeline, "
-        "with their gradient; to run them for all micro-batches at once, every stage would keep the activations of all",
-        "use {mode} 'stages' or 'multiplexed'", names=", ".join(generators),
-    )  # fmt: skip
+def check_place_of(generators: Iterable[str], mode: str) -> None:
+    """Raise ValueError if generators have no place in a mode: a micro-batch's backward begins with their gradient."""
+    if (names := ", ".join(generators)) and mode != "stages":
+        raise UsageError(
+            "{mode} {given!r} has no place for generators ({names}), which are last stages: there the backward of a "
+            "micro-batch begins", "use {mode} 'stages'", given=mode, names=names,
+        )  # fmt: skip
 
 
 _EXPERTS = ("ep", "etp", "expert_parallel", "expert_parallelism")
@@ -110,7 +110,7 @@ class StepLayout:
     mode : {"stages", "before", "multiplexed"}
         Encoders are first stages of the replicas' pipelines, all in the same ones, each with as many ranks in a replica
         as divide evenly; or they run on all GPUs before it, and their backward after it; or on all GPUs in its gaps.
-        Generators are last stages in the same way, or in gaps; none runs before the pipeline.
+        Generators are last stages in the same way: other modes have none.
     micro_batches : int or None
         Number for each replica, if it is decided.
     micro_batch_tokens : int or None
@@ -148,8 +148,7 @@ class StepLayout:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, as_count(name, getattr(self, name)))
         object.__setattr__(self, "generators", as_generators(list(self.modules), self.generators))
-        if self.generators and self.mode == "before":
-            raise no_place_before(self.generators)
+        check_place_of(self.generators, self.mode)
         if self.times is not None:
             self._check_times(self.times)
         for alike in (self.encoders, self.after):
@@ -165,8 +164,7 @@ class StepLayout:
                 words=times.layout, count=times.slots,
             )  # fmt: skip
         own: dict[str, Any] = {
-            "replicas": self.llm.dp, "chunks": self.llm.chunks, "piped": self.piped, "encoders": tuple(self.encoders),
-            "generators": self.generators,
+            "replicas": self.llm.dp, "chunks": self.llm.chunks, "piped": self.piped, "encoders": tuple(self.encoders)
         }  # fmt: skip
         for key, value in own.items():
             if (given := getattr(times, key)) != value:
@@ -196,7 +194,7 @@ class StepLayout:
                 raise ArgumentError(where, rule, f"pp {layout.pp} on {layout.num_gpus}")
             return
         if layout.pp > 1:
-            raise ArgumentError(f"{where}.pp", f"be 1 with mode {self.mode!r}: no {kind} is cut there", layout.pp)
+            raise ArgumentError(f"{where}.pp", f"be 1 with mode {self.mode!r}: no encoder is cut there", layout.pp)
         if layout.num_gpus != llm.num_gpus:
             rule = f"be on the {llm.num_gpus} GPUs of {self.llm_name!r} with mode {self.mode!r}"
             raise ArgumentError(where, rule, f"{layout.num_gpus} GPUs")
@@ -354,7 +352,7 @@ def as_generators(names: Sequence[str], given: Any) -> tuple[str, ...]:
         raise ArgumentError("generators", f"be of the phases {', '.join(names)}", repr(odd[0]))
     last = tuple(names)[len(names) - len(set(found)) :]
     if set(found) != set(last) or len(last) == len(names):
-        rule = f"be the last of the phases {', '.join(names)}, behind the language model, which they follow"
+        rule = f"be the last of the phases {', '.join(names)}, after the language model, which they follow"
         raise ArgumentError("generators", rule, ", ".join(found))
     return last
 

@@ -75,9 +75,6 @@ class Phase:
     share_multiple_of : int
         With `sequence_parallel`, a rank's share of an item is padded to a multiple of this: the number of elements that
         make one output, so that each output is on one rank.
-    generates : bool
-        A generator, such as a decoder of audio: it feeds no phase, and takes the last phase's outputs. Plans of
-        generators in the gaps of a pipeline set this; such a phase stands before the last one.
     """
 
     name: str
@@ -99,7 +96,6 @@ class Phase:
     rank_speeds: tuple[int, ...] | None = None
     sequence_parallel: int | None = None
     share_multiple_of: int = 1
-    generates: bool = False
     prefix: str | None = None
     prefix_length: str | None = None
 
@@ -118,7 +114,7 @@ class Phase:
         with of_phase(self.name):
             if self.max_tokens_per_rank is not None:
                 object.__setattr__(self, "max_tokens_per_rank", as_integer(MAX_TOKENS, self.max_tokens_per_rank, 1))
-            for name in ("equal_counts", "every_rank_nonempty", "generates"):
+            for name in ("equal_counts", "every_rank_nonempty"):
                 object.__setattr__(self, name, bool(getattr(self, name)))
             for name, least in (
                 ("bytes_in", 1),
@@ -178,8 +174,6 @@ class Phase:
         found = asdict(self) | {"cost": str(self.cost)}
         if self.sequence_parallel is None:
             del found["sequence_parallel"], found["share_multiple_of"]
-        if not self.generates:
-            del found["generates"]
         for name in ("prefix", "prefix_length"):
             if found[name] is None:
                 del found[name]
@@ -483,7 +477,7 @@ class _Batch:
 def default_own(lengths: NDArray[np.int64], feeders: Iterable[PhaseItems]) -> Ragged:
     """Return the default piece that each whole sample adds: its length less what it is fed."""
     rest = lengths
-    for feeder in (each for each in feeders if not each.phase.generates):
+    for feeder in feeders:
         fed = np.zeros(len(lengths), dtype=np.int64)
         np.add.at(fed, feeder.sample_of_item, feeder.outputs)
         # Never below 0: a sample may be shorter than what it is fed, where outputs are not part of its length.

@@ -85,7 +85,7 @@ class Setup:
     _topologies: dict[str, Topology] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "phases", self._in_order(as_phases(self.phases)))
+        object.__setattr__(self, "phases", as_phases(self.phases))
         object.__setattr__(self, "_several_items", any("(" in phase.items for phase in self.phases))
         num_ranks = self.topology.num_ranks
         self._lay_out()
@@ -107,17 +107,6 @@ class Setup:
         if self.settings.mode != "separate":
             self._check_joint()
         object.__setattr__(self, "_shares", any(self.cut_of(phase.name).shares for phase in self.phases))
-
-    def _in_order(self, phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
-        """Return the phases with generators in gaps before the last one, whose gaps they run in; refuse any others."""
-        late, piped = self.settings.cut.behind
-        if odd := [phase.name for phase in phases if phase.generates and phase.name not in late]:
-            raise UsageError(
-                "phase {name!r} generates, and is none of the generators of {times}: it runs in the gaps of a "
-                "pipeline, or in no plan", name=odd[0],
-            )  # fmt: skip
-        marked = [replace(phase, generates=True) if phase.name in late else phase for phase in phases]
-        return tuple(sorted(marked, key=lambda phase: phase.name in piped))
 
     def _lay_out(self) -> None:
         """Find the GPUs and the replicas of each phase."""

@@ -3,7 +3,7 @@
 :mod:`balancer.simulate` makes them of models and a cluster; a layout's file carries them to whoever plans by it.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -15,7 +15,6 @@ from solvers.errors import ArgumentTypeError, UsageError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 Shares = Mapping[str, tuple[Ints, Ints]]
 # Units in which schedules count time, tenths of nanoseconds: no op is so short that rounding shows.
 PER_SECOND = 10**10
@@ -95,27 +94,20 @@ class ModuleRate:
 
 
 class GapTasks(NamedTuple):
-    """Work of samples in gaps: of which sample each task is, units both ways, what it holds, whether it generates."""
+    """Work of samples in gaps: of which sample each task is, units both ways, and what it holds."""
 
     sample: Ints
     forward: Ints
     backward: Ints
     size: Ints
-    late: Bools
-
-    @property
-    def at_work(self) -> float:
-        """Bytes of the largest generator's task, which holds them while it runs, forward and backward in one."""
-        return float(UNIT_BYTES * self.size[self.late].max(initial=0))
 
     def of(self, chosen: Ints) -> "GapTasks":
         """Return the tasks with these numbers."""
-        late = self.late[chosen]
-        return GapTasks(self.sample[chosen], self.forward[chosen], self.backward[chosen], self.size[chosen], late)
+        return GapTasks(*(column[chosen] for column in self))
 
     @property
     def number(self) -> NDArray[np.int32]:
-        """Which task of its sample each is, those of encoders first: int32[t]."""
+        """Which task of its sample each is: int32[t]."""
         order = np.argsort(self.sample, kind="stable")
         number = np.empty(len(order), dtype=np.int32)
         number[order] = np.arange(len(order)) - np.searchsorted(self.sample[order], self.sample[order])
@@ -123,12 +115,8 @@ class GapTasks(NamedTuple):
 
     @property
     def part(self) -> tuple[Ints, Ints]:
-        """Which part each is of its sample's work in all encoders, or in all generators, and of how many, all alike."""
-        kind = 2 * self.sample + self.late
-        parts = np.bincount(kind)
-        # Tasks of encoders are numbered before those of generators.
-        early = np.where(self.late, parts[kind - self.late], 0)
-        return (self.number - early).astype(np.int64), parts[kind].astype(np.int64)
+        """Which part each is of its sample's work in all encoders, and of how many, all alike."""
+        return self.number.astype(np.int64), np.bincount(self.sample)[self.sample].astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +125,7 @@ class StepTimes:
 
     layout: str  # in words, that they are of
     piped: tuple[str, ...]  # modules that are stages of the pipeline, in order
-    # Those that run in its gaps, before their slot and behind it
-    encoders: tuple[str, ...]
-    generators: tuple[str, ...]
+    encoders: tuple[str, ...]  # those that run in its gaps
     # Of the pipeline
     replicas: int
     slots: int
@@ -189,15 +175,9 @@ class StepTimes:
         return in_units(seconds / parts)
 
     def tasks(self, step: StepItems) -> GapTasks:
-        """Return a task for each sample with encoder work, and for each with a generator's; see :meth:`_parted`."""
-        found = [self._parted(step, names) for names in (self.encoders, self.generators)]
-        sample, forward, backward, size = (np.concatenate(columns) for columns in zip(*found, strict=True))
-        return GapTasks(sample, forward, backward, size, np.repeat([False, True], [len(each[0]) for each in found]))
-
-    def _parted(self, step: StepItems, names: Collection[str]) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return a task for each sample with work in some modules; several alike where long or large, and in pieces."""
+        """Return a task for each sample with encoder work; several alike where that is long or large, and in pieces."""
         forward, backward, size, pieces = np.zeros((4, step.num_samples))
-        for name in names:
+        for name in self.encoders:
             rate, bytes_ = self.rates[name], max(self.kept[name])
             each = rate.seconds(*step.of_sample[name])
             forward += each
@@ -213,7 +193,7 @@ class StepTimes:
         sample = np.repeat(np.arange(step.num_samples), count)
         each = np.maximum(1, count)
         sizes = _whole("memory", np.ceil(size / each / UNIT_BYTES))
-        return sample, in_units(forward / each)[sample], in_units(backward / each)[sample], sizes[sample]
+        return GapTasks(sample, in_units(forward / each)[sample], in_units(backward / each)[sample], sizes[sample])
 
     def held(self, step: StepItems) -> tuple[Floats, Floats]:
         """Return the bytes that each sample's piped modules keep, and have at work, on every device: float64[n, D]."""
@@ -265,7 +245,7 @@ class StepTimes:
             _check_each(key, row)
         for key, row in (both | {"hop": (self.hop,), "room": self.room}).items():
             _check_each(key, row, whole=False)
-        for name in (*self.piped, *self.encoders, *self.generators):
+        for name in (*self.piped, *self.encoders):
             self._check_module(name)
         if len(self.parts) != len(self.piped) or not all(map(sum, self.parts)):
             raise ValueError("'parts' must have a row of each module in 'piped', and a part of it in some stage")
@@ -294,8 +274,8 @@ def _read(found: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("rates", "flops", "kept", "at_work", "pieces"):
         if not isinstance(found[key], Mapping):
             raise ValueError(f"{key!r} must be an object, got {found[key]!r:.40}")
-    rows = {key: _row(key, found[key]) for key in ("piped", "encoders", "generators", "forward_overhead", "room",
-                                                   "backward_overhead")}  # fmt: skip
+    rows = {key: _row(key, found[key]) for key in ("piped", "encoders", "forward_overhead", "backward_overhead",
+                                                   "room")}  # fmt: skip
     tables = {
         key: {name: _row(f"{key}[{name!r}]", row) for name, row in found[key].items()}
         for key in ("flops", "kept", "at_work")

@@ -23,7 +23,7 @@ from balancer.report.simulation_data import StepBars
 from balancer.report.table import as_percent
 from solvers.pipeline import MultiplexResult, PipelineRun
 
-__all__ = ["BACKWARD", "DARK", "FORWARD", "IN_PAGE", "LATE", "LIGHT", "TASK", "Bar", "bars", "gantt", "heat_map",
+__all__ = ["BACKWARD", "DARK", "FORWARD", "IN_PAGE", "LIGHT", "TASK", "Bar", "bars", "gantt", "heat_map",
            "histogram", "loads", "log_ticks", "mean_steps", "of_phase", "over_steps", "require_plotting",
            "svg_of", "time_over_memory", "timeline"]  # fmt: skip
 
@@ -344,8 +344,8 @@ def time_over_memory(
 # Pipelines: which stage computes which micro-batch when.
 
 Runs = Mapping[str, PipelineRun | MultiplexResult]
-FORWARD, TASK, BACKWARD, LATE = 0, 1, 2, 3
-"""Of the colours of phases: forwards and backwards, and what encoders and generators do between them."""
+FORWARD, TASK, BACKWARD = 0, 1, 2
+"""Of the colours of phases: forwards and backwards, and what encoders do between them."""
 _DIGIT_WIDTH = 0.085  # inches; the number of a micro-batch is written where it fits into its op
 
 
@@ -394,9 +394,8 @@ def _edges(axis: Any, spans: Iterable[tuple[float, float]], end: float) -> list[
 
 def _draw_tasks(axis: Any, between: Between, scale: float, end: float) -> None:
     """Draw what runs between the ops."""
-    for color, late in ((TASK, False), (LATE, True)):
-        for device in np.unique(between.device[between.late == late]).tolist():
-            here = (between.late == late) & (between.device == device)
-            spans = list(zip(between.start[here] / scale, between.takes[here] / scale, strict=True))
-            face = {"facecolors": IN_PAGE[of_phase(color)], "edgecolors": IN_PAGE["page"]}
-            axis.broken_barh(spans, (device - 0.44, 0.88), linewidth=_edges(axis, spans, end), **face)
+    face = {"facecolors": IN_PAGE[of_phase(TASK)], "edgecolors": IN_PAGE["page"]}
+    for device in np.unique(between.device).tolist():
+        here = between.device == device
+        spans = list(zip(between.start[here] / scale, between.takes[here] / scale, strict=True))
+        axis.broken_barh(spans, (device - 0.44, 0.88), linewidth=_edges(axis, spans, end), **face)

@@ -95,6 +95,6 @@ def assumptions(given: Given) -> Iterator[str]:
     )
     if given.generators:
         yield (
-            f"Generators ({', '.join(given.generators)}) are last stages, or in gaps, where a micro-batch turns once "
-            "they are done with it; no layout has encoders before the pipeline, for generators cannot be there."
+            f"Generators ({', '.join(given.generators)}) are last stages, where a micro-batch turns; so encoders are "
+            "stages too."
         )

@@ -317,8 +317,7 @@ def _lengths(key: str, name: str, phase: PhaseData) -> Chart:
 
 def _pipelines(picture: StepPicture, data: PageData) -> Section:
     """Return the section that shows the slowest pipeline of one step."""
-    late = any(each.late.any() for each in picture.between.values())
-    ahead = f" Before, encoders run ahead of the pipeline, evenly on all devices{', and generators behind it' * late}."
+    ahead = " Before, encoders run ahead of the pipeline, evenly on all devices."
     words = (
         f"This is {_which(picture, data)}, and of its replicas the one that takes longest, before and after. Numbers "
         f"are micro-batches, what is blank is bubble.{ahead * bool(picture.between)} Small ones first and last fill "
@@ -358,8 +357,7 @@ def pipeline_section(
     draw = partial(charts.gantt, runs=runs, unit=unit, between=boxes)
     numbers = Table(("micro-batch starts", *columns), groups)
     kinds = [("forward", charts.FORWARD), ("backward", charts.BACKWARD)]
-    kinds += [("encoders", charts.TASK)] * any((~each.late).any() for each in boxes.values())
-    kinds += [("generators", charts.LATE)] * any(each.late.any() for each in boxes.values())
+    kinds += [("encoders", charts.TASK)] * any(len(each.device) for each in boxes.values())
     keys = [(kind, charts.of_phase(color)) for kind, color in kinds]
     drawn = Chart(key, says, draw, numbers, keys=keys, note=note, height=height, width=9.5, broad=True)
     return Section(title, words, [drawn], _in_flight(runs, boxes, held) if held else None)

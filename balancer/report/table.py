@@ -82,11 +82,9 @@ def before_slots(summary: RunSummary) -> str:
     """Say what is compared with, where there are micro-batches."""
     if not summary.in_pipeline:
         return BEFORE_SLOTS
-    follow = [name for name, phase in summary.phases.items() if phase.follows]
-    late = [name for name in follow if f"{name}:out" not in summary.streams]  # generators, which feed no other phase
-    beside = ["encoders that the plan has in gaps run before them"] * (len(follow) > len(late))
-    beside += ["generators run after them"] * bool(late)
-    return f"{BEFORE_STAGES[:-1]}; {' and '.join(beside)}, evenly on all devices." if beside else BEFORE_STAGES
+    if not any(phase.follows for phase in summary.phases.values()):
+        return BEFORE_STAGES
+    return f"{BEFORE_STAGES[:-1]}; encoders that the plan has in gaps run before them, evenly on all devices."
 
 
 def why_not_relocated(phase: PhaseSummary) -> str:

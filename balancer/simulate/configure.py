@@ -11,7 +11,7 @@ from balancer.cost import Module
 from balancer.cost.throughput import Throughput
 from balancer.io.logs import LengthLog
 from balancer.problem.cluster import Cluster
-from balancer.problem.layout import LAYOUT_MODES, StepLayout, no_place_before
+from balancer.problem.layout import LAYOUT_MODES, StepLayout, check_place_of
 from balancer.problem.layout_memory import memory_of_devices
 from balancer.problem.phases import Phase
 from balancer.simulate.given import Given, given_of
@@ -250,17 +250,16 @@ def price_layouts(given: Given, layouts: Sequence[StepLayout]) -> list[Priced | 
 
 
 def modes_of(text: str, generators: Collection[str] = ()) -> tuple[str, ...]:
-    """Read ``any``, which are all that there are with generators or without, or modes with ``+`` between them."""
+    """Read ``any``, which are all modes, with generators ``stages`` alone; or modes with ``+`` between them."""
     if text == "any":
-        return tuple(mode for mode in LAYOUT_MODES if mode != "before" or not generators)
+        return ("stages",) if generators else LAYOUT_MODES
     chosen = tuple(dict.fromkeys(text.split("+"))) if isinstance(text, str) else (text,)
     if "any" in chosen:
         raise UsageError("{mode} 'any' is all modes already: it stands alone, got {given!r}", given=text)
     for mode in chosen:
         if mode not in LAYOUT_MODES:
             raise unknown("mode", mode, ("any", *LAYOUT_MODES))
-    if generators and "before" in chosen:
-        raise no_place_before(generators)
+        check_place_of(generators, mode)
     return chosen
 
 
@@ -324,8 +323,8 @@ def configure(
     overlap : float
         Fraction of every exchange that computing hides.
     generators : iterable of str
-        The phases after the language model, which take its outputs, such as decoders of audio or images. The backward
-        of a micro-batch waits for them. So mode ``"before"`` has none.
+        The phases after the language model, which take its outputs, such as decoders of audio or images. They are last
+        stages, where the backward of a micro-batch begins. So other modes have none.
     time_budget : float
         Seconds' worth of schedules, counted and not timed. Layouts that it does not reach are counted.
     tick : callable

@@ -136,7 +136,7 @@ def given_of(
     usual = SaturatingThroughput(efficiency * node.peak_flops)
     llm = names[-1 - len(behind)]
     if behind and isinstance(shapes[llm], VisionEncoder | AudioEncoder):
-        rule = f"be behind the language model, which {llm!r}, the phase before them, is not: its model is an encoder"
+        rule = f"be after the language model, which {llm!r}, the phase before them, is not: its model is an encoder"
         raise ArgumentError("generators", rule, ", ".join(behind))
     rates = {name: _rates((throughput or {}).get(name, usual), usual) for name in names}
     parts = {name: None if (cut := (pieces or {}).get(name)) is None else as_count("pieces", cut) for name in names}

@@ -1,7 +1,7 @@
 """Layouts that need no schedule: what a step takes and holds at least, in closed form.
 
 The work of a pipeline's busiest device, or a sample's round trip; before it the encoders' mean work, or an item; in its
-gaps the mean work of all devices. Generators are as encoders are.
+gaps the mean work of all devices. Generators are stages.
 """
 
 from collections.abc import Mapping
@@ -65,8 +65,7 @@ class LayoutCase:
         rates = dict(zip(times.names, times.rates, strict=True)) | self.apart
         forwards = {name: self.given.models[name].flops(backward=False) for name in rates}
         return StepTimes(
-            layout.in_words(), times.names,
-            tuple(layout.encoders if in_gaps else ()), tuple(layout.after if in_gaps else ()),
+            layout.in_words(), times.names, tuple(layout.encoders if in_gaps else ()),
             layout.llm.dp, self.num_slots, layout.llm.chunks,
             {name: each.as_row() for name, each in forwards.items()},
             {name: piece for name, piece in self.given.pieces.items() if piece}, rates,

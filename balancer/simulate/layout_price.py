@@ -63,7 +63,7 @@ def price(case: LayoutCase, time_budget: float, *, limited: bool = True) -> Pric
     count = len(found)
     seconds = sum(step.seconds for step in found) / count + case.sync_s
     useful = sum(map(given.useful_flops, given.steps)) / count
-    times = case.step_times if layout.mode == "multiplexed" and (layout.encoders or layout.generators) else None
+    times = case.step_times if layout.mode == "multiplexed" and layout.encoders else None
     chosen = replace(layout, micro_batches=case.num_slots, micro_batch_tokens=_token_cap(case), times=times)
     return Priced(
         chosen, seconds, sum(step.bound for step in found) / count + case.sync_s, 1 - _busy(case) / seconds,

@@ -44,7 +44,7 @@ def _with_shards(given: Given, name: str, one: ModuleLayout, shards: int) -> Mod
 
 
 class Stub(NamedTuple):
-    """A layout in short: the language model's, one that all encoders have, and one that all generators have."""
+    """A layout in short: the language model's, one that all encoders have, and of stages one that generators have."""
 
     mode: str
     llm: ModuleLayout
@@ -87,7 +87,7 @@ def stubs_of(given: Given, modes: Collection[str]) -> Iterator[Stub]:
                 continue
             for zero_stage in _ZERO_STAGES if mode == "before" else (1,):
                 whole = replace(one, dp=llm.num_gpus // one.tp, zero_stage=zero_stage)
-                yield Stub(mode, llm, whole if given.encoders else None, whole if given.generators else None)
+                yield Stub(mode, llm, whole)
 
 
 def _stages_beside(given: Given) -> Iterator[tuple[int, ModuleLayout | None, ModuleLayout | None]]:
@@ -111,10 +111,9 @@ def _stages(given: Given, names: Collection[str]) -> Iterator[ModuleLayout]:
 
 
 def _apart(given: Given) -> Iterator[ModuleLayout]:
-    """Yield what all modules but the language model may have where they are no stages."""
-    names = (*given.encoders, *given.generators)
+    """Yield what all encoders may have where they are no stages."""
     for tp, recompute in product(_SHARDS, (False, True)):
-        if _all_fit(given, names, ModuleLayout(tp=tp)):
+        if _all_fit(given, given.encoders, ModuleLayout(tp=tp)):
             yield ModuleLayout(tp=tp, recompute=recompute)
 
 

@@ -84,8 +84,6 @@ SLOT = np.dtype(
     [
         ("left", np.int64),  # tasks before the first stage whose forwards have not begun
         ("ready", np.int64),  # when all that have begun are there
-        ("late_left", np.int64),  # the same of generators, after the last stage
-        ("late_ready", np.int64),
     ]
 )
 """What has run of a slot's tasks."""
@@ -118,10 +116,6 @@ def _earliest(k, cell, now, num_devices, hop, durations, ends, slots):
         if cell == 0:
             known &= slots[k]["left"] == 0
             return max(now, (slots[k]["ready"] if known else now) + more), known
-        if cell == 2 * num_stages - 1 and slots[k]["late_left"] > 0:
-            known = False
-        elif cell == 2 * num_stages - 1 and slots[k]["late_ready"] > 0:
-            return max(now, slots[k]["late_ready"] + more), known
         last = cell - 1 if cell < num_stages else (num_stages - 1 if cell == 2 * num_stages - 1 else cell + 1)
         if last % num_stages % num_devices != cell % num_stages % num_devices:
             more += hop
@@ -172,12 +166,7 @@ def _forward(d, now, gap, target, begun, waiting, board):
         if slots[k]["left"] == 0:
             continue
         for i in range(first[k], first[k + 1]):
-            if each[i]["late"] > 0:
-                continue
-            took, size = (
-                each[i]["forward"],
-                each[i]["size"] if each[i]["backward"] > 0 else np.int64(0),
-            )
+            took, size = each[i]["forward"], each[i]["size"] if each[i]["backward"] > 0 else np.int64(0)
             full = size > 0 and devices[d]["held"] + size > caps[d]
             if device[i] >= 0 or not allowed[i, d] or full:
                 continue
@@ -190,25 +179,6 @@ def _forward(d, now, gap, target, begun, waiting, board):
         if rule.capped:
             break
     return NO_TASK
-
-
-@helper
-def _generator(d, now, ends, board):
-    """Return a generator's task that can run now, the first slot's and its longest, or none; and when another can."""
-    tasks = board.tasks
-    num_stages, soon = ends.shape[1] // 2, np.int64(NEVER)
-    away = board.hop if d != (num_stages - 1) % tasks.allowed.shape[1] else np.int64(0)
-    for k in range(len(tasks.first) - 1):
-        end = ends[k, num_stages - 1]
-        if board.slots[k]["late_left"] == 0 or end < 0:
-            continue
-        for i in range(tasks.first[k], tasks.first[k + 1]):
-            if tasks.each[i]["late"] == 0 or board.device[i] >= 0 or not tasks.allowed[i, d]:
-                continue
-            if end + away <= now:
-                return i, soon
-            soon = min(soon, end + away)
-    return NO_TASK, soon
 
 
 @helper
@@ -235,17 +205,13 @@ def _backward(d, now, gap, forced, ends, queue, board):
 
 
 @helper
-def _start_forward(i, d, now, home, queue, board):
-    """Run the forward of a task; returns when it ends. `home` is the last stage's device."""
+def _start_forward(i, d, now, queue, board):
+    """Run the forward of a task; returns when it ends."""
     tasks, devices, slots, hop = board.tasks, board.devices, board.slots, board.hop
     k, end = tasks.each[i]["slot"], now + tasks.each[i]["forward"]
     board.device[i] = d
-    if tasks.each[i]["late"] > 0:
-        slots[k]["late_left"] -= 1
-        slots[k]["late_ready"] = max(slots[k]["late_ready"], end + (hop if d != home else 0))
-    else:
-        slots[k]["left"] -= 1
-        slots[k]["ready"] = max(slots[k]["ready"], end + (hop if d > 0 else 0))
+    slots[k]["left"] -= 1
+    slots[k]["ready"] = max(slots[k]["ready"], end + (hop if d > 0 else 0))
     if tasks.each[i]["backward"] > 0:
         devices[d]["owed"] += tasks.each[i]["backward"]
         devices[d]["held"] += tasks.each[i]["size"]
@@ -310,10 +276,7 @@ def _begin(rule, ops, tasks, listed):
     listed.ends[:], listed.device[:], listed.forward_start[:], listed.backward_start[:] = -1, -1, -1, -1
     devices, slots = np.zeros(num_devices, DEVICE), np.zeros(num_slots, SLOT)
     for i in range(n):
-        if tasks.each[i]["late"] > 0:
-            slots[tasks.each[i]["slot"]]["late_left"] += 1
-        else:
-            slots[tasks.each[i]["slot"]]["left"] += 1
+        slots[tasks.each[i]["slot"]]["left"] += 1
     for d in range(num_devices):
         devices[d]["next_op"] = ops.offsets[d]
         for op in range(ops.offsets[d], ops.offsets[d + 1]):
@@ -323,13 +286,12 @@ def _begin(rule, ops, tasks, listed):
 
 @helper
 def _count(tasks, num_ops):
-    """How many ops and halves of tasks there are, what these take, and whether some are a generator's."""
-    left, unplaced, late = num_ops, np.int64(0), False
+    """How many ops and halves of tasks there are, and what these take."""
+    left, unplaced = num_ops, np.int64(0)
     for i in range(len(tasks.each)):
-        late |= tasks.each[i]["late"] > 0
         unplaced += tasks.each[i]["forward"] + tasks.each[i]["backward"]
         left += 2 if tasks.each[i]["backward"] > 0 else 1
-    return left, unplaced, late
+    return left, unplaced
 
 
 @kernel
@@ -345,8 +307,8 @@ def list_schedule(rule, ops, tasks, listed):
     ends, device, forward_start, backward_start, turns = listed
     devices, slots, each, num_devices = board.devices, board.slots, tasks.each, len(offsets) - 1
     num_slots, width, n = durations.shape[0], durations.shape[1], len(tasks.each)
-    left, unplaced, some_late = _count(tasks, len(op_slots))
-    queue, home = np.empty((len(devices), n), np.int64), (width // 2 - 1) % len(devices)  # backwards that devices owe
+    left, unplaced = _count(tasks, len(op_slots))
+    queue = np.empty((len(devices), n), np.int64)  # backwards that devices owe
     makespan, begun = np.int64(0), np.int64(0)  # slots below `begun` have begun in the first stage
     while left > 0:
         # 1. Who decides, and how long until its next op of the pipeline can start: a gap for tasks.
@@ -364,18 +326,15 @@ def list_schedule(rule, ops, tasks, listed):
         waiting = blocked and devices[0]["free"] <= now and cells[devices[0]["next_op"]] == 0
         # 2. What it runs; a forward of the pipeline is let be, as what follows it waits for it.
         i, back, soon, end = NO_TASK, NO_TASK, np.int64(NEVER), np.int64(NEVER)
-        if some_late and not runs:
-            i, soon = _generator(d, now, ends, board)
-        if i < 0 and begun < num_slots and (not runs or cell < width // 2 or blocked):
+        if begun < num_slots and (not runs or cell < width // 2 or blocked):
             target = _target(now, unplaced, devices) + rule.slack
             i = _forward(d, now, gap, target, begun, waiting, board)
         full = rule.capped and blocked and _makes_room(begun, d, tasks, devices, device)
         if (not runs or full) and (i < 0 or full):
             forced = not has or (blocked and not known) or full
-            back, then = _backward(d, now, gap, forced, ends, queue, board)
-            soon = min(soon, then)
+            back, soon = _backward(d, now, gap, forced, ends, queue, board)
         if i >= 0 and (back < 0 or (each[i]["slot"] == begun and waiting)):
-            end = _start_forward(i, d, now, home, queue, board)
+            end = _start_forward(i, d, now, queue, board)
             forward_start[i] = now
             unplaced -= each[i]["forward"] + each[i]["backward"]
             turns[durations.size + i] = left

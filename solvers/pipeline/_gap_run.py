@@ -1,9 +1,8 @@
 """The exact run of a schedule that is given as sequences; what is on a longest path of it, and what comes after an op.
 
 Ops have numbers: the pipeline's are ``k * 2 S + cell`` (see :mod:`solvers.pipeline.run`), then come the tasks' forwards
-from `front` on, then their backwards from `backs` on; a task of a generator is one op, among the forwards. Slot k has
-two *gates*: all forwards of its tasks, k, open its first op; all its generators' tasks, K + k, its backward in the last
-stage.
+from `front` on, then their backwards from `backs` on. Every slot has a *gate*: all forwards of its tasks open its first
+op.
 """
 
 from typing import NamedTuple
@@ -24,8 +23,8 @@ OP = np.dtype(
         ("took", np.int64),  # the time that it takes
         ("follows", np.int64),  # the op for whose end it waits (a forward of a task: for whose start), or -1
         ("lag", np.int64),  # how long after that
-        ("opened_by", np.int64),  # the gate that it waits for, or -1
-        ("gate", np.int64),  # the gate that it is a part of, or -1
+        ("opened_by", np.int64),  # the slot whose gate it waits for, or -1
+        ("gate", np.int64),  # the slot whose gate it is a part of, or -1
     ]
 )
 """What is known of an op: one record, as a run needs all of it at once."""
@@ -40,7 +39,6 @@ class Pipeline(NamedTuple):
     num_slots: int  # K
     window: int  # slots by which tasks may run ahead
     hop: int
-    last_device: int  # that of the last stage
 
 
 class Plan(NamedTuple):
@@ -55,8 +53,8 @@ class Plan(NamedTuple):
 class Clock(NamedTuple):
     """How far a run is. Writable."""
 
-    left: Ints  # int64[2 K]: tasks that still keep each gate shut
-    ready: Ints  # int64[2 K]: when it opens, by those that have run
+    left: Ints  # int64[K]: tasks that still keep each gate shut
+    ready: Ints  # int64[K]: when it opens, by those that have run
     at: Ints  # int64[D]: the place of each device's next op
     free: Ints  # int64[D]: when its last one ends
     rest: Ints  # int64[D]: what all that follow take
@@ -66,8 +64,7 @@ def pipeline_of(order: OpOrder, num_tasks: int, window: int, hop: int) -> Pipeli
     """Return what runs and moves know of an order."""
     stages, slots = order.num_stages, order.num_slots
     front = slots * 2 * stages
-    last_device = (stages - 1) % order.num_devices
-    return Pipeline(front, front + num_tasks, 2 * stages, slots, window, hop, last_device)
+    return Pipeline(front, front + num_tasks, 2 * stages, slots, window, hop)
 
 
 def ops_of(durations: Ints, order: OpOrder, hop: int, given: SlotTasks, window: int) -> NDArray[np.void]:
@@ -78,7 +75,7 @@ def ops_of(durations: Ints, order: OpOrder, hop: int, given: SlotTasks, window: 
     ops = np.zeros(front + 2 * n, dtype=OP)
     for name in ("follows", "opened_by", "gate"):
         ops[name] = -1
-    slot, late = given.each["slot"], given.each["late"] > 0
+    slot = given.each["slot"]
     ops["took"] = np.concatenate([durations.ravel(), given.each["forward"], given.each["backward"]])
     # the pipeline's ops: forwards follow those of the stage before, backwards those of the stage behind
     cell = np.arange(width)
@@ -88,11 +85,9 @@ def ops_of(durations: Ints, order: OpOrder, hop: int, given: SlotTasks, window: 
     far = (before >= 0) & (cell % stages % devices != before % stages % devices)
     ops["lag"][:front] = np.tile(np.where(far, hop, 0), slots)
     ops["opened_by"][:front:width] = np.arange(slots)
-    ops["opened_by"][width - 1 : front : width] = slots + np.arange(slots)
     # the tasks'
-    ahead = np.where(slot >= window, (slot - window) * width, -1)
-    ops["follows"][front : front + n] = np.where(late, slot * width + stages - 1, ahead)
-    ops["gate"][front : front + n] = np.where(late, slots + slot, slot)
+    ops["follows"][front : front + n] = np.where(slot >= window, (slot - window) * width, -1)
+    ops["gate"][front : front + n] = slot
     ops["follows"][front + n :] = slot * width + stages
     return ops
 
@@ -111,9 +106,9 @@ def place_of(sequence, d, time, starts):
 
 
 @helper
-def away(d, gate, pipe):
-    """What passes between a device and the one that a gate is on: the first, or that of the last stage."""
-    return pipe.hop if d != (pipe.last_device if gate >= pipe.num_slots else 0) else np.int64(0)
+def away(d, pipe):
+    """What passes between a device and the first one, on which gates are."""
+    return pipe.hop if d > 0 else np.int64(0)
 
 
 @helper
@@ -124,8 +119,8 @@ def since(op, d, ops, starts, pipe):
         time = starts[before]
         if time >= 0 and op < pipe.front:
             time += ops[op]["lag"] + ops[before]["took"]
-        elif time >= 0 and (op >= pipe.backs or ops[op]["gate"] >= pipe.num_slots):
-            time += ops[before]["took"] + away(d, ops[op]["gate"], pipe)
+        elif time >= 0 and op >= pipe.backs:
+            time += ops[before]["took"] + away(d, pipe)
     return time
 
 
@@ -139,7 +134,7 @@ def _resume(begin, plan, starts, pipe, clock):
     for i in range(len(device)):
         k, start = ops[pipe.front + i]["gate"], starts[pipe.front + i]
         if start < begin:
-            ready[k] = max(ready[k], start + ops[pipe.front + i]["took"] + away(device[i], k, pipe))
+            ready[k] = max(ready[k], start + ops[pipe.front + i]["took"] + away(device[i], pipe))
         else:
             left[k] += 1
     total = np.int64(0)
@@ -190,7 +185,7 @@ def run_ops(begin, most, tails, plan, starts, pipe, clock):
                 if front <= op < backs:
                     k = ops[op]["gate"]
                     left[k] -= 1
-                    ready[k] = max(ready[k], end + away(d, k, pipe))
+                    ready[k] = max(ready[k], end + away(d, pipe))
                 p += 1
                 total -= 1
                 moved = True
@@ -275,15 +270,13 @@ def set_tails(graph, plan, pipe, tails):
                 more = pipe.hop * graph[3, at] if row == 2 else np.int64(0)
                 tails[op] = max(tails[op], ops[op]["took"] + more + tail)
     for i in range(pipe.backs - pipe.front):
-        cell = pipe.width - 1 if ops[pipe.front + i]["gate"] >= pipe.num_slots else 0
-        tails[pipe.front + i] += tails[plan.slot[i] * pipe.width + cell]
+        tails[pipe.front + i] += tails[plan.slot[i] * pipe.width]
 
 
 @helper
 def gate_op(op, ops, pipe):
     """The pipeline's op that a task's forward opens."""
-    k = ops[op]["gate"]
-    return k * pipe.width if k < pipe.num_slots else (k - pipe.num_slots + 1) * pipe.width - 1
+    return ops[op]["gate"] * pipe.width
 
 
 @helper
@@ -317,7 +310,7 @@ def set_after(plan, starts, pipe, need, count, at, after):
                     rest = after[gate_op(op, ops, pipe)]
                     if rest < 0:
                         break
-                    tail = max(tail, rest + away(d, ops[op]["gate"], pipe))
+                    tail = max(tail, rest + away(d, pipe))
                 if p < sequence[d, 0]:
                     tail = max(tail, after[sequence[d, p + 1]])
                 after[op] = max(need[op, 1], ops[op]["took"] + tail)
@@ -335,7 +328,7 @@ def _demand(op, d, ops, pipe, tail, need, count):
         count[before] -= 1
         if op < pipe.front:
             need[before, 0] = max(need[before, 0], tail + ops[op]["lag"])
-        elif op >= pipe.backs or ops[op]["gate"] >= pipe.num_slots:
-            need[before, 0] = max(need[before, 0], tail + away(d, ops[op]["gate"], pipe))
+        elif op >= pipe.backs:
+            need[before, 0] = max(need[before, 0], tail + away(d, pipe))
         else:
             need[before, 1] = max(need[before, 1], tail)

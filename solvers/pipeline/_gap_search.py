@@ -201,7 +201,7 @@ def _tail(op, d, ops, starts, after, pipe):
     """What comes after an op's end but on its device."""
     tail = np.int64(0)
     if op < pipe.backs and starts[gate_op(op, ops, pipe)] >= 0:
-        tail = after[gate_op(op, ops, pipe)] + away(d, ops[op]["gate"], pipe)
+        tail = after[gate_op(op, ops, pipe)] + away(d, pipe)
     return tail
 
 
@@ -345,7 +345,7 @@ def _count_item(item, k, sign, sizes, held, counts):
 @helper
 def _resettle(item, old, new, ops, slots, items, pipe):
     """Count an item's loads and tasks to another slot."""
-    width, num_slots = pipe.width, pipe.num_slots
+    width = pipe.width
     for cell in range(width):
         ops[old * width + cell]["took"] -= items.rows[item, cell]
         ops[new * width + cell]["took"] += items.rows[item, cell]
@@ -353,10 +353,6 @@ def _resettle(item, old, new, ops, slots, items, pipe):
         i = items.tasks[at]
         slots[i] = new
         ahead, back = pipe.front + i, pipe.backs + i
-        if ops[ahead]["gate"] >= num_slots:
-            ops[ahead]["gate"] = num_slots + new
-            ops[ahead]["follows"] = new * width + width // 2 - 1
-            continue
         ops[ahead]["gate"] = new
         ops[ahead]["follows"] = (new - pipe.window) * width if new >= pipe.window else -1
         ops[back]["follows"] = new * width + width // 2
@@ -380,10 +376,9 @@ def _take_along(item, old, new, trial, notes, items, pipe):
                 continue
             begin = min(begin, starts[op])
             _take(sequence, d, op)
-            late = ops[op]["gate"] >= pipe.num_slots
-            cell = width // 2 if op >= backs else (width // 2 - 1 if late else np.int64(0))
+            cell = width // 2 if op >= backs else np.int64(0)
             wanted = starts[op] + starts[new * width + cell] - starts[old * width + cell]
-            if op >= backs or late:
+            if op >= backs:
                 wanted = max(starts[op], starts[new * width + cell] + ops[new * width + cell]["took"])
             starts[op] = max(0, wanted)
             p = place_of(sequence, d, starts[op], starts)
@@ -522,7 +517,7 @@ def search_gaps(settings, plan, starts, graph, pipe, tasks, items, state):
     trial = Trial(sequence, plan.ops, plan.device, plan.slot, moved, after, holds)
     touched, move = np.zeros(plan.sequence.shape[0], np.int64), np.empty(1, _MOVE)
     notes = Notes(state, touched, move)
-    num_ops, num_devices, n, gates = len(starts), plan.sequence.shape[0], len(plan.device), 2 * pipe.num_slots
+    num_ops, num_devices, n, gates = len(starts), plan.sequence.shape[0], len(plan.device), pipe.num_slots
     at, free = np.empty(num_devices, np.int64), np.empty(num_devices, np.int64)
     clock = Clock(np.empty(gates, np.int64), np.empty(gates, np.int64), at, free, np.empty(num_devices, np.int64))
     path, tails, nothing = np.empty(num_ops, np.int64), np.empty(num_ops, np.int64), np.zeros(num_ops, np.int64)

@@ -26,10 +26,8 @@ TASK = np.dtype(
         ("number", np.int64),  # which of the tasks given it is
         ("slot", np.int64),
         ("forward", np.int64),
-        ("backward", np.int64),  # 0 where there is none, and of a generator's, which is part of its forward
+        ("backward", np.int64),  # 0 where there is none
         ("size", np.int64),  # what it holds between both
-        ("late", np.int64),  # 1 of a generator's, after the last stage
-        ("then", np.int64),  # when a generator's backward starts after its forward's start, else -1
     ]
 )
 """A task, as kernels take it: one record, as they need all of it at once."""
@@ -189,14 +187,9 @@ class Tasks:
     """Tasks of items or slots, and the rules of their devices."""
 
     owner: Ints  # int64[t], read-only: the slot, or item, that each belongs to
-    # int64[t], read-only: of a generator's task, `forward` is all that it does
-    forward: Ints
-    backward: Ints
-    size: Ints
-    late: NDArray[np.bool_]  # bool[t], read-only: which tasks are a generator's, after the last stage
-    # int64[t], read-only: when a generator's backward starts after its forward's start; -1 where there is none, or no
-    # generator
-    then: Ints
+    forward: Ints  # int64[t], read-only
+    backward: Ints  # int64[t], read-only
+    size: Ints  # int64[t], read-only
     allowed: NDArray[np.bool_]  # bool[t, D], read-only: on which devices each may run
     caps: Ints  # int64[D], read-only: the sizes that each device may hold between forwards and backwards
     window: int
@@ -215,10 +208,6 @@ class Tasks:
         spent = sum(map(int, ahead)) + sum(map(int, back))
         if spent >= MOST_TIME:
             raise UsageError(f"all tasks together must be below 2**58, got {spent}: measure times in larger units")
-        # a generator's task is one op, forward and backward in one
-        after = _as_late(asked.after, n)
-        then = np.where(after & (back > 0), ahead, -1)
-        ahead, back = np.where(after, ahead + back, ahead), np.where(after, 0, back)
         if order.forward_only and back.any():
             where = int(np.argmax(back > 0))
             rule = "be 0 where the first stage has no backward: no gradient comes to a task"
@@ -232,8 +221,8 @@ class Tasks:
                 "task_size", "be at most what {held_cap} is on some device where the task may run", sizes[where], where
             )
         return cls(
-            read_only(owners), read_only(ahead), read_only(back), sizes, read_only(after), read_only(then),
-            read_only(allowed), read_only(caps), as_count("window", asked.window),
+            read_only(owners), read_only(ahead), read_only(back), sizes, read_only(allowed), read_only(caps),
+            as_count("window", asked.window),
         )  # fmt: skip
 
     def of_slots(self, slot: Ints, num_slots: int, chosen: Ints) -> "SlotTasks":
@@ -241,8 +230,8 @@ class Tasks:
         order = np.lexsort((-self.forward[chosen], slot))
         number = chosen[order]
         each = np.empty(len(order), dtype=TASK)
-        each["number"], each["slot"], each["late"] = order, slot[order], self.late[number]
-        for name in ("forward", "backward", "size", "then"):
+        each["number"], each["slot"] = order, slot[order]
+        for name in ("forward", "backward", "size"):
             each[name] = getattr(self, name)[number]
         first = np.searchsorted(each["slot"], np.arange(num_slots + 1)).astype(np.int64)
         return SlotTasks(read_only(each), read_only(self.allowed[number]), read_only(first), self.caps)
@@ -306,13 +295,6 @@ def in_flight_sets(order: OpOrder) -> list[list[int]]:
             found += [now] if grew else []
             now, grew = [k for k in now if k != slot], False
     return found
-
-
-def _as_late(late: ArrayLike | None, n: int) -> NDArray[np.bool_]:
-    table = np.zeros(n, dtype=np.bool_) if late is None else np.asarray(late)
-    if table.dtype != np.bool_ or table.shape != (n,):
-        raise ArgumentError("task_after", f"hold True or False for each of {n} tasks", f"{table.dtype}{table.shape}")
-    return table
 
 
 def _as_held_caps(held_cap: ArrayLike | None, num_devices: int) -> Ints:

@@ -20,8 +20,6 @@ name            why no schedule does better
 ``work``        all devices together have all ops and tasks to run; and each device has its own stages', and the tasks
                 that may run nowhere else
 ``pipeline``    the pipeline alone takes as long, exactly
-``generators``  the same with the last stage's backwards after their slots' generators: the longest task, and the mean
-                over the devices; where that stage turns at once, so that its device waits for them
 ``ends``        before the first slot its tasks' forwards run, and after the last one's its backwards: the longest of
                 them, and their mean over the devices
 =============== =======================================================================================================
@@ -35,7 +33,6 @@ Of any slots (:func:`solvers.schedule_multiplexed`): ``fluid``, ``work`` and
 =============== =======================================================================================================
 """
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -93,7 +90,7 @@ def multiplex_bound(durations: Ints, order: OpOrder, hop: int, tasks: SlotTasks)
     alone = int(all_ends_kernel(order.graph, durations, hop, ends))
     table = durations.sum(axis=0)
     own = np.array([table[d:s:devices].sum() + table[s + d :: devices].sum() for d in range(devices)])
-    slots, late = tasks.each["slot"], tasks.each["late"] > 0
+    slots = tasks.each["slot"]
     both = tasks.each["forward"] + tasks.each["backward"]
     # tasks that may run on one device alone are that device's work
     one = tasks.allowed.sum(axis=1) == 1
@@ -102,28 +99,13 @@ def multiplex_bound(durations: Ints, order: OpOrder, hop: int, tasks: SlotTasks)
     # nothing of the pipeline runs before the first slot's tasks have, nor after the last one's backwards begin
     around = 0
     for name, slot in (("forward", 0), ("backward", order.num_slots - 1)):
-        here = tasks.each[name][(slots == slot) & ~late]
+        here = tasks.each[name][slots == slot]
         around += max(int(here.max(initial=0)), -(-int(here.sum()) // devices))
     last_is_first_stage = order.forward_only == 0 and order.slot[order.device_offsets[1] - 1] == order.num_slots - 1
     found = [Bound(work, "work"), Bound(alone, "pipeline")]
-    if late.any() and _turns_at_once(order):
-        # the last stage's device has nothing else to do there than to wait for the slot's generators
-        longer = durations.copy()
-        for slot in range(order.num_slots):
-            here = tasks.each["forward"][(slots == slot) & late]
-            longer[slot, s - 1] += max(int(here.max(initial=0)), -(-int(here.sum()) // devices))
-        found.append(Bound(int(all_ends_kernel(order.graph, longer, hop, ends)), "generators"))
     if last_is_first_stage:
         found.append(Bound(alone + around, "ends"))
     return max(found, key=lambda bound: bound.value)
-
-
-def _turns_at_once(order: OpOrder) -> bool:
-    """Whether the last stage runs every slot's backward right after its forward."""
-    last = order.num_stages - 1
-    ops = order.ops_of(last % order.num_devices)
-    pairs = {(a, b) for a, b in pairwise(ops)}
-    return all(((k, last, False), (k, last, True)) in pairs for k in range(order.num_slots))
 
 
 def multiplexed_bound(problem: PipelineProblem, tasks: Tasks, cut: PipelineCut) -> Bound:
@@ -132,10 +114,9 @@ def multiplexed_bound(problem: PipelineProblem, tasks: Tasks, cut: PipelineCut) 
     totals = problem.items.sum(axis=1)
     spent = sum(int(t) * int(u) for t, u in zip(totals, stages.unit.sum(axis=1, dtype=object), strict=True))
     spent += problem.num_cells * int(stages.fixed.sum()) + int(tasks.forward.sum()) + int(tasks.backward.sum())
-    # an item's tasks run side by side at best: of each kind the longest counts
-    longest = np.zeros((3, len(problem.work)), dtype=np.int64)
-    early = np.where(tasks.late, 0, tasks.forward)
-    for row, values in enumerate((early, tasks.backward, tasks.forward - early)):
+    # an item's tasks run side by side at best: of either way the longest counts
+    longest = np.zeros((2, len(problem.work)), dtype=np.int64)
+    for row, values in enumerate((tasks.forward, tasks.backward)):
         np.maximum.at(longest[row], tasks.owner, values)
     trips = problem.items.T @ stages.unit.sum(axis=1) + longest.sum(axis=0)
     hops = 2 * order.num_stages - 2 - min(order.forward_only, order.num_stages - 1) if order.num_devices > 1 else 0

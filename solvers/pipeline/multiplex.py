@@ -38,7 +38,6 @@ def multiplex(
     *,
     window: int,
     task_size: ArrayLike | None = None,
-    task_after: ArrayLike | None = None,
     held_cap: ArrayLike | None = None,
     task_devices: ArrayLike | str = "any",
     order: OpOrder | None = None,
@@ -64,9 +63,6 @@ def multiplex(
         A forward of slot k starts only once the first stage has started slot ``k - window``.
     task_size : int64[t], optional
         What a task holds on its device from the start of its forward to the end of its backward; by default 1.
-    task_after : bool[t], optional
-        Which tasks are a generator's (a decoder of audio or images), by default none. They run after their slot's
-        forward in the last stage and before its backward there, forward and backward in one, and hold nothing.
     held_cap : int or int64[D], optional
         The sizes that each device may hold at most.
     task_devices : "any" or bool[t, D]
@@ -107,7 +103,7 @@ def multiplex(
         loads, forward, backward, forward_overhead=forward_overhead, backward_overhead=backward_overhead, hop=hop,
         order="1f1b" if order is None else order,
     )  # fmt: skip
-    beside = TaskRequest(task_slot, task_forward, task_backward, window, task_size, task_after, held_cap, task_devices)
+    beside = TaskRequest(task_slot, task_forward, task_backward, window, task_size, held_cap, task_devices)
     started = time.perf_counter()
     seconds = as_budget(time_budget)
     stages, durations, ops, tasks, given = _checked(asked, beside)
@@ -139,7 +135,6 @@ def result_of(gaps: Gaps, bound: Bound, runtime_s: float) -> MultiplexResult:
     starts = gaps.starts[:front].reshape(k, 2 * s)
     ends = np.where(starts >= 0, starts + durations, -1)
     ahead, back = gaps.starts[front : front + n], gaps.starts[front + n :]
-    back = np.where(given.each["then"] >= 0, ahead + given.each["then"], back)
     busy = np.zeros(order.num_devices, dtype=np.int64)
     np.add.at(busy, np.arange(2 * s) % s % order.num_devices, np.where(starts >= 0, durations, 0).sum(axis=0))
     took = gaps.plan.ops["took"]
@@ -242,8 +237,7 @@ def _sequences(device: Ints, ahead: Ints, back: Ints, given: SlotTasks, order: O
     numbers = np.concatenate([front + np.arange(n), (front + n + np.arange(n))[runs_back]])
     if ahead.shape != (n,) or back.shape != (n,) or ((back >= 0) != runs_back[np.argsort(number)]).any():
         raise UsageError(
-            "every task must have a turn of its forward, and one of its backward exactly if that takes any and is no "
-            "generator's"
+            "every task must have a turn of its forward, and one of its backward exactly if that takes any"
         )
     where = np.concatenate([device[number], device[number][runs_back]])
     turn = np.concatenate([ahead[number], back[number][runs_back]])

@@ -58,22 +58,17 @@ def _check_one(rows: list[list[int]], pipe: Pipe, asked: TaskRequest, result: Mu
     require(order.num_slots == len(rows), f"the order is of {order.num_slots} slots, not {len(rows)}")
     ops = check_ops(order, len(rows), pipe)
     tasks = [list(map(int, np.asarray(column))) for column in (asked.owner, asked.forward, asked.backward)]
-    late = _late(asked, len(tasks[0]))
     spans = _pipeline_spans(result, ops, durations, pipe.hop)
-    _check_tasks(result, tasks, late, spans, asked, pipe.hop)
-    _check_turns(result, tasks, late, ops, operator.index(asked.window))
-    _check_held(result, tasks, late, asked)
+    _check_tasks(result, tasks, spans, asked, pipe.hop)
+    _check_turns(result, tasks, ops, operator.index(asked.window))
+    _check_held(result, tasks, asked)
     last = max((end for each in spans for _, end, _ in each), default=0)
     require(result.makespan == last, f"makespan is {last}, not {result.makespan}")
     for device, each in enumerate(spans):
         busy = sum(end - start for start, end, _ in each)
         require(result.busy[device] == busy, f"device {device} is busy for {busy}, not {result.busy[device]}")
         require(result.idle[device] == last - busy, f"device {device} idles for {last - busy}")
-    _check_own_bound(result, durations, tasks, late, ops, asked.devices, pipe.hop)
-
-
-def _late(asked: TaskRequest, n: int) -> list[bool]:
-    return [False] * n if asked.after is None else [bool(x) for x in np.asarray(asked.after)]
+    _check_own_bound(result, durations, tasks, ops, asked.devices, pipe.hop)
 
 
 def _pipeline_spans(result: MultiplexResult, ops: list[Any], durations: list[list[int]], hop: int) -> list[list[_Span]]:
@@ -103,8 +98,7 @@ def _pipeline_spans(result: MultiplexResult, ops: list[Any], durations: list[lis
 
 
 def _check_tasks(
-    result: MultiplexResult, tasks: list[list[int]], late: list[bool], spans: list[list[_Span]], asked: TaskRequest,
-    hop: int,
+    result: MultiplexResult, tasks: list[list[int]], spans: list[list[_Span]], asked: TaskRequest, hop: int
 ) -> None:  # fmt: skip
     """Check every task against its slot, add it to its device's spans, and check that none overlap."""
     devices, window = asked.devices, operator.index(asked.window)
@@ -113,9 +107,6 @@ def _check_tasks(
         require(0 <= device < len(spans), f"task {i} is on device {device} of {len(spans)}")
         allowed = isinstance(devices, str) or bool(np.asarray(devices)[i, device])
         require(allowed, f"task {i} may not run on device {device}")
-        if late[i]:
-            _check_generator(result, i, (slot, ahead, back), spans[device], hop)
-            continue
         away = hop if device else 0
         begins = int(result.forward_start[slot, 0])
         require(start >= 0, f"task {i} starts at {start}")
@@ -138,30 +129,13 @@ def _check_tasks(
             require(end <= start, f"{name} ends at {end} on device {device}, where {other} starts at {start}")
 
 
-def _check_generator(result: MultiplexResult, i: int, task: tuple[int, int, int], spans: list[_Span], hop: int) -> None:
-    """Check that a generator's task runs between its slot's ops in the last stage, forward and backward in one."""
-    slot, ahead, back = task
-    last, start = result.order.num_stages - 1, int(result.task_forward_start[i])
-    away = hop if result.task_device[i] != last % result.order.num_devices else 0
-    ready = int(result.forward_end[slot, last]) + away
-    require(start >= ready, f"task {i} starts at {start}, and is ready at {ready}")
-    later, end = int(result.task_backward_start[i]), start + ahead + back
-    require(later == (start + ahead if back else -1), f"the backward of task {i} starts at {later}, apart from it")
-    needed = int(result.backward_start[slot, last])
-    require(needed < 0 or end + away <= needed, f"task {i} is there at {end + away}, its slot's backward at {needed}")
-    spans.append((start, end, f"task {i}"))
-
-
-def _check_turns(
-    result: MultiplexResult, tasks: list[list[int]], late: list[bool], ops: list[Any], window: int
-) -> None:
+def _check_turns(result: MultiplexResult, tasks: list[list[int]], ops: list[Any], window: int) -> None:
     """Check that devices run everything if they take these turns, and nothing before its turn."""
-    last = result.order.num_stages - 1
     gates: dict[Any, list[Any]] = {}
     found: list[dict[int, Any]] = [{} for _ in ops]
     for i, (slot, _, back) in enumerate(zip(*tasks, strict=True)):
-        gates.setdefault((slot, last, True) if late[i] else (slot, 0, False), []).append((i, False))
-        device, own = int(result.task_device[i]), back > 0 and not late[i]
+        gates.setdefault((slot, 0, False), []).append((i, False))
+        device, own = int(result.task_device[i]), back > 0
         ahead, then = int(result.task_forward_turn[i]), int(result.task_backward_turn[i])
         require(own or then == -1, f"the backward of task {i} has turn {then}, and does not run by itself")
         for turn, op in ((ahead, (i, False)), (then, (i, True)))[: 1 + own]:
@@ -172,15 +146,14 @@ def _check_turns(
         own_ops, turns = iter(listed), range(len(listed) + len(places))
         require(all(turn in turns for turn in places), f"turns of device {device} are within 0..{len(turns) - 1}")
         sequence.append([places[turn] if turn in places else next(own_ops) for turn in turns])
-    _check_sequence(result, sequence, tasks, late, gates, window)
+    _check_sequence(result, sequence, tasks, gates, window)
 
 
 def _check_sequence(
-    result: MultiplexResult, sequence: list[list[Any]], tasks: list[list[int]], late: list[bool],
-    gates: dict[Any, list[Any]], window: int,
+    result: MultiplexResult, sequence: list[list[Any]], tasks: list[list[int]], gates: dict[Any, list[Any]], window: int
 ) -> None:  # fmt: skip
     """Check that what devices run in turn is one after the other, and that they do not wait for each other forever."""
-    slots, last = tasks[0], result.order.num_stages - 1
+    slots, stages = tasks[0], result.order.num_stages
 
     def span(op: Any) -> tuple[int, int]:
         back = op[-1]
@@ -188,14 +161,12 @@ def _check_sequence(
             starts, ends = (result.forward_start, result.backward_start), (result.forward_end, result.backward_end)
             return int(starts[back][op[:2]]), int(ends[back][op[:2]])
         begins = int((result.task_forward_start, result.task_backward_start)[back][op[0]])
-        return begins, begins + tasks[1 + back][op[0]] + (tasks[2][op[0]] if late[op[0]] else 0)
+        return begins, begins + tasks[1 + back][op[0]]
 
     def needs(op: Any) -> list[Any]:
         if len(op) == 3:
-            return [*gates.get(op, ()), *filter(None, [needed_by(op, last + 1)])]
+            return [*gates.get(op, ()), *filter(None, [needed_by(op, stages)])]
         slot = slots[op[0]]
-        if late[op[0]]:
-            return [(slot, last, False)]
         return [(slot, 0, True)] if op[1] else [(slot - window, 0, False)] * (slot >= window)
 
     for device, each in enumerate(sequence):
@@ -213,16 +184,14 @@ def _check_sequence(
     require(not waiting, f"in these turns {waiting[:1]} waits forever")
 
 
-def _check_held(
-    result: MultiplexResult, tasks: list[list[int]], late: list[bool], asked: TaskRequest
-) -> None:  # fmt: skip
+def _check_held(result: MultiplexResult, tasks: list[list[int]], asked: TaskRequest) -> None:
     devices, held_cap = result.order.num_devices, asked.held_cap
     given = [1] * len(tasks[0]) if asked.size is None else list(map(int, np.asarray(asked.size)))
     caps = None if held_cap is None else [int(x) for x in np.broadcast_to(np.asarray(held_cap), devices)]
     for device in range(devices):
         changes = []
         for i, back in enumerate(tasks[2]):
-            if back and not late[i] and result.task_device[i] == device:
+            if back and result.task_device[i] == device:
                 changes.append((int(result.task_forward_start[i]), 1, given[i]))
                 changes.append((int(result.task_backward_start[i]) + back, 0, -given[i]))
         # at one time what is let go comes first
@@ -236,8 +205,7 @@ def _check_held(
 
 
 def _check_own_bound(
-    result: MultiplexResult, durations: list[list[int]], tasks: list[list[int]], late: list[bool], ops: list[Any],
-    devices: Any, hop: int,
+    result: MultiplexResult, durations: list[list[int]], tasks: list[list[int]], ops: list[Any], devices: Any, hop: int
 ) -> None:  # fmt: skip
     count, stages, proven = len(ops), result.order.num_stages, 0
     if result.bound_name == "work":
@@ -253,17 +221,8 @@ def _check_own_bound(
         if result.bound_name == "ends":
             require(ops[0][-1] == (len(durations) - 1, 0, True), "the first stage does not end with the last slot")
             for column, slot in ((tasks[1], 0), (tasks[2], len(durations) - 1)):
-                here = [took for took, k, after in zip(column, tasks[0], late, strict=True) if k == slot and not after]
+                here = [took for took, k in zip(column, tasks[0], strict=True) if k == slot]
                 proven += max(max(here, default=0), -(-sum(here) // count))
-    elif result.bound_name == "generators":
-        last = stages - 1
-        turns = set(pairwise(ops[last % count]))
-        for k, row in enumerate(durations):
-            at_once = ((k, last, False), (k, last, True)) in turns
-            require(at_once, f"the last stage does not turn at once with slot {k}")
-            here = [a + b for slot, a, b, after in zip(*tasks, late, strict=True) if slot == k and after]
-            row[last] += max(max(here, default=0), -(-sum(here) // count))
-        proven = run_ops(ops, durations, stages, hop)
     else:
         require(False, f"lower_bound is by an unknown argument {result.bound_name!r}")
     _require_proven(result, proven)
@@ -328,15 +287,13 @@ def _check_bound_of_all(
 ) -> None:
     order, (unit, fixed, hop) = result.order, pipe
     owner, *tasks = [list(map(int, np.asarray(column))) for column in (asked.owner, asked.forward, asked.backward)]
-    late = _late(asked, len(owner))
     trips = [sum(x * sum(u) for x, u in zip(row, unit, strict=True)) for row in items]
     if result.bound_name == "all_work":
         total = sum(trips) + result.num_replicas * result.num_slots * sum(fixed) + sum(map(sum, tasks))
         proven = -(-total // (result.num_replicas * order.num_devices))
     elif result.bound_name == "item_with_tasks":
-        around = [[0, 0, 0] for _ in items]
-        for i, ahead, then, after in zip(owner, *tasks, late, strict=True):
-            spent = (0, 0, ahead + then) if after else (ahead, then, 0)
+        around = [[0, 0] for _ in items]
+        for i, *spent in zip(owner, *tasks, strict=True):
             around[i] = [max(a, b) for a, b in zip(around[i], spent, strict=True)]
         back = sum(1 for s in range(order.num_stages - 1) if any((0, s, True) in listed for listed in ops))
         hops = hop * (order.num_stages - 1 + back) if len(ops) > 1 else 0

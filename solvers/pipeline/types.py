@@ -57,8 +57,8 @@ class TaskRequest:
         The item of each task (its encoder work; an item may have none, or several); where slots are given, the slot.
     forward, backward : int64[t]
         What its forward and backward take on one device.
-    window, size, after, held_cap, devices
-        As in :func:`solvers.pipeline.multiplex`, where they are called ``task_size``, ``task_after``, ``task_devices``.
+    window, size, held_cap, devices
+        As in :func:`solvers.pipeline.multiplex`, where two of them are called ``task_size`` and ``task_devices``.
     """
 
     owner: ArrayLike
@@ -66,16 +66,14 @@ class TaskRequest:
     backward: ArrayLike
     window: SupportsIndex
     size: ArrayLike | None = None
-    after: ArrayLike | None = None
     held_cap: ArrayLike | None = None
     devices: ArrayLike | str = "any"
 
     def of_slots(self, slots: ArrayLike, chosen: NDArray[np.int64]) -> "TaskRequest":
         """Return the tasks with these numbers, each of the slot given."""
-        size, after = (None if each is None else np.asarray(each)[chosen] for each in (self.size, self.after))
         return replace(
             self, owner=slots, forward=np.asarray(self.forward)[chosen], backward=np.asarray(self.backward)[chosen],
-            size=size, after=after,
+            size=None if self.size is None else np.asarray(self.size)[chosen],
             devices=self.devices if isinstance(self.devices, str) else np.asarray(self.devices)[chosen],
         )  # fmt: skip
 
@@ -168,9 +166,9 @@ class MultiplexResult(Proven):
     task_forward_start, task_backward_start : int64[t], read-only
         When each starts; a task whose backward takes nothing has none, and -1.
     task_forward_turn, task_backward_turn : int64[t], read-only
-        Their places among all that the device runs, from 0; -1 of a backward that is none, and of a generator's, which
-        runs with its forward in one. The pipeline's ops take the turns between, in their order. Devices that take
-        turns so never wait for each other forever, even where much takes no time.
+        Their places among all that the device runs, from 0; -1 of a backward that is none. The pipeline's ops take the
+        turns between, in their order. Devices that take turns so never wait for each other forever, even where much
+        takes no time.
     order : OpOrder
         The pipeline's ops in turn.
     busy, idle : int64[D], read-only

@@ -193,25 +193,26 @@ def test_a_layout_that_does_not_go_with_the_rest(command, log, tmp_path, words, 
     assert message in ran.err
 
 
-def test_a_generator_is_laid_out_and_compared_and_planned_in_gaps(command, log, tmp_path):
+def test_a_generator_is_laid_out_and_compared(command, log, tmp_path):
     phases = (*PHASES, "--phase", "speech=patches", "--model", "speech=whisper-large-v3-encoder", *MODELS)
     asked = ("--gpus", 4, "--batch", 16, "--time-budget", 0.1, "--generator", "speech")
-    files = [tmp_path / "stages.json", tmp_path / "multiplexed.json"]
-    for path in files:
-        page = tmp_path / f"{path.stem}.html"
-        ran = command("configure", log, *phases, *asked, "--mode", path.stem, "--out", path, "--html", page)
-        assert "Generators (speech) are last stages, or in gaps" in ran.out
-        planned = [shlex.split(line)[1:] for line in ran.out.splitlines() if line.startswith("  balancer plan ")]
-        assert [command(*words).code for words in planned] == [0] * (path.stem == "multiplexed")
-    assert "generators</li>" in page.read_text()
-    words = [word for path in files for word in ("--layout", path)]
+    path = tmp_path / "speech.json"
+    ran = command("configure", log, *phases, *asked, "--out", path)
+    assert "Generators (speech) are last stages, where a micro-batch turns" in ran.out
+    assert "balancer simulate" in ran.out
+    assert "balancer plan" not in ran.out
+    words = ("--layout", path)
     told = json.loads(command("simulate", log, *phases, "--ranks", 1, "--batch-per-rank", 16, *words, "--json").out)
-    assert [each["layout"]["generators"] for each in told["layouts"].values()] == [["speech"], ["speech"]]
-    ran = command("plan", log, *PHASES, "--phase", "speech=patches", "--ranks", 1, "--batch-per-rank", 4, *words[:2])
-    assert "does not say what generators do (speech) that are stages" in ran.err
-    ran = command("configure", log, *phases, *asked, "--mode", "before")
-    assert "--mode 'before' has no place for generators (speech): a micro-batch turns in the middle" in ran.err
+    assert [(each["layout"]["mode"], each["layout"]["generators"]) for each in told["layouts"].values()] == [
+        ("stages", ["speech"])
+    ]
+    ran = command("plan", log, *PHASES, "--phase", "speech=patches", "--ranks", 1, "--batch-per-rank", 4, *words)
+    assert "does not say what generators do (speech); see it with simulate --layout" in ran.err
+    for mode in ("before", "multiplexed"):
+        ran = command("configure", log, *phases, *asked, "--mode", mode)
+        assert f"--mode '{mode}' has no place for generators (speech), which are last stages" in ran.err
+        assert "use --mode 'stages'" in ran.err
     ran = command("configure", log, *phases, *asked[:-1], "llm")
-    assert "--generator must be the last of the phases vision, llm, speech, behind the language model" in ran.err
+    assert "--generator must be the last of the phases vision, llm, speech, after the language model" in ran.err
     ran = command("configure", log, *PHASES, *MODELS, *asked[:-1], "llm")
-    assert "--generator must be behind the language model, which 'vision', the phase before them, is not" in ran.err
+    assert "--generator must be after the language model, which 'vision', the phase before them, is not" in ran.err

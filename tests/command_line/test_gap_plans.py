@@ -39,22 +39,20 @@ def made(tmp_path_factory):
     return folder, priced_in(folder, "winner.json", {"vision": {"dp": 8}, "audio": {"dp": 8}})
 
 
-def priced_in(folder, name, others, generators=()):
+def priced_in(folder, name, others):
     """Write a log, and a layout for it whose language model has two replicas of two stages."""
     rng = np.random.default_rng(0)
     columns = {"patches": rng.integers(0, 9, 32) * 256, "tokens": rng.integers(20, 2000, 32),
                "frames": rng.integers(0, 2, 32) * rng.integers(10, 1500, 32)}  # fmt: skip
     pq.write_table(pa.table(columns), folder / "log.parquet")
     models = dict(word.split("=") for word in MODELS[1:6:2])
-    modules = {"llm": {"tp": 2, "pp": 2, "dp": 2}}
-    modules = {each: others[each] for each in others if each not in generators} | modules | others
+    modules = others | {"llm": {"tp": 2, "pp": 2, "dp": 2}}
     names = {each: NAMES[each] for each in modules}
     given = given_of(
         str(folder / "log.parquet"), 8, names, {each: models[each] for each in names}, 16, cluster="h100",
-        pieces={"vision": 256} if "vision" in names else {}, generators=generators,
+        pieces={"vision": 256} if "vision" in names else {},
     )  # fmt: skip
-    told = {"mode": "multiplexed", "modules": modules, "micro_batches": 4, "generators": list(generators)}
-    layout = StepLayout.from_json(told)
+    layout = StepLayout.from_json({"mode": "multiplexed", "modules": modules, "micro_batches": 4})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(room, "_EACH_S", BUDGET / 10)
         patch.setattr(room, "LAST_S", BUDGET)
@@ -77,7 +75,7 @@ def checked(plan):
         mine = np.flatnonzero(llm.rank_of_sample[tasks.sample] == rank)
         slots = llm.slot_of_sample[tasks.sample[mine]]
         run = llm.gap_run(rank)
-        given = TaskRequest(slots, tasks.forward[mine], tasks.backward[mine], 2, tasks.size[mine], tasks.late[mine])
+        given = TaskRequest(slots, tasks.forward[mine], tasks.backward[mine], 2, tasks.size[mine])
         check_multiplex(PipelineRequest(llm.work_of_slots[rank], *pipe, **besides), given, run)
         yield run
 
@@ -86,7 +84,7 @@ def simulated(llm, rank):
     """Run what `device_ops` lists, in turn, with no code of the solver or its check; return when all has ended."""
     stages, tasks = llm.micro_batches.stages, llm.gaps.tasks
     ops, last, (part, parts) = stages.gaps.of_ops(), stages.num_stages - 1, tasks.part
-    numbers = {(tasks.sample[i], part[i], tasks.late[i]): i for i in range(len(tasks.sample))}
+    numbers = {(tasks.sample[i], part[i]): i for i in range(len(tasks.sample))}
     queues = [llm.device_ops(rank, device) for device in range(stages.num_devices)]
     starts, ends, free = {}, {}, [0] * len(queues)
     mine = [op for queue in queues for op in queue if op.stage is None]
@@ -96,28 +94,22 @@ def simulated(llm, rank):
             way = "backward" if op.backward else "forward"
             work = llm.work_of_slots[rank][op.slot] @ ops[way][:, op.stage]
             return int(work + ops[f"{way}_overhead"][op.stage])
-        i = numbers[op.sample, op.part, op.generates]
+        i = numbers[op.sample, op.part]
         assert op.parts == parts[i]
-        return (
-            int(tasks.forward[i] + tasks.backward[i])
-            if op.generates
-            else int((tasks.backward if op.backward else tasks.forward)[i])
-        )
+        return int((tasks.backward if op.backward else tasks.forward)[i])
 
     def needed(op):
         """Of what it has to wait for the end, and for the start."""
         stage = DeviceOp(op.slot, op.backward, op.stage)
-        if op.stage is None and op.generates:
-            return [DeviceOp(op.slot, False, last)], []
         if op.stage is None and op.backward:
             return [DeviceOp(op.slot, True, 0)], []
         if op.stage is None:
             return [], [DeviceOp(op.slot - len(queues), False, 0)] * (op.slot >= len(queues))
         if op.backward and op.stage == last:
-            return [stage._replace(backward=False), *(t for t in mine if t.generates and t.slot == op.slot)], []
+            return [stage._replace(backward=False)], []
         if op.backward or op.stage:
             return [stage._replace(stage=op.stage + (1 if op.backward else -1))], []
-        return [t for t in mine if not t.generates and not t.backward and t.slot == op.slot], []
+        return [t for t in mine if not t.backward and t.slot == op.slot], []
 
     where = {op: device for device, queue in enumerate(queues) for op in queue}
     while any(queues):
@@ -133,60 +125,6 @@ def simulated(llm, rank):
         else:
             raise AssertionError(f"waits forever: {[queue[:1] for queue in queues]}")
     return max(free)
-
-
-@pytest.mark.parametrize("encoders", [("vision",), ()])
-def test_generators_run_between_their_slots_turns(command, made, tmp_path, encoders):
-    """With an encoder in the gaps too, and without."""
-    folder, names = made[0], (*encoders, "llm", "audio")
-    priced = priced_in(folder, "late.json", {name: {"dp": 8} for name in (*encoders, "audio")}, ("audio",))
-    phases = [word for name in names for word in ("--phase", f"{name}={NAMES[name]}")]
-    path, page = tmp_path / "late.parquet", tmp_path / "page.html"
-    planned = command(*options(folder, "--out", path, phases=phases, layout="late.json"))
-    assert planned.err == ""
-    assert "audio: puts out" not in planned.out
-    first, second = balancer.load_steps(path)
-    assert tuple(first.phases) == (*encoders, "audio", "llm")
-    assert ("audio:in" in first.streams, "audio:out" in first.streams) == (True, False)
-    assert first.parts["llm"].streams == (*(f"{name}:out" for name in encoders), "llm:own")
-    assert first["llm"].makespan / 1e10 + priced.sync_s == pytest.approx(priced.seconds, rel=1e-12)
-    assert first["llm"].lower_bound / 1e10 + priced.sync_s == pytest.approx(priced.lower_bound_s, rel=1e-12)
-    for plan in (first, second):
-        llm = plan["llm"]
-        assert max(run.makespan for run in checked(plan)) == llm.makespan
-        assert [simulated(llm, rank) for rank in range(2)] == llm.pipeline_makespans().tolist()
-        listed = [op for rank in range(2) for device in range(2) for op in llm.device_ops(rank, device) if op.generates]
-        assert len(listed) == llm.gaps.tasks.late.sum() > 0
-        parts = {op.sample: sorted(other.part for other in listed if other.sample == op.sample) for op in listed}
-        assert all(parts[op.sample] == list(range(op.parts)) for op in listed)
-        of = plan.phases["audio"].items.sample_of_item
-        assert (plan["audio"].rank_of_sample == llm.rank_of_sample[of]).all()
-        for rank in range(2):
-            home = llm.pipeline_run(rank, home=True)
-            assert home.makespan == llm.pipeline_makespans(home=True)[rank] == home.busy[0] + home.idle[0]
-            ahead, behind = (llm.between(rank, home=True).late == late for late in (False, True))
-            assert (ahead.sum(), behind.sum()) == (2 * len(encoders), 2)
-    assert ("generators run after them, evenly" in planned.words, "encoders that" in planned.words) == (
-        True,
-        bool(encoders),
-    )
-    command("report", path, "--html", page)
-    assert "generators</li>" in page.read_text()
-    assert ("encoders</li>" in page.read_text()) == bool(encoders)
-    first.save(tmp_path / "one.parquet")
-    assert balancer.load_plan(tmp_path / "one.parquet").digest() == first.digest()
-    table = {NAMES[name]: pq.read_table(folder / "log.parquet")[NAMES[name]].to_numpy()[:16] for name in names}
-    cut = balancer.MicroBatches.in_gaps(read_layout(folder / "late.json").times)
-    alone = balancer.orchestrate(
-        table, {name: NAMES[name] for name in names}, 2, micro_batches=cut, time_budget=BUDGET, placement="relocate"
-    )
-    assert alone.digest() == first.digest()
-    tamper(path, lambda cells: next(cell for cell in cells if cell["phase"] == "llm:gaps").update(item=9))
-    with pytest.raises(PlanError, match="each part of each"):
-        list(balancer.load_steps(path))
-    odd = [balancer.Phase("audio", "frames", generates=True), balancer.Phase("llm", "tokens")]
-    with pytest.raises(ValueError, match="phase 'audio' generates, and is none of the generators of times"):
-        balancer.orchestrate(table, odd, 2)
 
 
 def test_a_plan_is_what_was_priced_and_the_same_by_every_way(command, made):

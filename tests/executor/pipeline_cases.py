@@ -187,7 +187,7 @@ def times_in_gaps(devices, replicas, slots, backwards, chunks=1):
     """Return times of a layout whose encoders run in its gaps; `backwards` are times a module's forward."""
     each, names, stages = (1.0,) * devices, ("llm", "vision", "audio"), devices * chunks
     return StepTimes(
-        "a test's", ("llm",), ("vision", "audio"), (), replicas, slots, chunks, dict.fromkeys(names, (0, 1000, 0)),
+        "a test's", ("llm",), ("vision", "audio"), replicas, slots, chunks, dict.fromkeys(names, (0, 1000, 0)),
         {"vision": 2}, {name: ModuleRate(1e-6, 0.0, backwards[name]) for name in names}, ((1,) * stages,),
         (0.0,) * stages, (0.0,) * stages, 0.0, dict.fromkeys(names, each), dict.fromkeys(names, each),
         (1e12,) * devices,

@@ -35,7 +35,7 @@ BACK_TO_FRONT = OpOrder.of([[(k, s, b) for b in (False, True) for k in (2, 1, 0)
 
 def requests(work, forward, backward, *tasks, counts=(), **rules):
     """What :func:`multiplex` takes, as requests."""
-    names = {"window", "task_size", "task_after", "held_cap", "task_devices"} & rules.keys()
+    names = {"window", "task_size", "held_cap", "task_devices"} & rules.keys()
     of_tasks = {name.removeprefix("task_"): rules.pop(name) for name in sorted(names)}
     return PipelineRequest(work, forward, backward, *counts, **rules), TaskRequest(*tasks, **of_tasks)
 
@@ -45,8 +45,7 @@ def checked(problem, found, **rules):
 
 
 def best_makespan(
-    loads, forward, backward, slot, ahead, back, *, window, held_cap=None, hop=0, devices=None, size=None,
-    task_after=None,
+    loads, forward, backward, slot, ahead, back, *, window, held_cap=None, hop=0, devices=None, size=None
 ):  # fmt: skip
     """Optimum by CP-SAT, from the rules alone."""
     from ortools.sat.python import cp_model
@@ -75,17 +74,11 @@ def best_makespan(
         here = [model.new_bool_var("") for _ in lists]
         model.add_exactly_one(here)
         model.add(end >= first + ahead[i])
-        if k >= window and not (task_after is not None and task_after[i]):
+        if k >= window:
             model.add(first >= start[k - window, 0, False])
         for d, literal in enumerate(here):
             if devices is not None and not devices[i][d]:
                 model.add(literal == 0)
-            if task_after is not None and task_after[i]:
-                both, away, last_op = ahead[i] + back[i], hop if d < stages - 1 else 0, (k, stages - 1, False)
-                model.add(first >= start[last_op] + took[last_op] + away).only_enforce_if(literal)
-                model.add(start[k, stages - 1, True] >= first + both + away).only_enforce_if(literal)
-                on[d].append(model.new_optional_fixed_size_interval_var(first, both, literal, ""))
-                continue
             away = hop if d else 0
             model.add(start[k, 0, False] >= first + ahead[i] + away).only_enforce_if(literal)
             on[d].append(model.new_optional_fixed_size_interval_var(first, ahead[i], literal, ""))
@@ -109,33 +102,30 @@ def best_makespan(
     return round(solver.objective_value)
 
 
-def small(seed, generators=False):
+def small(seed):
     rng = np.random.default_rng(seed)
     stages, slots, n = int(rng.integers(1, 4)), int(rng.integers(1, 5)), int(rng.integers(0, 5))
     unit = rng.integers(0, 4, (1, stages)) + (stages == 1)
     task = np.sort(rng.integers(0, slots, n)), rng.integers(1, 9, n), rng.integers(0, 2) * rng.integers(1, 9, n)
     rules = {"window": int(rng.integers(1, 4)), "hop": int(rng.integers(0, 3))}
     loads = rng.integers(1, 5, (slots, 1))
-    if generators:
-        rules["task_after"] = rng.random(n) < 0.6
     return [each.tolist() for each in (loads, unit, 1 + unit, *task)], rules
 
 
 @settings(max_examples=examples(8), deadline=None)
-@given(st.integers(0, 10_000), st.booleans())
-def test_between_bound_and_optimum(seed, generators):
-    problem, rules = small(seed, generators)
+@given(st.integers(0, 10_000))
+def test_between_bound_and_optimum(seed):
+    problem, rules = small(seed)
     found = multiplex(*problem, **rules, **QUICK)
     checked(problem, found, **rules)
     best = best_makespan(*problem, **rules)
     assert found.lower_bound <= best <= found.makespan
 
 
-@pytest.mark.parametrize("generators", [False, True])
-def test_mostly_optimal_on_small_cases(generators):
+def test_mostly_optimal_on_small_cases():
     met = 0
     for seed in range(12):
-        problem, rules = small(seed, generators)
+        problem, rules = small(seed)
         met += multiplex(*problem, **rules, time_budget=2e-3).makespan == best_makespan(*problem, **rules)
     assert met >= 10
 
@@ -216,14 +206,13 @@ def items_and_tasks(n, stages, seed=0):
         {"held_cap": 3},
         {"sizes": "work", "cap": 4_000},
         {"hop": 10},
-        {"task_after": "some", "hop": 3},
         {"task_devices": "tied"},
     ],
 )
 def test_slots_and_tasks_together(rules):
     problem = items_and_tasks(24, 2)
     number = np.arange(len(problem[3]))
-    named = {"work": problem[0][:, 0], "some": number % 3 == 0, "tied": number[:, None] % 3 != np.arange(2)}
+    named = {"work": problem[0][:, 0], "tied": number[:, None] % 3 != np.arange(2)}
     rules = {key: named[value] if isinstance(value, str) else value for key, value in rules.items()}
     asked = requests(*problem, counts=(2, 5), window=2, **rules)
     found = schedule_multiplexed(*asked, time_budget=5e-3)
@@ -249,28 +238,6 @@ def test_what_is_refused(change, error, words):
     problem = ([[4]] * 3, [[1, 1]], [[2, 2]], [0, 2], [3, 3], [6, 6])
     with pytest.raises(error, match=words):
         multiplex(*problem, **({"window": 2} | change))
-
-
-def test_generators_run_after_the_last_stage():
-    problem = ([[4]] * 3, [[1, 1]], [[2, 2]], [0, 0, 1, 2, 2], [3, 2, 9, 5, 1], [6, 1, 2, 0, 2])
-    rules = {"window": 2, "hop": 1, "task_after": np.array([False, True, True, True, False]), "held_cap": 1}
-    found = multiplex(*problem, **rules, **QUICK)
-    checked(problem, found, **rules)
-    assert found.bound_name == "generators"
-    assert found.task_backward_start[1] == found.task_forward_start[1] + 2
-    assert found.task_backward_start[3] == -1
-    for changes, words in (
-        ({1: 0}, "task 1 starts at 0, and is ready at"),
-        ({2: int(found.backward_start[1, 1]) - 2}, "its slot's backward at"),
-    ):
-        begins, then = found.task_forward_start.copy(), found.task_backward_start.copy()
-        for i, start in changes.items():
-            begins[i], then[i] = start, start + problem[4][i]
-        with pytest.raises(CertificateError, match=words):
-            checked(problem, replace(found, task_forward_start=begins, task_backward_start=then), **rules)
-    apart = found.task_backward_start + np.array([0, 1, 0, 0, 0])
-    with pytest.raises(CertificateError, match=r"the backward of task 1 starts at .*, apart from it"):
-        checked(problem, replace(found, task_backward_start=apart), **rules)
 
 
 def test_a_cap_below_what_is_in_flight_is_refused():
@@ -312,7 +279,7 @@ def test_a_list_says_when_its_orders_end(monkeypatch):
 
     monkeypatch.setattr(Gaps, "search", recorded)
     for seed in range(30):
-        problem, rules = small(seed, generators=True)
+        problem, rules = small(seed)
         rules["hop"] = 3
         checked(problem, multiplex(*problem, **rules, **QUICK), **rules)
     assert all(after <= before for before, after in seen)
@@ -333,7 +300,7 @@ def listed(loads, tasks, rule, *, stages=2, hop=0, allowed=None, caps=None):
     """
     order, n = one_f_one_b(len(loads), stages), len(tasks)
     durations = np.array(loads)[:, None] * np.repeat([1, 2], stages)
-    given = np.array([(at, *task, -1) for at, task in enumerate(tasks)], dtype=TASK)
+    given = np.array([(at, *task) for at, task in enumerate(tasks)], dtype=TASK)
     first = np.searchsorted(given["slot"], np.arange(len(loads) + 1))
     allowed = np.ones((n, stages), dtype=bool) if allowed is None else np.array(allowed)
     caps = np.array([NO_CAP] * stages if caps is None else caps)
@@ -349,21 +316,18 @@ def listed(loads, tasks, rule, *, stages=2, hop=0, allowed=None, caps=None):
     ("asked", "found"),
     [
         # One device, and a task of the second slot: urgent two slots ahead, so before the first slot's op; else after.
-        (([4, 4], [(1, 5, 0, 1, 0)], [2, 0, 0, 0], {"stages": 1}), (29, [0], [[0], [-1]])),
-        (([4, 4], [(1, 5, 0, 1, 0)], [1, 0, 0, 0], {"stages": 1}), (29, [0], [[4], [-1]])),
-        # A generator's task after the last stage's forward, at 9; a hop later on the other device, if it has to.
-        (([4], [(0, 9, 0, 1, 1)], [1, 0, 0, 0], {"hop": 1}), (35, [1], [[9], [-1]])),
-        (([4], [(0, 9, 0, 1, 1)], [1, 0, 0, 0], {"hop": 1, "allowed": [[True, False]]}), (37, [0], [[10], [-1]])),
+        (([4, 4], [(1, 5, 0, 1)], [2, 0, 0, 0], {"stages": 1}), (29, [0], [[0], [-1]])),
+        (([4, 4], [(1, 5, 0, 1)], [1, 0, 0, 0], {"stages": 1}), (29, [0], [[4], [-1]])),
         # From 39 on a gap of 4: the backward that fits it; if any may exceed it, the longest.
-        (([4] * 3, [(0, 2, 3, 1, 0), (0, 1, 8, 1, 0)], [1, 0, 0, 0], {}), (59, [0, 0], [[0, 2], [39, 51]])),
-        (([4] * 3, [(0, 2, 3, 1, 0), (0, 1, 8, 1, 0)], [1, 256, 0, 0], {}), (58, [0, 0], [[0, 2], [55, 39]])),
+        (([4] * 3, [(0, 2, 3, 1), (0, 1, 8, 1)], [1, 0, 0, 0], {}), (59, [0, 0], [[0, 2], [39, 51]])),
+        (([4] * 3, [(0, 2, 3, 1), (0, 1, 8, 1)], [1, 256, 0, 0], {}), (58, [0, 0], [[0, 2], [55, 39]])),
         # What the first device owes counts in the mean: so the other ends below it, and takes the second task.
-        (([4], [(0, 6, 6, 1, 0), (0, 9, 3, 1, 0)], [1, 0, 0, 0], {}), (39, [0, 1], [[0, 0], [33, 33]])),
+        (([4], [(0, 6, 6, 1), (0, 9, 3, 1)], [1, 0, 0, 0], {}), (39, [0, 1], [[0, 0], [33, 33]])),
         # A task of 14 that ends over the mean, 23, stays where the first stage waits for it; with a slack of 3 it goes.
-        (([4], [(0, 7, 1, 1, 0), (0, 9, 5, 1, 0)], [1, 0, 0, 0], {}), (46, [0, 0], [[0, 7], [45, 40]])),
-        (([4], [(0, 7, 1, 1, 0), (0, 9, 5, 1, 0)], [1, 0, 3, 0], {}), (38, [0, 1], [[0, 0], [33, 33]])),
+        (([4], [(0, 7, 1, 1), (0, 9, 5, 1)], [1, 0, 0, 0], {}), (46, [0, 0], [[0, 7], [45, 40]])),
+        (([4], [(0, 7, 1, 1), (0, 9, 5, 1)], [1, 0, 3, 0], {}), (38, [0, 1], [[0, 0], [33, 33]])),
         # The second device waits four before 24 of its own: over the mean, 26, so that it takes no task.
-        (([4, 4], [(1, 4, 0, 1, 0)], [1, 0, 0, 0], {}), (36, [0], [[4], [-1]])),
+        (([4, 4], [(1, 4, 0, 1)], [1, 0, 0, 0], {}), (36, [0], [[4], [-1]])),
     ],
 )
 def test_what_a_list_lets_run_next(asked, found):
@@ -402,7 +366,7 @@ def test_curves_leave_room_for_slots_in_flight(slots):
 def what_comes_after(gaps):
     """The longest time from each op's start to the end of all, by the rules alone."""
     pipe, ops = pipeline_of(gaps.order, len(gaps.plan.device), gaps.tasks.window, gaps.hop), gaps.plan.ops
-    front, backs, width, slots = pipe.front, pipe.backs, pipe.width, pipe.num_slots
+    front, backs, width = pipe.front, pipe.backs, pipe.width
     follow = {op: [] for op in range(gaps.num_ops)}
     for row in gaps.plan.sequence:
         for op, later in pairwise(row[1 : row[0] + 1]):
@@ -410,14 +374,12 @@ def what_comes_after(gaps):
     for d, row in enumerate(gaps.plan.sequence):
         for op in row[1 : row[0] + 1]:
             took, before, lag, _, gate = ops[op].tolist()
-            away = pipe.hop * (d != (pipe.last_device if gate >= slots else 0))
+            away = pipe.hop * (d > 0)
             if before >= 0:
-                opens = front <= op < backs and gate < slots
-                since = 0 if opens else ops[before]["took"] + (lag if op < front else away)
+                since = 0 if front <= op < backs else ops[before]["took"] + (lag if op < front else away)
                 follow[before].append((op, since))
             if front <= op < backs:
-                opened = gate * width if gate < slots else (gate - slots + 1) * width - 1
-                follow[op].append((opened, took + away))
+                follow[op].append((gate * width, took + away))
     after = {}
     for op in sorted(follow, key=lambda op: (-gaps.starts[op], op < front)):  # all ops that run take some time
         after[op] = max([ops[op]["took"], *(since + after[later] for later, since in follow[op])])
@@ -434,7 +396,6 @@ def what_comes_after(gaps):
 def test_what_is_on_a_longest_path_and_what_comes_after(monkeypatch, slots, task, devices):
     seen = []
     monkeypatch.setattr(Gaps, "search", lambda self, *_: seen.append(self) or 0)
-    late = (np.arange(9) % 3 == 0)[: len(task[0])] & (slots > 1)
     multiplex(
         [[k % 3 + 1] for k in range(slots)],
         [[1, 2, 1]],
@@ -442,7 +403,6 @@ def test_what_is_on_a_longest_path_and_what_comes_after(monkeypatch, slots, task
         *task,
         window=2,
         hop=1,
-        task_after=late,
         task_devices=devices,
     )
     gaps = seen[0]

@@ -94,7 +94,7 @@ def test_a_step_is_refused_by_name(vision, mode, message):
         StepLayout({"vision": vision, "llm": LLM}, mode)
 
 
-def test_generators_are_last_stages_or_in_gaps():
+def test_generators_are_last_stages():
     vision, speech = ModuleLayout(dp=16), ModuleLayout(pp=2, dp=32)
     layout = StepLayout({"vision": vision, "llm": LLM, "speech": speech}, generators=["speech"])
     assert (layout.llm_name, layout.num_gpus, layout.num_devices) == ("llm", 16 + 384 + 64, 1 + LLM.pp + 2)
@@ -104,8 +104,9 @@ def test_generators_are_last_stages_or_in_gaps():
     frozen = memory_of_devices(layout, models, ["llm", "speech"]).kept
     assert frozen["speech"][-1] > 0 == frozen["speech"][:-2].max()  # the encoder's gradient comes through both
     assert memory_of_devices(layout, models, ["vision", "llm"]).kept["llm"].max() == 0
-    with pytest.raises(ValueError, match="'before' has no place for generators"):
-        StepLayout({"vision": vision, "llm": LLM, "speech": speech}, "before", generators=["speech"])
+    for mode in ("before", "multiplexed"):
+        with pytest.raises(ValueError, match=f"mode '{mode}' has no place for generators.*; use mode 'stages'"):
+            StepLayout({"vision": vision, "llm": LLM, "speech": speech}, mode, generators=["speech"])
     with pytest.raises(ValueError, match=r"'speech'\].dp must be a multiple of 16, the replicas of 'llm'"):
         StepLayout({"llm": LLM, "speech": ModuleLayout(dp=8)}, generators="speech")
     for names, message in ((["llm"], "must be the last of the phases"), (["voice"], "must be of the phases vision")):

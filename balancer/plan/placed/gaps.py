@@ -1,4 +1,4 @@
-"""Pipelines with work in their gaps: encoders' and generators' tasks, each on a device and in a turn."""
+"""Pipelines with work in their gaps: encoders' tasks, each on a device and in a turn."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from balancer.errors import PlanError
 from balancer.io.plan_rows import GAP, GAPS, PlanStep
 from balancer.plan.digest import digest_after
-from balancer.plan.gaps import Between, DeviceOp, GapTable, between_both, held_in_cells
+from balancer.plan.gaps import Between, DeviceOp, GapTable, held_in_cells, run_after
 from balancer.plan.placed.item_rows import ItemRows, RowsBeside
 from balancer.plan.placed.pipelines import PlacedPipelines
 from balancer.plan.placed.whole import checked_target
@@ -51,11 +51,11 @@ class PlacedInGaps(PlacedPipelines):
 
     def broken(self) -> str:
         """Say which device holds more than the layout has room for; nothing if none does."""
-        times, items, _, tasks = self.problem.timed  # type: ignore[misc]  # which this class comes from
+        times, items, *_ = self.problem.timed  # type: ignore[misc]  # which this class comes from
         cell = self.target.rank_of_sample.astype(np.int64) * self.num_slots + self.slot_of_sample
         runs = [self.gap_run(rank) for rank in range(self.problem.topology.num_ranks)]
         held, at_work = held_in_cells(times, items, cell, runs[0].order)
-        most = held + UNIT_BYTES * np.stack([run.held for run in runs]) + at_work + tasks.at_work
+        most = held + UNIT_BYTES * np.stack([run.held for run in runs]) + at_work
         if (most <= times.room).all():
             return ""
         rank, device = np.argwhere(most > times.room)[0].tolist()
@@ -80,33 +80,32 @@ class PlacedInGaps(PlacedPipelines):
         return busy + int(self.table.tasks.forward.sum()) + int(self.table.tasks.backward.sum()), devices
 
     def makespans(self, home: bool = False) -> Ints:
-        """Return when each rank is done; at home encoders run before the pipeline, evenly, and generators behind it."""
+        """Return when each rank is done; at home encoders run before the pipeline, evenly on its devices."""
         if home:
-            return np.asarray(PlacedPipelines.makespans(self, home) + self._around_home().sum(axis=0))
+            return np.asarray(PlacedPipelines.makespans(self, home) + self._ahead_at_home())
         return np.array(
             [self.gap_run(rank).makespan for rank in range(self.problem.topology.num_ranks)], dtype=np.int64
         )
 
-    def _around_home(self) -> Ints:
-        """How long encoders and generators take each rank's devices at home: int64[2, num_ranks]."""
-        tasks, num_ranks = self.table.tasks, self.problem.topology.num_ranks
-        spent, rank = tasks.forward + tasks.backward, self.problem.batch.home.rank_of_sample[tasks.sample]
-        both = [group_loads(spent * (tasks.late == late), rank, num_ranks) for late in (False, True)]
-        return np.asarray(-(-np.stack(both) // self.stages.num_devices), dtype=np.int64)
+    def _ahead_at_home(self) -> Ints:
+        """How long encoders take each rank's devices at home: int64[num_ranks]."""
+        tasks = self.table.tasks
+        rank = self.problem.batch.home.rank_of_sample[tasks.sample]
+        spent = group_loads(tasks.forward + tasks.backward, rank, self.problem.topology.num_ranks)
+        return np.asarray(-(-spent // self.stages.num_devices), dtype=np.int64)
 
     def run(self, rank: int, home: bool = False) -> PipelineRun:
-        """Run the pipeline of one rank exactly, among what is in its gaps, or at home between what is around it."""
+        """Run the pipeline of one rank exactly, among what is in its gaps, or at home after what runs before it."""
         run = PlacedPipelines.run(self, rank, home)
         if home:
-            return between_both(run, *self._around_home()[:, rank].tolist())
+            return run_after(run, int(self._ahead_at_home()[rank]))
         among = self.gap_run(rank)
         return replace(run, **{name: getattr(among, name) for name in _ALIKE})
 
     def between(self, rank: int, home: bool = False) -> Between | None:
         """Return what runs in the gaps of a rank's pipeline, and when."""
         if home:
-            run, (ahead, behind) = self.run(rank, home), self._around_home()[:, rank].tolist()
-            return Between.around(len(run.busy), ahead, behind, run.makespan)
+            return Between.before(self.stages.num_devices, int(self._ahead_at_home()[rank]))
         return Between.from_run(self.gap_run(rank), self.table.tasks.of(np.flatnonzero(self._on(rank))))
 
     def gap_run(self, rank: int) -> MultiplexResult:

@@ -106,11 +106,6 @@ class Cut:
         """Whether other phases run in the gaps of pipelines."""
         return False
 
-    @property
-    def behind(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Phases that generate, from what the last one puts out; and those that stand behind them all the same."""
-        return (), ()
-
     # What goes together
 
     def check_settings(self, method: str, group_size: int | None) -> None:

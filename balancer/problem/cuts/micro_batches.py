@@ -163,7 +163,7 @@ class MicroBatches(Cut):
 
     @classmethod
     def in_gaps(cls, times: StepTimes) -> "MicroBatches":
-        """Return those of a layout whose encoders and generators run in the gaps of its pipeline, within its memory.
+        """Return those of a layout whose encoders run in the gaps of its pipeline, within its memory.
 
         There are as many as the layout has, or twice as many, and so on, in a step that would not fit.
         ``configure(...).winner.layout.times`` is what it takes, of mode ``"multiplexed"``.
@@ -172,7 +172,7 @@ class MicroBatches(Cut):
             raise ArgumentTypeError(
                 "times", "be those of a layout of mode 'multiplexed' that configure found", repr(times)
             )
-        if not (times.generators or times.encoders):
+        if not times.encoders:
             raise UsageError("a plan says what encoders do in gaps, and these {times} have none")
         if times.slots > MOST_SLOTS_OF_STAGES:
             raise ArgumentError(
@@ -221,12 +221,6 @@ class MicroBatches(Cut):
     def fills_gaps(self) -> bool:
         """Whether other phases run in the gaps of the pipelines."""
         return self.stages is not None and self.stages.gaps is not None
-
-    @property
-    def behind(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Generators in the gaps, and the phases in whose gaps they run."""
-        gaps = None if self.stages is None else self.stages.gaps
-        return ((), ()) if gaps is None else (gaps.generators, gaps.piped)
 
     def check_settings(self, method: str, group_size: int | None) -> None:
         """Raise ValueError if no micro-batches are made so."""

@@ -245,7 +245,7 @@ class PipelineStages:
     @property
     def phases(self) -> tuple[str, ...]:
         """The phases that run in the pipeline, or in its gaps."""
-        return (*self.forward, *(() if self.gaps is None else (*self.gaps.encoders, *self.gaps.generators)))
+        return (*self.forward, *(() if self.gaps is None else self.gaps.encoders))
 
     def check_phases(self, names: Sequence[str]) -> None:
         """Raise ValueError unless the stages are those of exactly these phases."""
@@ -353,7 +353,7 @@ class PipelineStages:
         of its forward and backward among all that the device runs.
         """
         asked = PipelineRequest(slots, order=self.order(len(slots)), **self._ops)
-        beside = TaskRequest(slot_of_task, tasks.forward, tasks.backward, self.num_devices, tasks.size, tasks.late)
+        beside = TaskRequest(slot_of_task, tasks.forward, tasks.backward, self.num_devices, tasks.size)
         return run_turns(asked, beside, *turns)
 
     @property

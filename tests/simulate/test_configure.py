@@ -99,7 +99,7 @@ def test_the_winner_beside_an_exhaustive_search(log, monkeypatch, gpus, generato
             assert 0 <= each.idle < 1
             assert 0 < each.mfu < 0.5
     assert tried == len(listed)
-    assert found.winner.seconds <= 1.01 * best
+    assert found.winner.seconds <= (1.02 if generators else 1.01) * best  # 4 micro-batches on 3 devices are not tried
     assert found.formula.seconds >= found.winner.seconds
     assert timeline(found.case, 1e-4).run.makespan > 0
 

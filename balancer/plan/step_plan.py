@@ -138,13 +138,12 @@ class StepPlan:
             if not items.is_last:
                 volumes = items.lengths * items.phase.bytes_in
                 streams[f"{name}:in"] = Stream(f"{name}:in", phase.plan.home, target, items.lengths, volumes)
-            if not items.is_last:
                 held, samples = self._put_out.get(name), items.sample_of_item
                 lengths, source = (items.outputs, target) if held is None else (held.lengths, held.place)
                 lifted = self.last.target.lifted(samples if held is None else samples[held.sample])
                 volumes = lengths * items.phase.bytes_out
                 streams[f"{name}:out"] = Stream(f"{name}:out", source, lifted, lengths, volumes)
-            if items.is_last:
+            else:
                 own, sample = own_name(name), items.own.row_of_value
                 volumes = items.own.values * items.phase.bytes_in
                 streams[own] = Stream(own, self.home.lifted(sample), target.lifted(sample), items.own.values, volumes)

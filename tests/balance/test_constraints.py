@@ -129,7 +129,7 @@ def test_violations_are_found_in_any_placement(case, ranks):
     ranks = ranks[: len(lengths)]
     constraints = Constraints.from_given(len(lengths), RANKS, **kept)
     tokens = np.array([sum(lengths[s] for s, r in enumerate(ranks) if r == rank) for rank in range(RANKS)])
-    found = constraints.violation(np.array(ranks, dtype=np.int32), tokens, np.arange(len(lengths)))
+    found = constraints.violation(np.array(ranks, dtype=np.int32), tokens)
     assert (found is not None) == bool(list(broken_rules(lengths, ranks, kept)))
 
 

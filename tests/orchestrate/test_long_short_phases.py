@@ -306,15 +306,14 @@ def test_a_file_that_breaks_a_cap_is_refused(tmp_path, name, limit, lower, messa
 
 def test_pieces_that_break_a_cap_or_part_what_stays_together_are_found():
     plan = planned((*LONG, 8, 4, 4, np.arange(8), {}))["vision"]
-    numbers = np.arange(len(plan.lengths))
-    ranks_and_slots = plan.num_ranks, plan.num_slots, numbers
+    count, ranks_and_slots = len(plan.lengths), (plan.num_ranks, plan.num_slots)
     blocks = np.where(plan.group_table.degree_of_sample > 1, 9, 0)  # of which each of four ranks has three
     for limit, message in ((2, "holds 3 blocks, cap 2"), (3, None)):
-        kept = Constraints.from_given(len(numbers), 8, caps={"blocks": (blocks[:], limit)})
+        kept = Constraints.from_given(count, 8, caps={"blocks": (blocks[:], limit)})
         found = plan.group_table.broken(kept, plan.lengths, plan.micro_batches, *ranks_and_slots)
         assert (found is None) == (message is None)
         assert message is None or message in found
-    kept = Constraints.from_given(len(numbers), 8, keep_together=np.zeros(len(numbers)))
+    kept = Constraints.from_given(count, 8, keep_together=np.zeros(count))
     found = plan.group_table.broken(kept, plan.lengths, plan.micro_batches, *ranks_and_slots)
     assert "have one keep_together key" in found
 

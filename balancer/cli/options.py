@@ -26,14 +26,12 @@ _SEVERAL: dict[str, Any] = {"multiple": True}
 
 
 class Tolerance(click.ParamType):  # type: ignore[type-arg] # takes no argument before click 8.2
-    """A share below 1, such as 0.001 or 0.1%. The error about a word that 0.2.0 took names a number instead."""
+    """A share below 1, such as 0.001 or 0.1%."""
 
     name = "tolerance"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | Fraction:
         """Read a number or a percentage; one that no float is stays exact."""
-        if value == "knee":
-            self.fail("must be a number, got 'knee'; knee is gone (see the change log), 0.003 is near it", param, ctx)
         text = str(value).replace(" ", "")
         try:
             # Only the form is tried: the number is read exactly below.

@@ -30,12 +30,11 @@ METADATA_KEY = b"balancer"
 MANIFEST = "manifest.json"
 FEATURES = (
     "epochs", "continues", "several sources", "sequence groups", "long and short", "pipeline stages", "gaps", "layouts",
-    "empty slots", "keep together", "across steps", "shared prompts", "prefixes",
-    "knee", "context shards", "pipeline ops",
+    "empty slots", "keep together", "across steps", "shared prompts", "prefixes", "context shards", "pipeline ops",
 )  # fmt: skip
 """What a plan file may hold beyond the columns below, besides cuts that are called by their names; a reader refuses one
-that names others. 0.2.0 wrote ``knee``."""
-FORMAT, PART_FORMAT, VERSION = "balancer-plan", "balancer-plan-part", 2
+that names others."""
+FORMAT, PART_FORMAT, VERSION = "balancer-plan", "balancer-plan-part", 3
 ARRAYS = {"sample": np.int64, "rank": np.int32, "slot": np.int32, "position": np.int32}
 ITEM = {"item": np.int32}
 PIECE = {"start": np.int64, "stop": np.int64, "group": np.int32}
@@ -111,16 +110,11 @@ def _sha256(description: Mapping[str, object]) -> str:
 
 def described_in(path: str, found: Mapping[str, Any]) -> dict[str, Any]:
     """Return the description in a header, if this release reads it."""
-    # The first plan files said neither format nor version; one of these two keys tells them.
-    if "format" not in found and ("topology" in found or "digest" in found):
-        raise InputError(f"{path}: is a plan file of format 1, which is not read any more: plan the log again")
     if found.get("format") != FORMAT:
         raise InputError(f'{path}: a plan must say "format": "{FORMAT}", got {found.get("format")!r:.80}')
     if found.get("version") != VERSION:
-        again = ": plan the log again" if found.get("version") == 1 else ""
-        raise InputError(
-            f"{path}: this release reads plans of format {VERSION}, got {found.get('version')!r:.80}{again}"
-        )
+        version = repr(found.get("version"))[:80]
+        raise InputError(f"{path}: is a plan of format {version}, and format {VERSION} is read: plan the log again")
     features = found.get("features", [])
     known = (*FEATURES, *CUTS)
     # Before anything else is read: a newer description may not mean what it seems to.

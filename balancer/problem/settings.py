@@ -33,9 +33,6 @@ EPS = 1e-3
 _IN_FILES = {"cut": "micro_batches"}
 """Fields that plan files call otherwise."""
 
-_MOST_AT_KNEE = "0.05"
-"""What `eps` was at most where a file of 0.2.0 says ``"knee"``."""
-
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings:
@@ -82,14 +79,8 @@ class PlanSettings:
     def from_json(cls, found: Mapping[str, Any]) -> "PlanSettings":
         """Read back what :meth:`to_json` wrote; KeyError, TypeError or ValueError if it did not."""
         rest = dict(found)
-        eps, cut = found["eps"], rest.pop("micro_batches")
-        rest.pop("objective", None)  # which 0.2.0 had
-        read = {
-            "method": "exact" if found["method"] == "arc_flow" else found["method"],  # which 0.2.0 had
-            "eps": Fraction(_MOST_AT_KNEE if eps == "knee" else eps) if isinstance(eps, str) else eps,
-            "cut": cut_from_json(cut),
-        }
-        return cls(**{**rest, **read})
+        eps, cut = found["eps"], cut_from_json(rest.pop("micro_batches"))
+        return cls(**{**rest, "eps": Fraction(eps) if isinstance(eps, str) else eps, "cut": cut})
 
 
 def as_tolerance(eps: float | Fraction | str) -> float | Fraction:

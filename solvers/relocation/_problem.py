@@ -390,8 +390,6 @@ def _zeros(count: int) -> NDArray[np.int64]:
 
 def as_eps(eps: Any) -> Fraction:
     """Return the tolerance as an exact fraction."""
-    if isinstance(eps, str) and eps == "knee":  # which 0.2.0 took
-        raise UsageError("{eps} = 'knee' is gone: see the change log", "give a number, such as {eps} = 0.003")
     return as_share("eps", eps)
 
 

@@ -138,9 +138,8 @@ def test_an_encoder_shares_its_long_items(command, tmp_path):
         assert (refused.code, told in refused.err) == (2, True), refused.err
     refused = command("simulate", log, *ENCODER[:2], *ENCODER[4:], "--sequence-parallel", "vision=0", *models)
     assert (refused.code, "--sequence-parallel must be >= 2, got 0" in refused.err) == (2, True), refused.err
-    for eps, told in {"elbow": "must be a number, got 'elbow'", "knee": "change log), 0.003 is near it"}.items():
-        refused = command("plan", log, *ENCODER, "--eps", eps)
-        assert (refused.code, told in " ".join(refused.err.split())) == (2, True), refused.err
+    refused = command("plan", log, *ENCODER, "--eps", "elbow")
+    assert (refused.code, "must be a number, got 'elbow'" in refused.err) == (2, True), refused.err
 
 
 def test_heads_that_do_not_divide_are_padded_in_a_model_file(command, tmp_path):

@@ -319,7 +319,7 @@ def test_description(command, log):
     header = header_of("plan.parquet")
     assert header == sealed(header)
     found, _ = header.pop("description"), header.pop("description_sha256")
-    assert header == {"format": "balancer-plan", "version": 2, "features": []}
+    assert header == {"format": "balancer-plan", "version": 3, "features": []}
     digest = found.pop("digest")
     assert len(digest) == 64
     assert found["sources"][0].pop("sha256") == hashlib.sha256(Path("log.csv").read_bytes()).hexdigest()

@@ -174,18 +174,15 @@ def test_features_that_this_release_does_not_know_are_named(out, command, planne
 
 
 @pytest.mark.parametrize("out", ["plan.parquet", "plan/"])
-def test_plans_of_format_1_are_refused_in_a_line_that_says_what_to_do(out, command, planned):
-    """As releases before wrote them: the description alone in a file, a manifest of version 1 in a folder."""
+def test_plans_of_an_older_format_are_refused_in_a_line_that_says_what_to_do(out, command, planned):
     planned(out=out)
-    header = header_of(out)
-    old = header["description"] if out.endswith("parquet") else header | {"version": 1}
-    with_header(out, old)
+    with_header(out, header_of(out) | {"version": 2})
     for arguments in (("report", out), ("report", out, "--json")):
         outcome = command(*arguments)
         assert (outcome.code, outcome.out) == (2, "")
         (line,) = outcome.err.splitlines()
         assert line.startswith("balancer: plan")
-        assert line.endswith(": plan the log again")
+        assert line.endswith(": is a plan of format 2, and format 3 is read: plan the log again")
 
 
 TINY = {

@@ -105,9 +105,9 @@ def test_missing_values_are_refused_by_row_and_column(tmp_path, monkeypatch, nam
     ("changes", "rule"),
     [
         ({"format": "other"}, '"format": "balancer-plan"'),
-        ({"version": 3}, "this release reads plans of format 2, got 3$"),
-        ({"version": 1}, "this release reads plans of format 2, got 1: plan the log again$"),
-        ({"version": None}, "reads plans of format 2, got None"),
+        ({"version": 4}, "is a plan of format 4, and format 3 is read: plan the log again$"),
+        ({"version": 2}, "is a plan of format 2, and format 3 is read: plan the log again$"),
+        ({"version": None}, "is a plan of format None, and format 3 is read"),
         ({"parts": None}, "must hold parts, each with its file name and rows"),
         ({"parts": []}, "must hold parts, each with its file name and rows"),
         ({"parts": [{}]}, "must hold parts, each with its file name and rows"),
@@ -167,8 +167,8 @@ def test_a_description_that_was_changed_is_refused(tmp_path, form, change):
     refused(path, "its description is not the one that was written: its SHA-256 differs", PlanError)
 
 
-def of_format_1(tmp_path, form):
-    """A plan as releases of format 1 wrote it, by hand: a description alone, or a manifest of version 1."""
+def of_an_older_format(tmp_path, form):
+    """A plan of an older format, by hand: the header in a file, or in a manifest."""
     rows = pa.table(
         {
             "step": pa.array([0, 0], pa.int64()),
@@ -178,31 +178,31 @@ def of_format_1(tmp_path, form):
         }
     )
     description = {"topology": {"node_sizes": [2]}, "columns": ["tokens"], "solver": {"method": "auto"}, "digest": "0"}
+    header = {"format": "balancer-plan", "version": 1, "description": description}
     if not form.endswith("/"):
-        pq.write_table(rows.replace_schema_metadata({"balancer": json.dumps(description)}), tmp_path / form)
+        pq.write_table(rows.replace_schema_metadata({"balancer": json.dumps(header)}), tmp_path / form)
         return tmp_path / form
     folder, part = tmp_path / form, "part-0123abcd-00000.parquet"
     folder.mkdir()
     of_part = {"format": "balancer-plan-part", "part": 0}
     pq.write_table(rows.replace_schema_metadata({"balancer": json.dumps(of_part)}), folder / part)
-    manifest = {"format": "balancer-plan", "version": 1, "description": description}
-    manifest["parts"] = [{"file": part, "rows": 2, "first_step": 0, "last_step": 0}]
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    header["parts"] = [{"file": part, "rows": 2, "first_step": 0, "last_step": 0}]
+    (folder / "manifest.json").write_text(json.dumps(header))
     return folder
 
 
 @FORMS
-def test_format_1_is_refused_in_a_line_that_says_to_plan_again(tmp_path, form):
-    path = of_format_1(tmp_path, form)
-    with pytest.raises(InputError, match=r"format 1.*: plan the log again$|format 2, got 1: plan the log again$") as e:
+def test_an_older_format_is_refused_in_a_line_that_says_to_plan_again(tmp_path, form):
+    path = of_an_older_format(tmp_path, form)
+    with pytest.raises(InputError, match=r"is a plan of format 1, and format 3 is read: plan the log again$") as e:
         open_plan(path)
     assert str(path) in str(e.value)
     assert "\n" not in str(e.value)
 
 
 @FORMS
-def test_a_plan_of_format_1_can_be_planned_again_in_its_place(tmp_path, form):
-    path, steps = of_format_1(tmp_path, form), make_steps([3, 4])
+def test_a_plan_of_an_older_format_can_be_planned_again_in_its_place(tmp_path, form):
+    path, steps = of_an_older_format(tmp_path, form), make_steps([3, 4])
     assert list(open_plan(write(target(tmp_path, form), steps)).steps()) == merged(steps)
     assert open_plan(path).description == DESCRIPTION
     assert_tidy(tmp_path, form)

@@ -150,7 +150,7 @@ def test_schema_and_description_are_as_stated(tmp_path, extra):
         digest = hashlib.sha256(b'{"a": 2, "b": 1}').hexdigest()  # which damage to the description breaks
         assert schema.metadata[b"balancer"].decode() == (
             '{"description": {"a": 2, "b": 1}, "description_sha256": "' + digest + '", "features": [], '
-            '"format": "balancer-plan", "version": 2}'
+            '"format": "balancer-plan", "version": 3}'
         )
     assert table["phase"].to_pylist() == ["vision"] * 3 + ["llm"] * 4
 
@@ -183,7 +183,7 @@ def test_writing_loads_no_pandas(tmp_path):
 def test_manifest_and_parts(tmp_path):
     write(target(tmp_path, "plan/"), make_steps([4, 5, 6]))
     manifest = json.loads((tmp_path / "plan/manifest.json").read_bytes())
-    assert {k: manifest[k] for k in ("format", "version")} == {"format": "balancer-plan", "version": 2}
+    assert {k: manifest[k] for k in ("format", "version")} == {"format": "balancer-plan", "version": 3}
     assert (manifest["features"], manifest["description"]) == ([], DESCRIPTION)
     for number, part in enumerate(manifest["parts"]):
         assert re.fullmatch(rf"part-[0-9a-f]{{8}}-{number:05d}\.parquet", part["file"])

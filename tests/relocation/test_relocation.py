@@ -10,7 +10,6 @@ import relocation_oracles as oracles
 from hypothesis import given
 from hypothesis import strategies as st
 
-import balancer
 import solvers
 from solvers import SolveStatus, relocate
 from solvers.groups import read_only
@@ -315,14 +314,6 @@ def test_names_of_nodes_do_not_matter_to_bounds(
 )
 def test_eps_is_exact(eps: object, cap: int) -> None:
     assert relocate([1] * 200, [0] * 100 + [1] * 100, [0, 1], eps=eps).cap == cap
-
-
-@pytest.mark.parametrize("of", [relocate, lambda *_, eps: balancer.balance([3, 2, 1], 2, home_rank=[0, 0, 1], eps=eps)])
-def test_the_knee_of_0_2_0_is_refused_by_name(of) -> None:
-    with pytest.raises(
-        ValueError, match=r"eps = 'knee' is gone: see the change log; give a number, such as eps = 0\.003"
-    ):
-        of([3, 2, 1], [0, 0, 1], [0, 1], eps="knee")
 
 
 # --- the checker, and what is refused --------------------------------------------------------------------------------

@@ -193,7 +193,6 @@ CONTEXT = (
     Part("tokens loose again", {f"{GREEDY}:loosened": argument(1)}),
     Part("nodes first", {"solvers.context.solver:search": lambda problem, caps, work: search_context(
         problem._replace(ranks_per_node=problem.num_ranks), caps, work)}),
-    Part("rules of others", {"solvers.context.solver:LAYOUTS": {}}),
 )  # fmt: skip
 
 PREFIX, SHARES = "solvers.prefixes", _pack._SHARES_LAST

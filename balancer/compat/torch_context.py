@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 
 from balancer.plan.context_rows import ShardRows
 from solvers.context import ContextShardsResult
@@ -47,7 +46,7 @@ class DocumentLoadBalancer(_LoadBalancer):  # type: ignore[misc]  # which PyTorc
     ----------
     shards : ContextShardsResult or ShardRows
         What the solver found with as many tokens on each rank: without ``token_slack``, padded if need be.
-    masks, prefix : optional
+    masks : optional
         Those the shards were made with.
     device : torch.device or str
         Where the indices are.
@@ -66,10 +65,9 @@ class DocumentLoadBalancer(_LoadBalancer):  # type: ignore[misc]  # which PyTorc
     """
 
     def __init__(
-        self, shards: ContextShardsResult | ShardRows, *, masks: Any = None, prefix: ArrayLike | None = None,
-        device: torch.device | str = "cpu",
+        self, shards: ContextShardsResult | ShardRows, *, masks: Any = None, device: torch.device | str = "cpu",
     ) -> None:  # fmt: skip
-        rows = shards if isinstance(shards, ShardRows) else ShardRows.from_result(shards, masks, prefix)
+        rows = shards if isinstance(shards, ShardRows) else ShardRows.from_result(shards, masks)
         tokens = [rows.tokens_of(rank) for rank in range(rows.num_ranks)]
         counts = [len(each) for each in tokens]
         if min(counts) < max(counts):

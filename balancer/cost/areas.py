@@ -135,22 +135,6 @@ def pairs(terms: Iterable[tuple[str, int]], lengths: Any, prefixes: Any = 0) -> 
     return sum((value * area(name, lengths, prefixes) for name, value in terms), start=0 * lengths)
 
 
-def pairs_before(terms: Iterable[tuple[str, int]], queries: Any, lengths: Any) -> Any:
-    """Sum of all terms of the first queries alone of a sample of each length, all of whose keys these may see.
-
-    Of a block that ends later, and of a band, what a sample that ends there has: these are not told apart.
-    """
-    found = 0 * lengths
-    for name, value in terms:
-        kind, size = checked(name)
-        seen = area(name, queries)
-        if kind == "prefix":  # whose queries see all of it, the last ones of a piece too
-            prefix = _least(lengths, size)
-            seen = seen + (queries < prefix) * (prefix - queries) * queries
-        found = found + value * seen
-    return found
-
-
 def area_sums(names: Iterable[str], lengths: ArrayLike) -> NDArray[np.float64]:
     """Sum over samples of the pairs that each of the masks keeps: float64[k]."""
     values = np.asarray(lengths, dtype=np.float64)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from balancer.cost.areas import OWN_PREFIX, Terms, as_terms, pairs, pairs_before
+from balancer.cost.areas import OWN_PREFIX, Terms, as_terms, pairs
 from balancer.cost.layers import Attention
 from balancer.cost.sequence_parallel import DegreeTimes, Sharing
 from solvers.arguments import INT64_MAX, first_overflow
@@ -148,17 +148,14 @@ class CostModel:
         """What of a cost is pairs of tokens: an int, or int64[n], which the caller knows to hold it."""
         return self.b * lengths * lengths + pairs(self.areas, lengths, prefixes)
 
-    def costs_before(
-        self, queries: NDArray[np.int64], lengths: NDArray[np.int64], causal: bool = True
-    ) -> NDArray[np.int64]:
+    def costs_before(self, queries: NDArray[np.int64]) -> NDArray[np.int64]:
         """Cost of the first queries alone of each sample, int64[n], of a cost that is additive and fits int64.
 
-        What pieces of a sample cost by this adds up to the sample's cost; the constant is of the piece that begins it.
-        Pairs that `b` counts are of all keys up to a query, or, if not `causal`, of all keys of the sample.
+        It is that of a sample that ends there, so no query sees a key after its own. What pieces of a sample cost by
+        this adds up to the sample's cost; the constant is of the piece that begins it.
         """
-        seen = queries if causal else lengths
-        pairs_seen = self.b * queries * seen + pairs_before(self.areas, queries, lengths)
-        return np.asarray(self.constant * (queries > 0) + self.a * queries + pairs_seen, dtype=np.int64)
+        before = self.constant * (queries > 0) + self.a * queries + self.attention_work(queries)
+        return np.asarray(before, dtype=np.int64)
 
     def sample_costs(self, lengths: NDArray[np.int64], prefixes: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Cost of each sample: int64[n].

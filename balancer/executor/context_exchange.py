@@ -129,7 +129,7 @@ class ContextExchange:
     group : ProcessGroup or ContextExchange, optional
         The ranks that share the pack, in the order of its ranks; by default all. Or the exchange of a pack before,
         whose ranks are these: no group is made then, which takes longer than a step.
-    masks, prefix : optional
+    masks : optional
         Those the shards were made with: layers by what their queries see.
     max_rows_held : int, optional
         The most rows of keys that a rank may hold in a layer, as for :func:`solvers.context_shards`.
@@ -168,7 +168,7 @@ class ContextExchange:
 
     def __init__(
         self, shards: ContextShardsResult | ShardRows, group: Any = None, *, masks: Mapping[str, int] | None = None,
-        prefix: ArrayLike | None = None, max_rows_held: int | None = None, timeout: timedelta = timedelta(minutes=10),
+        max_rows_held: int | None = None, timeout: timedelta = timedelta(minutes=10),
     ) -> None:  # fmt: skip
         # Peers are there before shards are looked at, so that the others hear of a rank whose shards cannot be used.
         if isinstance(group, ContextExchange):
@@ -177,7 +177,7 @@ class ContextExchange:
             peers = Collectives(dist.group.WORLD if group is None else group, timeout, "context-parallel rank")
 
         def checked() -> ShardRows:
-            rows = shards if isinstance(shards, ShardRows) else ShardRows.from_result(shards, masks, prefix)
+            rows = shards if isinstance(shards, ShardRows) else ShardRows.from_result(shards, masks)
             if peers.size != rows.num_ranks:
                 raise ArgumentError("group", f"have the {rows.num_ranks} ranks that share the pack", peers.size)
             if max_rows_held is not None and (most := rows.most_rows_held()) > max_rows_held:
@@ -259,7 +259,7 @@ class ContextExchange:
     def ranges(self, kind: str = "full") -> tuple[Tensor, Tensor]:
         """Return queries and rows held of each part of a document: int64[p, 2] each, first and one behind the last.
 
-        Where the mask is causal, the last query of a part sees the last of its rows.
+        The last query of a part sees the last of its rows.
         """
         mine, rows, keys = self.rows.rank == self.rank, self.rows, self.keys(kind)
         stop = np.cumsum(rows.stop[mine] - rows.start[mine])

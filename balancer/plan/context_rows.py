@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.problem.cuts.context_shards import ContextShards
-from solvers.context import ContextShardsResult, compare_layouts, keys_seen
+from solvers.context import ContextShardsResult, keys_seen, measure_layout
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 
 __all__ = ["KeyRows", "ShardRows"]
@@ -64,8 +64,6 @@ class ShardRows:
     num_ranks : int
     masks : dict from str to int
         Kinds of layers, and how many there are of each.
-    prefix : int64[n] or None
-        Of the mask ``prefix``.
     padded : bool
         Whether the last document is padding, which nobody computes.
     """
@@ -77,13 +75,10 @@ class ShardRows:
     stop: Ints
     num_ranks: int
     masks: Mapping[str, int]
-    prefix: Ints | None = None
     padded: bool = False
 
     @classmethod
-    def from_result(
-        cls, shards: ContextShardsResult, masks: Mapping[str, int] | None = None, prefix: ArrayLike | None = None
-    ) -> "ShardRows":
+    def from_result(cls, shards: ContextShardsResult, masks: Mapping[str, int] | None = None) -> "ShardRows":
         """Take what :func:`solvers.context_shards` found; UsageError if it was found for other masks."""
         if not isinstance(shards, ContextShardsResult):
             raise ArgumentTypeError("shards", "be what solvers.context_shards returns", repr(type(shards).__name__))
@@ -91,21 +86,17 @@ class ShardRows:
         np.maximum.at(lengths, shards.document, shards.stop)
         num_ranks, named = shards.received.shape[1], {"full": 1} if masks is None else dict(masks)
         rows = shards.rank, shards.document, shards.start, shards.stop
-        given = None if prefix is None else np.asarray(prefix, dtype=np.int64)
         for padded in (False, True):  # a document that nobody computes is padding
             if padded and len(lengths) == 1:
                 break
             kept = lengths[:-1] if padded else lengths
             if padded and not 0 < lengths[-1] < num_ranks:
                 break
-            if given is not None and len(given) != len(kept):
-                continue
-            layout = compare_layouts(kept, num_ranks, rows, masks=named, prefix=given, pad=padded, rules=())["given"]
+            layout = measure_layout(kept, num_ranks, rows, masks=named, pad=padded)
             if np.array_equal(layout.work, shards.work) and np.array_equal(layout.received, shards.received):
-                return cls(lengths, *rows, num_ranks, named, given, padded)
+                return cls(lengths, *rows, num_ranks, named, padded)
         raise UsageError(
-            f"the shards were made for other {{masks}} or another {{prefix}} than {', '.join(named)}: give those they "
-            "were made with"
+            f"the shards were made for other {{masks}} than {', '.join(named)}: give those they were made with"
         )
 
     @classmethod
@@ -126,8 +117,8 @@ class ShardRows:
     def digest(self) -> str:
         """SHA-256, in hex, of all that ranks must agree on."""
         found = hashlib.sha256(repr((self.num_ranks, sorted(self.masks.items()), self.padded)).encode())
-        for each in (self.lengths, self.rank, self.document, self.start, self.stop, self.prefix):
-            found.update(b"-" if each is None else np.ascontiguousarray(each, dtype="<i8").tobytes())
+        for each in (self.lengths, self.rank, self.document, self.start, self.stop):
+            found.update(np.ascontiguousarray(each, dtype="<i8").tobytes())
         return found.hexdigest()
 
     @property
@@ -179,14 +170,13 @@ class ShardRows:
     def _seen(self, document: Ints, start: Ints, stop: Ints, kind: int) -> tuple[Ints, Ints]:
         """Return the tokens that parts of documents see; those of padding see themselves."""
         real = document < len(self.lengths) - self.padded
-        first, end = start.copy(), stop.copy()
+        first = start.copy()
         if real.any():
             known = self.lengths[: len(self.lengths) - self.padded]
             parts = document[real], start[real], stop[real]
-            low, high = keys_seen(known, *parts, masks=self.masks, prefix=self.prefix)
-            first[real], end[real] = low[kind], high[kind]
+            first[real] = keys_seen(known, *parts, masks=self.masks)[kind]
         offset = self.first_token[document]
-        return first + offset, end + offset
+        return first + offset, stop + offset
 
 
 def _ranges(first: Ints, sizes: Ints) -> Ints:

@@ -49,31 +49,31 @@ def measure(problem: Problem, rows: Rows) -> MeasuredLayout:
     work, received, sent = (np.zeros(shape, dtype=np.int64) for _ in range(3))
     for k in range(shape[0]):
         np.add.at(work[k], rows.rank, parts.work[k])
-        fresh = _fresh(rows.rank, rows.document, parts, k)
+        fresh = _fresh(rows, parts, k)
         # A rank's own keys need not travel; what it sees before them, and others have, must.
         own = rows.stop - rows.start
-        np.add.at(received[k], rows.rank, parts.high[k] - fresh - own)
-        np.add.at(sent[k], rows.rank, _seen(problem, rows, fresh, parts.high[k]) - own)
+        np.add.at(received[k], rows.rank, rows.stop - fresh - own)
+        np.add.at(sent[k], rows.rank, _seen(problem, rows, fresh) - own)
     crossing = 0
     if node < ranks:
         # Ranks of a node as one: what one of them has received is there for all of them.
         on_nodes = as_rows(rows.rank // node, *rows[1:])
         seen = parts_of(problem, *on_nodes[1:])
         for k, weight in enumerate(problem.weights.tolist()):
-            needed = seen.high[k] - _fresh(on_nodes.rank, on_nodes.document, seen, k)
+            needed = on_nodes.stop - _fresh(on_nodes, seen, k)
             crossing += weight * (int(needed.sum()) - problem.tokens)
     return MeasuredLayout(work, received, sent, crossing, np.bincount(rows.rank, minlength=ranks))
 
 
-def _fresh(rank: Ints, document: Ints, parts: Parts, k: int) -> Ints:
+def _fresh(rows: Rows, parts: Parts, k: int) -> Ints:
     """Return the first key that each row sees and the rank's rows before it do not; both ends rise from row to row."""
     fresh: Ints = parts.low[k].copy()
-    after = np.flatnonzero((np.diff(rank) == 0) & (np.diff(document) == 0)) + 1
-    fresh[after] = np.maximum(fresh[after], parts.high[k, after - 1])
+    after = np.flatnonzero((np.diff(rows.rank) == 0) & (np.diff(rows.document) == 0)) + 1
+    fresh[after] = np.maximum(fresh[after], rows.stop[after - 1])
     return fresh
 
 
-def _seen(problem: Problem, rows: Rows, low: Ints, high: Ints) -> Ints:
+def _seen(problem: Problem, rows: Rows, low: Ints) -> Ints:
     """Return of each row how often its keys are seen: in intervals of documents, of which a rank's are disjoint."""
     offset = np.cumsum(problem.lengths) - problem.lengths  # all documents on one axis
 
@@ -88,6 +88,6 @@ def _seen(problem: Problem, rows: Rows, low: Ints, high: Ints) -> Ints:
     points = np.concatenate((at + rows.start, at + rows.stop))
     # The number of seen intervals over each position, summed up to a point: each end adds its distance to it, begins
     # plus, ends minus. So no position is looked at by itself.
-    counted = up_to(at + low, points) - up_to(at + high, points)
+    counted = up_to(at + low, points) - up_to(at + rows.stop, points)
     half = len(rows.rank)
     return np.asarray(counted[half:] - counted[:half])

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from solvers._jit import kernel
 from solvers.arguments import as_costs, as_count, as_integer, as_share
-from solvers.context.masks import PADDING, Masks, as_masks, sees_from, sees_to, work_before
+from solvers.context.masks import PADDING, Masks, as_masks, sees_from, work_before
 from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleError, UsageError
 from solvers.groups import read_only
 
@@ -46,7 +46,7 @@ class Problem(NamedTuple):
 
 def as_problem(
     lengths: ArrayLike, num_ranks: int, ranks_per_node: int | None, block: int, masks: Mapping[str, int] | None,
-    prefix: ArrayLike | None, token_slack: int, pad: bool,
+    token_slack: int, pad: bool,
 ) -> Problem:  # fmt: skip
     """Check arguments as :func:`solvers.context_shards` has them."""
     given, _, total = as_costs(lengths, "lengths")
@@ -59,7 +59,7 @@ def as_problem(
         raise ArgumentError("lengths", "be >= 1", 0, int(np.argmin(given)), remedy="leave empty documents out")
     if ranks % node:
         raise ArgumentError("ranks_per_node", f"divide the {ranks} ranks", node)
-    found = as_masks(masks, given, prefix)
+    found = as_masks(masks, len(given))
     padding = -total % ranks
     if padding and pad:
         given, total = np.append(given, padding), total + padding
@@ -108,8 +108,7 @@ class Parts(NamedTuple):
     """What parts of documents compute, and the keys that they see."""
 
     work: Ints  # int64[m, p]: pairs of query and key
-    low: Ints  # int64[m, p]: first key
-    high: Ints  # int64[m, p]: one behind the last
+    low: Ints  # int64[m, p]: the first key; the last is that of the part's last query
 
 
 @kernel
@@ -117,14 +116,13 @@ def _fill_parts(problem, document, start, stop, found):
     for k in range(len(problem.weights)):
         for p in range(len(document)):
             d = document[p]
-            kind, size, length = problem.kinds[k, d], problem.sizes[k, d], problem.lengths[d]
-            found.work[k, p] = work_before(kind, size, length, stop[p]) - work_before(kind, size, length, start[p])
+            kind, size = problem.kinds[k, d], problem.sizes[k, d]
+            found.work[k, p] = work_before(kind, size, stop[p]) - work_before(kind, size, start[p])
             found.low[k, p] = sees_from(kind, size, start[p])
-            found.high[k, p] = sees_to(kind, size, length, stop[p] - 1)
 
 
 def parts_of(problem: Problem, document: Ints, start: Ints, stop: Ints) -> Parts:
     """Return what positions ``start`` to ``stop - 1`` of documents compute and see, none of them empty."""
-    found = Parts(*(np.zeros((len(problem.weights), len(document)), dtype=np.int64) for _ in range(3)))
+    found = Parts(*(np.zeros((len(problem.weights), len(document)), dtype=np.int64) for _ in range(2)))
     _fill_parts(problem, *map(read_only, (document, start, stop)), found)
     return found

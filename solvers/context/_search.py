@@ -22,7 +22,7 @@ from solvers.context._state import (
     ranges_moved,
     split,
 )
-from solvers.context.masks import PADDING, sees_from, sees_to
+from solvers.context.masks import PADDING, sees_from
 
 Ints = NDArray[np.int64]
 
@@ -210,7 +210,7 @@ def cut(problem, spans, parts, per_rank, units):
             last = min(end, p + size) - 1
             for k in range(len(problem.weights)):
                 kind, width = problem.kinds[k, d], problem.sizes[k, d]
-                sees = sees_to(kind, width, problem.lengths[d], last) - sees_from(kind, width, last)
+                sees = last + 1 - sees_from(kind, width, last)
                 if kind != PADDING:
                     size = min(size, per_rank[1 + k] // (parts[1] * sees))
             # Up to the last place of the grid, from the document's start, that is no farther; to the next if none is

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import helper
-from solvers.context.masks import sees_from, sees_to, work_before
+from solvers.context.masks import sees_from, work_before
 
 Ints = NDArray[np.int64]
 
@@ -38,8 +38,8 @@ class Prices(NamedTuple):
 @helper
 def part_work(problem, k, d, p, q):
     """Work of positions p to q - 1 of a document under mask k."""
-    kind, size, length = problem.kinds[k, d], problem.sizes[k, d], problem.lengths[d]
-    return work_before(kind, size, length, q) - work_before(kind, size, length, p)
+    kind, size = problem.kinds[k, d], problem.sizes[k, d]
+    return work_before(kind, size, q) - work_before(kind, size, p)
 
 
 @helper
@@ -71,22 +71,20 @@ def keys_moved(problem, d, p, q, near_a, near_b):
     A part adds to what its rank's parts before it see: its last key less the larger of its first and their last.
     """  # noqa: D205 (one sentence)
     more = np.int64(0)
-    length = problem.lengths[d]
+    seen_a, seen_b = max(near_a[0], 0), max(near_b[0], 0)
     for k in range(len(problem.weights)):
         kind, size = problem.kinds[k, d], problem.sizes[k, d]
-        low, high = sees_from(kind, size, p), sees_to(kind, size, length, q - 1)
-        seen_a = sees_to(kind, size, length, near_a[0] - 1) if near_a[0] >= 0 else 0
-        seen_b = sees_to(kind, size, length, near_b[0] - 1) if near_b[0] >= 0 else 0
+        low = sees_from(kind, size, p)
         # Leaving a saves what lies between its last seen key and the run's; joining b adds the same there.
         change = max(low, seen_a) - max(low, seen_b)
         if near_a[1] >= 0:
             # What follows on a loses a neighbour whose keys it saw too.
             first = sees_from(kind, size, near_a[1])
-            change += max(first, high) - max(first, seen_a)
+            change += max(first, q) - max(first, seen_a)
         if near_b[1] >= 0:
             # And what follows on b gains one.
             first = sees_from(kind, size, near_b[1])
-            change += max(first, seen_b) - max(first, high)
+            change += max(first, seen_b) - max(first, q)
         more += problem.weights[k] * change
     return more
 

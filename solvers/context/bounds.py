@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from solvers._jit import helper, kernel
 from solvers.context._problem import Problem
-from solvers.context.masks import BIDIRECTIONAL, CHUNK, FULL, PADDING, PREFIX, WINDOW, work_before
+from solvers.context.masks import CHUNK, FULL, PADDING, WINDOW, work_before
 
 Ints = NDArray[np.int64]
 
@@ -44,20 +44,14 @@ class _Keys(NamedTuple):
 
 
 @helper
-def _below(kind, size, length, p, q, v):
+def _below(kind, size, p, q, v):
     """How many of queries p to q - 1 see v keys at most, and their work; these are the first of them."""
     if kind == PADDING:
         return q - p, np.int64(0)
-    n = np.int64(0)
-    if kind == BIDIRECTIONAL:
-        n = q - p if v >= length else n
-    elif kind == PREFIX:
-        n = max(0, min(q, v) - p) if v >= size else n
-    elif kind == WINDOW:
-        n = q - p if v >= size else max(0, min(q, v) - p)
-    else:  # full, and chunks, which callers hand over by themselves
-        n = max(0, min(q, v) - p)
-    return n, work_before(kind, size, length, p + n) - work_before(kind, size, length, p)
+    n = np.int64(max(0, min(q, v) - p))  # of full, and of chunks, which callers hand over by themselves
+    if kind == WINDOW and v >= size:
+        n = q - p
+    return n, work_before(kind, size, p + n) - work_before(kind, size, p)
 
 
 @helper
@@ -68,24 +62,24 @@ def _suffice(problem, levels, limits, of, d, p, q, j):
     held = max(j * limits.fewest, limits.tokens - (limits.ranks - j) * limits.most)
     asked = max(0, held - (q - p))
     for k in range(len(problem.weights)):
-        kind, size, length = problem.kinds[k, d], problem.sizes[k, d], problem.lengths[d]
+        kind, size = problem.kinds[k, d], problem.sizes[k, d]
         # Queries in several chunks are not counted, and no window is by chunks: its queries do not get heavier there
         if kind == CHUNK and (p // size != (q - 1) // size or problem.kinds[of, d] == WINDOW):
             continue
         offset = p // size * size if kind == CHUNK else 0
         kind = FULL if kind == CHUNK else kind
         p_, q_ = p - offset, q - offset
-        own = work_before(kind, size, length, q_) - work_before(kind, size, length, p_)
+        own = work_before(kind, size, q_) - work_before(kind, size, p_)
         if own > j * limits.caps[k]:
             return False
         low, high = 0, levels.counts.shape[1] - 1
         while low < high:  # the least level at which there are enough positions outside
             middle = (low + high) // 2
-            if levels.counts[k, middle] - _below(kind, size, length, p_, q_, middle)[0] >= asked:
+            if levels.counts[k, middle] - _below(kind, size, p_, q_, middle)[0] >= asked:
                 high = middle
             else:
                 low = middle + 1
-        inside, work = _below(kind, size, length, p_, q_, low)
+        inside, work = _below(kind, size, p_, q_, low)
         spare = levels.counts[k, low] - inside - asked
         if own + levels.sums[k, low] - work - spare * low > j * limits.caps[k]:
             return False
@@ -100,11 +94,7 @@ def _queries(problem, k, d, q):
         return q, min(length, q + size)
     if kind == CHUNK:
         return q, min(length, (q // size + 1) * size)
-    if kind == PADDING:
-        return q, q + 1
-    if kind == BIDIRECTIONAL or (kind == PREFIX and q < size):
-        return np.int64(0), length
-    return q, length
+    return q, q + 1 if kind == PADDING else length
 
 
 @helper
@@ -154,8 +144,6 @@ def _fill_levels(problem, counts, sums):
             kind, size, length = problem.kinds[k, d], problem.sizes[k, d], problem.lengths[d]
             if kind == PADDING:
                 counts[k, 0] += length
-            elif kind == BIDIRECTIONAL:
-                counts[k, length] += length
             elif kind == CHUNK:
                 sums[k, size if length >= size else 0] += length // size  # so many times 1 to size
                 sums[k, length % size] += 1
@@ -164,9 +152,6 @@ def _fill_levels(problem, counts, sums):
                 counts[k, min(length, size)] += max(0, length - size)
             else:
                 sums[k, length] += 1
-                if kind == PREFIX:
-                    sums[k, size] -= 1
-                    counts[k, size] += size
         # `sums` holds how many ramps from 1 end at each level: a level is in all that end there or later
         ramps = np.int64(0)
         for v in range(counts.shape[1] - 1, 0, -1):

@@ -1,10 +1,9 @@
-"""Layouts by the rules of others, written anew: what is shipped, and what a search has to beat.
+"""Layouts by the rules of others, written anew: what frameworks ship, for reports to compare with.
 
 All give each rank as many tokens as it must have, up to one; where a rule's pieces do not divide so, the last differ.
 """
 
 from collections.abc import Callable
-from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +13,8 @@ from solvers.context._problem import Problem, parts_of
 
 Ints = NDArray[np.int64]
 
-# Queries of a tile: PyTorch's and MagiAttention's rules deal tiles of attention kernels, which have mostly 128.
+# Queries of a tile: PyTorch's rule deals tiles of attention kernels, which have mostly 128.
 _TILE = 128
-
-
-def contiguous(problem: Problem) -> Rows:
-    """The pack as it stands, in g equal parts."""
-    edges = np.arange(problem.num_ranks + 1) * problem.tokens // problem.num_ranks
-    return _of_pack(problem, edges, np.arange(problem.num_ranks))
 
 
 def head_tail(problem: Problem) -> Rows:
@@ -62,35 +55,12 @@ def round_robin(problem: Problem) -> Rows:
     return _of_pack(problem, edges, rank)
 
 
-def heap(problem: Problem) -> Rows:
-    """Tiles of the pack by work, each to the rank of least work that has room: MagiAttention's min-heap."""
-    edges, work = _tiles(problem)
-    rank = np.empty(len(work), dtype=np.int64)
-    queue, room = [(0, r) for r in range(problem.num_ranks)], [problem.tokens // problem.num_ranks] * problem.num_ranks
-    sizes = np.diff(edges).tolist()
-    for t in np.argsort(-work, kind="stable").tolist():
-        full = []
-        # The rule knows no rank that is full. Such ranks are put aside for this tile, and come back for shorter ones.
-        while queue and room[queue[0][1]] < sizes[t]:
-            full.append(heappop(queue))
-        load, r = heappop(queue) if queue else full.pop(int(np.argmax([room[each[1]] for each in full])))
-        rank[t] = r
-        room[r] -= sizes[t]
-        for entry in full:
-            if room[entry[1]] > 0:
-                heappush(queue, entry)
-        heappush(queue, (load + int(work[t]), r))
-    return _of_pack(problem, edges, rank)
-
-
-LAYOUTS: dict[str, Callable[[Problem], Rows]] = {
-    "contiguous": contiguous,
+RULES: dict[str, Callable[[Problem], Rows]] = {
     "head_tail": head_tail,
     "per_document": per_document,
     "round_robin": round_robin,
-    "heap": heap,
 }
-"""Rules by name."""
+"""By name."""
 
 
 def _tiles(problem: Problem) -> tuple[Ints, Ints]:

@@ -1,7 +1,8 @@
 """Masks of attention: which keys a query sees, what its document's first queries compute, and their names.
 
-Of every mask here a query sees itself, and an interval of keys whose ends never fall from a query to the next. So what
-a rank must have for several queries that stand together is one interval as well, and all counts are closed forms.
+Of every mask here a query sees an interval of keys that ends with its own, and whose first never falls from a query to
+the next. So what a rank must have for several queries that stand together is one interval as well, and all counts are
+closed forms.
 """
 
 import re
@@ -9,18 +10,17 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from solvers._jit import helper
-from solvers.arguments import as_int64
-from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
+from solvers.errors import ArgumentError, ArgumentTypeError
 
-FULL, WINDOW, CHUNK, PREFIX, BIDIRECTIONAL, PADDING = range(6)
+FULL, WINDOW, CHUNK, PADDING = range(4)
 """Kinds of masks. Padding is a document that nobody computes: its queries have no work and see but themselves."""
 
-_KINDS = {"full": FULL, "window": WINDOW, "chunk": CHUNK, "prefix": PREFIX, "bidirectional": BIDIRECTIONAL}
+_KINDS = {"full": FULL, "window": WINDOW, "chunk": CHUNK}
 # Kinds whose names may end in a number.
-_SIZED = ("window", "chunk", "prefix")
+_SIZED = ("window", "chunk")
 # Layers whose state runs along the sequence, or whose keys are chosen, by how their names begin: no interval of keys is
 # what a query of theirs sees.
 _STATE = ("mamba", "linear", "conv", "convolution", "compressed", "recurrent", "ssm", "delta", "rwkv", "topk")
@@ -32,7 +32,7 @@ class Masks(NamedTuple):
     """The masks of all documents, of one kind of layer after another."""
 
     kinds: NDArray[np.int64]  # int64[m, n]
-    sizes: NDArray[np.int64]  # int64[m, n]: the window, the chunk, or the prefix; else 0
+    sizes: NDArray[np.int64]  # int64[m, n]: the window or the chunk; else 0
     weights: NDArray[np.int64]  # int64[m]: layers of this kind
 
 
@@ -47,22 +47,14 @@ def sees_from(kind, size, i):
 
 
 @helper
-def sees_to(kind, size, length, i):
-    """One behind the last key that query `i` of a document of `length` sees."""
-    if kind == BIDIRECTIONAL:
-        return length
-    return max(size, i + 1) if kind == PREFIX else i + 1
-
-
-@helper
 def triangle(x):
     """Return x (x + 1) / 2."""
     return x * (x + 1) // 2
 
 
 @helper
-def work_before(kind, size, length, x):
-    """Pairs of query and key of the first `x` queries of a document of `length`."""
+def work_before(kind, size, x):
+    """Pairs of query and key of the first `x` queries of a document."""
     if kind == FULL:
         return triangle(x)
     if kind == WINDOW:
@@ -70,39 +62,29 @@ def work_before(kind, size, length, x):
         return triangle(m) + (x - m) * size
     if kind == CHUNK:
         return x // size * triangle(size) + triangle(x % size)
-    if kind == PREFIX:
-        m = min(x, size)
-        return triangle(x) - triangle(m) + m * size
-    return x * length if kind == BIDIRECTIONAL else 0 * x
+    return 0 * x
 
 
-def as_masks(masks: Mapping[str, int] | None, lengths: NDArray[np.int64], prefix: ArrayLike | None) -> Masks:
+def as_masks(masks: Mapping[str, int] | None, num_documents: int) -> Masks:
     """Check masks by name, each with the number of layers that have it; by default full causal attention.
 
     Raises
     ------
-    ArgumentTypeError, ArgumentError, UsageError
-        An unknown mask, a layer whose state runs along the sequence, a size or number of layers below 1, a prefix
-        beyond its document.
+    ArgumentTypeError, ArgumentError
+        An unknown mask, a layer whose state runs along the sequence, a size or number of layers below 1.
     """
     given = {"full": 1} if masks is None else masks
     if not isinstance(given, Mapping):
         raise ArgumentTypeError("masks", "be names of masks, each with a number of layers", repr(given))
     if not given:
         raise ArgumentError("masks", "name a mask at least", "none", remedy="'full' with 1 layer is causal attention")
-    if (prefix is None) == ("prefix" in given):
-        raise UsageError("{prefix} and the mask 'prefix' of {masks} need each other")
     kinds, sizes, weights = [], [], []
     for name, layers in given.items():
         if not isinstance(layers, int | np.integer) or isinstance(layers, bool) or not 1 <= layers < 2**20:
             raise ArgumentError("masks", f"have a number of layers >= 1 and < {2**20}", repr(layers), index=repr(name))
         kind, size = _named(name)
-        kinds.append(np.full(len(lengths), kind))
-        if name == "prefix":
-            sizes.append(_as_prefix(prefix, lengths))
-        else:
-            # A prefix ends with its document; a window or a chunk may be longer than it, and then changes nothing.
-            sizes.append(np.minimum(size, lengths) if kind == PREFIX else np.full(len(lengths), size))
+        kinds.append(np.full(num_documents, kind))
+        sizes.append(np.full(num_documents, size))
         weights.append(int(layers))
     return Masks(np.array(kinds, dtype=np.int64), np.array(sizes, dtype=np.int64), np.array(weights, dtype=np.int64))
 
@@ -114,20 +96,9 @@ def _named(name: object) -> tuple[int, int]:
             repr(name), remedy="shard such layers another way",
         )  # fmt: skip
     found = re.fullmatch("([a-z]+)(0|[1-9][0-9]*)?", name) if isinstance(name, str) else None
-    if found is not None and (found[1] in _KINDS) and (name == "prefix" or (found[1] in _SIZED) == bool(found[2])):
+    if found is not None and (found[1] in _KINDS) and (found[1] in _SIZED) == bool(found[2]):
         size = int(found[2] or 0)
         if found[2] and not 1 <= size <= _LARGEST_SIZE:
             raise ArgumentError("masks", f"have a size of 1 to {_LARGEST_SIZE}, as in {found[1]}1024", repr(name))
         return _KINDS[found[1]], size
-    raise ArgumentError("masks", "be full, windowN, chunkN, prefix, prefixN or bidirectional", repr(name))
-
-
-def _as_prefix(prefix: ArrayLike | None, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    array = as_int64("prefix", prefix if prefix is not None else [])
-    if len(array) != len(lengths):
-        raise ArgumentError("prefix", f"be one for each of {len(lengths)} {{documents}}", len(array))
-    wrong = (array < 0) | (array > lengths)
-    if wrong.any():
-        i = int(np.argmax(wrong))
-        raise ArgumentError("prefix", f"be within its document, 0..{lengths[i]}", int(array[i]), i)
-    return array
+    raise ArgumentError("masks", "be full, windowN or chunkN", repr(name))

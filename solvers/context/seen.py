@@ -17,21 +17,19 @@ def keys_seen(
     stop: ArrayLike,
     *,
     masks: Mapping[str, int] | None = None,
-    prefix: ArrayLike | None = None,
-) -> tuple[Ints, Ints]:
-    """Return the keys that parts of documents see, of their own document: one interval a part.
+) -> Ints:
+    """Return the first key that parts of documents see, of their own document; the last is that of their last query.
 
     Parameters
     ----------
-    lengths, masks, prefix
+    lengths, masks
         As :func:`solvers.context_shards` has them, padding left out.
     document, start, stop : int64[p]
         Positions ``start[i]`` to ``stop[i] - 1`` of a document, one at least.
 
     Returns
     -------
-    first, end : int64[masks, p]
-        The first key, and one behind the last.
+    int64[masks, p]
 
     Notes
     -----
@@ -39,10 +37,8 @@ def keys_seen(
 
     Examples
     --------
-    >>> first, end = keys_seen([8], [0], [4], [6], masks={"full": 1, "window3": 1})
-    >>> first.ravel().tolist(), end.ravel().tolist()
-    ([0, 2], [6, 6])
+    >>> keys_seen([8], [0], [4], [6], masks={"full": 1, "window3": 1}).tolist()
+    [[0], [2]]
     """
-    problem = as_problem(lengths, 1, None, 1, masks, prefix, 0, False)
-    parts = parts_of(problem, *(np.ascontiguousarray(each, dtype=np.int64) for each in (document, start, stop)))
-    return parts.low, parts.high
+    problem = as_problem(lengths, 1, None, 1, masks, 0, False)
+    return parts_of(problem, *(np.ascontiguousarray(each, dtype=np.int64) for each in (document, start, stop))).low

@@ -12,11 +12,9 @@ from solvers.arguments import as_budget
 from solvers.context._greedy import search
 from solvers.context._measure import MeasuredLayout, Rows, measure
 from solvers.context._problem import Problem, as_problem, caps_of, most_rows_held
-from solvers.context._search import Search, snapped
 from solvers.context.bounds import levels_of, travel_bound, work_bound
-from solvers.context.layouts import LAYOUTS
 from solvers.context.types import ContextShardsResult
-from solvers.errors import InfeasibleError
+from solvers.errors import SolverError
 from solvers.types import status_of
 
 Ints = NDArray[np.int64]
@@ -30,7 +28,6 @@ def context_shards(
     eps: Fraction | float | str = "0.02",
     block: int = 128,
     masks: Mapping[str, int] | None = None,
-    prefix: ArrayLike | None = None,
     token_slack: int = 0,
     pad: bool = False,
     max_rows_held: int | None = None,
@@ -55,10 +52,8 @@ def context_shards(
     block : int
         Documents are cut at multiples of it from their start; up to ``g - 1`` cuts more make tokens exact.
     masks : dict from str to int, optional
-        Layers by what their queries see: ``full`` (causal), ``windowN``, ``chunkN``, ``prefixN``, ``prefix`` or
-        ``bidirectional``, and how many there are of each; by default ``{"full": 1}``.
-    prefix : int64[n], optional
-        Of the mask ``prefix``: how many first tokens of each document all of its queries see.
+        Layers by what their queries see: ``full`` (causal), ``windowN`` or ``chunkN``, and how many there are of each;
+        by default ``{"full": 1}``.
     token_slack : int
         By how many tokens a rank may differ from the mean.
     pad : bool
@@ -78,7 +73,9 @@ def context_shards(
     TypeError, ValueError
         On bad arguments; layers whose state runs along the sequence are refused by name.
     InfeasibleError
-        If `max_rows_held` is less than a rank's own rows, or no layout was found that keeps it.
+        If `max_rows_held` is less than a rank's own rows.
+    SolverError
+        If no layout was found that keeps `max_rows_held`; there may be one.
 
     Notes
     -----
@@ -97,9 +94,9 @@ def context_shards(
     ([0, 0, 1, 1], [[262656, 262656]], 0)
     """
     started, budget = time.perf_counter(), as_budget(time_budget)
-    problem = as_problem(lengths, num_ranks, ranks_per_node, block, masks, prefix, token_slack, pad)
+    problem = as_problem(lengths, num_ranks, ranks_per_node, block, masks, token_slack, pad)
     caps, most_rows = caps_of(problem, eps), most_rows_held(problem, max_rows_held)
-    rows, measured, method = _best(problem, caps, most_rows, work_units(budget))
+    rows, measured = _best(problem, caps, most_rows, work_units(budget))
     # The bounds hold for the caps that the layout keeps, so both are reported together.
     caps = np.maximum(caps, measured.work.max(axis=1))
     levels = levels_of(problem)
@@ -109,17 +106,15 @@ def context_shards(
     held = int(measured.received.max(axis=0).max()) + problem.tokens // num_ranks
     return ContextShardsResult(
         *rows, measured.work, measured.received, measured.sent, measured.crossing, measured.ranges, problem.weights,
-        total, caps, held, work_bound(problem), crossing, method, lower_bound=bound, bound_name=name,
+        total, caps, held, work_bound(problem), crossing, lower_bound=bound, bound_name=name,
         status=status_of(total, bound), runtime_s=time.perf_counter() - started,
     )  # fmt: skip
 
 
-def _best(problem: Problem, caps: Ints, most_rows: int, work: int) -> tuple[Rows, MeasuredLayout, str]:
-    """Return the best layout of the search and of all rules whose tokens were made exact."""
-    exact = Search(problem, caps, problem.num_ranks).exact
-    found: list[tuple[tuple[int, ...], str, Rows, MeasuredLayout]] = []
+def _best(problem: Problem, caps: Ints, most_rows: int, work: int) -> tuple[Rows, MeasuredLayout]:
+    """Return the best layout of the search, and what it takes."""
 
-    def judged(rows: Rows) -> tuple[tuple[int, ...], MeasuredLayout]:
+    def judged(rows: Rows) -> tuple[tuple[int, ...], Rows, MeasuredLayout]:
         measured = measure(problem, rows)
         tokens = np.zeros(problem.num_ranks, dtype=np.int64)
         np.add.at(tokens, rows.rank, rows.stop - rows.start)
@@ -129,23 +124,12 @@ def _best(problem: Problem, caps: Ints, most_rows: int, work: int) -> tuple[Rows
         both = problem.weights @ np.maximum(measured.received, measured.sent)
         key = (max(0, held - most_rows), max(0, over), measured.crossing,
                int((problem.weights @ measured.received).sum()), int(both.max()))  # fmt: skip
-        return key, measured
+        return key, rows, measured
 
-    for rows in search(problem, caps, work):
-        key, measured = judged(rows)
-        found.append((key, "search", rows, measured))
-    leads = min(key for key, *_ in found)
-    for name, rule in LAYOUTS.items():
-        rows = rule(problem)
-        # Exact tokens and cuts on the grid cost a rule something: one that does not lead before them is not tried
-        if judged(rows)[0] < leads:
-            rows = exact(snapped(problem, rows))
-            key, measured = judged(rows)
-            found.append((key, name, rows, measured))
-    key, name, rows, measured = min(found, key=lambda each: each[0])
+    key, rows, measured = min(map(judged, search(problem, caps, work)), key=lambda each: each[0])
     if key[0]:
-        raise InfeasibleError(
+        raise SolverError(
             "no layout was found that keeps {max_rows_held} = {rows}: a rank holds {held} rows in the best",
             remedy=("raise it", "raise {eps}"), rows=most_rows, held=most_rows + key[0],
         )  # fmt: skip
-    return rows, measured, name
+    return rows, measured

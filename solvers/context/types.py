@@ -46,8 +46,6 @@ class ContextShardsResult(Proven):
     bound_name : str
         ``"keys"``: a key is received by all ranks but one that its queries need; ``"cuts"``: a document longer than a
         shard is cut somewhere, which costs a window; or ``"keys + cuts"``.
-    method : str
-        ``"search"``, or the rule that found it: one of `solvers.context.LAYOUTS`.
     status, runtime_s
         As of :class:`solvers.PartitionResult`; ``OPTIMAL`` if and only if ``total_received == lower_bound``.
     """
@@ -67,7 +65,6 @@ class ContextShardsResult(Proven):
     max_rows_held: int
     bound_work: Ints
     bound_crossing: int
-    method: str
     _measure: ClassVar[str] = "total_received"
 
     @property

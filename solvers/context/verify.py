@@ -29,7 +29,7 @@ class _Mask:
         return [b - a for a, b in zip(self.low, self.high, strict=True)]
 
 
-def _mask(name: str | None, lengths: list[int], prefix: list[int], padded: bool) -> _Mask:
+def _mask(name: str | None, lengths: list[int], padded: bool) -> _Mask:
     found = re.fullmatch("([a-z]+)([0-9]*)", name or "padding0")
     kind, size = found[1], int(found[2] or 0)  # type: ignore[index]  # the solver took the name
     low, high = [], []
@@ -39,11 +39,8 @@ def _mask(name: str | None, lengths: list[int], prefix: list[int], padded: bool)
             low.append(i)
             high.append(i)  # computed by nobody; that they see themselves changes nothing that travels
             continue
-        first = {"window": np.maximum(0, i - size + 1), "chunk": i - i % max(1, size)}.get(kind, 0 * i)
-        shared = min(size, length) if size else prefix[d] if kind == "prefix" else 0
-        last = {"bidirectional": 0 * i + length, "prefix": np.maximum(i + 1, shared)}.get(kind, i + 1)
-        low.append(first)
-        high.append(last)
+        low.append({"window": np.maximum(0, i - size + 1), "chunk": i - i % max(1, size)}.get(kind, 0 * i))
+        high.append(i + 1)
     return _Mask(low, high, kind, size)
 
 
@@ -56,7 +53,6 @@ def check_context_shards(
     eps: Fraction | float | str = "0.02",
     block: int = 128,
     masks: Mapping[str, int] | None = None,
-    prefix: ArrayLike | None = None,
     token_slack: int = 0,
     pad: bool = False,
     max_rows_held: int | None = None,
@@ -65,7 +61,7 @@ def check_context_shards(
 
     Parameters
     ----------
-    lengths, num_ranks, ranks_per_node, eps, block, masks, prefix, token_slack, pad, max_rows_held
+    lengths, num_ranks, ranks_per_node, eps, block, masks, token_slack, pad, max_rows_held
         As given to :func:`solvers.context_shards`.
     result : ContextShardsResult
 
@@ -96,8 +92,7 @@ def check_context_shards(
     off = sum(int(((np.flatnonzero(np.diff(owner)) + 1) % block > 0).sum()) for owner in owners)
     require(off < num_ranks, f"{off} cuts are off the grid of {block}, more than {num_ranks - 1}")
     require(list(result.weights) == list(named.values()), f"weights are {list(result.weights)}, not those of the masks")
-    prefixes = [0] * len(given) if prefix is None else [*np.asarray(prefix).tolist(), 0]
-    kinds = [_mask(name, given, prefixes, padded) for name in named]
+    kinds = [_mask(name, given, padded) for name in named]
     node = num_ranks if ranks_per_node is None else ranks_per_node
     crossing = 0
     for k, mask in enumerate(kinds):

@@ -9,11 +9,7 @@ def seen(kind, size, length, i):
         return range(i + 1)
     if kind == "window":
         return range(max(0, i - size + 1), i + 1)
-    if kind == "chunk":
-        return range(i // size * size, i + 1)
-    if kind == "prefix":
-        return range(max(i + 1, min(size, length)))
-    return range(length)
+    return range(i // size * size, i + 1)
 
 
 def measured(lengths, kind, size, owner, ranks):

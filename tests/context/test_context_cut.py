@@ -28,8 +28,7 @@ from solvers.errors import InfeasibleError
 
 COSTS = {
     "attention:a=5,constant=7,full=2,window3=4": [("full", 0, 2), ("window", 3, 4)],
-    "attention:a=5,chunk4=3,prefix6=1": [("chunk", 4, 3), ("prefix", 6, 1)],
-    "attention:bidirectional=2,window2=3": [("bidirectional", 0, 2), ("window", 2, 3)],
+    "attention:a=5,chunk4=3,window2=3": [("chunk", 4, 3), ("window", 2, 3)],
 }
 
 
@@ -188,11 +187,13 @@ def test_a_log_is_planned_and_reported(tmp_path, capsys):
     ({"masks": {"mamba": 4}}, "state runs along the sequence"),
     ({"masks": {"window0": 4}}, "size of 1"),
     ({"masks": 3}, "masks must be names"),
-    ({"masks": {"prefix": 1}}, "prefix"),
+    ({"masks": {"prefix64": 1}}, "masks must be full, windowN or chunkN, got 'prefix64'"),
     ({"schedule": "pipeline"}, "schedule must be one of"),
     ({"cost": "padded"}, "cannot be combined with cost"),
     ({"cost": "attention:a=1,topk64=3"}, "state runs along|chosen"),
     ({"cost": "attention:a=1,band64=3"}, "masks"),
+    ({"cost": "attention:a=1,bidirectional=1,full=3"}, "has bidirectional layers, whose queries see keys after"),
+    ({"cost": "attention:a=1,bidirectional=1,full=3", "masks": {"full": 1}}, "has bidirectional layers"),
 ])  # fmt: skip
 def test_what_cannot_be_asked_for(asked, said):
     with pytest.raises((ValueError, TypeError), match=said):

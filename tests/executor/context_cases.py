@@ -26,7 +26,7 @@ def lengths_of(seed, ranks):
     return np.maximum(rng.lognormal(2.5, 1, rng.integers(1, 9)).astype(np.int64), 4)
 
 
-def dense(lengths, kind, prefix, padded):
+def dense(lengths, kind, padded):
     """Which key of a pack each query sees, by the masks' definitions; padding sees itself."""
     document = np.repeat(np.arange(len(lengths)), lengths)
     at = np.concatenate([np.arange(n) for n in lengths])
@@ -36,9 +36,6 @@ def dense(lengths, kind, prefix, padded):
         "full": k <= q,
         "window": (k <= q) & (k > q - size),
         "chunk": (k <= q) & (k // max(1, size) == q // max(1, size)),
-        "bidirectional": (k <= q) | True,
-        "prefix": (k <= q)
-        | (k < (size or np.append(prefix, 0)[document][:, None] if size or prefix is not None else 0)),
     }[name]
     sees = sees & (document[:, None] == document[None, :])
     if padded:
@@ -76,27 +73,26 @@ class Layers(torch.nn.Module):
         return x
 
 
-def _shards(seed, masks, by_sample, **settings):
+def _shards(seed, masks, **settings):
     ranks = dist.get_world_size()
     lengths = lengths_of(seed, ranks)
-    prefix = np.minimum(lengths, 3) if by_sample else None
-    found = solvers.context_shards(lengths, ranks, masks=masks, prefix=prefix, pad=True, block=2, **settings)
+    found = solvers.context_shards(lengths, ranks, masks=masks, pad=True, block=2, **settings)
     padding = -int(lengths.sum()) % ranks
     whole = np.append(lengths, padding) if padding else lengths
-    return found, prefix, whole, padding > 0
+    return found, whole, padding > 0
 
 
 def agrees_with_one_process(rank, seed, masks, checkpoints=False, overlaps=False):
     """Outputs, the loss, gradients of weights and of inputs are those of one process that has the whole pack."""
-    found, prefix, lengths, padded = _shards(seed, masks, "prefix" in masks)
-    exchange = ContextExchange(found, masks=masks, prefix=prefix)
+    found, lengths, padded = _shards(seed, masks)
+    exchange = ContextExchange(found, masks=masks)
     torch.manual_seed(seed)
     x = torch.randn(int(lengths.sum()), WIDTH, dtype=torch.float64)
     weight = torch.rand(len(x), 1, dtype=torch.float64)
     model, kinds = Layers(list(masks) * 2), list(masks)
 
     whole, inputs = Layers(list(masks) * 2), x.clone().requires_grad_()
-    of = {kind: dense(lengths, kind, prefix, padded) for kind in kinds}
+    of = {kind: dense(lengths, kind, padded) for kind in kinds}
     expected = whole(inputs, lambda kind, q, k, v: attention(q, k, v, of[kind]))
     (expected.square() * weight).sum().backward()
 
@@ -146,8 +142,8 @@ def _check_indices(exchange, rank, lengths):
 
 def kernels_inputs(rank, seed, kind):
     """Ranges and boundaries say the same as the dense mask, and local queries see own rows alone."""
-    found, prefix, _, _ = _shards(seed, {kind: 1}, kind == "prefix")
-    exchange = ContextExchange(found, masks={kind: 1}, prefix=prefix)
+    found, _, _ = _shards(seed, {kind: 1})
+    exchange = ContextExchange(found, masks={kind: 1})
     mask, flex = exchange.dense_mask(kind), exchange.mask_mod(kind)
     c, k = mask.shape
     assert torch.equal(flex(0, 0, torch.arange(c)[:, None], torch.arange(k)[None, :]), mask)
@@ -178,7 +174,7 @@ def flexes(rank, seed, kind):
     """PyTorch's attention by a function of query and key gives what the dense mask gives; forward, uncompiled."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    exchange = ContextExchange(_shards(seed, {kind: 1}, False)[0], masks={kind: 1})
+    exchange = ContextExchange(_shards(seed, {kind: 1})[0], masks={kind: 1})
     mask = exchange.dense_mask(kind)
     torch.manual_seed(seed + rank)
     query = torch.randn(len(mask), HEADS, SIZE)
@@ -192,7 +188,7 @@ def flexes(rank, seed, kind):
 
 def dtypes(rank, seed):
     """Rows of several dtypes and shapes go in one message; gradients of halves are summed in float32."""
-    found, _, lengths, _ = _shards(seed, {"full": 1}, False)
+    found, lengths, _ = _shards(seed, {"full": 1})
     exchange = ContextExchange(found)
     held = torch.from_numpy(exchange.keys().token)
     total = int(lengths.sum())
@@ -233,7 +229,7 @@ def of_a_plan(rank, seed):
         whole = torch.arange(int(rows.lengths.sum()), dtype=torch.float64)
         for kind in rows.masks:
             got = exchange.gather(whole[exchange.index], kind=kind)
-            sees = dense(rows.lengths, kind, None, False)[exchange.index]
+            sees = dense(rows.lengths, kind, False)[exchange.index]
             assert torch.equal(exchange.dense_mask(kind).double() @ got, sees.double() @ whole)
             total += exchange.keys(kind).received
     return total
@@ -241,7 +237,7 @@ def of_a_plan(rank, seed):
 
 def shifted_loss(rank, seed):
     """Labels shifted inside documents before they are sharded: the loss is that of documents by themselves."""
-    found, _, lengths, _ = _shards(seed, {"full": 1}, False)
+    found, lengths, _ = _shards(seed, {"full": 1})
     exchange = ContextExchange(found)
     torch.manual_seed(seed)
     total = int(lengths.sum())
@@ -290,7 +286,7 @@ def balances_pytorch(rank, seed):
 
     from balancer.compat.torch_context import DocumentLoadBalancer
 
-    found = _shards(seed, {"full": 1}, False)[0]
+    found = _shards(seed, {"full": 1})[0]
     exchange, load_balancer = ContextExchange(found), DocumentLoadBalancer(found)
     mesh, total = init_device_mesh("cpu", (dist.get_world_size(),)), len(exchange.restore_index)
     batch = torch.arange(2 * total, dtype=torch.float64).reshape(2, total)  # unlike from row to row
@@ -303,9 +299,9 @@ def balances_pytorch(rank, seed):
 
 
 def refuses(rank, what):
-    found, _, _, _ = _shards(3, {"full": 1}, False)
+    found, _, _ = _shards(3, {"full": 1})
     if what == "others":
-        found, _, _, _ = _shards(3 + (rank == 2), {"full": 1}, False)
+        found, _, _ = _shards(3 + (rank == 2), {"full": 1})
         ContextExchange(found)
     if what == "masks":
         ContextExchange(found, masks={"window2": 1})
@@ -332,7 +328,7 @@ def refuses(rank, what):
 
 def prepares(rank):
     global made
-    made = ContextExchange(_shards(3, {"full": 1}, False)[0], timeout=TIMEOUT)
+    made = ContextExchange(_shards(3, {"full": 1})[0], timeout=TIMEOUT)
     made.gather(torch.zeros(len(made.index)))
 
 

@@ -15,9 +15,7 @@ from ranks_of import ranks_of
 MASKS = [
     {"full": 1},
     {"window3": 2},
-    {"bidirectional": 1},
-    {"prefix": 1},
-    {"full": 1, "window5": 2, "chunk8": 1, "prefix4": 1},
+    {"full": 1, "window5": 2, "chunk8": 1},
 ]
 
 ranks = ranks_of(2, 4)
@@ -38,7 +36,7 @@ def test_queries_of_own_keys_are_computed_meanwhile(ranks):
         ranks.run(cases.agrees_with_one_process, seed, MASKS[0], False, True)
 
 
-@pytest.mark.parametrize("kind", ["full", "window3", "chunk4", "bidirectional", "prefix"])
+@pytest.mark.parametrize("kind", ["full", "window3", "chunk4"])
 def test_what_kernels_take_says_what_the_mask_says(ranks, kind):
     told = [text for seed in range(4) for text in ranks.run(cases.kernels_inputs, seed, kind)]
     assert "" in told
@@ -69,7 +67,7 @@ def test_packs_of_a_plan():
     ("what", "name", "text"),
     [
         ("others", "PlanMismatchError", "rank 2 of 4 holds other shards, or masks, than the majority"),
-        ("masks", "UsageError", "the shards were made for other masks or another prefix than window2"),
+        ("masks", "UsageError", "the shards were made for other masks than window2"),
         ("size", "ArgumentError", "group must have the 2 ranks that share the pack, got 4"),
         ("cap", "ArgumentError", "rows at least that a rank holds"),
         ("type", "ArgumentTypeError", "shards must be what solvers.context_shards returns"),

@@ -18,7 +18,7 @@ from balancer.problem.cuts.context_shards import ContextShards
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from solvers.arguments import INT64_MAX
-from solvers.context import MeasuredLayout, compare_layouts
+from solvers.context import MeasuredLayout, measure_layout
 from solvers.groups import group_loads
 from solvers.packing import MOST_BINS
 from solvers.relocation import relocation_bound
@@ -141,10 +141,8 @@ class PlacedShards(PlacedPieces):
     @property
     def piece_costs(self) -> Ints:
         """What the queries of each piece cost: int64[p]; those of a sample add up to its cost."""
-        held, cost, lengths = self.held, self.problem.cost, self.problem.batch.lengths[self.held.sample]
-        causal = "bidirectional" not in self.cut.masks_of(cost)
-        before, after = (cost.costs_before(each, lengths, causal) for each in (held.start, held.stop))
-        return np.asarray(after - before)
+        held, cost = self.held, self.problem.cost
+        return np.asarray(cost.costs_before(held.stop) - cost.costs_before(held.start))
 
     @property
     def slot_loads(self) -> Ints:
@@ -237,10 +235,13 @@ class PlacedShards(PlacedPieces):
                 continue
             documents, of = np.unique(held.sample[mine], return_inverse=True)
             rows = rank[mine] % cut.degree, of, held.start[mine], held.stop[mine]
-            yield int(lengths[documents].sum()), layers, compare_layouts(
-                lengths[documents], cut.degree, rows, ranks_per_node=node if cut.degree > node else None,
-                masks=masks, pad=True, rules=_RULES,
-            )  # fmt: skip
+            within = node if cut.degree > node else None
+            yield int(lengths[documents].sum()), layers, {
+                name: measure_layout(
+                    lengths[documents], cut.degree, layout, ranks_per_node=within, masks=masks, pad=True
+                )
+                for name, layout in {"given": rows, **{rule: rule for rule in _RULES}}.items()
+            }  # fmt: skip
 
     def digest(self) -> str:
         """SHA-256, in hex, of pieces too."""

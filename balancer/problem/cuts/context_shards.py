@@ -31,8 +31,6 @@ SHARD_SCHEDULES = ("lockstep", "step")
 
 _MOST_LAYERS = 2**20  # of one kind, there are fewer
 
-_ONE_TOKEN = np.ones(1, dtype=np.int64)  # by which masks are checked where no lengths are known
-
 
 @dataclass(frozen=True, slots=True)
 class ContextShards(Cut):
@@ -51,7 +49,7 @@ class ContextShards(Cut):
     block : int
         Documents are cut at multiples of it, up to ``degree - 1`` cuts of a pack aside.
     masks : dict from str to int, optional
-        The number of layers by mask, as in :func:`solvers.context_shards`, without ``prefix``. By default the layers of
+        The number of layers by mask, as in :func:`solvers.context_shards`. By default the layers of
         the cost, or full causal attention if the cost names none.
     schedule : str
         Where replicas wait for each other: ``"lockstep"``, in every pack, or ``"step"``, once a step.
@@ -97,7 +95,7 @@ class ContextShards(Cut):
                 raise ArgumentTypeError(
                     "masks", "be names of masks, each with a number of layers", repr(given)
                 ) from None
-            as_masks(masks, _ONE_TOKEN, None)
+            as_masks(masks, 1)
             set_(self, "masks", tuple(masks.items()))
 
     def masks_of(self, cost: CostModel) -> dict[str, int]:
@@ -109,12 +107,12 @@ class ContextShards(Cut):
             return dict(self.masks)
         if not cost.areas:  # `b` alone, of which a cost does not say what its queries see
             return {"full": 1}
-        terms = dict(cost.areas) | ({"bidirectional": cost.b} if cost.b else {})
+        terms = dict(cost.areas)
         common = gcd(*terms.values())
         layers = {name: value // common for name, value in terms.items()}
         if (most := max(layers.values())) >= _MOST_LAYERS:
             layers = {name: max(1, value * (_MOST_LAYERS - 1) // most) for name, value in layers.items()}
-        as_masks(layers, _ONE_TOKEN, None)
+        as_masks(layers, 1)
         return layers
 
     @property
@@ -158,6 +156,11 @@ class ContextShards(Cut):
             )
         if cost.needs_prefixes:
             raise UsageError(f"cost '{cost}' is of a prefix of each sample, which {{context_shards}} do not know")
+        if cost.areas and cost.b:
+            raise UsageError(
+                f"cost '{cost}' has bidirectional layers, whose queries see keys after their own: {{context_shards}} "
+                "are of causal attention, windows and chunks; plan such a model by {sequence_groups}"
+            )
         self.check_ranks(topology)
         self.masks_of(cost)
 

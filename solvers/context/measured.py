@@ -1,68 +1,64 @@
-"""What layouts of a pack take: one that is given, and those by the rules of others."""
+"""What a layout of a pack takes: one that is given, or one by the rule of a framework."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers.context._measure import MeasuredLayout, Rows, as_rows, measure
 from solvers.context._problem import Problem, as_problem
-from solvers.context.layouts import LAYOUTS
+from solvers.context.layouts import RULES
 from solvers.errors import ArgumentError
 
 Ints = NDArray[np.int64]
 
 
-def compare_layouts(
+def measure_layout(
     lengths: ArrayLike,
     num_ranks: int,
-    rows: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike] | None = None,
+    rows: str | tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike],
     *,
     ranks_per_node: int | None = None,
     masks: Mapping[str, int] | None = None,
-    prefix: ArrayLike | None = None,
     pad: bool = False,
-    rules: Iterable[str] = tuple(LAYOUTS),
-) -> dict[str, MeasuredLayout]:
-    """Count what ranks compute, receive and send by a layout, and by rules that are in use.
+) -> MeasuredLayout:
+    """Count what ranks compute, receive and send by a layout.
 
     Parameters
     ----------
-    lengths, num_ranks, ranks_per_node, masks, prefix, pad
+    lengths, num_ranks, ranks_per_node, masks, pad
         As :func:`solvers.context_shards` has them.
-    rows : rank, document, start and stop, int64[p] each, optional
+    rows : rank, document, start and stop, int64[p] each; or str
         The layout: rank ``rank[i]`` holds positions ``start[i]`` to ``stop[i] - 1`` of a document. With `pad` it may
-        leave padding out, which then goes to the ranks that have less than their share.
-    rules : names
-        Of ``solvers.context.LAYOUTS``.
+        leave padding out, which then goes to the ranks that have less than their share. Or the name of a rule:
+        ``"head_tail"``, of the pack (PyTorch's and Megatron's default); ``"per_document"``, head and tail of each
+        document (Megatron's of packed documents); ``"round_robin"``, tiles by work (PyTorch's PTRR).
 
     Returns
     -------
-    dict from str to MeasuredLayout
-        By rule; that of `rows` is ``"given"``, the first.
+    MeasuredLayout
 
     Raises
     ------
     ArgumentError
-        If the rows do not tile the documents, or a rule is not known.
+        If the rows do not tile the documents, or the rule is not known.
 
     Notes
     -----
-    O(p log p) of p parts, a mask; ``round_robin`` and ``heap`` have a part for each 128 tokens.
+    O(p log p) of p parts, a mask; ``round_robin`` has a part for each 128 tokens.
 
     Examples
     --------
-    >>> found = compare_layouts([512, 512], 2, ([0, 1], [0, 1], [0, 0], [512, 512]), rules=["head_tail"])
-    >>> {name: int(each.received.sum()) for name, each in found.items()}
-    {'given': 0, 'head_tail': 512}
+    >>> whole = ([0, 1], [0, 1], [0, 0], [512, 512])
+    >>> [int(measure_layout([512, 512], 2, rows).received.sum()) for rows in (whole, "head_tail")]
+    [0, 512]
     """
-    problem = as_problem(lengths, num_ranks, ranks_per_node, 1, masks, prefix, 0, pad)
-    found = {} if rows is None else {"given": measure(problem, _given(problem, rows, np.size(lengths)))}
-    for rule in rules:
-        if rule not in LAYOUTS:
-            raise ArgumentError("rules", f"be among {', '.join(LAYOUTS)}", rule)
-        found[rule] = measure(problem, LAYOUTS[rule](problem))
-    return found
+    problem = as_problem(lengths, num_ranks, ranks_per_node, 1, masks, 0, pad)
+    if not isinstance(rows, str):
+        return measure(problem, _given(problem, rows, np.size(lengths)))
+    if rows not in RULES:
+        raise ArgumentError("rows", f"be four arrays, or one of {', '.join(RULES)}", repr(rows))
+    return measure(problem, RULES[rows](problem))
 
 
 def _given(problem: Problem, rows: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike], documents: int) -> Rows:

@@ -6,13 +6,16 @@ one and agree on the plan (``agreement.py``), move every byte once (``dispatched
 
 import os
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from balancer.cost import CostModel, OnlineCost
 from balancer.errors import InputError
@@ -44,6 +47,8 @@ __all__ = ["Dispatcher"]
 
 TIMEOUT = timedelta(minutes=2)
 
+_STEPS_ALIKE = 3  # in which all samples are of one length: that is padding, or there is nothing to balance
+
 
 class Dispatcher:
     """Rearranges the mini-batches of a data-parallel group, step by step. All its ranks make it at the same time.
@@ -56,8 +61,8 @@ class Dispatcher:
         Must divide the ranks of the group; by default all share one node.
     phases : sequence of Phase, or mapping of name to items, optional
         The modules of a multimodal model, as :func:`balancer.orchestrate` takes them. A column that they name is a
-        field, of which the lengths count, or one that :meth:`dispatch` is given. By default there is one phase, which
-        computes whole samples.
+        field, or one that :meth:`dispatch` is given. Of a field the lengths count, or, where it has a number for each
+        sample, these numbers. By default there is one phase, which computes whole samples.
     topology : Topology, optional
         In place of `ranks_per_node`, for nodes of unequal size.
     fields : mapping of str to str, optional
@@ -172,6 +177,7 @@ class Dispatcher:
         self._same_batches = SameBatches(size, same_batches)
         self._groups = self.peers.groups_of(self.setup.rank_sets())
         self.current: Dispatched | None = None
+        self._looks_at_lengths, self._steps_alike, self._one_length = size > 1, 0, 0
         self._reports: dict[str, BalanceReport] = {phase.name: BalanceReport() for phase in self.setup.phases}
         # A kernel that begins as Python is compiled in some later step, and all ranks would wait for it.
         compile_at_once()
@@ -279,9 +285,26 @@ class Dispatcher:
     def hand_out(self, step: Dispatched) -> Dispatched:
         """Make a step the current one, and count it in the report: steps made ahead count once they are taken."""
         self.current, plan = step, step.step
+        self._warn_of_one_length(plan.last.lengths)
         for name, phase in plan.phases.items():
             self._reports[name] += BalanceReport.of_plan(phase.plan, plan.runtime_s, step.exchange_s)
         return step
+
+    def _warn_of_one_length(self, lengths: NDArray[np.int64]) -> None:
+        """Warn, once and on the first rank, where all samples of the first steps are of one length: padded."""
+        if not self._looks_at_lengths or not len(lengths):
+            return
+        self._steps_alike += 1
+        self._one_length = self._one_length or int(lengths[0])
+        alike = bool((lengths == self._one_length).all())
+        self._looks_at_lengths = alike and self._steps_alike < _STEPS_ALIKE
+        if alike and not self._looks_at_lengths and self.peers.rank == 0 and self.peers.leads:
+            warnings.warn(
+                f"all samples of the first {_STEPS_ALIKE} steps are of length {self._one_length}, so nothing can be "
+                "balanced. Padding makes them alike: hand in unpadded samples, as lists of tensors, and pad after the "
+                "exchange, with PrefetchDispatcher(..., collate=...)",
+                stacklevel=3,
+            )
 
     def report(self, phase: str | None = None) -> BalanceReport:
         """Return what balancing did over the steps handed out so far, as their plans say; nothing is sent.
@@ -333,8 +356,9 @@ class Dispatcher:
     def read(self, samples: Any, lengths: Mapping[str, ArrayLike | Ragged]) -> MiniBatch:
         """Read what a caller hands in to :meth:`dispatch`."""
         named = samples if isinstance(samples, Mapping) else {SINGLE_FIELD: samples}
-        fields = {name: self._placed(read_field(name or "samples", data)) for name, data in named.items()}
-        columns = as_columns(lengths)
+        read = {name: read_field(name or "samples", data) for name, data in named.items()}
+        columns = as_columns({**self._numbers_of(read), **lengths})
+        fields = {name: self._placed(field) for name, field in read.items()}
         if not all(isinstance(name, str) for name in named):
             raise TypeError(f"fields must have names that are str, got {list(named)}")
         sizes = {name: len(field.rows) for name, field in fields.items()}
@@ -342,6 +366,15 @@ class Dispatcher:
         if len(set(sizes.values())) > 1:
             raise ValueError(f"fields must have the same number of samples, got {sizes}")
         return MiniBatch(next(iter(sizes.values()), 0), fields, columns)
+
+    def _numbers_of(self, fields: Mapping[str, Field]) -> dict[str, list[Any]]:
+        """Return the fields that hold a number a sample and are asked for as lengths: the numbers are the lengths."""
+        asked = {name.strip() for phase in self.setup.phases for text in phase.numbers for name in text.split("+")}
+        return {
+            name: field.values.tolist()
+            for name, field in fields.items()
+            if name in asked and isinstance(field.values, Tensor) and field.spec.fixed and not field.spec.trailing
+        }
 
     def _placed(self, field: Field) -> Field:
         if self.device is None or field.spec.form in ("str", "bytes", ""):

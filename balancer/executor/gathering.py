@@ -1,7 +1,7 @@
 """What all ranks' mini-batches are like, all but their payload: gathered before a step, checked and put together."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -151,5 +151,16 @@ def _agreed(name: str, specs: Mapping[int, Spec]) -> Spec:
     usual, odd = against_majority({rank: spec for rank, spec in specs.items() if spec.form} or specs)
     if odd:
         text = by_text({rank: str(spec) for rank, spec in odd.items()}, lambda of, spec: f"{listed(of)} as {spec}")
-        raise FieldMismatchError(f"field {name!r} was handed in by {text}, by the others as {usual}", list(odd))
+        padding = all(_is_width_alone(spec, usual) for spec in odd.values())
+        remedy = (
+            ": padding makes them of unlike widths; hand in unpadded samples, as a list of tensors, and pad after the "
+            "exchange, with PrefetchDispatcher(..., collate=...)"
+        ) * padding
+        raise FieldMismatchError(f"field {name!r} was handed in by {text}, by the others as {usual}{remedy}", list(odd))
     return usual
+
+
+def _is_width_alone(one: Spec, other: Spec) -> bool:
+    """Whether two kinds of rows are alike but for the width of what is padded."""
+    widths = [spec.trailing[:1] for spec in (one, other)]
+    return one.form in ("dense", "numpy") and all(widths) and replace(one, trailing=other.trailing) == other

@@ -1,5 +1,6 @@
 """What ranks do in tests of dispatch, in processes of their own; every rank knows all ranks' payload."""
 
+import warnings
 from itertools import pairwise
 from unittest import mock
 
@@ -169,6 +170,38 @@ def other_fields_on_one_rank(rank, which, what):
         }
         mine, lengths = odd[what], lengths | ({"extra": [1, 1]} if what == "column" else {})
     dispatcher(length="tokens").dispatch(mine, lengths)
+
+
+def numbers_are_lengths(rank, form):
+    """A field of a number a sample is planned by as a column of these numbers is."""
+    lengths = lengths_of(3, rank, 6) + 1
+    ids = [torch.full((int(length),), rank) for length in lengths]
+    given = {
+        "list": list,
+        "tensor": torch.tensor,
+        "array": np.asarray,
+        "scalars": lambda held: list(torch.tensor(held)),
+    }
+    out = dispatcher(length="length").dispatch({"ids": ids, "length": given[form](lengths.tolist())})
+    usual = dispatcher(length="tokens").dispatch({"ids": ids}, {"tokens": lengths})
+    assert out.plan.digest() == usual.plan.digest()
+    assert [int(length) for length in out["length"]] == list(map(len, out["ids"]))
+    assert [int(length) for length in out.restore()["length"]] == lengths.tolist()
+    return out.plan.lengths.tolist()
+
+
+def padded_to_unlike_widths(rank):
+    dispatcher(length="ids").dispatch({"ids": torch.zeros(3, 5 + rank, dtype=torch.int64)})
+
+
+def of_one_length(rank, steps):
+    """Dispatch steps, each the lengths of every rank's samples; return what is warned of."""
+    made = Dispatcher(length="tokens", same_batches=True)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for lengths in steps:
+            made.dispatch(*(({"id": list(range(len(lengths)))}, {"tokens": lengths}) if lengths else ({},)))
+    return [str(each.message) for each in told]
 
 
 def bad_results_on_one_rank(rank, which):

@@ -179,6 +179,40 @@ def test_other_fields_on_one_rank_are_an_error_on_all_that_names_it(ranks, what,
         assert text.format(odd) in traceback
 
 
+@pytest.mark.parametrize("form", ["list", "tensor", "array", "scalars"])
+def test_a_field_of_single_numbers_that_is_asked_for_as_a_length_is_one(ranks, form):
+    (planned, *others) = ranks.run(cases.numbers_are_lengths, form)
+    assert len(set(planned)) > 1
+    assert others == [planned] * (ranks.size - 1)
+
+
+def test_unlike_widths_are_said_to_be_padding(ranks):
+    if ranks.size == 1:
+        pytest.skip("nobody else")
+    for name, _, text in ranks.errors(cases.padded_to_unlike_widths):
+        assert name == "FieldMismatchError"
+        assert "padding makes them of unlike widths; hand in unpadded samples, as a list of tensors" in text
+
+
+@pytest.mark.parametrize(
+    ("steps", "warns"),
+    [
+        ([[7, 7], [7], [7, 7], [7, 7]], True),
+        ([[], [7, 7], [7], [7]], True),
+        ([[7, 7], [7], [7, 8], [7], [7], [7]], False),
+        ([[7, 7], [7, 7]], False),
+        ([[7, 7], [8, 8], [7, 7]], False),
+    ],
+)
+def test_samples_all_of_one_length_are_warned_of_once(ranks, steps, warns):
+    first, *others = ranks.run(cases.of_one_length, steps)
+    assert others == [[]] * (ranks.size - 1)
+    assert len(first) == (warns and ranks.size > 1)
+    for text in first:
+        assert "all samples of the first 3 steps are of length 7" in text
+        assert "Padding makes them alike: hand in unpadded samples, as lists of tensors" in text
+
+
 def test_results_that_one_rank_cannot_read_are_an_error_on_all(ranks):
     bad = ranks.size - 1
     for rank, (name, blamed, text) in enumerate(ranks.errors(cases.bad_results_on_one_rank, bad)):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from balancer.executor.alike import attempt, held_by_all
 from balancer.executor.collectives import Collectives
-from balancer.executor.errors import PlanMismatchError, against_majority, listed
+from balancer.executor.errors import PlanMismatchError, against_majority, by_text, listed
 from balancer.executor.memory import bytes_of
 from balancer.plan.context_rows import KeyRows, ShardRows
 from solvers.context import ContextShardsResult
@@ -172,9 +172,10 @@ class ContextExchange:
     ) -> None:  # fmt: skip
         # Peers are there before shards are looked at, so that the others hear of a rank whose shards cannot be used.
         if isinstance(group, ContextExchange):
-            peers = group.peers
+            peers, self._alike = group.peers, group._alike  # noqa: SLF001 (of this class)
         else:
             peers = Collectives(dist.group.WORLD if group is None else group, timeout, "context-parallel rank")
+            self._alike = dict[str, set[str]]()  # of each kind of layer, what all ranks have agreed to gather
 
         def checked() -> ShardRows:
             rows = shards if isinstance(shards, ShardRows) else ShardRows.from_result(shards, masks)
@@ -215,19 +216,51 @@ class ContextExchange:
         Raises
         ------
         ArgumentError
-            A tensor of another number of rows, or an unknown kind.
+            What is no tensor, or one of another number of rows; an unknown kind.
+        PlanMismatchError
+            On all ranks, at the first gather of a kind, where they gather other tensors; nothing has been exchanged
+            then.
+        PeerError
+            There too, where another rank's tensors could not be used, and why.
         PeerLostError
             A rank that does not come, by name.
         """
+        self._agree(kind, tensors)
+        pending = PendingGather(self._wire, kind, tensors)
+        return pending if async_op else pending.wait()
+
+    def _agree(self, kind: str, tensors: tuple[Any, ...]) -> None:
+        """Raise on all ranks unless they gather alike; they ask each other once for each kind and what is gathered."""
+        gathered, failure = attempt(lambda: self._said(kind, tensors))
+        agreed = self._alike.get(kind, set())
+        if failure is not None and agreed:
+            raise failure  # the others have nothing to agree on any more, and would not hear of it
+        if gathered in agreed:
+            return
+        # Unlike rows would be read as other numbers, or end the process: gloo aborts it where sizes differ.
+        said = held_by_all(self.peers, gathered, failure, "could not gather")
+        usual, odd = against_majority({rank: found for rank, (found,) in enumerate(said)})
+        if odd:
+            text = by_text(odd, lambda ranks, what: f"{listed(ranks)} gather{'s' * (len(ranks) == 1)} {what}")
+            raise PlanMismatchError(f"{text}, the others {usual}; nothing has been exchanged", list(odd))
+        self._alike.setdefault(kind, set()).add(usual)
+
+    def _said(self, kind: str, tensors: tuple[Any, ...]) -> str:
+        """Check what is to be gathered, and say what all ranks must gather alike."""
         self.keys(kind)
         if not tensors:
             raise UsageError("give {tensors}, of which rows are gathered")
         for place, tensor in enumerate(tensors):
+            if not isinstance(tensor, Tensor):
+                raise ArgumentError("tensors", "be a tensor", type(tensor).__name__, place)
             if tensor.ndim == 0 or len(tensor) != len(self.index):
                 rule = f"have the {len(self.index)} rows of this rank"
                 raise ArgumentError("tensors", rule, list(tensor.shape), place)
-        pending = PendingGather(self._wire, kind, tensors)
-        return pending if async_op else pending.wait()
+        rows = [
+            f"{str(each.dtype).removeprefix('torch.')} [*{''.join(f', {size}' for size in each.shape[1:])}]"
+            for each in tensors
+        ]
+        return f"{len(rows)} tensor{'s' * (len(rows) > 1)} for kind {kind!r}: {' and '.join(rows)}"
 
     def keys(self, kind: str = "full") -> KeyRows:
         """Return which rows this rank holds in layers of a kind, and from whom."""

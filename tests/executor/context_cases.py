@@ -3,6 +3,7 @@
 import random
 import time
 from datetime import timedelta
+from unittest import mock
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import balancer
 import solvers
-from balancer.executor import ContextExchange, ShardRows, shift_labels
+from balancer.executor import ContextExchange, ShardRows, context_exchange, shift_labels
 
 HEADS, KV_HEADS, SIZE = 4, 2, 3
 WIDTH = HEADS * SIZE
@@ -324,6 +325,33 @@ def refuses(rank, what):
         exchange.gather()
     if what == "labels":
         shift_labels(torch.zeros(3, dtype=torch.int64), [1, 1])
+
+
+def gathers_unlike(rank, what):
+    """Gather alike and then, in layers of another kind, on the last rank otherwise."""
+    masks = {"full": 1, "window3": 1}
+    exchange = ContextExchange(_shards(3, masks, False)[0], masks=masks)
+    rows = torch.ones(len(exchange.index), 2, dtype=torch.float16)
+    exchange.gather(rows, kind="full")
+    exchange.gather(rows, rows.double(), kind="full")  # of layers of two sorts, on all ranks alike
+    odd = {
+        "dtype": [rows.bfloat16()], "wider": [rows[:, [0, 1, 1]]], "double": [rows.double()], "two": [rows, rows],
+        "list": [rows.tolist()], "kind": [rows],
+    }[what]  # fmt: skip
+    last = rank == dist.get_world_size() - 1
+    exchange.gather(*(odd if last else [rows]), kind="full3" if last and what == "kind" else "window3")
+
+
+def agrees_once(rank):
+    """Ranks ask each other at the first gather of a kind, and not of later packs."""
+    exchange = ContextExchange(_shards(3, {"full": 1}, False)[0])
+    with mock.patch.object(context_exchange, "held_by_all", side_effect=context_exchange.held_by_all) as asked:
+        for seed in (3, 4):
+            for _ in range(2):
+                rows = torch.ones(len(exchange.index), 2)
+                exchange.gather(rows)
+            exchange = ContextExchange(_shards(seed, {"full": 1}, False)[0], exchange)
+        return asked.call_count - 2  # each further pack's shards are agreed on
 
 
 def prepares(rank):

@@ -93,6 +93,40 @@ def test_all_ranks_hear_of_one_whose_shards_cannot_be_used():
             assert rank == 2 or "rank 2 could not take the shards: ArgumentTypeError: shards must be what" in text
 
 
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        (
+            "dtype",
+            "gathers 1 tensor for kind 'window3': bfloat16 [*, 2], the others 1 tensor for kind 'window3': float16 [",
+        ),
+        ("wider", "gathers 1 tensor for kind 'window3': float16 [*, 3], the others "),
+        ("double", "gathers 1 tensor for kind 'window3': float64 [*, 2], the others "),
+        ("two", "gathers 2 tensors for kind 'window3': float16 [*, 2] and float16 [*, 2], the others 1 tensor "),
+    ],
+)
+def test_ranks_that_gather_unlike_tensors_are_named(ranks, what, text):
+    odd = ranks.size - 1
+    for name, blamed, said in ranks.errors(cases.gathers_unlike, what):
+        assert (name, blamed) == ("PlanMismatchError", (odd,))
+        assert f"rank {odd} {text}" in said
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [("list", "tensors[0] must be a tensor, got list"), ("kind", "kind must be one of full, window3, got 'full3'")],
+)
+def test_all_hear_of_a_rank_that_cannot_gather(ranks, what, text):
+    odd = ranks.size - 1
+    for rank, (name, blamed, said) in enumerate(ranks.errors(cases.gathers_unlike, what)):
+        assert (name, blamed) == (("ArgumentError", ()) if rank == odd else ("PeerError", (odd,)))
+        assert text in said
+
+
+def test_what_is_gathered_is_agreed_on_once(ranks):
+    assert ranks.run(cases.agrees_once) == [1] * ranks.size
+
+
 def test_nobody_waits_where_no_rank_needs_anothers_rows(ranks):
     assert not any(ranks.run(cases.needs_nothing))
 

@@ -232,7 +232,18 @@ class DispatchPlan(Record):
         return found
 
     def empty_ranks(self, slot: int) -> NDArray[np.int32]:
-        """Ranks that hold nothing in a slot, though they take part in what is collective: int32[], ascending."""
+        """Ranks that hold nothing in a slot: int32[], ascending. In what is collective they must run a dummy.
+
+        Of several phases, ``plan[phase].empty_ranks(slot)``. Without micro-batches all is slot 0.
+
+        Examples
+        --------
+        >>> from balancer import MicroBatches, orchestrate
+        >>> batch = {"patches": [64, 0, 64, 0], "tokens": [90, 80, 90, 80]}
+        >>> plan = orchestrate(batch, {"vision": "patches", "llm": "tokens"}, 2, micro_batches=MicroBatches(100))
+        >>> [plan["vision"].empty_ranks(slot).tolist() for slot in range(plan.num_slots)]
+        [[], [0, 1]]
+        """
         return self.shares.idle_ranks(self._checked(slot), self.slot_of_sample)
 
     def _checked(self, slot: int) -> int:

@@ -45,7 +45,7 @@ class PhasePlan:
 
     @property
     def idle_ranks(self) -> NDArray[np.int32]:
-        """Ranks that get no item: they skip the phase's collectives unless they run a dummy. int32[], ascending."""
+        """Ranks that get no item in the whole step: int32[], ascending. ``plan.empty_ranks(slot)`` is of a slot."""
         counts = np.diff(self.plan.shares.place.offsets)
         return np.flatnonzero(counts == 0).astype(np.int32)
 
@@ -299,20 +299,6 @@ class StepPlan:
     def num_slots(self) -> int:
         """Micro-batches a step, the same in every phase but those of encoders whose items ranks share."""
         return self.last.num_slots
-
-    @property
-    def idle_ranks(self) -> dict[str, NDArray[np.int32]]:
-        """Of each phase, the ranks that get no item of it."""
-        return {name: phase.idle_ranks for name, phase in self.phases.items()}
-
-    @property
-    def dummy_ranks(self) -> dict[str, NDArray[np.int32]]:
-        """Of each phase that asks for ``every_rank_nonempty``, the ranks that must run a dummy item."""
-        none = np.empty(0, dtype=np.int32)
-        return {
-            name: phase.idle_ranks if phase.items.phase.every_rank_nonempty else none
-            for name, phase in self.phases.items()
-        }
 
     def inputs_of(self, phase: str) -> Stream:
         """Return all that the last phase takes as one stream, so that one all-to-all brings everything.

@@ -54,7 +54,8 @@ class Phase:
     max_tokens_per_rank : int or None
         No rank gets a larger sum of lengths.
     every_rank_nonempty : bool
-        Every rank gets an item, if there are enough; otherwise the plan names the ranks that need a dummy.
+        Every rank gets an item in a step, if there are enough. In a micro-batch ranks may have none all the same:
+        ``plan[phase].empty_ranks(slot)`` names those that need a dummy.
     min_samples_per_rank, max_samples_per_rank : int, int or None
         The least and the most items of a rank.
     keep_together : str, optional

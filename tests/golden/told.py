@@ -124,8 +124,10 @@ def of_step(plan):
             for name, parts in plan.parts.items()
         },
         "inputs": {name: of_exchange(plan.inputs_of(name).exchange(0)) for name in plan.parts},
-        "idle_ranks": {name: ranks.tolist() for name, ranks in plan.idle_ranks.items()},
-        "dummy_ranks": {name: ranks.tolist() for name, ranks in plan.dummy_ranks.items()},
+        "empty_ranks": {
+            name: [phase.plan.empty_ranks(slot).tolist() for slot in range(min(phase.plan.num_slots, 9))]
+            for name, phase in plan.phases.items()
+        },
     }
 
 

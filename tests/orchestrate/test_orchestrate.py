@@ -130,11 +130,10 @@ def test_groups_exchange_nothing_with_each_other(case, data):
 
 @given(cases())
 def test_idle_ranks_hold_nothing_and_all_others_something(case):
-    plan = planned(case)
-    for name, idle in plan.idle_ranks.items():
-        counts = [len(plan[name].samples_on_rank(rank)) for rank in range(plan.num_ranks)]
-        assert idle.tolist() == [rank for rank, count in enumerate(counts) if count == 0]
-        assert plan.dummy_ranks[name].tolist() == []
+    for name, phase in planned(case).phases.items():
+        ranks = range(case.topology.num_ranks)
+        assert phase.idle_ranks.tolist() == [rank for rank in ranks if not len(phase.plan.samples_on_rank(rank))], name
+        assert phase.plan.empty_ranks(0).tolist() == phase.idle_ranks.tolist()
 
 
 @given(cases(every_rank_nonempty=True))
@@ -142,8 +141,7 @@ def test_no_rank_is_left_empty_where_there_are_enough_items(case):
     plan = planned(case)
     for name, lists in case.encoders.items():
         if sum(map(len, lists)) >= plan.num_ranks:
-            assert len(plan.idle_ranks[name]) == 0
-        assert plan.dummy_ranks[name].tolist() == plan.idle_ranks[name].tolist()
+            assert len(plan[name].empty_ranks(0)) == 0
 
 
 @given(cases())
@@ -168,7 +166,7 @@ def test_the_same_batch_gives_the_same_digest():
 def test_a_phase_with_no_items():
     plan = orchestrate({"image": [0, 0, 0], "text": [5, 6, 7]}, {"vision": "image", "llm": "text"}, 2)
     assert plan["vision"].num_samples == 0
-    assert plan.idle_ranks["vision"].tolist() == [0, 1]
+    assert plan["vision"].empty_ranks(0).tolist() == [0, 1]
     assert plan.inputs_of("llm").lengths.tolist() == [5, 6, 7]
 
 

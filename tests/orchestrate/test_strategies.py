@@ -106,7 +106,7 @@ def test_an_empty_batch_and_a_phase_with_no_items(strategy):
     phases = {"vision": "image", "llm": "text"}
     assert plan_with(strategy, {"image": [], "text": []}, phases, 2).num_samples == 0
     plan = plan_with(strategy, {"image": [0, 0], "text": [3, 4]}, phases, 2)
-    assert plan.idle_ranks["vision"].tolist() == [0, 1]
+    assert plan["vision"].empty_ranks(0).tolist() == [0, 1]
 
 
 # --- micro-batches ---------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def test_what_stays_at_home_breaks_constraints_and_what_is_planned_keeps_them():
     batch = {"image": [8, 9, 0, 0], "text": [1, 1, 1, 1]}
     idle = plan_with("as_sampled", batch, phases, 2, home_rank=[0, 0, 1, 1])
     assert idle["vision"].loads.tolist() == [17, 0]
-    assert idle.dummy_ranks["vision"].tolist() == [1]
+    assert idle["vision"].empty_ranks(0).tolist() == [1]
     even = plan_with("orchestrated", batch, phases, 2, home_rank=[0, 0, 1, 1])
     assert max(even["vision"].loads) == 9
 

@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 # A path, which type checkers follow; they do not run the import hook that is setuptools' default.
 EDITABLE := --quiet --config-settings editable_mode=compat
 
-.PHONY: demo pictures notebooks site docs release test test-numba nightly lint coverage wheel bench clean
+.PHONY: demo pictures notebooks site docs release test test-numba nightly lint coverage bench clean
 
 $(BIN)/pip:
 	$(PYTHON) -c 'import sys; sys.exit("seqbalancer needs Python 3.11 or newer, not " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
@@ -77,9 +77,6 @@ coverage: $(VENV)/installed  ## Kernels run as Python, or else their coverage wo
 	NUMBA_DISABLE_JIT=1 $(BIN)/coverage run -m pytest -q
 	$(BIN)/coverage combine --quiet || true
 	$(BIN)/coverage report
-
-wheel: $(VENV)/installed  ## A wheel in dist/ that brings its kernels, compiled
-	$(BIN)/python tools/build_wheel.py
 
 bench: $(VENV)/installed  ## Speed as ratios in one run, and quality tables
 	$(BIN)/python -m pytest benchmarks -q --benchmark-only

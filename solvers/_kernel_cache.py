@@ -16,8 +16,6 @@ from typing import Any
 
 import numba
 
-from solvers._own_folder import is_ours
-
 try:
     from numba.core.caching import NullCache
     from numba.core.compiler import CompileResult
@@ -28,7 +26,6 @@ except (ImportError, AttributeError):
     NullCache = object
 
 _PACKAGE = Path(__file__).parent
-SHIPPED = _PACKAGE / "_kernels"  # those that came with the package: `make wheel`
 
 
 def _hash(*parts: bytes) -> str:
@@ -43,7 +40,7 @@ def _stamp() -> bytes:
 
 def _runs_on(target: tuple[str, str, str], host: tuple[str, str, str]) -> bool:
     """Whether code for `target`, a system, a processor and its features, runs on a host that is described so."""
-    # Code for a processor with fewer features runs on one with more. That is how one wheel has kernels for many
+    # Code for a processor with fewer features runs on one with more. That is how one image has kernels for many
     # machines.
     needed = {feature for feature in target[2].split(",") if feature.startswith("+")}
     return target == host or (target[0] == host[0] and bool(needed) and needed <= set(host[2].split(",")))
@@ -63,8 +60,7 @@ class KernelCache(NullCache):  # type: ignore[misc]
 
     def files(self, of: str = "") -> list[Path]:
         """List files of this kernel's source; if there is one, to load it takes less than to run Python."""
-        shipped = [SHIPPED] if is_ours(SHIPPED) else []
-        return [file for folder in (*self._folders, *shipped) for file in folder.glob(f"{self._start}.{of}*.kernel")]
+        return [file for folder in self._folders for file in folder.glob(f"{self._start}.{of}*.kernel")]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return what was kept for a signature, or None."""

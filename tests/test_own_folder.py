@@ -5,7 +5,7 @@ import os
 import pytest
 from another_user import another_user, open_folder
 
-from solvers import _jit, _kernel_cache
+from solvers import _jit
 from solvers._own_folder import is_ours
 
 NOBODY = 65534
@@ -79,13 +79,3 @@ def test_a_folder_that_nobody_named_is_left_out_if_others_can_write_to_it(tmp_pa
 def test_a_folder_that_the_user_names_is_taken_as_it_is(tmp_path, monkeypatch):
     named = made(tmp_path / "named", 0o777)
     assert kept_in(monkeypatch, NUMBA_CACHE_DIR=named)[0].parent == named
-
-
-def test_kernels_that_came_with_a_package_others_can_write_to_are_not_read(tmp_path, monkeypatch):
-    shipped = made(tmp_path / "shipped", 0o755)
-    monkeypatch.setattr(_kernel_cache, "SHIPPED", shipped)
-    cache = _kernel_cache.KernelCache(made, "kept", [])
-    (shipped / f"{cache._start}.any.kernel").touch()
-    assert len(cache.files()) == 1
-    shipped.chmod(0o777)
-    assert cache.files() == []

@@ -20,7 +20,6 @@ EXCEPTIONS = {
     ("balancer/compat/torch_context.py", "_context_parallel"),
     ("balancer/compat/torch_context.py", "_load_balancer"),
     ("solvers/_kernel_cache.py", "_cache"),
-    ("tools/build_wheel.py", "_cache"),
 }
 
 

@@ -13,7 +13,7 @@ from solvers import InfeasibleError, SolverError
 
 def run(costs: list[Any], m: int, method: str, given: dict[str, Any]) -> solvers.PartitionResult | None:
     try:
-        result = solvers.partition(costs, m, method, 5.0 if method == "exact" else 0.5, **given)
+        result = solvers.partition(costs, m, method, 5.0 if method == "exact" else 0.5, stop_at=0, **given)
     except InfeasibleError:
         return None
     groups = result.group_of_item.tolist()
@@ -22,7 +22,7 @@ def run(costs: list[Any], m: int, method: str, given: dict[str, Any]) -> solvers
     expected = oracles.loads(costs, groups, m, given)
     assert result.loads.reshape(m, -1).tolist() == expected
     assert result.lower_bound <= result.makespan
-    solvers.check_partition(costs, result, num_groups=m, **given)
+    solvers.check_partition(costs, result, num_groups=m, stop_at=0, **given)
     return result
 
 

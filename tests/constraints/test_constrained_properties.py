@@ -19,10 +19,10 @@ SEEDS = st.integers(0, 10**9)
 
 def solve(costs: Any, m: int, budget: float, constraints: dict[str, Any]) -> solvers.PartitionResult | None:
     try:
-        result = solvers.partition(costs, m, time_budget=budget, **constraints)
+        result = solvers.partition(costs, m, time_budget=budget, stop_at=0, **constraints)
     except SolverError:
         return None
-    solvers.check_partition(costs, result, num_groups=m, **constraints)
+    solvers.check_partition(costs, result, num_groups=m, stop_at=0, **constraints)
     return result
 
 

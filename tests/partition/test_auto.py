@@ -25,7 +25,7 @@ small_costs = st.one_of(
 @pytest.mark.parametrize("costs", [[152, 196, 19, 61, 246, 122], [365, 72, 747, 974, 9, 640, 656, 359, 401, 470, 631]])
 def test_a_start_that_is_optimal_already_needs_no_search(costs):
     """Karmarkar-Karp is perfect here where LPT and SLACK, improved, are not."""
-    assert solvers.auto(costs, 2).gap == 0
+    assert solvers.auto(costs, 2, stop_at=0).gap == 0
 
 
 @given(costs=small_costs, num_groups=st.integers(1, 5))
@@ -78,7 +78,7 @@ def test_more_budget_is_never_worse(cost, equal_counts):
     costs = lengths if cost == "linear" else 24576 * lengths + lengths**2
     for num_groups in (7, 50, 150):
         found = [
-            solvers.auto(costs, num_groups, equal_counts=equal_counts, time_budget=seconds).makespan
+            solvers.auto(costs, num_groups, equal_counts=equal_counts, time_budget=seconds, stop_at=0).makespan
             for seconds in (1e-9, *np.geomspace(1e-5, 3e-2, 25))
         ]
         assert found == sorted(found, reverse=True)
@@ -132,25 +132,26 @@ def test_regrouping_solves_what_exchanges_do_not():
 
 @given(costs=st.lists(st.integers(300, 1500), min_size=8, max_size=40), num_groups=st.integers(2, 14))
 def test_more_budget_is_never_worse_where_groups_hold_few_items(costs, num_groups):
-    results = [solvers.auto(costs, num_groups, time_budget=budget) for budget in (1e-5, 1e-4, 3e-4, 1e-3, 2e-3, 5e-3)]
+    budgets = (1e-5, 1e-4, 3e-4, 1e-3, 2e-3, 5e-3)
+    results = [solvers.auto(costs, num_groups, time_budget=budget, stop_at=0) for budget in budgets]
     makespans = [result.makespan for result in results]
     assert makespans == sorted(makespans, reverse=True)
     for result in results:
-        solvers.check_partition(costs, result)
+        solvers.check_partition(costs, result, stop_at=0)
 
 
 @pytest.mark.parametrize("scale", [2**54, 2**56])
 def test_it_ends_where_costs_are_too_large_for_every_search_that_closes_gaps(scale):
     costs = np.array([13, 11, 11, 9, 8, 8, 5, 5, 3], dtype=np.int64) * scale + np.arange(9)
-    result = solvers.auto(costs, 4, time_budget=0.01)
-    solvers.check_partition(costs, result)
+    result = solvers.auto(costs, 4, time_budget=0.01, stop_at=0)
+    solvers.check_partition(costs, result, stop_at=0)
 
 
 @pytest.mark.parametrize("seed", [5, 7, 10, 11])
 def test_equal_counts_are_never_worse_than_differencing(seed):
     """Lowering a target of 60 bits by halves takes all the work."""
     costs = np.random.default_rng(seed).integers(0, 2**62 // 150, 150)
-    balanced = solvers.partition(costs, 3, "auto", 0.005, equal_counts=True)
+    balanced = solvers.partition(costs, 3, "auto", 0.005, equal_counts=True, stop_at=0)
     assert balanced.makespan <= solvers.partition(costs, 3, "bldm", equal_counts=True).makespan
 
 

@@ -136,6 +136,7 @@ def test_any_problem(equal_counts: bool, problem: tuple[list[int], int]) -> None
     results = {m: solvers.partition(costs, num_groups, m, equal_counts=equal_counts) for m in CLOCKLESS}
     for result in results.values():
         check(costs, num_groups, result, equal_counts)
+    results["auto"] = solvers.partition(costs, num_groups, equal_counts=equal_counts, stop_at=0)
     closed_form = {result.lower_bound for method, result in results.items() if method != "auto"}
     assert len(closed_form) == 1
     assert results["auto"].lower_bound >= max(closed_form)  # where a gap is left, it looks for better ones

@@ -88,14 +88,14 @@ HARD = [(20, 10, 0), (30, 10, 1), (48, 20, 2), (60, 20, 3)]
 def test_two_to_three_items_a_group_are_proven(num_items, num_groups, seed):
     """No other bound is close here, and a search without one takes for ever."""
     costs = np.random.default_rng(seed).integers(350, 1400, num_items)
-    result = solvers.auto(costs, num_groups, time_budget=0.5)
-    solvers.check_partition(costs, result)
+    result = solvers.auto(costs, num_groups, time_budget=0.5, stop_at=0)
+    solvers.check_partition(costs, result, stop_at=0)
     assert result.gap == 0
 
 
 def test_what_the_patterns_prove_is_named():
     costs = np.random.default_rng(5).integers(350, 1400, 40)
-    result = solvers.auto(costs, 16, time_budget=0.5)
+    result = solvers.auto(costs, 16, time_budget=0.5, stop_at=0)
     assert (result.gap, result.bound_name) == (0.0, "patterns")
     assert solvers.makespan_lower_bound(costs, 16) < result.lower_bound
 

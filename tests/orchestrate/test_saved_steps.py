@@ -228,10 +228,12 @@ def others_than(value):
     return [value + value[:1], value[1:], None, 7] if isinstance(value, str | list) else [None, [], {}]
 
 
-ASKED = {"eps", "time_budget", "max_tokens", "at_least", "multiple_of", "allow_empty", "count", "bytes_in", "bytes_out"}
+ASKED = {
+    "eps", "time_budget", "stop_at", "max_tokens", "at_least", "multiple_of", "allow_empty", "count", "bytes_in",
+    "bytes_out",
+}  # fmt: skip
 NAMES = {"items", "outputs", "own", "producer", "bound_name", "fell_back"}
-LESS = {"lower_bound", "every_rank_nonempty", "equal_counts", "min_samples_per_rank", "left_out"}
-LESS |= {"strategy"}
+LESS = {"lower_bound", "every_rank_nonempty", "equal_counts", "min_samples_per_rank", "left_out", "strategy"}
 
 
 @pytest.mark.more_by_night

@@ -194,12 +194,12 @@ def trainer_like(world_size=2, counted=True, averaged=True, dataset=(1, 2), **si
 def test_losses_that_would_change_are_refused():
     equal, unequal = (BalancedBatchSampler([1, 2, 3], 1, 2, 0, equal_counts=given) for given in (True, False))
     for trainer, sampler in (trainer_like(), unequal), (trainer_like(counted=False), equal):
-        huggingface._check_loss(trainer, sampler.equal_counts, "balance")
-    huggingface._check_loss(trainer_like(1, counted=False), unequal.equal_counts, "balance")
+        huggingface._check_loss(trainer, sampler.equal_counts)
+    huggingface._check_loss(trainer_like(1, counted=False), unequal.equal_counts)
     with pytest.raises(ValueError, match=r"takes no num_items_in_batch.*give balance = dict\(..., equal_counts=True\)"):
-        huggingface._check_loss(trainer_like(counted=False), unequal.equal_counts, "balance")
+        huggingface._check_loss(trainer_like(counted=False), unequal.equal_counts)
     with pytest.raises(ValueError, match="average_tokens_across_devices must be True"):
-        huggingface._check_loss(trainer_like(averaged=False), equal.equal_counts, "balance")
+        huggingface._check_loss(trainer_like(averaged=False), equal.equal_counts)
 
 
 def test_datasets_and_ranks_that_cannot_be_balanced_are_refused():

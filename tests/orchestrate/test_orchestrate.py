@@ -151,6 +151,10 @@ def test_micro_batches_put_items_in_the_slot_of_their_sample(case):
         slots = plan[name].slot_of_sample
         assert slots.tolist() == plan["llm"].slot_of_sample[plan.phases[name].items.sample_of_item].tolist()
         assert plan[name].num_slots == plan["llm"].num_slots == plan.num_slots == 2
+    for phase in plan.phases.values():  # who runs a module everywhere runs a dummy on the empty ranks, and no other
+        for slot in range(plan.num_slots):
+            held = [len(phase.plan.samples_in_slot(rank, slot)) for rank in range(plan.num_ranks)]
+            assert phase.plan.empty_ranks(slot).tolist() == [rank for rank, count in enumerate(held) if not count]
 
 
 def test_the_same_batch_gives_the_same_digest():

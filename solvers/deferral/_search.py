@@ -380,7 +380,7 @@ def _between(problem: Problem, low: int, high: int) -> Problem:
 
 
 def search(problem: Problem, prices: Prices, cover: Ints, work: int) -> Ints:
-    """Return the best step found of each item, in the problem's order; never worse than the start.
+    """Return the best step found of each item, in the problem's order; its makespans sum to no more than the start's.
 
     Parameters
     ----------
@@ -399,8 +399,16 @@ def search(problem: Problem, prices: Prices, cover: Ints, work: int) -> Ints:
         heights[middle] = found[middle.start - whole.start : middle.stop - whole.start]
     everything = _Stretch(problem, prices)
     best = min((cover, heights), key=everything.total)
-    total = everything.total(best)
-    return everything.state.step.copy() if total < int(floors_of(problem, problem.start).sum()) else problem.start
+    everything.total(best)
+    found = everything.state.step.copy()
+    # Fills add bin time up, and makespans are rounded up step by step: a search that won may have lost.
+    return min((problem.start, found), key=lambda step: _sums_of_makespans(problem, step))
+
+
+def _sums_of_makespans(problem: Problem, step: Ints) -> tuple[int, int]:
+    """Return the sum of what steps take at least, and of that in bin time, which tells equal ones apart. O(n log n)."""
+    floors = floors_of(problem, step)
+    return int((-(-floors // problem.num_bins)).sum()), int(floors.sum())
 
 
 def floors_of(problem: Problem, step: Ints) -> Ints:

@@ -176,6 +176,22 @@ def test_a_search_that_begins_elsewhere_never_ends_worse():
     assert again.total <= first.total
 
 
+def test_a_start_that_is_better_is_what_is_returned():
+    """What is found is less in bin time, and more once makespans are rounded up."""
+    heights, limits = [0, 0, 1, 0, 0], [[3, 2, 0], [5, 2, 1]]
+    found = defer([2, 1, 2, 0, 6], [1, 2, 1, 2, 0], [[0, 0], [0, 1], [0, 2]], 4, heights=heights, start=[0, 1, 1, 0, 0],
+                  count_limits=limits)  # fmt: skip
+    assert (found.start_total, found.total, found.step_of_item.tolist()) == (3, 3, [0, 1, 1, 0, 0])
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        spans, rows = windows(4, 1, 1), np.sort(rng.integers(0, 4, 8))
+        start = [int(rng.integers(first, last + 1)) for first, last in spans[rows]]
+        found = defer(
+            rng.integers(0, 9, 8), rows, spans, 4, start=start, heights=rng.integers(0, 4, 8), time_budget=1e-3
+        )
+        assert found.total <= found.start_total
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,15 +13,33 @@ from numpy.typing import ArrayLike, NDArray
 import solvers
 from balancer.cost import CostModel
 from balancer.deferral.request import Request
+from balancer.planning.planner import balance
 from solvers.arguments import as_budget
-from solvers.errors import UsageError
+from solvers.deferral import UNLIMITED
+from solvers.errors import SolverError, UsageError
 
 Ints = NDArray[np.int64]
 
 _FORESEEN = 2  # windows of steps; on the benchmark's log 1 is 2.6 points worse on average and 3 is 1.1: `online`
 
+_MOST_SEARCHES = 8  # for a step that ranks can take; 63 for 43 steps in which they are full to 95 % of their caps
+
 _STATE = ("version", "settings", "drawn", "next", "flushed", "nominal", "samples", "recent")
 _VERSION = 2
+
+
+class _Tighter(NamedTuple):
+    """By how much less the next step may hold than its limits say, so that its ranks can take it."""
+
+    less: int = 0  # tokens of all samples below what all ranks hold
+    tall: int = UNLIMITED  # tokens in samples over a third of a cap: two of these share a rank, and three never
+
+    def after(self, lengths: Ints, num_ranks: int, cap: int) -> "_Tighter":
+        """Return the next try, after a step of these lengths that had no plan."""
+        over = solvers.partition(lengths, num_ranks, time_budget=0.002, stop_at=0).makespan - cap
+        less = max(2 * self.less, num_ranks * max(over, 1))
+        # The first time less room may be enough, and tall samples may stay as they are.
+        return _Tighter(less, int(lengths[3 * lengths > cap].sum()) - 1 if self.less else UNLIMITED)
 
 
 class DeferBuffer:
@@ -36,7 +54,9 @@ class DeferBuffer:
     ----------
     early, late, num_ranks, batch_size, step_tokens, counts, tokens_within, cost, most_long_share, max_tokens_per_rank
         As of :func:`balancer.defer`. Each step's search begins with samples in the order drawn, moved where a step has
-        too many tokens. Where steps are cut by count and single samples are a large part of one, it may still be over.
+        too many tokens. Where steps are cut by count and single samples are a large part of one, it may still be over
+        `tokens_within`. With `max_tokens_per_rank` a plan is asked for before a step is handed out: its ranks can take
+        it.
     time_budget : float
         Seconds' worth of work for each step, counted and not timed.
 
@@ -153,6 +173,9 @@ class DeferBuffer:
         ------
         ValueError
             If fewer steps than `early` are filled behind it, and the buffer was not flushed; or all have run.
+        InfeasibleError, SolverError
+            No step was found that ranks can take under `max_tokens_per_rank`; it names the cap that is enough. The
+            buffer is as it was.
         """
         if not self.ready():
             done = (
@@ -164,7 +187,7 @@ class DeferBuffer:
         last = self._next_nominal - 1
         known = self._samples[2] <= last
         waiting = self._samples[:, known]
-        step = self._choose(waiting, last)
+        step = self._fitting(waiting, last)
         runs = step == self._next
         # Steps found for later samples are dropped: the next search knows more than this one.
         chosen: Ints = waiting[0, runs]
@@ -175,7 +198,25 @@ class DeferBuffer:
         self._nominal = self._nominal[:, self._oldest - oldest :]
         return chosen
 
-    def _choose(self, waiting: Ints, last: int) -> Ints:
+    def _fitting(self, waiting: Ints, last: int) -> Ints:
+        """Return a step of each sample that waits, so that ranks can take the next one."""
+        request, tighter, failure = self._request, _Tighter(), None
+        for _ in range(_MOST_SEARCHES):
+            step = self._choose(waiting, last, tighter)
+            cap, lengths = request.max_tokens_per_rank, waiting[1, step == self._next]
+            if cap is None:
+                return step
+            try:
+                balance(lengths, request.num_ranks, cost=request.cost, max_tokens_per_rank=cap, placement="any")
+            except SolverError as error:
+                failure = failure or error  # of the step that was best otherwise
+                tighter = tighter.after(lengths, request.num_ranks, cap)
+            else:
+                return step
+        assert failure is not None
+        raise failure.within(f"step {self._next}")
+
+    def _choose(self, waiting: Ints, last: int, tighter: _Tighter) -> Ints:
         """Return a step of each sample that waits, from the next one to the last that is known."""
         request, begin = self._request, self._next
         _, lengths, nominal = waiting
@@ -196,11 +237,16 @@ class DeferBuffer:
         # With exact counts the start says how many samples each step has, so it goes by samples and not by tokens.
         turn = _in_turn(*((ones, nominal, ahead[1]) if request.counts == 0 else (lengths, nominal, ahead[0])))
         start = np.clip(turn, *spans[nominal - self._oldest].T)
+        room = UNLIMITED if not tighter.less else request.num_ranks * (request.max_tokens_per_rank or 0) - tighter.less
         if request.counts != 0:
             most = request.most_tokens(sums[0])[begin - self._oldest :]
             _keep_within(start, lengths, spans[nominal - self._oldest], most)
         items = {"tokens": lengths, "counts": ones, "longest": lengths}
         limits = request.limits(items, start, sums, begin - self._oldest)
+        if tighter.less:
+            _tighten(
+                limits, start, room, np.where(3 * lengths > (request.max_tokens_per_rank or 0), lengths, 0), tighter
+            )
         found = solvers.defer(
             request.cost.sample_costs(lengths), nominal - self._oldest, spans, request.num_ranks, start=start,
             time_budget=self._time_budget, **limits,
@@ -289,6 +335,17 @@ def _keep_within(step: Ints, lengths: Ints, windows: Ints, most: Ints) -> None:
                         break
                 if held[t] <= most[t]:
                     break
+
+
+def _tighten(limits: dict[str, Any], start: Ints, room: int, tall: Ints, tighter: _Tighter) -> None:
+    """Lower, in place, what the first step may hold: in all, and in tall samples; but not below what it begins with."""
+    least, most = limits["token_limits"]
+    most[0] = max(min(most[0], room), int(limits["tokens"][start == 0].sum()))
+    least[0] = min(least[0], most[0])
+    of_tall = np.full_like(most, UNLIMITED)
+    of_tall[0] = max(tighter.tall, int(tall[start == 0].sum()))
+    limits["sizes"] = np.vstack([limits["sizes"], tall])
+    limits["size_limits"] = np.vstack([limits["size_limits"], of_tall])
 
 
 def _digest(state: Mapping[str, Any]) -> str:

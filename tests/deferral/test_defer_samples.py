@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import balancer
+import solvers
 from balancer.deferral import DeferBuffer, Deferral, defer
 
 COST = "quadratic:a=30000,b=1"
@@ -213,6 +214,28 @@ def test_no_step_has_more_tokens_than_it_may(lengths, early, late, budget, at_on
     nominal = defer(length, 2, step_tokens=budget).nominal_step
     for t, step in enumerate(steps):
         assert length[step].sum() <= max(budget * 11 // 10, length[nominal == t].sum())
+
+
+def test_ranks_can_take_every_step_that_is_handed_out():
+    """Steps are filled to 95 % of what ranks may hold, with samples of up to that much."""
+    lengths = np.clip(np.random.default_rng(18).lognormal(7.6, 1.1, 2000), 64, 65_536).astype(np.int64)
+    cap = {"max_tokens_per_rank": 68_812}
+    buffer = DeferBuffer(2, 2, 8, step_tokens=8 * 65_536, cost="quadratic:a=24576,b=1", **cap)
+    steps = steps_of(buffer, lengths, 64)
+    assert sorted(i for step in steps for i in step) == list(range(2000))
+    for step in steps:
+        assert max(balancer.balance(lengths[step], 8, cost="quadratic:a=24576,b=1", **cap).lengths)
+
+
+def test_a_step_that_ranks_cannot_take_is_an_error_before_it_is_handed_out():
+    buffer = DeferBuffer(1, 1, 2, batch_size=3, counts="exact", tokens_within=None, max_tokens_per_rank=10)
+    buffer.push([6] * 9)
+    before = buffer.state_dict()
+    with pytest.raises(
+        solvers.SolverError, match=r"step 0: .*max_tokens_per_rank must be at least 12, which is enough"
+    ):
+        buffer.next_step()
+    assert buffer.state_dict() == before
 
 
 @pytest.mark.parametrize("kill_at", [1, 3, 7])

@@ -304,7 +304,7 @@ def test_what_borders_know_errors_by(what: str, certificate: InfeasibilityCertif
 # --- the vocabulary ---------------------------------------------------------------------------------------------------
 
 WORDS = {
-    "affinity", "allowed", "alone", "cap", "caps", "chunks", "costs", "degrees", "documents", "eps", "equal_counts",
+    "affinity", "allowed", "alone", "cap", "caps", "chunks", "costs", "degrees", "eps", "equal_counts",
     "group", "group_overhead", "group_size", "groups", "held_cap", "home_rank", "in_flight_cap", "initial_loads",
     "items", "heights", "lengths", "levels", "masks", "max_items", "max_rows_held", "method", "min_items", "min_slots",
     "node_of_rank", "num_bins", "num_devices", "num_ranks", "num_slots", "num_stages", "objective", "order", "pad=True",

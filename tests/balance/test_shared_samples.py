@@ -30,7 +30,7 @@ def asked(draw):
     ranks = nodes * node
     lengths = draw(st.lists(st.integers(0, 60) | st.integers(0, 900), max_size=24))
     cap = draw(st.none() | st.integers(40, 300))
-    degrees = draw(st.sampled_from([(1, 2, 4), (1, 2), (2, 1, 8), (1, 3), (1,)]))
+    degrees = draw(st.sampled_from([(1, 2, 4), (1, 2), (2, 1, 8), (1, 3), (1, 2, 3), (1,)]))
     cut = SequenceGroups(
         degrees, cap, slots_multiple_of=draw(st.sampled_from([1, 2])), pad_to=draw(st.sampled_from([1, 2, 8])),
         order=draw(st.sampled_from(["contiguous", "zigzag"])),
@@ -115,7 +115,7 @@ def moved(stream, held):
 @given(asked())
 def test_certificate_recomputed_from_scratch(case):
     plan = planned(case)
-    _, ranks, node, _, cut, _ = case
+    _, ranks, _, _, cut, _ = case
     table, given_ = plan.group_table, plan.cost.degree_times(plan.lengths, cut.degrees, ranks)
     sizes = np.stack([cut.padded(plan.lengths, degree) for degree in cut.degrees])
     busy = plan.slot_loads
@@ -130,7 +130,7 @@ def test_certificate_recomputed_from_scratch(case):
     for array in (result.group_times, result.slot_times):
         array.flags.writeable = False
     if (np.diff(busy.max(axis=0)) <= 0).all():  # near home a slot may overtake the next, within eps
-        rules = {"degrees": cut.degrees, "num_ranks": ranks, "cap": cut.max_tokens_per_rank, "ranks_per_node": node}
+        rules = {"degrees": cut.degrees, "num_ranks": ranks, "cap": cut.max_tokens_per_rank}
         rules |= {"slots_multiple_of": cut.slots_multiple_of, "overhead": given_.overhead}
         solvers.check_sequence_groups(given_.times, sizes, result, **rules)
     assert plan.makespan == busy.max(axis=0).sum()
@@ -160,6 +160,14 @@ def test_bound_on_crossing_knows_who_has_the_padding(length, ranks, node, home, 
     )
     assert plan.inter_node_volume == crossing
     assert crossing - 1 <= plan.inter_node_bound <= crossing
+
+
+def test_bound_on_crossing_of_groups_that_reach_over_the_end_of_a_node():
+    """The last rank has the padding, though neither group has more ranks than a node."""
+    cut = SequenceGroups((4,), num_slots=1, pad_to=2)
+    plan = balance([6, 7], 10, 5, [4, 2], sequence_groups=cut, cost="linear:loss=0")
+    assert plan.group_table.first_rank.tolist() == [0, 4]
+    assert plan.inter_node_bound <= plan.inter_node_volume == 4
 
 
 @settings(max_examples=examples(40), deadline=None)

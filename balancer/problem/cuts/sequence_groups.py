@@ -84,6 +84,8 @@ class SequenceGroups(Cut):
     ----------
     degrees : tuple of int
         The numbers of ranks that a group may have. With ``exchange="ulysses"`` each must divide the attention heads.
+        Where each divides the next, groups start at multiples of their degree: inside a node, if that divides the
+        ranks of one. Others may reach over the end of a node, which the times of a cost do not tell apart.
     max_tokens_per_rank : int or None
         A group of degree d holds at most d times this number of tokens in a slot, padding included.
     num_slots : int or None

@@ -3,84 +3,10 @@
 Nothing here depends on tokens, files or GPUs. Start with :func:`partition`.
 """
 
-from solvers.constraints import Constraints
-from solvers.context import ContextShardsResult, check_context_shards, context_shards
-from solvers.deferral import DeferralResult, check_deferral, defer
-from solvers.errors import (
-    CertificateError,
-    ContradictionError,
-    InfeasibilityCertificate,
-    InfeasibleError,
-    SolverError,
-    TimeLimitError,
-)
-from solvers.grouping import (
-    LongShortResult,
-    SequenceGroupsResult,
-    check_long_short,
-    check_long_short_groups,
-    check_sequence_groups,
-    long_short,
-    long_short_groups,
-    sequence_groups,
-)
-from solvers.makespan_bounds import makespan_lower_bound
-from solvers.packing import (
-    PACKERS,
-    PackingResult,
-    ScheduleResult,
-    SharesResult,
-    check_packing,
-    check_schedule,
-    check_shares,
-    cut_shares,
-    pack,
-    schedule_micro_batches,
-)
-from solvers.partitioning import (
-    PARTITIONERS,
-    SUPPORTED,
-    USES_CLOCK,
-    auto,
-    bldm,
-    exact,
-    karmarkar_karp,
-    lpt,
-    mixed,
-    multifit,
-    padded,
-    partition,
-    round_robin,
-    slack,
-)
-from solvers.pipeline import (
-    PIPELINERS,
-    MultiplexedResult,
-    PipelineCut,
-    PipelineRequest,
-    PipelineResult,
-    TaskRequest,
-    check_multiplexed,
-    check_pipeline,
-    schedule_multiplexed,
-    schedule_pipeline,
-)
-from solvers.rearrangement import (
-    REARRANGERS,
-    RearrangementResult,
-    Volumes,
-    check_rearrangement,
-    group_volumes,
-    rearrange,
-)
-from solvers.relocation import (
-    RELOCATORS,
-    RelocationResult,
-    check_relocation,
-    relocate,
-)
-from solvers.types import PartitionResult, SolveStatus
-from solvers.verify import check_partition
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from solvers._public import *  # noqa: F403
 
 __all__ = [
     "PACKERS",
@@ -154,3 +80,18 @@ __all__ = [
     "sequence_groups",
     "slack",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import all of it when the first is asked for; whoever needs one room imports that alone."""
+    if not name.startswith("__"):
+        import solvers._public as public
+
+        globals().update({each: getattr(public, each) for each in public.__all__})
+        if name in globals():  # or one of the packages that these are in
+            return globals()[name]
+    raise AttributeError(f"module 'solvers' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__} - {"Any", "TYPE_CHECKING"})

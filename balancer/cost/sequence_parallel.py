@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from balancer.cost.layers import Attention
 from solvers.arguments import INT64_MAX, as_integer
 from solvers.errors import ArgumentError
-from solvers.grouping import MOST_RANK_TIME, as_degrees
 from solvers.types import Record
 
 EXCHANGES = ("ulysses", "ring")
@@ -145,6 +144,9 @@ class Sharing:
 
         ``constant`` is what a sample takes on every rank that shares it, such as launches.
         """
+        # Only here: every cost is a model with this, and most are of samples that no ranks share.
+        from solvers.grouping import MOST_RANK_TIME, as_degrees
+
         listed = as_degrees(degrees).tolist()
         shared = [self.on_degree(linear, attention, lengths, degree) for degree in listed]
         times = np.array([constant + each for each in shared], dtype=np.int64)

@@ -30,7 +30,7 @@ Ints = NDArray[np.int64]
 _SMALL = 12
 # Units, by groups that are alike: about a million work units at most on average.
 _SMALL_IF_ALIKE = {2: 20}
-# And of other numbers of groups, of at most so many (benchmarks/sampler_step.py --enumerate).
+# And of other numbers of groups, of at most so many (benchmarks/few_items.py --enumerate).
 _SMALL_OF_MORE = 16
 # Work units after which trying everything is given up: 0.15 seconds.
 _SMALL_WORK = 60_000_000

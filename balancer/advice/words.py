@@ -180,7 +180,7 @@ def to_paste(finding: Finding, command: Sequence[str] = ()) -> Iterator[str]:
     if finding.name in _SHARING:
         yield f'balancer.load_plan("{out}", step=k).pieces_on_rank(rank, slot=0)'
         return
-    yield "from balancer.executor import PlannedBatchSampler"
+    yield "from balancer.compat import PlannedBatchSampler"
     yield f'loader = DataLoader(dataset, batch_sampler=PlannedBatchSampler("{out}", rank))'
 
 

@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from balancer.planning.epoch_position import check_same
-from balancer.planning.rank_batches import RankBatches
+from balancer.compat.rank_batches import check_same
+from balancer.compat.sampler import BalancedBatchSampler
 from solvers.errors import UsageError
 
 __all__ = ["check_resumed"]
@@ -41,7 +41,7 @@ def _callback() -> Any:
         def on_train_begin(
             self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **others: Any
         ) -> None:
-            self.batches = _batches_of(train_dataloader, args)
+            self.batches = _batches_of(train_dataloader)
             # 0 in a new run, which has no checkpoint to differ from.
             if state.global_step:
                 _check_same_steps((state.stateful_callbacks or {}).get(type(self).__name__), self.batches, args)
@@ -49,29 +49,27 @@ def _callback() -> Any:
     return BatchesInCheckpoint
 
 
-def _batches_of(loader: Any, args: Any) -> dict[str, Any]:
-    """Return what makes the steps of a run what they are: those of a sampler of ours, or of the Trainer's own."""
+def _batches_of(loader: Any) -> dict[str, Any]:
+    """Return what makes the steps of a run what they are; of other batches than a BalancedBatchSampler's nothing."""
     batches = getattr(loader, "batch_sampler", None)
-    if isinstance(batches, RankBatches):
-        return {"samples_per_step": batches.samples_per_step, "of": batches.state_dict(batches=0)["of"]}
-    size = args.train_batch_size * args.world_size * args.gradient_accumulation_steps
-    return {"samples_per_step": size, "of": {"seed": args.seed if args.data_seed is None else args.data_seed}}
+    if not isinstance(batches, BalancedBatchSampler):
+        return {}
+    return {"steps": batches.steps_are, "of": batches.state_dict(batches=0)["of"]}
 
 
 def _check_same_steps(saved: Any, mine: Mapping[str, Any], args: Any) -> None:
-    try:
-        theirs = saved["attributes"]["batches"]
-        size = theirs["samples_per_step"]
-        check_same(theirs, mine["of"])
-    # No entry, or one of another form: a checkpoint of an older release, or of a run without this callback.
-    except (KeyError, TypeError):
-        warnings.warn(
-            "the checkpoint does not say how many samples its steps had (seqbalancer until 0.2 did not say it): resume "
-            "with as many ranks, samples and micro-steps, or some samples are trained twice and others never",
-            stacklevel=2,
-        )
+    theirs = ((saved or {}).get("attributes") or {}).get("batches") or {}
+    if not mine or not theirs:
+        if mine or theirs:
+            warnings.warn(
+                "only one of the checkpoint's run and this one has the batches of a BalancedBatchSampler: the Trainer "
+                "skips as many steps as it trained, so some samples are trained twice and others never",
+                stacklevel=2,
+            )
         return
-    if size != mine["samples_per_step"]:
+    check_same(theirs["of"], mine["of"])
+    size, here = theirs["steps"]["samples_per_step"], mine["steps"]["samples_per_step"]
+    if size != here:
         a_micro_step = args.train_batch_size * args.world_size
         accumulation, odd = divmod(size, a_micro_step)
         raise UsageError(
@@ -80,6 +78,12 @@ def _check_same_steps(saved: Any, mine: Mapping[str, Any], args: Any) -> None:
             "no gradient_accumulation_steps keeps them with {one} samples a micro-step on all ranks; choose a "
             "per_device_train_batch_size with which {ranks} ranks can reach {theirs}" if odd else
             "give gradient_accumulation_steps={accumulation}: it keeps them on {ranks} ranks",
-            theirs=size, mine=mine["samples_per_step"], accumulation=accumulation, one=a_micro_step,
-            ranks=args.world_size,
+            theirs=size, mine=here, accumulation=accumulation, one=a_micro_step, ranks=args.world_size,
+        )  # fmt: skip
+    if theirs["steps"] != mine["steps"]:
+        raise UsageError(
+            "the checkpoint's steps have other samples, they are of {theirs} and here of {mine}: the Trainer counts "
+            "steps, so it would skip samples that were not trained",
+            "resume with the same settings, or end the epoch with them",
+            theirs=str(theirs["steps"]), mine=str(mine["steps"]),
         )  # fmt: skip

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.compat._resumed import check_resumed
+from balancer.compat.rank_batches import RankBatches
 from balancer.compat.sampler import BalancedBatchSampler
-from balancer.planning.rank_batches import RankBatches
-from solvers.errors import ArgumentTypeError, UsageError
+from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 
 __all__ = ["BalancedTrainerMixin", "sample_lengths"]
 
@@ -22,9 +22,10 @@ _STRATEGY = "train_sampling_strategy"
 class BalancedTrainerMixin:
     """Stands before a Trainer class, and makes its training batches those of a :class:`BalancedBatchSampler`.
 
-    Batch size, accumulation, seed, dropping the last batch, workers and collator are the Trainer's own arguments.
-    A run resumed from a checkpoint goes on as if it had not stopped; on other ranks too, where accumulation keeps the
-    global batch, as the Trainer counts steps. Another global batch, seed or data set is refused.
+    Batch size, accumulation, seed, dropping the last batch, workers and collator are the Trainer's own arguments. Where
+    ranks wait is read from the Trainer: in every micro-step under FSDP and under DeepSpeed's stages 2 and 3, else once
+    a step. A run resumed from a checkpoint goes on as if it had not stopped; on other ranks too, where accumulation
+    keeps the global batch, as the Trainer counts steps. Other steps, or another data set or seed, are refused.
 
     Attributes
     ----------
@@ -32,8 +33,10 @@ class BalancedTrainerMixin:
         A column of the dataset, of lengths or of lists that are as long; or a function from a sample to its length.
         None: the column that ``args.length_column_name`` names if it is there, else ``input_ids``.
     balance : mapping
-        Other arguments of the sampler. By default ``cost="padded", equal_counts=False``, for collators that pad. For
-        collators that pack use ``{"cost": "linear"}``, or your model's cost.
+        Other arguments of the sampler. By default ``cost="padded", window=24``, for collators that pad: samples move by
+        at most 24 steps to others of their length, as with the Trainer's own ``group_by_length`` on two ranks. With
+        ``window=0`` every step has the samples that were drawn. For collators that pack give ``{"cost": "linear"}``, or
+        your model's cost.
 
     Raises
     ------
@@ -49,7 +52,7 @@ class BalancedTrainerMixin:
     """
 
     sample_length: str | Callable[[Any], int] | None = None
-    balance: Mapping[str, Any] = MappingProxyType({"cost": "padded", "equal_counts": False})
+    balance: Mapping[str, Any] = MappingProxyType({"cost": "padded", "window": 24})
 
     def balanced_sampler(self) -> RankBatches:
         """Return the batches of this rank; override it to train on others, such as those of a plan file."""
@@ -61,7 +64,7 @@ class BalancedTrainerMixin:
             args.world_size, args.process_index, **{
                 "gradient_accumulation_steps": args.gradient_accumulation_steps,
                 "seed": args.seed if args.data_seed is None else args.data_seed,
-                "drop_last": args.dataloader_drop_last,
+                "drop_last": args.dataloader_drop_last, "sync": _where_ranks_wait(trainer),
             } | dict(self.balance),
         )  # fmt: skip
 
@@ -70,11 +73,23 @@ class BalancedTrainerMixin:
         trainer: Any = super()
         _check(self)
         sampler = self.balanced_sampler()
-        if isinstance(sampler, BalancedBatchSampler):
-            sampler.check_dataset(self.train_dataset)  # type: ignore[attr-defined]
-        _check_loss(self, isinstance(sampler, BalancedBatchSampler) and sampler.equal_counts)
+        samples = len(self.train_dataset)  # type: ignore[attr-defined]
+        if isinstance(sampler, BalancedBatchSampler) and len(sampler.lengths) != samples:
+            raise ArgumentError(
+                "lengths", f"have one for each of the {samples} samples of the dataset", len(sampler.lengths)
+            )
+        _check_loss(self, isinstance(sampler, BalancedBatchSampler))
         check_resumed(self)
         return _with_batches(trainer.get_train_dataloader(), sampler)
+
+
+def _where_ranks_wait(trainer: Any) -> str:
+    """Return the sampler's `sync` under the Trainer's way to run on several ranks."""
+    state = trainer.accelerator.state
+    # Stage 2 reduces gradients into shards in every backward pass, so that ranks meet there too.
+    plugin = getattr(state, "deepspeed_plugin", None)
+    sharded = "FSDP" in str(state.distributed_type) or (plugin is not None and plugin.zero_stage >= 2)
+    return "micro_batch" if sharded else "step"
 
 
 def _with_batches(loader: Any, sampler: RankBatches) -> Any:
@@ -91,22 +106,12 @@ def _with_batches(loader: Any, sampler: RankBatches) -> Any:
 
 
 def _check(trainer: Any) -> None:
-    """Refuse what cannot be balanced by lengths that are known beforehand."""
+    """Refuse what cannot be balanced by lengths that are known beforehand, and what would change what is learnt."""
     if trainer.train_dataset is None or not hasattr(trainer.train_dataset, "__len__"):
         raise UsageError(
             "train_dataset must have a length: batches are balanced by lengths that are known beforehand",
             "for a stream return PrefetchDispatcher(loader, ...) from get_train_dataloader",
         )
-    _check_parallel(trainer)
-    if _strategy(trainer.args) == "sequential":
-        raise UsageError(
-            "train_sampling_strategy='sequential' is not seen by the sampler that this mixin puts in",
-            "leave it out, and give balance = dict(..., shuffle=False) for the order of the dataset",
-        )
-
-
-def _check_parallel(trainer: Any) -> None:
-    """Refuse ranks that are not data-parallel, and batches that are chosen by length already."""
     # Older releases of Accelerate have no such settings.
     parallel = getattr(trainer.accelerator, "parallelism_config", None)
     sizes = {name: getattr(parallel, f"{name}_size", 1) for name in ("tp", "cp", "sp")}
@@ -114,11 +119,18 @@ def _check_parallel(trainer: Any) -> None:
         raise UsageError(
             f"{over[0]}_size of parallelism_config must be 1: this mixin does not know which processes share a batch"
         )
-    if (strategy := _strategy(trainer.args)) in ("group_by_length", "batch_rebalance"):
+    strategy = _strategy(trainer.args)
+    if strategy == "sequential":
+        raise UsageError(
+            "train_sampling_strategy='sequential' is not seen by the sampler that this mixin puts in",
+            "leave it out, and give balance = dict(..., shuffle=False) for the order of the dataset",
+        )
+    if strategy in ("group_by_length", "batch_rebalance"):
         option = f"train_sampling_strategy={strategy!r}" if hasattr(trainer.args, _STRATEGY) else f"{strategy}=True"
         raise UsageError(
-            "{option} chooses samples by length, and this mixin has batches of all lengths balanced",
-            "leave it out, or the mixin", option=option,
+            "{option} chooses samples by length, and so does this mixin",
+            "leave one of them out; balance = dict(cost='padded', window=24) moves samples about as far",
+            option=option,
         )  # fmt: skip
 
 
@@ -130,7 +142,7 @@ def _strategy(args: Any) -> str:
 
 
 def _check_loss(trainer: Any, equal_counts: bool) -> None:
-    """Refuse ranks with unequal numbers of samples or tokens where the loss is not normalised over all of them."""
+    """Refuse a loss that is not normalised over all ranks where it depends on which samples meet on one."""
     if trainer.args.world_size == 1:
         return
     # In both cases the loss is divided by a count that the Trainer hands over, not by the batch's own.
@@ -144,11 +156,9 @@ def _check_loss(trainer: Any, equal_counts: bool) -> None:
         raise UsageError(
             "the model takes no num_items_in_batch, so that its loss is a mean over each rank's batch, and batches "
             "must be of one size",
-            (
-                "give balance = dict(..., equal_counts=True)",
-                "or a compute_loss_func that divides by num_items_in_batch",
-            ),
-        )
+            ("use the batches of a BalancedBatchSampler",
+             "or give a compute_loss_func that divides by num_items_in_batch"),
+        )  # fmt: skip
 
 
 def sample_lengths(

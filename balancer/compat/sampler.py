@@ -1,402 +1,381 @@
-"""Balanced batches for any data loader: lengths in, the batches of a rank out, and nothing is exchanged."""
+"""Balanced batches for any data loader: lengths in, the batches of a rank out, and nothing is exchanged.
 
-import hashlib
-import json
-import os
-import time
-from collections.abc import Iterator, Mapping, Sequence, Sized
-from fractions import Fraction
-from functools import cached_property, lru_cache, partial
-from itertools import chain
+Told from top to bottom: the *order* of an epoch -> *blocks* of ``window + 1`` steps -> *steps*, which are pieces of the
+sorted block -> *ranks* and *micro-batches* -> the *place* in the epoch, which is saved. All ranks compute the same.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from balancer.compat._partitions import fill_empty
-from balancer.cost import CostModel, parse_cost
-from balancer.deferral.across_steps import AcrossSteps
-from balancer.deferral.order import cut_from, deferred_order
-from balancer.errors import InputError
-from balancer.plan.balance_report import BalanceReport
-from balancer.planning.epoch_position import Position
-from balancer.planning.planned_ahead import planned_ahead
-from balancer.planning.planner import balance
-from balancer.planning.rank_batches import RankBatches
-from balancer.problem.batch import GlobalBatch, checked_prefixes
-from balancer.problem.constraints import Constraints
-from balancer.problem.settings import STOP_AT
+from balancer.compat.data_ranks import agree, world
+from balancer.compat.epoch_order import EpochOrder, Order, digest
+from balancer.compat.rank_batches import Place, RankBatches
+from balancer.compat.sampler_report import SamplerReport
+from balancer.cost.given import given_costs
+from balancer.cost.model import CostModel
+from balancer.cost.parse import parse_cost
 from balancer.problem.shuffle import shuffled
-from balancer.problem.step_file import read_step
-from balancer.problem.topology import MAX_RANKS
 from solvers.arguments import as_count, as_int64, as_integer, as_share
-from solvers.errors import ArgumentError, UsageError, WordedError, Wording
+from solvers.errors import ArgumentError, UsageError, Wording
+from solvers.partitioning import partition
 
 __all__ = ["BalancedBatchSampler"]
 
-_NAMES = {"sample": "row", "samples": "rows", "rank": "micro-batch", "ranks": "micro-batches",
-          "max_tokens_per_rank": "micro_batch_tokens"}  # fmt: skip
+Ints = NDArray[np.int64]
 
-
-_BLOCK = 1 << 14  # positions whose rows are found together: a hundred take 1 ms by themselves, all of these 5
-
-
-@lru_cache(maxsize=4)  # of a step that begins in one block and ends in the next, and of the last one's first rows
-def _shuffled(block: int, total: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """Return the rows at the positions of a block of an epoch's order."""
-    return shuffled(np.arange(block * _BLOCK, min((block + 1) * _BLOCK, total)), total, seed, epoch)
+SYNCS = ("step", "micro_batch")
+BUDGET, STOP_AT = 0.01, "0.1%"  # seconds' worth of work, and a gap that is small enough: times of steps vary by more
 
 
 class BalancedBatchSampler(RankBatches):
-    """Batches of row numbers for one rank, of like cost in every micro-step; the `batch_sampler` of a DataLoader.
+    """Batches of row numbers for one data-parallel rank, of even cost; the `batch_sampler` of a DataLoader.
 
-    Every epoch is shuffled, cut into global batches of ``batch_size * num_replicas * gradient_accumulation_steps``
-    samples, and each of these is balanced. All ranks compute the same plan from the same arguments.
+    An epoch's order is cut into steps of ``batch_size * num_replicas * gradient_accumulation_steps`` rows. Each step is
+    balanced: every rank gets `batch_size` rows in every micro-step, and ranks finish together.
 
     Parameters
     ----------
     lengths : int64[n]
         Tokens, frames or patches of every sample of the dataset: a list, an array, or a torch CPU tensor.
     batch_size : int
-        Samples of a rank in a micro-step, on average.
-    num_replicas : int
-        Data-parallel ranks.
-    rank : int or None
-        This rank. None: the batches of all ranks in turn, for ``accelerator.prepare`` to deal out.
+        Samples of a rank in a micro-step.
+    num_replicas, rank : int, optional
+        Data-parallel ranks, and which of them this is; by default torch.distributed's world. Under tensor, context or
+        pipeline parallelism give those of the *data-parallel* group. ``rank="all"``: the batches of all ranks in turn,
+        for ``accelerator.prepare`` to deal out.
+    cost : str, CostModel, or float64[n]
+        What to balance: a cost of lengths as in :func:`balancer.balance`, ``"padded"`` if batches are padded to their
+        longest; or one number a sample, such as measured seconds or loss tokens.
     gradient_accumulation_steps : int
         Micro-steps in an optimizer step.
+    sync : str
+        Where ranks wait for each other. ``"step"``: once an optimizer step (DDP with ``no_sync``, ZeRO-1).
+        ``"micro_batch"``: in every micro-step (FSDP, ZeRO-2 and 3, expert parallelism, DDP without ``no_sync``).
+    window : int
+        Steps by which a sample may move, so that samples of like cost share a step: every ``window + 1`` steps are
+        sorted by cost, cut, and run in random order. With 0 every step has the samples that were drawn for it.
+    order : int64[m], iterable, sampler, or function of the epoch, optional
+        The rows of an epoch, the same on all ranks; may leave rows out and repeat them. By default all rows, shuffled.
+    step_tokens_within : float or str, optional
+        How far, as a share of the mean of its window, the tokens of a step may be from that mean: ``0.2`` or ``"20%"``.
+        A window that cannot keep it runs as it was drawn.
     shuffle : bool
-        Every epoch in another order; if False, in the order of the dataset.
+        Of the default order: every epoch in another; if False, in the order of the dataset.
     seed : int
-        Of the order: that of :func:`balancer.problem.shuffle.shuffled`.
-    cost : str or CostModel
-        The cost to balance, as in :func:`balancer.balance`: ``"padded"`` if batches are padded to their longest.
+    prefix, prefix_length : array[n], int64[n], optional
+        The key and the length of the prompt of each sample, which a micro-batch computes once; with ``window=0``. See
+        :func:`balancer.balance`.
     drop_last : bool
-        Leave out the samples after the last full global batch. If False, they are balanced too. A few samples from the
-        beginning of the epoch are taken again, so that each rank has equally many (`equal_counts`), or at least one,
-        in each micro-step.
-    equal_counts : bool
-        Every rank gets `batch_size` samples in every micro-step. Without it long samples come in small batches; this
-        suits only losses that are normalised over the global batch.
-    micro_batch_tokens : int, optional
-        A cap, never exceeded, on the sum of lengths of a micro-batch; with padded costs, padding counts.
-    prefix, prefix_lengths : array[n], int64[n], optional
-        The key and the length of the prompt of each sample: see :func:`balancer.balance`.
-    caps : mapping of str to (int64[n], int), optional
-        Further quantities by name: the amount of each sample, and the cap on a micro-batch's sum.
-    time_budget : float
-        Seconds' worth of work for the solver in a global batch, counted and not timed.
-    dataset : sized, optional
-        The dataset of these lengths: if its number of samples differs, it is an error, so that no row stays untrained.
-    stop_at : float, str or Fraction
-        The proven gap at which the search ends sooner, ``0.001`` or ``"0.1%"``, or where it gains nothing for some
-        turns; 0: only at the optimum.
-    defer : int or (int, int)
-        Steps that a sample may run early and late, so that long ones share steps: see :func:`balancer.defer`, whose
-        counts are exact here. Before an epoch begins that takes a second or two for 100,000 samples.
+        Leave out the rows after the last full step. If False, they make a shorter one, which a few of the epoch's
+        first rows fill up so that all micro-batches of it are of one size.
 
     Raises
     ------
     TypeError, ValueError
-        An argument that cannot be used.
-    InfeasibleError, SolverError
-        While iterating: a global batch that cannot keep to the caps; samples are called by their rows.
+        An argument that cannot be used. At the beginning of an epoch: ranks with unlike orders, lengths or settings,
+        which are compared where a process group of `num_replicas` ranks is up. So all of them begin an epoch together.
 
     Notes
     -----
-    `set_epoch` before every epoch makes its order. `state_dict` counts samples of the epoch, not ranks: a sampler with
-    other `num_replicas`, `batch_size`, accumulation or costs that loads it goes on with exactly the samples that were
-    not trained. No rank's batch is ever empty. A thread plans the next two steps.
+    The next iteration is the next epoch; `set_epoch` says another. `state_dict` counts rows of the epoch, not ranks: a
+    sampler with other `num_replicas`, `batch_size`, accumulation, cost or window goes on with exactly the rows that
+    were not trained. A step is planned when its first batch is asked for, in a millisecond at 64 ranks x 16.
 
     Examples
     --------
     >>> lengths = [900, 100, 400, 600, 500, 500, 200, 800]
     >>> ranks = [BalancedBatchSampler(lengths, 2, num_replicas=2, rank=rank) for rank in range(2)]
     >>> [[sum(lengths[row] for row in batch) for batch in sampler] for sampler in ranks]
-    [[900, 1300], [800, 1000]]
+    [[800, 1000], [900, 1300]]
     """
 
     def __init__(
         self,
         lengths: ArrayLike,
         batch_size: int,
-        num_replicas: int,
-        rank: int | None,
+        num_replicas: int | None = None,
+        rank: int | str | None = None,
         *,
+        cost: str | CostModel | ArrayLike = "linear",
         gradient_accumulation_steps: int = 1,
+        sync: str = "step",
+        window: int = 0,
+        order: Order | None = None,
+        step_tokens_within: float | str | None = None,
         shuffle: bool = True,
         seed: int = 0,
-        cost: str | CostModel = "linear",
-        drop_last: bool = False,
-        equal_counts: bool = True,
-        micro_batch_tokens: int | None = None,
         prefix: ArrayLike | None = None,
-        prefix_lengths: ArrayLike | None = None,
-        caps: Mapping[str, tuple[ArrayLike, int]] | None = None,
-        time_budget: float = 0.01,
-        dataset: Sized | None = None,
-        stop_at: float | str | Fraction = STOP_AT,
-        defer: int | tuple[int, int] = 0,
+        prefix_length: ArrayLike | None = None,
+        drop_last: bool = False,
     ) -> None:
-        if as_count("num_replicas", num_replicas) > MAX_RANKS:
-            raise ArgumentError("num_replicas", f"be <= {MAX_RANKS}", num_replicas)
-        super().__init__(as_count("num_replicas", num_replicas), rank)
-        self.lengths = GlobalBatch.from_lengths(lengths, 1).lengths
-        self.gradient_accumulation_steps = as_count("gradient_accumulation_steps", gradient_accumulation_steps)
-        self._groups = self.num_ranks * self.gradient_accumulation_steps
-        self._samples_per_step = as_count("batch_size", batch_size) * self._groups
-        self.shuffle, self.seed, self._drop = bool(shuffle), as_integer("seed", seed), bool(drop_last)
-        self.equal_counts = bool(equal_counts)
-        self._report = BalanceReport()
-        self.cost = parse_cost(cost)
-        self._options: dict[str, Any] = {
-            "cost": self.cost, "equal_counts": self.equal_counts, "max_tokens_per_rank": micro_batch_tokens,
-            "time_budget": time_budget, "stop_at": as_share("stop_at", stop_at),
-        }  # fmt: skip
-        self._read_prefixes(prefix, prefix_lengths)
-        self._caps = {name: (as_int64(name, values), cap) for name, (values, cap) in (caps or {}).items()}
-        for name, (values, _) in self._caps.items():
-            if len(values) != len(self.lengths):
-                raise ArgumentError(
-                    "caps", f"have one value for each of {len(self.lengths)} samples", len(values), name
-                )
-        self._delays = self._checked_delays(defer)
-        self._cuts: list[dict[str, Any]] = [self._cut(0)] if any(self._delays) else []
-        self._deferred: tuple[str, NDArray[np.int64]] | None = None  # the order of an epoch, and of which
-        self.check_dataset(dataset)
-        if len(self.lengths) == 0:
-            raise ArgumentError("lengths", "hold at least one sample", "none")
-        if drop_last and len(self.lengths) < self.samples_per_step:
-            raise ArgumentError(
-                "lengths", f"fill a global batch of {self.samples_per_step} with drop_last", len(self.lengths)
-            )
+        super().__init__(*world(num_replicas, rank))
+        self.lengths = as_int64("lengths", lengths).copy()  # the caller may go on to change theirs
+        if len(odd := np.flatnonzero(self.lengths < 0)):
+            raise ArgumentError("lengths", "be >= 0", self.lengths[odd[0]], int(odd[0]))
+        self._micro_steps = as_count("gradient_accumulation_steps", gradient_accumulation_steps)
+        self._micro_step = as_count("batch_size", batch_size) * self.num_replicas
+        self.samples_per_step = self._micro_step * self._micro_steps
+        if sync not in SYNCS:
+            raise ArgumentError("sync", f"be one of {', '.join(SYNCS)}", repr(sync))
+        self.sync, self.window, self.seed = sync, as_count("window", window, 0), as_integer("seed", seed)
+        self._within = None if step_tokens_within is None else as_share("step_tokens_within", step_tokens_within)
+        self._drop, count = bool(drop_last), len(self.lengths)
+        self._order = EpochOrder(order, count, bool(shuffle), self.seed, self.samples_per_step if drop_last else 1)
+        self._costs_given = None if isinstance(cost, str | CostModel) else given_costs("cost", cost, count)
+        self._cost = parse_cost(cost if isinstance(cost, str | CostModel) else "linear")
+        self._read_prompts(prefix, prefix_length)
 
-    def _read_prefixes(self, prefix: ArrayLike | None, prefix_lengths: ArrayLike | None) -> None:
-        """Check prompts that samples share, and the prefix of each sample where the cost's mask has one."""
-        count, self._prefixes = len(self.lengths), None
-        if self.cost.needs_prefixes and prefix_lengths is not None:
-            self._prefixes = checked_prefixes(prefix_lengths, count)
-        no_prompts = prefix is None and (prefix_lengths is None or self._prefixes is not None)
-        given = None if no_prompts else (prefix, prefix_lengths)
-        self._prompts = Constraints.from_given(count, 1, prefix=given).prefix
-        if self._prompts is not None:
-            self._prompts.check(self.lengths)
+    def _read_prompts(self, keys: ArrayLike | None, lengths: ArrayLike | None) -> None:
+        """Check the prompts that samples share, and the prefix of each sample where the cost's mask has one."""
+        self._prompts, self._prefixes, count = None, None, len(self.lengths)
+        if keys is None and lengths is None:
+            return
+        from balancer.problem.batch import checked_prefixes
+        from balancer.problem.constraints import Constraints
 
-    def _checked_delays(self, defer: int | tuple[int, int]) -> tuple[int, int]:
-        """Return how many steps early and late, or raise for what deferral cannot keep."""
-        pair = defer if isinstance(defer, tuple) else (defer, defer)
-        early, late = (as_count("defer", delay, 0) for delay in pair)
-        if (early or late) and self._caps:
-            raise UsageError("{defer} knows no {caps}: a step of deferred samples could be over them")
-        if (early or late) and (self._prompts is not None or self._prefixes is not None):
-            raise UsageError("{defer} cannot be combined with {prefix_lengths}", "leave one of them out")
-        # An empty epoch is deferred here, only so that costs and delays are refused now and not in training.
-        if (early or late) and len(self.lengths):
-            deferred_order(self.lengths[:0], [self._cut_with(early, late, 0)])
-        return early, late
-
-    def _cut_with(self, early: int, late: int, samples: int) -> dict[str, Any]:
-        cap = self._options["max_tokens_per_rank"]
-        # What a rank may hold in a whole step: deferral chooses steps, and knows no micro-batches.
-        cap = None if cap is None else cap * self.gradient_accumulation_steps
-        return cut_from(samples, early, late, self._samples_per_step, self.num_ranks, self.cost, cap)
-
-    def _cut(self, samples: int) -> dict[str, Any]:
-        """Return how the epoch is cut and deferred behind so many samples."""
-        return self._cut_with(*self._delays, samples)
-
-    def _running_order(self, epoch: int) -> NDArray[np.int64]:
-        """Return all rows in the order in which they run, samples deferred."""
-        # The order of one epoch is kept: it takes seconds to find, and every step asks for it.
-        key = json.dumps([epoch, self._cuts])
-        if self._deferred is None or self._deferred[0] != key:
-            total = len(self.lengths)
-            rows = shuffled(np.arange(total), total, self.seed, epoch) if self.shuffle else np.arange(total)
-            self._deferred = key, rows[deferred_order(self.lengths[rows], self._cuts, self._drop)]
-        return self._deferred[1]
-
-    @classmethod
-    def from_step(
-        cls, step: str | os.PathLike[str], lengths: ArrayLike, rank: int | None, **beside: Any
-    ) -> "BalancedBatchSampler":
-        """Make a sampler of a step file (``step.toml``): its ranks, batch, cost and caps of the last phase.
-
-        Parameters
-        ----------
-        step : path
-            As ``balancer plan --step`` takes it; what needs exchanges or other columns is refused by name.
-        lengths, rank, **beside
-            As the class takes them; keywords given here win.
-        """
-        file = read_step(step)
-        ranks, each = file.need("ranks", "batch_per_rank")
-        delays = ("steps", "early", "late", "counts")
-        file.check_known_to("a batch sampler", phase=("cost", "equal_counts"), cut=("tokens",),
-                            plan=("time_budget", "stop_at"), deferral=delays)  # fmt: skip
-        phase = dict(file.phases[-1]) if file.phases else {}
-        given = {"batch_size": each, "num_replicas": ranks, "drop_last": file.top.get("drop_last", False)}
-        given |= {name: phase[name] for name in ("cost", "equal_counts") if name in phase}
-        if "tokens" in file.of("micro_batches"):
-            given["micro_batch_tokens"] = file.of("micro_batches")["tokens"]
-        if (counts := file.of("deferral").get("counts", "exact")) != "exact":
-            raise InputError(f"{file.path}: [deferral] counts must be exact for a batch sampler, got {counts}")
-        if across := AcrossSteps.from_options(**file.across()):
-            given["defer"] = across.early, across.late
-        if "time_budget" in file.of("plan"):
-            given["time_budget"] = float(file.of("plan")["time_budget"])
-        if "stop_at" in file.of("plan"):
-            given["stop_at"] = str(file.of("plan")["stop_at"])
-        return cls(lengths, rank=rank, **given | beside)
-
-    def check_dataset(self, dataset: Sized | None) -> None:
-        """Raise ValueError if a dataset does not have as many samples as there are lengths."""
-        if dataset is not None and len(dataset) != len(self.lengths):
-            raise ArgumentError(
-                "lengths", f"have one for each of the {len(dataset)} samples of the dataset", len(self.lengths)
-            )
-
-    @property
-    def samples_per_step(self) -> int:
-        """Samples of a full global batch."""
-        return self._samples_per_step
-
-    @property
-    def num_steps(self) -> int:
-        """Optimizer steps of an epoch."""
-        return len(self._firsts(0))
-
-    def plan_step(self, step: int, epoch: int = 0) -> list[list[list[int]]]:
-        """Return the rows of a step as [micro-step][rank] -> ids; steps are counted from the epoch's beginning."""
-        return self._plan(step * self.samples_per_step, epoch)
-
-    def _plan(self, first: int, epoch: int) -> list[list[list[int]]]:
-        """Return the same of the step that begins with the sample at position `first` of the epoch's order."""
-        rows = self._rows(first, epoch)
-        caps = {name: (values[rows], cap) for name, (values, cap) in self._caps.items()} or None
-        words = Wording(_NAMES, {"row": lambda sample: int(rows[sample])})
+        words = Wording({"prefix_lengths": "prefix_length"})
         try:
-            plan = balance(self.lengths[rows], self._groups, caps=caps, **self._shared(rows), **self._options)
-        except WordedError as error:
-            step, into = divmod(first, self.samples_per_step)
-            where = f"the step from sample {first} on" if into else f"step {step}"
-            raise error.in_words(words).within(f"epoch {epoch}, {where}") from None
-        groups = [plan.samples_on_rank(group).tolist() for group in range(self._groups)]
-        fill_empty(groups)
-        heaviest_first = np.argsort(-plan.loads, kind="stable").tolist()
-        grid = []
-        for slot in range(self.gradient_accumulation_steps):  # ranks that wait in every slot have like loads in each
-            slots = heaviest_first[slot * self.num_ranks : (slot + 1) * self.num_ranks]
-            # A rank's samples stand in the order of the log, but those of one prompt side by side, as they are planned
-            # There and back: a rank with the heaviest batch of one slot gets the lightest of the next.
-            turn = slots[:: -1 if slot % 2 else 1]
-            ordered = (groups[g] if self._prompts is not None else sorted(groups[g]) for g in turn)
-            grid.append([rows[samples].tolist() for samples in ordered])
-        return grid
+            if self._cost.needs_prefixes and lengths is not None:
+                self._prefixes = checked_prefixes(lengths, count)
+            if keys is not None or self._prefixes is None:
+                self._prompts = Constraints.from_given(count, 1, prefix=(keys, lengths)).prefix
+                self._prompts.check(self.lengths)  # type: ignore[union-attr]
+        except UsageError as error:
+            raise error.in_words(words) from None
+        if self._prompts is not None and (self.window or self._costs_given is not None or not self._cost.additive):
+            raise UsageError(
+                "{prefix} is for window=0 and a cost of lengths without padding: prompts stay with their samples",
+                "leave one of them out",
+            )
 
-    def _shared(self, rows: NDArray[np.int64]) -> dict[str, Any]:
-        """Return the prompts of some rows as :func:`balancer.balance` takes them; nothing where there are none."""
+    # The order of an epoch: positions 0, 1, ... and the row at each.
+
+    def _rows(self, positions: Ints, epoch: int) -> Ints:
+        return self._order.rows(positions, epoch)
+
+    def _check_ranks(self) -> None:
+        agree(self.num_replicas, f"begin epoch {self.epoch}", {
+            "epoch": self.epoch, **self._order_of(self.epoch), "cost": self._cost_is, "batch_size": self._micro_step,
+            "settings": {**self.steps_are, "sync": self.sync, "drop_last": self._drop},
+            "place": [self._at.samples, self._at.steps, len(self._at.carried)],
+        })  # fmt: skip
+
+    # Blocks: the next ``window + 1`` steps of the order. What an earlier run left of its last window comes first.
+
+    def _blocks(self, at: Place) -> Iterator[tuple[Place, Ints, Place]]:
+        """Yield where each block begins, its positions, and where the next one does."""
+        total, size = self._order.total(at.epoch), self.samples_per_step * (self.window + 1)
+        while True:
+            end = min(total, at.samples + max(0, size - len(at.carried)))
+            block = np.concatenate([at.carried[:size], np.arange(at.samples, end)])
+            # Those that are left out at the end may be a step of others who go on from there.
+            block, out = np.split(block, [len(block) - (len(block) % self.samples_per_step if self._drop else 0)])
+            if not len(block):
+                return
+            behind = Place(at.epoch, end, np.concatenate([out, at.carried[size:]]))
+            yield at, block, behind
+            at = behind
+
+    def _places(self, at: Place) -> Iterator[tuple[Place, int]]:
+        for begin, block, behind in self._blocks(at):
+            count = -(-len(block) // self.samples_per_step)
+            for step in range(begin.steps + 1, count + 1):
+                yield (replace(begin, steps=step) if step < count else behind), self._micro_steps
+
+    # Steps of a block: sorted by cost, cut, in random order. A step is an array of positions, sorted by cost too.
+
+    def _drawn_steps(self, block: Ints, epoch: int) -> tuple[Ints, Ints]:
+        """Return the whole steps of a block as they were drawn, a row each, and a short last one."""
+        count = len(block) // self.samples_per_step
+        whole, rest = np.split(block, [count * self.samples_per_step])
+        if not len(rest):
+            return whole.reshape(count, self.samples_per_step), rest
+        # All its micro-batches have one size: the first rows of the epoch fill it up.
+        again = np.arange(-len(rest) % (self.num_replicas * self._micro_steps)) % self._order.total(epoch)
+        return whole.reshape(count, self.samples_per_step), np.concatenate([rest, again])
+
+    def _steps_of(self, block: Ints, epoch: int) -> list[Ints]:
+        drawn, rest = self._drawn_steps(block, epoch)
+        steps = list(self._moved(drawn, epoch)) if len(drawn) else []
+        return [*steps, self._by_cost(rest, epoch)] if len(rest) else steps
+
+    def _moved(self, drawn: Ints, epoch: int) -> Ints:
+        """Return steps with samples of like cost, int64[steps, samples_per_step], of those that were drawn."""
+        count, seed = len(drawn), self.seed ^ (int(drawn[0, 0]) + 1)  # each block has random numbers of its own
+        by_cost = self._by_cost(drawn.ravel(), epoch)
+        # What ranks wait for, a step or a micro-step, is of like cost. In random order: else lengths would drift.
+        pieces = count * (1 if self.sync == "step" else self._micro_steps)
+        turn = shuffled(np.arange(pieces), pieces, seed, epoch)
+        steps = by_cost.reshape(pieces, -1)[turn].reshape(count, -1)
+        if self._within is None or self._keeps_tokens(steps, epoch):
+            return steps
+        # Steps of like tokens: rows of like cost, one a rank, stay together, and are dealt to steps evenly.
+        like = self.num_replicas if self.sync == "step" and self._cost.additive else self._micro_step
+        alike = by_cost.reshape(-1, like)
+        tokens = self.lengths[self._rows(by_cost, epoch)].reshape(alike.shape).sum(axis=1)
+        members = _dealt(tokens, count).reshape(count, -1)[shuffled(np.arange(count), count, seed, epoch)]
+        steps = alike[members].reshape(count, -1)
+        return steps if self._keeps_tokens(steps, epoch) else np.stack([self._by_cost(step, epoch) for step in drawn])
+
+    def _keeps_tokens(self, steps: Ints, epoch: int) -> bool:
+        """Whether no step has tokens further from their mean than was asked for."""
+        tokens = self.lengths[self._rows(steps.ravel(), epoch)].reshape(steps.shape).sum(axis=1).tolist()
+        total, count = sum(tokens), len(tokens)
+        return all(abs(each * count - total) <= (self._within or 0) * total for each in tokens)
+
+    def _by_cost(self, positions: Ints, epoch: int) -> Ints:
+        costs = self._costs(self._rows(positions, epoch))
+        return positions[np.argsort(-(costs if costs.ndim == 1 else costs.sum(axis=1)), kind="stable")]
+
+    def _costs(self, rows: Ints) -> Ints:
+        if self._costs_given is not None:
+            return self._costs_given[rows]
+        return self._cost.sample_costs(self.lengths[rows], None if self._prefixes is None else self._prefixes[rows])
+
+    # Ranks and micro-batches of a step: rows, int64[micro-steps, ranks, samples].
+
+    def _grid(self, step: Ints, epoch: int) -> Ints:
+        rows, shape = self._rows(step, epoch), (self._micro_steps, self.num_replicas, -1)
+        costs = self._costs(rows)
+        if self.sync == "step" and self._cost.additive and self._prompts is None:
+            # Even over the whole step. A rank's costliest rows come first, so that they meet those of other ranks.
+            grid = _dealt(costs, self.num_replicas).reshape(self.num_replicas, self._micro_steps, -1).swapaxes(0, 1)
+            return rows[grid]
         if self._prompts is not None:
-            return {"prefix": self._prompts.keys[rows], "prefix_lengths": self._prompts.lengths[rows]}
-        return {} if self._prefixes is None else {"prefix_lengths": self._prefixes[rows]}
+            grid = self._sharing_prompts(rows, costs).reshape(shape)
+        elif not self._cost.additive:  # cut where they lie: rows of like length are padded least
+            grid = np.arange(len(rows)).reshape(shape)
+        else:
+            slots = np.arange(len(rows)).reshape(self._micro_steps, -1)
+            grid = np.stack([slot[_dealt(costs[slot], self.num_replicas)] for slot in slots]).reshape(shape)
+        return _even_ranks(rows[grid], self._loads(rows[grid]))
 
-    def report(self) -> BalanceReport:
-        """Return what balancing did over the steps that this iterated over so far, those fetched ahead included.
+    def _sharing_prompts(self, rows: Ints, costs: Ints) -> Ints:
+        """Plan all micro-batches of a step at once, each with its prompts; those of like load meet in a micro-step."""
+        shared, once = self._prompt_costs(rows)
+        found = partition(costs - once, self._micro_steps * self.num_replicas, prefix=shared.keys, prefix_costs=once,
+                          equal_counts=True, time_budget=BUDGET)  # fmt: skip
+        members = np.lexsort((shared.keys, found.group_of_item)).reshape(len(found.loads), -1)
+        return members[np.argsort(-found.loads, kind="stable")]
 
-        It is compared with rows as they are drawn, so many to each rank in turn; ranks wait in every micro-step.
-        """
-        return self._report
+    def _prompt_costs(self, rows: Ints) -> tuple[Any, Ints]:
+        """Return the prompts of rows, and what each costs."""
+        shared = self._prompts.of_samples(rows)  # type: ignore[union-attr]
+        return shared, self._cost.sample_costs(shared.lengths, shared.lengths if self._cost.needs_prefixes else None)
 
-    def _planned(self, first: int, epoch: int) -> tuple[list[list[list[int]]], BalanceReport]:
-        """Plan a step, and report on it."""
-        began = time.perf_counter()
-        grid = self._plan(first, epoch)
-        plan_s = time.perf_counter() - began
-        drawn = self._rows(first, epoch)
-        home = GlobalBatch.from_lengths(self.lengths[drawn], self._groups).home.rank_of_sample
-        batches = [batch for slot in grid for batch in slot]
-        given = np.array(list(chain.from_iterable(batches)), dtype=np.int64)
-        placed = np.repeat(np.arange(self._groups, dtype=np.int32), [len(batch) for batch in batches])
-        before, after = (
-            self._loads(rows, group).reshape(-1, self.num_ranks) for rows, group in ((drawn, home), (given, placed))
-        )
-        return grid, BalanceReport.of_loads(before, after, plan_s)
+    def _loads(self, grid: Ints) -> Ints:
+        """Return the load of each micro-batch: int64[micro-steps, ranks]."""
+        (slots, ranks, each), rows = grid.shape, grid.ravel()
+        group, costs = np.repeat(np.arange(slots * ranks, dtype=np.int32), each), self._costs(rows)
+        if self._prompts is not None:
+            shared, once = self._prompt_costs(rows)
+            costs = costs - once + shared.once(once, group)
+        return self._cost.loads(costs, group, slots * ranks).reshape(slots, ranks)
 
-    def _loads(self, rows: NDArray[np.int64], group: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Return the load of each group of rows, prompts once a group."""
-        costs = self.cost.sample_costs(self.lengths[rows], None if self._prefixes is None else self._prefixes[rows])
-        if self._prompts is None:
-            return self.cost.loads(costs, group, self._groups)
-        # Each sample's cost without its prompt, and each prompt once for every group that holds it.
-        shared = self._prompts.of_samples(rows)
-        once = self.cost.sample_costs(shared.lengths, None if self._prefixes is None else shared.lengths)
-        return self.cost.loads(costs - once + shared.once(once, group), group, self._groups)
+    # An epoch: its steps, one after the other.
 
-    def _rows(self, first: int, epoch: int) -> NDArray[np.int64]:
-        """Return the rows of a global batch, with those that the last one takes again from the beginning."""
-        total, count = len(self.lengths), self._count(first)
-        short = -count % self._groups if self.equal_counts else max(0, self._groups - count)
-        # Past the end the epoch's first samples come again, to fill the last step.
-        positions = np.arange(first, first + count + short) % total
-        if self._cuts:
-            return self._running_order(epoch)[positions]
-        if not self.shuffle:
-            return positions
-        blocks = positions // _BLOCK
-        rows = np.empty_like(positions)
-        for block in np.unique(blocks).tolist():
-            inside = blocks == block
-            rows[inside] = _shuffled(block, total, self.seed, epoch)[positions[inside] % _BLOCK]
-        return rows
+    def _steps(self, at: Place, ranks: Sequence[int]) -> Iterator[tuple[Place, list[list[list[int]]]]]:
+        behind = (place for place, _ in self._places(at))
+        for begin, block, _ in self._blocks(at):
+            for step in self._steps_of(block, at.epoch)[begin.steps :]:
+                yield next(behind), self._grid(step, at.epoch)[:, list(ranks)].tolist()
 
-    def _count(self, first: int) -> int:
-        """Return how many samples a step has that begins there, without those that it takes again."""
-        return min(self.samples_per_step, len(self.lengths) - first)
+    def plan(self, epoch: int | None = None) -> Iterator[list[list[list[int]]]]:
+        """Yield the steps of an epoch, by default the next, as [micro-step][rank] -> rows; the place stays as it is."""
+        at = self._beginning(self.epoch if epoch is None else as_integer("epoch", epoch))
+        return (grid for _, grid in self._steps(at, range(self.num_replicas)))
 
-    def _firsts(self, first: int) -> range:
-        """Return where steps begin, from there on."""
-        size = self.samples_per_step
-        return range(first, len(self.lengths) - (size - 1 if self._drop else 0), size)
+    def report(self, epoch: int | None = None) -> SamplerReport:
+        """Plan an epoch, by default the next, and compare its steps with those that were drawn."""
+        epoch = self.epoch if epoch is None else as_integer("epoch", epoch)
+        report, shape = SamplerReport(self.sync), (self._micro_steps, self.num_replicas, -1)
+        for _, block, _ in self._blocks(self._beginning(epoch)):
+            drawn, rest = self._drawn_steps(block, epoch)
+            for step in [*drawn, rest] if len(rest) else drawn:
+                grid = self._rows(step, epoch).reshape(shape)
+                report.drawn.add(self.lengths[grid], self._loads(grid))
+            for step in self._steps_of(block, epoch):
+                grid = self._grid(step, epoch)
+                report.planned.add(self.lengths[grid], self._loads(grid))
+        return report
 
-    def _steps(self, begin: Position, ranks: Sequence[int]) -> Iterator[tuple[int, list[list[list[int]]]]]:
-        firsts = self._firsts(begin.samples)
-        plans = planned_ahead(partial(self._planned, epoch=begin.epoch or 0), firsts)
-        for first, (grid, report) in zip(firsts, plans, strict=True):
-            self._report += report
-            yield self._count(first), [[batches[rank] for rank in ranks] for batches in grid]
+    # The place: what of the order has run. Between windows that is a position; inside one, also what is left of it.
 
-    def _sizes(self, begin: Position) -> Iterator[tuple[int, int]]:
-        return ((self._count(first), self.gradient_accumulation_steps) for first in self._firsts(begin.samples))
+    @property
+    def steps_are(self) -> dict[str, Any]:
+        """What decides which rows each step has; runs in which it is alike have the same steps, on any ranks."""
+        found: dict[str, Any] = {"samples_per_step": self.samples_per_step, "window": self.window}
+        if self.window:
+            within = None if self._within is None else str(self._within)
+            found |= {"cost": self._cost_is, "step_tokens_within": within, "sync": self.sync}
+            if self.sync == "micro_batch" or within:
+                found["samples_per_micro_step"] = self._micro_step
+        return found
 
-    @cached_property  # loaders ask for the state at every batch
-    def _data(self) -> dict[str, Any]:
+    @cached_property
+    def _cost_is(self) -> str:
+        return str(self._cost) if self._costs_given is None else digest(self._costs_given)
+
+    @cached_property  # loaders may ask for the state at every batch
+    def _lengths_are(self) -> str:
+        return digest(self.lengths)
+
+    def _order_of(self, epoch: int) -> dict[str, Any]:
+        return {"lengths": self._lengths_are, **self._order.words(epoch)}
+
+    def _window(self, at: Place) -> dict[str, Any] | None:
+        if not at.steps and not len(at.carried):
+            return None
+        end, left = at.samples, at.carried
+        if at.steps:
+            _, block, behind = next(self._blocks(at))
+            had = np.concatenate(self._steps_of(block, at.epoch)[: at.steps])
+            end, left = behind.samples, np.setdiff1d(np.concatenate([block, behind.carried]), had)
         return {
-            # A digest tells another data set apart, and keeps checkpoints small.
-            "lengths": hashlib.sha256(self.lengths.tobytes()).hexdigest(),
-            "seed": self.seed if self.shuffle else None,
-        }
+            "of": self.steps_are, "steps": at.steps, "carried": _as_bits(at.carried),
+            "end": end, "left": _as_bits(left),
+        }  # fmt: skip
 
-    def _order(self, epoch: int) -> dict[str, Any]:
-        return self._data | ({"deferred": self._cuts} if self._cuts else {})
+    def _loaded(self, at: Place, window: Any) -> Place:
+        if window is None:
+            return at
+        if window["of"] == self.steps_are:  # the same steps: the window is planned again, and those that ran left out
+            return replace(at, carried=_of_bits(window["carried"]), steps=window["steps"])
+        return replace(at, samples=window["end"], carried=_of_bits(window["left"]))
 
-    def _begin_at(self, position: Position) -> None:
-        # A new epoch is cut by today's settings alone; those of the run before it count no more.
-        if self._cuts and position.samples == 0:
-            self._cuts = [self._cut(0)]
-        super()._begin_at(position)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state says, as of any sampler; with deferral, what was taken early is not taken again.
+def _dealt(costs: Ints, ranks: int) -> Ints:
+    """Return samples rank by rank, as many for each and each rank's in the given order, so that ranks are even."""
+    found = partition(costs, ranks, equal_counts=True, time_budget=BUDGET, stop_at=STOP_AT)
+    return np.argsort(found.group_of_item, kind="stable")
 
-        With another global batch, or other delays, the samples that have not run are cut into nominal steps anew.
-        """
-        # The state's cuts must be in place before the base class compares orders: they are part of the order.
-        cuts = self._cuts
-        if cuts and isinstance(state, Mapping) and isinstance(state.get("of"), Mapping):
-            self._cuts = state["of"].get("deferred", cuts)
-        try:
-            super().load_state_dict(state)
-        except Exception:
-            self._cuts = cuts
-            raise
-        if self._cuts and self._cuts[-1] | {"from": 0} != self._cut(0):
-            self._cuts = [*self._cuts, self._cut(self._begin.samples)]
+
+def _even_ranks(grid: Ints, loads: Ints) -> Ints:
+    """Choose which rank has which micro-batch of a micro-step: the heaviest goes to the rank with least so far."""
+    grid, totals = grid.copy(), np.zeros(grid.shape[1], dtype=np.int64)
+    for slot in np.argsort(-loads.max(axis=1), kind="stable") if len(grid) > 1 else ():
+        heaviest, least = np.argsort(-loads[slot], kind="stable"), np.argsort(totals, kind="stable")
+        grid[slot, least] = grid[slot, heaviest]
+        totals[least] += loads[slot, heaviest]
+    return grid
+
+
+def _as_bits(positions: Ints) -> tuple[int, str]:
+    """Return positions as JSON: the first, and a bit for each behind it."""
+    if not len(positions):
+        return 0, ""
+    first = int(positions.min())
+    held = np.zeros(int(positions.max()) - first + 1, dtype=bool)
+    held[positions - first] = True
+    return first, np.packbits(held).tobytes().hex()
+
+
+def _of_bits(bits: Sequence[Any]) -> Ints:
+    """Return the positions that :func:`_as_bits` wrote, ascending."""
+    first, held = bits
+    return int(first) + np.flatnonzero(np.unpackbits(np.frombuffer(bytes.fromhex(held), dtype=np.uint8)))

@@ -75,6 +75,11 @@ def parse_cost(text: str | CostModel) -> CostModel:
     if isinstance(text, CostModel):
         return text
     if not isinstance(text, str):
+        if hasattr(text, "__array__") or isinstance(text, list | tuple):
+            raise TypeError(
+                f"cost must be a string or a CostModel, got one number a sample, a {type(text).__name__}: that is for "
+                "balancer.compat.BalancedBatchSampler; elsewhere give solvers.partition costs of your own"
+            )
         raise TypeError(f"cost must be a string or a CostModel, got {text!r}")
     name, colon, rest = text.partition(":")
     if name == "flops":

@@ -19,13 +19,12 @@ from balancer.executor.loss import anchored, count_labels, global_token_mean
 from balancer.executor.pipeline import PipelineRunner
 from balancer.executor.prefetch import PrefetchDispatcher
 from balancer.executor.ragged_tensor import RaggedTensor
-from balancer.executor.sampler import PlannedBatchSampler
 from balancer.executor.step_timer import StepTimer
 from balancer.plan.context_rows import KeyRows, ShardRows
 
 __all__ = [
     "ContextExchange", "Dispatched", "Dispatcher", "ExecutorError", "FieldMismatchError", "KeyRows", "PeerError",
-    "PeerLostError", "PendingGather", "PipelineRunner", "PlanMismatchError", "PlannedBatchSampler",
+    "PeerLostError", "PendingGather", "PipelineRunner", "PlanMismatchError",
     "PrefetchDispatcher", "RaggedTensor", "Sequences", "ShardRows", "StepTimer", "anchored", "count_labels",
     "global_token_mean", "shift_labels",
 ]  # fmt: skip

@@ -18,8 +18,6 @@ from balancer.executor.dispatcher import Dispatcher
 from balancer.executor.errors import ExecutorError, listed
 from balancer.executor.gathering import Gathered
 from balancer.executor.message import MiniBatch, Status
-from balancer.planning.epoch_position import Position
-from balancer.planning.rank_batches import RankBatches
 from solvers.errors import UsageError
 
 __all__ = ["PrefetchDispatcher"]
@@ -33,14 +31,13 @@ CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 _SAMPLERS = ("batch_sampler", "sampler")
 """What loaders, and samplers that wrap others, call those that they draw from."""
 
-_BEGINNING = Position(epoch=None)
-
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a rank is after a step: its batches are the steps that were made."""
+    """Where a rank is after a step."""
 
-    at: Position = _BEGINNING
+    epoch: int | None = None  # None where nobody has said
+    steps: int = 0  # that were made in it
     ended: bool = False
     loader: Any = field(default=None, compare=False)  # its own state, if it has one
 
@@ -156,9 +153,9 @@ class PrefetchDispatcher:
 
         A state that was loaded of another epoch is dropped: that epoch was over.
         """
-        if self._start.at.epoch not in (None, epoch):
+        if self._start.epoch not in (None, epoch):
             self._start = _Place()
-        self._start = replace(self._start, at=replace(self._start.at, epoch=epoch))
+        self._start = replace(self._start, epoch=epoch)
         if not self._running:
             self._place = self._start
         for source in _drawn_from(self.loader, (*_SAMPLERS, "dataset")):
@@ -170,17 +167,19 @@ class PrefetchDispatcher:
     def state_dict(self) -> dict[str, Any]:
         """Return where this rank is: after the step that was yielded last, whatever has been made ahead.
 
-        Batches of a :class:`BalancedBatchSampler` or :class:`PlannedBatchSampler` are asked for their place, which is
-        one of any number of ranks and workers. Of other loaders one that has a state is asked for it; of those without,
+        Batches of a ``BalancedBatchSampler`` or ``PlannedBatchSampler`` are asked for their place, which is one of any
+        number of ranks and workers. Of other loaders one that has a state is asked for it; of those without,
         what was drawn is drawn again and left out, which is exact if they give the same mini-batches again. Where no
         loader has a state, one rank's will do for all.
         """
         place, loader = self._place, self._place.loader
-        if self.batches is not None and place.at.batches:
-            loader = self.batches.state_dict(batches=place.at.batches)
+        if self.batches is not None and place.steps:
+            loader = self.batches.state_dict(batches=place.steps)
         workers = None if loader is None or self.batches is not None else _workers_of(self.loader)
-        of = {"ranks": self.dispatcher.peers.size, "workers": workers}
-        return place.at.saved(of) | {"ended": place.ended, "loader": loader}
+        return {
+            "epoch": place.epoch, "batches": place.steps, "ended": place.ended, "loader": loader,
+            "ranks": self.dispatcher.peers.size, "workers": workers,
+        }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on, at the next iteration, behind the step at which the state was taken; all ranks, before iterating.
@@ -188,31 +187,33 @@ class PrefetchDispatcher:
         Raises
         ------
         ValueError
-            What is no state, or one of another release; one of another number of ranks, or of a loader with another
-            number of workers, where batches are not those of a sampler of this package.
+            What is no state; one of another number of ranks, or of a loader with another number of workers, where
+            batches are not those of a sampler of this package.
         RuntimeError
             It is being iterated over.
         """
         if self._running:
             raise RuntimeError("load_state_dict must be called before iterating, or after")
-        at = Position.loaded(state)
-        if missing := [name for name in ("ended", "loader") if name not in state]:
+        found = set(state) if isinstance(state, Mapping) else set()
+        if missing := [
+            name for name in ("epoch", "batches", "ended", "loader", "ranks", "workers") if name not in found
+        ]:
             raise UsageError("the state must be one that state_dict returned, but has no {names}",
                              names=", ".join(missing))  # fmt: skip
-        place = _Place(at, bool(state["ended"]), state["loader"])
+        place = _Place(state["epoch"], state["batches"], bool(state["ended"]), state["loader"])
         if self.batches is not None:
             place = replace(place, ended=False)
             if place.loader is not None:
                 self.batches.load_state_dict(place.loader)
         else:
-            self._check_dealt(state["of"], place)
-            if place.loader is not None and 0 <= _length_of(self.loader) <= at.batches:
+            self._check_dealt(state, place)
+            if place.loader is not None and 0 <= _length_of(self.loader) <= place.steps:
                 place = replace(place, ended=True)  # some loaders in a state at their end begin again
         self._start = self._place = place
 
-    def _check_dealt(self, of: Mapping[str, Any], place: _Place) -> None:
+    def _check_dealt(self, state: Mapping[str, Any], place: _Place) -> None:
         """Refuse a state that only a loader alike can go on from: which rows it deals to whom, it alone knows."""
-        theirs, mine = of.get("ranks"), self.dispatcher.peers.size
+        theirs, mine = state["ranks"], self.dispatcher.peers.size
         if self.loader is not None and theirs != mine:
             raise UsageError(
                 "the state is of {theirs} ranks and there are {mine}: which rows the loader dealt to each of those is "
@@ -225,7 +226,7 @@ class PrefetchDispatcher:
                 ),
                 theirs=theirs, mine=mine,
             )  # fmt: skip
-        saved_with, workers = of.get("workers"), _workers_of(self.loader)
+        saved_with, workers = state["workers"], _workers_of(self.loader)
         if place.loader is not None and saved_with != workers:
             raise UsageError(
                 "the state is of a loader with num_workers={theirs}, here it has {mine}, and a loader's own state "
@@ -256,7 +257,7 @@ class PrefetchDispatcher:
             self._place = _Place()  # the next iteration is a new epoch
         finally:
             self._running = False
-            self._start = _Place(Position(self._start.at.epoch))
+            self._start = _Place(self._start.epoch)
             iteration.stop()
 
 
@@ -321,7 +322,7 @@ class _Iteration:
                     if status is Status.READY and of.loader is not None and of.batches is None:
                         place = replace(place, loader=_state_of(of.loader))
                     step = of.maker.plan_and_move(batch, gathered, of.dispatcher.peers, of.dispatcher.features)
-                    place = replace(place, at=_behind(place.at, step.step.num_samples))
+                    place = replace(place, steps=place.steps + 1)
             except Exception as error:
                 step, failure = None, error
             yield _Made(step, place, failure=failure)  # the failure is raised where the step was asked for
@@ -390,23 +391,17 @@ class _Iteration:
 _END = object()
 
 
-def _drawn(loader: Any, start: _Place, batches: RankBatches | None) -> Iterator[Any]:
+def _drawn(loader: Any, start: _Place, batches: Any) -> Iterator[Any]:
     """Draw from a loader, from where a state says it was."""
     if loader is not None:
         if start.loader is not None and batches is None:
             loader.load_state_dict(start.loader)
-        yield from islice(loader, start.at.batches if start.loader is None else 0, None)
+        yield from islice(loader, start.steps if start.loader is None else 0, None)
 
 
-def _behind(at: Position, samples: int) -> Position:
-    """Return the place behind a step of so many samples."""
-    done = -1 if at.samples < 0 else at.samples + samples
-    return Position(at.epoch, done, 0, at.batches + 1)
-
-
-def _batches_of(loader: Any) -> RankBatches | None:
-    """Return the batches of this package that a loader draws, if it does."""
-    return next((one for one in _drawn_from(loader, _SAMPLERS) if isinstance(one, RankBatches)), None)
+def _batches_of(loader: Any) -> Any:
+    """Return the sampler that a loader draws from and whose place is one of any number of ranks, if it does."""
+    return next((one for one in _drawn_from(loader, _SAMPLERS) if getattr(one, "counts_samples", False) is True), None)
 
 
 def _drawn_from(loader: Any, names: Sequence[str]) -> Iterator[Any]:

@@ -27,7 +27,7 @@ def left_of(plan: str | os.PathLike[str], log: LogPath, at_step: int) -> dict[st
     if claims.settings.across is not None:
         raise InputError(
             f"{plan}: its samples run early or late, so that behind a step no place of an epoch divides what ran from "
-            "what did not; BalancedBatchSampler(..., defer=D) goes on with other ranks"
+            "what did not; BalancedBatchSampler(..., window=W) goes on with other ranks"
         )
     source_of(claims, log)  # the same to the byte
     epochs = claims.epochs

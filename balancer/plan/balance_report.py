@@ -3,9 +3,6 @@
 from dataclasses import dataclass, fields
 from fractions import Fraction
 
-import numpy as np
-from numpy.typing import NDArray
-
 from balancer.plan.dispatch_plan import DispatchPlan
 
 __all__ = ["BalanceReport", "even_rank_time", "ratio_of"]
@@ -69,13 +66,6 @@ class BalanceReport:
             traffic.total, traffic.inter_node + traffic.intra_node, traffic.inter_node,
             plan_s, exchange_s, 0, ratio_of(spent, worked),
         )  # fmt: skip
-
-    @classmethod
-    def of_loads(cls, before: NDArray[np.int64], after: NDArray[np.int64], plan_s: float) -> "BalanceReport":
-        """Report on one step whose ranks wait in every micro-step: loads, int64[micro-steps, ranks]; nothing moves."""
-        spent_before, spent = (sum(loads.max(axis=1).tolist()) * loads.shape[1] for loads in (before, after))
-        worked = min(sum(loads.ravel().tolist()) for loads in (before, after))  # with padding they differ
-        return cls(1, spent_before, spent, worked, worked, plan_s=plan_s, worst_imbalance=ratio_of(spent, worked))
 
     def __add__(self, later: "BalanceReport") -> "BalanceReport":
         """Return the report on these steps and those of `later`, which come after them."""

@@ -138,17 +138,6 @@ class StepTables:
                 raise InputError(f"{where}{key} is missing: {KEYS[''][key].about}")
         return [self.top[key] for key in keys]
 
-    def check_known_to(self, who: str, **known: Iterable[str]) -> None:
-        """Raise InputError, with its place, for a value that `who` would pass over: of phases, the cut, or the plan."""
-        lengths = ("name", "length", "model", "pieces")
-        taken = {"phase": (*lengths, *known["phase"]), self.cut: tuple(known["cut"]), "plan": tuple(known["plan"]),
-                 "deferral": tuple(known.get("deferral", ()))}  # fmt: skip
-        for table, phase, key, _ in self.values():
-            if table and key not in taken.get(table, ()) and phase in ("", self.names[-1]):
-                raise InputError(
-                    f"{self.place(table, phase, key)} is nothing that {who} does; leave it out of its file"
-                )
-
     def of_only_phase(self) -> dict[str, Any]:
         """Return length, cost and constraints of the only phase."""
         (keys,) = self.phases

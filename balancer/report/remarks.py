@@ -38,7 +38,7 @@ def warnings_of(summary: RunSummary) -> Iterator[str]:
 def to_train(plan: str, shares: bool) -> Iterator[tuple[str, str]]:
     """Yield what for and the lines that train by a plan file, in which ranks may share samples."""
     lines = (
-        "from balancer.executor import PlannedBatchSampler",
+        "from balancer.compat import PlannedBatchSampler",
         f"loader = DataLoader(dataset, batch_sampler=PlannedBatchSampler({plan!r}, rank))",
     )
     yield "to train by it, instead of the loader's own sampler", "\n".join(lines)

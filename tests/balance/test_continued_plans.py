@@ -10,6 +10,7 @@ import pytest
 
 import balancer
 from balancer.cli.main import main
+from balancer.compat import PlannedBatchSampler
 from balancer.io.logs import open_log
 from balancer.io.plan_epochs import PlanEpochs
 from balancer.io.plan_reader import open_plan
@@ -142,10 +143,9 @@ def test_what_cannot_go_on_is_refused(log, tmp_path, arguments, said, capsys):
 
 
 def test_a_state_of_other_ranks_goes_on_in_the_plan_of_what_is_left(log, tmp_path):
-    sampling = pytest.importorskip("balancer.executor")
 
     def samplers(plan, ranks):
-        return [sampling.PlannedBatchSampler(plan, rank) for rank in range(ranks)]
+        return [PlannedBatchSampler(plan, rank) for rank in range(ranks)]
 
     first = planned(log, tmp_path / "first.parquet", 2, "--epochs", 2, "--shuffle", 5)
     second = planned(log, tmp_path / "second.parquet", 3, "--continue", first, "--at-step", 9)
@@ -169,21 +169,21 @@ def test_a_state_of_other_ranks_goes_on_in_the_plan_of_what_is_left(log, tmp_pat
     ):
         samplers(second, 3)[0].set_epoch(2)
     whole = planned(log, tmp_path / "whole.parquet", 1, "--epochs", 2, "--shuffle", 5, batch=16)  # 16, 32, 48
-    rest = sampling.PlannedBatchSampler(whole, 0)
+    rest = PlannedBatchSampler(whole, 0)
     rest.load_state_dict(state)
     assert sorted(seen + [row for batch in rest for row in batch]) == list(range(50))
     odd = planned(log, tmp_path / "odd.parquet", 3, "--epochs", 2, "--shuffle", 5)
     with pytest.raises(ValueError, match=r"behind sample 16 of epoch 1.*--continue PLAN --at-step S --ranks 3"):
-        sampling.PlannedBatchSampler(odd, 0).load_state_dict(state)
+        PlannedBatchSampler(odd, 0).load_state_dict(state)
     for other in ([], ["--shuffle", 6]):
         plan = planned(log, tmp_path / "other.parquet", 2, "--epochs", 2, *other)
         with pytest.raises(ValueError, match="its shuffle is 5, here it is"):
-            sampling.PlannedBatchSampler(plan, 0).load_state_dict(state)
+            PlannedBatchSampler(plan, 0).load_state_dict(state)
     ended = samplers(first, 2)[0]
     ended.set_epoch(1)
     list(ended)
-    over = sampling.PlannedBatchSampler(odd, 0)
-    over.load_state_dict(ended.state_dict())
+    over = PlannedBatchSampler(odd, 0)
+    over.load_state_dict(ended.state_dict(batches=len(ended)))
     assert list(over) == []
     over.set_epoch(0)
     assert len(list(over)) == 5

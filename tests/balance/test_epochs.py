@@ -8,6 +8,7 @@ import pytest
 
 import balancer
 from balancer.cli.main import main
+from balancer.compat import PlannedBatchSampler
 from balancer.io.plan_reader import open_plan
 from balancer.problem.shuffle import shuffled
 
@@ -73,10 +74,9 @@ def test_what_is_no_epoch_is_refused(tmp_path, capsys, option, value):
 
 
 def test_a_sampler_runs_the_epoch_that_it_is_told(tmp_path):
-    sampling = pytest.importorskip("balancer.executor")
     out = planned(tmp_path, "--length", "tokens", "--epochs", "3", "--shuffle", "5", "--drop-last")
     table = pq.read_table(out).to_pandas()
-    ranks = [sampling.PlannedBatchSampler(out, rank) for rank in range(2)]
+    ranks = [PlannedBatchSampler(out, rank) for rank in range(2)]
     for epoch in (0, 2, 1, 4):
         for sampler in ranks:
             sampler.set_epoch(epoch)
@@ -86,7 +86,7 @@ def test_a_sampler_runs_the_epoch_that_it_is_told(tmp_path):
             rows = table[table.step == epoch % 3 * 6 + number]["sample"]
             assert sorted(sum(batches, [])) == sorted(rows)  # noqa: RUF017
     state = ranks[0].state_dict(batches=4)
-    resumed = sampling.PlannedBatchSampler(out, 0)
+    resumed = PlannedBatchSampler(out, 0)
     resumed.load_state_dict(state)
     resumed.set_epoch(4)
     assert list(resumed) == found[0][4:]

@@ -10,7 +10,6 @@ import pytest
 from plan_files import description_of
 
 import balancer
-from balancer.compat import BalancedBatchSampler
 from balancer.problem.settings import PlanSettings
 from balancer.problem.step_file import read_step
 from balancer.problem.step_keys import KEYS, schema
@@ -204,19 +203,6 @@ def test_decimals_stay_what_was_written(tmp_path):
     step = read_step(tmp_path / "step.toml")
     assert str(step.of("plan")["eps"]) == "0.1"
     assert step.settings().eps == 0.1
-
-
-def test_a_sampler_of_a_step(tmp_path):
-    (tmp_path / "step.toml").write_text(
-        TOP + '[[phase]]\nlength="tokens"\nequal_counts=false\n[plan]\ntime_budget=0.02'
-    )
-    lengths = COLUMNS["tokens"]
-    made = BalancedBatchSampler.from_step(tmp_path / "step.toml", lengths, 1, seed=3)
-    same = BalancedBatchSampler(lengths, 16, 4, 1, equal_counts=False, time_budget=0.02, seed=3)
-    assert list(made) == list(same)
-    (tmp_path / "step.toml").write_text(TOP + '[[phase]]\nlength="tokens"\nkeep_together="prompt"')
-    with pytest.raises(balancer.InputError, match="keep_together is nothing that a batch sampler does"):
-        BalancedBatchSampler.from_step(tmp_path / "step.toml", lengths, 1)
 
 
 def tables():

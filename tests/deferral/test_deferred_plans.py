@@ -11,8 +11,8 @@ import pytest
 
 import balancer
 from balancer.cli.main import main
+from balancer.compat import PlannedBatchSampler
 from balancer.errors import PlanError
-from balancer.executor import PlannedBatchSampler
 from balancer.io import plan_format
 from balancer.io.plan_reader import open_plan
 from balancer.offline import across

@@ -1,6 +1,6 @@
-"""A sampler that plans ahead in a thread, in loaders with workers: forked and spawned, one beside the other."""
+"""A sampler in loaders with workers, forked and spawned: one beside the other, over two epochs, and resumed."""
 
-import os
+import json
 import threading
 
 import numpy as np
@@ -11,44 +11,34 @@ torch = pytest.importorskip("torch")
 from balancer.compat import BalancedBatchSampler  # noqa: E402
 
 LENGTHS = np.random.default_rng(0).integers(1, 90, 60)
-RUNNING = []
-"""Threads of plans that ran when this process forked."""
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_parent=lambda: RUNNING.append(planning()))
-
-
-def planning():
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("seqbalancer-plans")]
 
 
 def sampler():
-    return BalancedBatchSampler(LENGTHS, 2, 2, 0, time_budget=0.0001)
+    return BalancedBatchSampler(LENGTHS, 2, 2, 0, window=3)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_workers_begin_before_the_thread_and_beside_it(method):
+def test_workers_get_the_batches_that_there_are_without(method):
     if method not in torch.multiprocessing.get_all_start_methods():
         pytest.skip(f"no {method} here")
-    rows, wanted = list(range(60)), [list(sampler()), None]
-    batches = sampler()
-    batches.set_epoch(1)
-    wanted[1] = list(batches)
+    without, before = sampler(), set(threading.enumerate())
+    wanted = [list(without), list(without)]
 
     def loader():
         return torch.utils.data.DataLoader(
-            rows, batch_sampler=sampler(), num_workers=1, collate_fn=list, multiprocessing_context=method
+            list(range(60)), batch_sampler=sampler(), num_workers=1, collate_fn=list, multiprocessing_context=method
         )
 
     first, second = loader(), loader()
-    RUNNING.clear()
     running = iter(first)
-    found = [next(running)]
-    assert planning(), "plans are made ahead"
-    other = list(second)  # its workers begin while the thread of the first runs
-    assert [*found, *running] == other == wanted[0]
-    first.batch_sampler.set_epoch(1)
+    found = [next(running) for _ in range(5)]
+    assert [thread for thread in threading.enumerate() if thread not in before and "balancer" in thread.name] == []
+    state = json.loads(json.dumps(first.batch_sampler.state_dict(batches=5)))  # of more that the worker has fetched
+    assert state["batches"] == 5
+    assert list(second) == wanted[0]  # whose worker begins beside the first
+    assert [*found, *running] == wanted[0]
     assert list(first) == wanted[1]
-    assert planning() == []
-    assert len(RUNNING) == (3 if method == "fork" else 0)
-    assert not any(RUNNING), "a thread ran while the process forked"
+    resumed = loader()
+    resumed.batch_sampler.load_state_dict(state)
+    assert list(resumed) == wanted[0][5:]
+    assert list(resumed) == wanted[1]

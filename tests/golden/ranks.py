@@ -196,7 +196,7 @@ def _came_home(home, fields):
 
 def sampled():
     """Tell which rows a loader reads of plans and plan files, rank by rank."""
-    from balancer.executor import PlannedBatchSampler
+    from balancer.compat import PlannedBatchSampler
 
     plans = {
         "plain": balancer.balance(lengths_of("uniform", 60), 4, home_rank=homes_of("random", 60, 4)),

@@ -42,24 +42,39 @@ def loaded(file):
 
 
 def sampler():
-    return BalancedBatchSampler(LENGTHS, BATCH, dist.get_world_size(), dist.get_rank(), seed=3)
+    return BalancedBatchSampler(LENGTHS, BATCH, seed=3, window=1)  # of the process group's ranks
+
+
+class Saved(Exception):  # noqa: N818
+    pass
+
+
+def by_the_page(heading, file, state, saved_at=SAVED_AT, **given):
+    """Run the page's block; where it ends, the state of the batches that were trained on."""
+    seen, saved = [[] for _ in range(EPOCHS)], []
+
+    def train(batch):
+        seen[given["epoch"]].append(rows_of(batch))
+
+    def save(checkpoint):
+        saved.append(checkpoint)
+        if not state and len(saved) == saved_at:
+            torch.save({"checkpoint": checkpoint}, file)
+            raise Saved
+
+    given |= {"BalancedBatchSampler": lambda *of, **how: BalancedBatchSampler(*of, **how, window=1),
+              "DataLoader": DataLoader, "lengths": LENGTHS, "dataset": DATA, "collate": as_fields,
+              "batch_size": BATCH, "epochs": EPOCHS, "checkpoint": state and state["checkpoint"], "train": train,
+              "save": save}  # fmt: skip
+    with contextlib.suppress(Saved):
+        exec("\n".join(blocks(PAGE)[heading]), given)
+    return seen
 
 
 def plain(file, state):
-    """A stateful loader with workers; any rank's state will do."""
-    batches = sampler()
-    loader = StatefulDataLoader(DATA, batch_sampler=batches, collate_fn=as_fields, num_workers=2)
-    if state:
-        loader.load_state_dict(state["loader"])
-    seen = [[] for _ in range(EPOCHS)]
-    for epoch in range(EPOCHS):
-        batches.set_epoch(epoch)
-        for done, batch in enumerate(loader, 1):
-            seen[epoch].append(rows_of(batch))
-            if not state and done == SAVED_AT:
-                torch.save({"loader": loader.state_dict()}, file)
-                return seen
-    return seen
+    """With workers, which fetch ahead; any rank's state will do."""
+    ranks = {"num_replicas": dist.get_world_size(), "rank": dist.get_rank()}
+    return by_the_page("Sampler: resuming", file, state, **ranks)
 
 
 def dispatcher(file, state):
@@ -102,29 +117,9 @@ def dealt(file, state):
 
 
 def accelerate(file, state):
-    """The page's block; where it ends, the state of the batches that were trained on."""
-    accelerator = Accelerator(cpu=True)
-    seen, steps = [[] for _ in range(EPOCHS)], []
-    given = {"BalancedBatchSampler": BalancedBatchSampler, "DataLoader": DataLoader, "lengths": LENGTHS,
-             "dataset": DATA, "collate": as_fields, "batch_size": BATCH, "epochs": EPOCHS, "accelerator": accelerator,
-             "checkpoint": state and state["checkpoint"]}  # fmt: skip
-
-    class Saved(Exception):  # noqa: N818
-        pass
-
-    def train(batch):
-        seen[given["epoch"]].append(rows_of(batch))
-
-    def save(checkpoint):
-        steps.append(checkpoint)
-        if not state and len(steps) == SAVED_AT:
-            torch.save({"checkpoint": checkpoint}, file)
-            raise Saved
-
-    given |= {"train": train, "save": save}
-    with contextlib.suppress(Saved):
-        exec("\n".join(blocks(PAGE)["Sampler: Accelerate"]), given)
-    return seen
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
+    given = {"accelerator": accelerator, "model": torch.nn.Linear(1, 1)}
+    return by_the_page("Sampler: Accelerate", file, state, saved_at=4, **given)  # behind an accumulation
 
 
 def in_lightning(file, state):
@@ -171,7 +166,7 @@ def hugging_face(file, state, ranks):
 
     class Balanced(BalancedTrainerMixin, Trainer):
         sample_length = "length"
-        balance = MappingProxyType({"equal_counts": True})
+        balance = MappingProxyType({"cost": "padded", "window": 1})
 
     def collate(samples):
         found = huggingface_run.collate(samples)

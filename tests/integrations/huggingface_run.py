@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+from types import MappingProxyType
 
 import datasets
 import numpy as np
@@ -17,16 +18,13 @@ from balancer.compat.sampler import BalancedBatchSampler
 class AsTheyCome(BalancedBatchSampler):
     """The same global batches, in the order in which they were drawn."""
 
-    def _plan(self, first, epoch):
-        parts = np.array_split(self._rows(first, epoch), self._groups)
-        return [
-            [parts[slot * self.num_ranks + rank].tolist() for rank in range(self.num_ranks)]
-            for slot in range(self.gradient_accumulation_steps)
-        ]
+    def _grid(self, step, epoch):
+        return self._rows(np.sort(step), epoch).reshape(super()._grid(step, epoch).shape)
 
 
 class BalancedTrainer(BalancedTrainerMixin, Trainer):
     sample_length = "length"
+    balance = MappingProxyType({"cost": "padded", "window": 0})
 
 
 class UnbalancedTrainer(BalancedTrainer):
@@ -43,7 +41,11 @@ class ShortTrainer(BalancedTrainer):
         return BalancedBatchSampler(self.train_dataset["length"][:20], 2, self.args.world_size, self.args.process_index)
 
 
-KINDS = {"balanced": BalancedTrainer, "unbalanced": UnbalancedTrainer, "short": ShortTrainer}
+class MovedTrainer(BalancedTrainerMixin, Trainer):
+    """As it is for collators that pad."""
+
+
+KINDS = {"balanced": BalancedTrainer, "unbalanced": UnbalancedTrainer, "short": ShortTrainer, "moved": MovedTrainer}
 
 
 class Watch(TrainerCallback):
@@ -81,11 +83,48 @@ def rows_of_text():
     return datasets.Dataset.from_dict({"input_ids": rows, "length": lengths})
 
 
+def tokenizer():
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1, "<unk>": 2}, unk_token="<unk>"))
+    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+
+
+def fine_tune(folder, mode, options):
+    """TRL's trainer, with its own collator and loss; six steps."""
+    from trl import SFTConfig, SFTTrainer
+
+    class Balanced(BalancedTrainerMixin, SFTTrainer):
+        balance = MappingProxyType({"cost": "padded", "window": 0})
+
+        def balanced_sampler(self):
+            made = super().balanced_sampler()
+            made.__class__ = BalancedBatchSampler if options["balanced"] else AsTheyCome
+            return made
+
+    torch.manual_seed(0)
+    arguments = SFTConfig(
+        f"{folder}/{mode}", per_device_train_batch_size=1, gradient_accumulation_steps=4, max_steps=6, bf16=False,
+        learning_rate=0.01, save_strategy="no", logging_steps=1, report_to=[], use_cpu=True, disable_tqdm=True, seed=3,
+        max_grad_norm=0.0, optim="sgd", lr_scheduler_type="constant", ddp_backend="gloo",
+    )  # fmt: skip
+    model = LlamaForCausalLM(LlamaConfig(**TINY)).double()
+    trainer = Balanced(model, arguments, train_dataset=rows_of_text().select_columns(["input_ids"]),
+                       processing_class=tokenizer())  # fmt: skip
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return {
+        "losses": losses,
+        "weights": torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()]),
+    }
+
+
 def train(folder, mode, options):
     torch.manual_seed(0)
     config = LlamaConfig(attention_dropout=options.get("dropout", 0), **TINY)
     arguments = TrainingArguments(
-        f"{folder}/{mode}", per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=10,
+        f"{folder}/{mode}", per_device_train_batch_size=1, gradient_accumulation_steps=4, max_steps=10,
         learning_rate=0.01, save_steps=8, logging_steps=1, report_to=[], use_cpu=True, disable_tqdm=True, seed=3,
         max_grad_norm=0.0, optim="sgd", lr_scheduler_type="constant", ddp_backend="gloo",
         **options.get("arguments", {}),
@@ -104,7 +143,7 @@ def train(folder, mode, options):
 def main(folder, runs):
     for mode, options in runs:
         try:
-            found = train(folder, mode, options)
+            found = (fine_tune if "balanced" in options else train)(folder, mode, options)
         except (ValueError, TypeError) as error:
             found = {"error": str(error)}
         if os.environ["RANK"] == "0":

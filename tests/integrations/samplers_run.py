@@ -1,19 +1,22 @@
-"""Two ranks train a tiny model by Accelerate, by Lightning and by a plain loop, with batches of a sampler."""
+"""Two ranks train a tiny model by DDP, FSDP2, Accelerate and Lightning: accumulation of 4, two epochs, 42 rows."""
 
 import sys
 import warnings
+from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from doc_blocks import blocks
 from torch.utils.data import DataLoader
 
 import balancer
-from balancer.compat import BalancedBatchSampler
-from balancer.executor import PlannedBatchSampler
+from balancer.compat import BalancedBatchSampler, PlannedBatchSampler
 
 LENGTHS = np.minimum(np.random.default_rng(0).lognormal(2, 1, 42).astype(int) + 2, 60)
-EPOCHS = 2
+EPOCHS, EACH, SLOTS = 2, 2, 4
+PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "data_loader.md"
 
 
 class Rows(torch.utils.data.Dataset):
@@ -25,7 +28,8 @@ class Rows(torch.utils.data.Dataset):
 
 
 def collate(samples):
-    return {"rows": torch.tensor([row for row, _ in samples]), "values": torch.cat([values for _, values in samples])}
+    return {"rows": torch.tensor([row for row, _ in samples]), "values": torch.cat([values for _, values in samples]),
+            "labels": [torch.ones(len(values) + 1) for _, values in samples]}  # fmt: skip
 
 
 def model():
@@ -33,42 +37,106 @@ def model():
     return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
 
 
-def loss_of(net, batch, tokens):
-    return (net(batch["values"]) ** 2).sum() * dist.get_world_size() / tokens
-
-
-def tokens_of(batch):
-    count = torch.tensor(len(batch["values"]))
-    dist.all_reduce(count)
-    return count
-
-
 def weights_of(net):
-    return torch.cat([weight.detach().flatten() for weight in net.parameters()])
+    found = (weight.full_tensor() if hasattr(weight, "full_tensor") else weight for weight in net.parameters())
+    return torch.cat([weight.detach().flatten() for weight in found])
 
 
 def sampler(rank, **options):
-    return BalancedBatchSampler(LENGTHS, 4, 2, rank, seed=5, **options)
+    return BalancedBatchSampler(LENGTHS, EACH, 2, rank, seed=5, gradient_accumulation_steps=SLOTS, **options)
 
 
-def unbalanced():
-    """One process, whole global batches: what all must come to."""
-    net, made = model(), sampler(None)
+def unbalanced(count):
+    """One process, whole global batches: what all must come to; `count` says what a loss is divided by."""
+    net, made = model(), sampler("all")
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     for epoch in range(EPOCHS):
-        for step in range(made.num_steps):
-            batch = collate([Rows()[int(row)] for row in made._rows(step * made.samples_per_step, epoch)])
+        for step in made.plan(epoch):
+            rows = sorted(row for slot in step for batch in slot for row in batch)
+            batch = collate([Rows()[row] for row in rows])
             optimizer.zero_grad()
-            ((net(batch["values"]) ** 2).sum() / len(batch["values"])).backward()
+            ((net(batch["values"]) ** 2).sum() / count(batch)).backward()
             optimizer.step()
     return weights_of(net)
 
 
+def by_tokens(batch):
+    return len(batch["values"])
+
+
+def by_samples(batch):
+    """A mean over samples is the same on any rank: counts are exact."""
+    return len(batch["rows"])
+
+
+class Summed(torch.nn.Module):
+    """Given what the page's loop hands over, the sum of losses."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, values, labels):
+        return (self.net(values) ** 2).sum()
+
+
+class Seen(list):
+    """A loader that keeps the rows of what it yields, under the names that the page's loop reads."""
+
+    def __init__(self, loader):
+        super().__init__()
+        self.loader = loader
+
+    def __iter__(self):
+        for batch in self.loader:
+            self.append(batch["rows"].tolist())
+            yield batch | {"input_ids": batch["values"]}
+
+
+def by_the_page(net, sync):
+    """The page's loop over an accumulation, in both epochs."""
+    from balancer.executor import count_labels
+
+    seen = []
+
+    def loader(*given, **options):
+        made = Seen(DataLoader(*given, **options))
+        made.batches = options["batch_sampler"]
+        seen.append(made)
+        return made
+
+    def sampled(lengths, each, **options):
+        made = sampler(dist.get_rank(), sync=sync)
+        made.set_epoch(len(seen))
+        return made
+
+    given = {"BalancedBatchSampler": sampled, "DataLoader": loader, "lengths": LENGTHS, "batch_size": EACH,
+             "dataset": Rows(), "collate": collate, "count_labels": count_labels, "dist": dist, "model": net,
+             "nullcontext": nullcontext, "optimizer": torch.optim.SGD(net.parameters(), 0.1)}  # fmt: skip
+    for _ in range(EPOCHS):
+        exec("\n".join(blocks(PAGE)["Sampler: gradient accumulation"]), given)
+    return {"weights": weights_of(net), "seen": [rows for each in seen for rows in each]}
+
+
+def ddp():
+    return by_the_page(torch.nn.parallel.DistributedDataParallel(Summed(model())), "step")
+
+
+def fsdp():
+    from torch.distributed.fsdp import fully_shard
+
+    net = Summed(model())
+    for layer in (net.net[0], net.net[2], net):
+        fully_shard(layer)
+    net.no_sync = nullcontext  # every micro-step reduces its gradients
+    return by_the_page(net, "micro_batch")
+
+
 def accelerate():
-    from accelerate import Accelerator, skip_first_batches
+    from accelerate import Accelerator
     from accelerate.utils import DataLoaderConfiguration
 
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=SLOTS)
     plan = balancer.balance(LENGTHS, 2)
     refused = []
     for made in sampler(accelerator.process_index), PlannedBatchSampler(plan, accelerator.process_index):
@@ -78,26 +146,25 @@ def accelerate():
             refused.append(str(error))
     splits = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True))
     try:
-        splits.prepare(DataLoader(Rows(), batch_sampler=sampler(None), collate_fn=collate))
+        splits.prepare(DataLoader(Rows(), batch_sampler=sampler("all"), collate_fn=collate))
     except ValueError as error:
         refused.append(str(error))
-    dealt = accelerator.prepare(DataLoader(Rows(), batch_sampler=PlannedBatchSampler(plan, None), collate_fn=collate))
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=SLOTS)
+    dealt = accelerator.prepare(DataLoader(Rows(), batch_sampler=PlannedBatchSampler(plan, "all"), collate_fn=collate))
     planned = [batch["rows"].tolist() for batch in dealt] == [plan.samples_on_rank(accelerator.process_index).tolist()]
-    loader = DataLoader(Rows(), batch_sampler=sampler(None), collate_fn=collate)
+    loader = DataLoader(Rows(), batch_sampler=sampler("all"), collate_fn=collate)
     net = model()
     net, optimizer, loader = accelerator.prepare(net, torch.optim.SGD(net.parameters(), 0.1), loader)
     seen = []
     for epoch in range(EPOCHS):
         loader.set_epoch(epoch)
         for batch in loader:
-            seen.append(batch["rows"].tolist())
-            optimizer.zero_grad()
-            accelerator.backward(loss_of(net, batch, tokens_of(batch)))
-            optimizer.step()
-    loader.set_epoch(1)
-    again = [batch["rows"].tolist() for batch in skip_first_batches(loader, 2)]
-    return {"weights": weights_of(net), "seen": seen, "refused": refused, "resumed": again, "steps": len(loader),
-            "planned": planned}  # fmt: skip
+            with accelerator.accumulate(net):
+                seen.append(batch["rows"].tolist())
+                accelerator.backward((net(batch["values"]) ** 2).sum() / by_samples(batch))
+                optimizer.step()
+                optimizer.zero_grad()
+    return {"weights": weights_of(net), "seen": seen, "refused": refused, "planned": planned}
 
 
 def lightning():
@@ -110,7 +177,7 @@ def lightning():
 
         def training_step(self, batch, _):
             self.seen.append(batch["rows"].tolist())
-            return loss_of(self.net, batch, tokens_of(batch))
+            return (self.net(batch["values"]) ** 2).sum() / by_samples(batch)
 
         def configure_optimizers(self):
             return torch.optim.SGD(self.net.parameters(), 0.1)
@@ -125,7 +192,8 @@ def lightning():
         "enable_model_summary": False,
         "enable_checkpointing": False,
     }
-    shape = {"accelerator": "cpu", "devices": 2, "strategy": "ddp", "max_epochs": EPOCHS}
+    shape = {"accelerator": "cpu", "devices": 2, "strategy": "ddp", "max_epochs": EPOCHS,
+             "accumulate_grad_batches": SLOTS}  # fmt: skip
     try:
         lightning.Trainer(**shape, **quiet).fit(Module())
     except (ValueError, TypeError) as error:
@@ -134,33 +202,27 @@ def lightning():
     return {"weights": weights_of(module.net), "seen": module.seen, "refused": refused}
 
 
-def plain():
-    net = torch.nn.parallel.DistributedDataParallel(model())
-    batches = sampler(dist.get_rank())
-    loader = DataLoader(Rows(), batch_sampler=batches, collate_fn=collate, num_workers=2)
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    seen = []
-    for epoch in range(EPOCHS):
-        batches.set_epoch(epoch)
-        for batch in loader:
-            seen.append(batch["rows"].tolist())
-            optimizer.zero_grad()
-            loss_of(net, batch, tokens_of(batch)).backward()
-            optimizer.step()
-    return {"weights": weights_of(net), "seen": seen}
+def disagreement():
+    """What is said on each rank of orders that differ, and of other settings."""
+    rank, said = dist.get_rank(), []
+    for other in ({"order": np.random.default_rng(rank).permutation(42)}, {"window": rank}, {"cost": LENGTHS + rank}):
+        try:
+            list(sampler(rank, **other))
+        except ValueError as error:
+            said.append(str(error))
+    own = BalancedBatchSampler(LENGTHS, EACH)  # ranks and rank of the process group
+    return [*said, f"{own.num_replicas} {own.rank}"]
 
 
 def main(folder):
     warnings.simplefilter("ignore")
     found = {"accelerate": accelerate()}  # which makes the process group
-    found |= {"plain": plain(), "lightning": lightning()}
-    rank = dist.get_rank()
-    made = sampler(rank)
-    found["wanted"] = {"weights": unbalanced(), "seen": []}
-    for epoch in range(EPOCHS):
-        made.set_epoch(epoch)
-        found["wanted"]["seen"].extend(made)
-    torch.save(found, f"{folder}/rank{rank}.pt")
+    found |= {"ddp": ddp(), "fsdp": fsdp(), "lightning": lightning(), "said": disagreement()}
+    for name, sync, count in (("step", "step", by_tokens), ("micro_batch", "micro_batch", by_tokens),
+                              ("samples", "step", by_samples)):  # fmt: skip
+        made = sampler(dist.get_rank(), sync=sync)
+        found[name] = {"weights": unbalanced(count), "seen": [*made, *made]}
+    torch.save(found, f"{folder}/rank{dist.get_rank()}.pt")
 
 
 if __name__ == "__main__":

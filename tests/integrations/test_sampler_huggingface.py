@@ -2,6 +2,7 @@
 
 import json
 import signal
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from balancer.compat.huggingface import sample_lengths  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("default")  # of the trainers, which are not ours
 
 
-DROPOUT = {"dropout": 0.1}
+DROPOUT = {"dropout": 0.1, "trainer": "moved"}
 REFUSED = {
     "rank_means": {"arguments": {"average_tokens_across_devices": False}},
     "no_column": {"attributes": {"sample_length": "tokens"}},
@@ -35,6 +36,8 @@ def run(folder, code=0, **runs):
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     runs = {"balanced": {}, "unbalanced": {"trainer": "unbalanced"}, "whole": DROPOUT} | REFUSED
+    if find_spec("trl"):
+        runs |= {"tuned": {"balanced": True}, "tuned as they come": {"balanced": False}}
     return run(tmp_path_factory.mktemp("runs"), **runs)
 
 
@@ -43,6 +46,15 @@ def test_ten_steps_are_those_of_unbalanced_training(found):
     assert len(balanced["losses"]) == 10
     assert balanced["epoch"] > 1, "the second epoch has begun"
     assert balanced["losses"] == pytest.approx(unbalanced["losses"], rel=1e-6)  # losses are of 32 bits
+    assert torch.allclose(balanced["weights"], unbalanced["weights"], rtol=0, atol=1e-7)
+    assert not torch.equal(balanced["weights"], unbalanced["weights"]), "not rearranged at all"
+
+
+@pytest.mark.skipif(not find_spec("trl"), reason="TRL is not installed")
+def test_trls_steps_are_those_of_unbalanced_training(found):
+    balanced, unbalanced = found["tuned"], found["tuned as they come"]
+    assert len(balanced["losses"]) == 6
+    assert balanced["losses"] == pytest.approx(unbalanced["losses"], rel=1e-5)
     assert torch.allclose(balanced["weights"], unbalanced["weights"], rtol=0, atol=1e-7)
     assert not torch.equal(balanced["weights"], unbalanced["weights"]), "not rearranged at all"
 
@@ -57,7 +69,10 @@ def test_killed_and_resumed_in_the_second_epoch_is_bit_for_bit_the_same(tmp_path
 def test_what_would_change_what_is_learnt_is_refused(found):
     assert "average_tokens_across_devices must be True" in found["rank_means"]["error"]
     assert "has no column 'tokens'; columns there are: input_ids, length" in found["no_column"]["error"]
-    assert "train_sampling_strategy='group_by_length' chooses samples by length" in found["grouped"]["error"]
+    assert (
+        "train_sampling_strategy='group_by_length' chooses samples by length, and so does this mixin"
+        in found["grouped"]["error"]
+    )
     assert "train_sampling_strategy='sequential' is not seen" in found["sequential"]["error"]
     assert "lengths must have one for each of the 44 samples of the dataset, got 20" in found["short"]["error"]
 

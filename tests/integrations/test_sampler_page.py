@@ -1,10 +1,12 @@
 """docs/how_to/data_loader.md: every block about the sampler and about packing runs as it stands."""
 
+import contextlib
 import sys
 import types
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -21,8 +23,9 @@ from balancer.compat import BalancedBatchSampler, verl  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("default")
 
 PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "data_loader.md"
-OURS = [heading for heading in blocks(PAGE) if heading.startswith(("Two lines", "Sampler:", "Packing:"))]
+OURS = [heading for heading in blocks(PAGE) if heading.startswith(("`", "Sampler:", "Packing:"))]
 LAUNCHED = {"Sampler: Hugging Face Trainer", "Sampler: Accelerate", "Sampler: Lightning"}
+ELSEWHERE = {"Sampler: gradient accumulation"}  # in test_sampler_trainers
 
 
 def known(**more):
@@ -48,7 +51,7 @@ def test_no_block_is_left_out():
         for test in list(globals())
         if (name := globals()[test].__doc__ or "").startswith("tried: ")
     }
-    assert tried | LAUNCHED == set(OURS)
+    assert tried | LAUNCHED | ELSEWHERE == set(OURS)
 
 
 def test_trainers_run_their_blocks(tmp_path):
@@ -60,27 +63,66 @@ def test_trainers_run_their_blocks_by_the_command(tmp_path):
     torchrun("page_run.py", PAGE, tmp_path)
 
 
-def test_two_lines():
-    """tried: Two lines: `BalancedBatchSampler`"""
-    found = run("Two lines: `BalancedBatchSampler`")
-    wanted = []
-    for epoch in range(2):
-        found["batches"].set_epoch(epoch)
-        wanted.extend(found["batches"])
-    assert found["seen"] == wanted
+@pytest.mark.parametrize("page", [PAGE, PAGE.parents[2] / "README.md"])
+def test_the_diff_of_a_loop(page):
+    """Both begin with it; on one process, where it changes nothing but the order of samples."""
+    lines = page.read_text().partition("```diff\n")[2].partition("```")[0].splitlines()
+    lengths, seen = known()["lengths"], []
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.tensor(0.0))
+
+        def forward(self, labels):
+            seen.extend(labels[:, 0].tolist())
+            return types.SimpleNamespace(loss=(self.weight - labels[:, 1:]).square().mean())
+
+    def collate(rows):
+        return {"labels": torch.tensor(rows)[:, None].expand(len(rows), 3).float()}
+
+    with torch_ranks() as dist:
+        for mark in "-+":
+            model = Model()
+            given = {"DataLoader": DataLoader, "DistributedSampler": torch.utils.data.DistributedSampler,
+                     "dataset": list(range(24)), "lengths": lengths, "batch_size": 2, "collate": collate, "epochs": 2,
+                     "model": model, "optimizer": torch.optim.SGD(model.parameters(), 0.1), "dist": dist}  # fmt: skip
+            exec("\n".join(line[1:] for line in lines if line[:1] in ("", " ", mark)), given)
+    assert len(seen) == 4 * 24
+    epochs = [seen[24 * i : 24 * i + 24] for i in range(4)]
+    assert all(sorted(epoch) == list(range(24)) for epoch in epochs)
+    assert epochs[2] != epochs[3]
+
+
+@contextlib.contextmanager
+def torch_ranks():
+    import torch.distributed as dist
+
+    store = dist.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        yield dist
+    finally:
+        dist.destroy_process_group()
+
+
+def test_an_order():
+    """tried: `order`: whose epoch it is"""
+    rows = {"web_rows": np.arange(2000), "code_rows": np.arange(2000, 2600)}
+    found = run("`order`: whose epoch it is", np=np, **rows | {"lengths": np.arange(1, 2601), "batch_size": 4})
+    for step in found["batches"].plan():
+        assert sum(row >= 2000 for (slot,) in [step] for batch in slot for row in batch) == 2
 
 
 def test_resuming():
     """tried: Sampler: resuming"""
-    from torchdata.stateful_dataloader import StatefulDataLoader
-
-    batches = known()["batches"]
-    batches.set_epoch(1)
-    loader = StatefulDataLoader(list(range(24)), batch_sampler=batches, collate_fn=list, num_workers=2)
-    whole, running = list(loader), iter(loader)
-    first = [next(running) for _ in range(3)]
-    found = run("Sampler: resuming", checkpoint=loader.state_dict())
-    assert first + found["seen"] == whole
+    whole = known()["batches"]
+    whole = [list(whole), list(whole)]
+    saved = []
+    found = run("Sampler: resuming", checkpoint=None, save=saved.append)
+    assert found["seen"] == sum(whole, [])  # noqa: RUF017
+    found = run("Sampler: resuming", checkpoint=saved[2], save=saved.append)
+    assert found["seen"] == whole[0][3:] + whole[1]
 
 
 def test_from_a_plan_file(tmp_path, monkeypatch):

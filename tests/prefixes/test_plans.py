@@ -30,6 +30,7 @@ def drawn(prompts=24, responses=8, seed=0):
 
 LENGTHS, KEYS, PROMPTS = drawn()
 SHARED = {"prefix": KEYS, "prefix_lengths": PROMPTS}
+PROMPTED = {"prefix": KEYS, "prefix_length": PROMPTS}  # as samplers call them
 
 
 def loads_of(lengths, keys, prompts, ranks, num_ranks, cost=COST):
@@ -127,7 +128,9 @@ def test_the_last_of_several_phases():
 
 
 def test_a_sampler_keeps_prompts_side_by_side():
-    made = [BalancedBatchSampler(LENGTHS, 4, RANKS, rank, cost=COST, shuffle=False, **SHARED) for rank in range(RANKS)]
+    made = [
+        BalancedBatchSampler(LENGTHS, 4, RANKS, rank, cost=COST, shuffle=False, **PROMPTED) for rank in range(RANKS)
+    ]
     ran = []
     for batches in zip(*made, strict=True):
         for batch in batches:
@@ -135,11 +138,15 @@ def test_a_sampler_keeps_prompts_side_by_side():
             assert np.count_nonzero(np.diff(keys)) == len(np.unique(keys)) - 1
             ran += batch
     assert sorted(ran) == list(range(len(LENGTHS)))
-    first = [made[rank].plan_step(0)[0][rank] for rank in range(RANKS)]
-    placed = np.repeat(np.arange(RANKS), [len(batch) for batch in first])
-    rows = np.concatenate(first)
-    expected = loads_of(LENGTHS[rows], KEYS[rows], PROMPTS[rows], placed, RANKS)
-    assert made[0]._loads(rows, placed.astype(np.int32)).tolist() == expected
+    accumulated = BalancedBatchSampler(
+        LENGTHS, 4, RANKS, 0, cost=COST, shuffle=False, gradient_accumulation_steps=2, **PROMPTED
+    )
+    (grid, *_) = accumulated.plan()
+    rows, placed = np.ravel(grid), np.repeat(np.arange(2 * RANKS), 4)
+    expected = loads_of(LENGTHS[rows], KEYS[rows], PROMPTS[rows], placed, 2 * RANKS)
+    loads = accumulated._loads(np.array(grid))
+    assert loads.ravel().tolist() == expected
+    assert loads.sum(axis=0).max() < 1.2 * loads.sum(axis=0).mean()
 
 
 WRONG = {
@@ -174,8 +181,6 @@ def test_phases_that_cannot_share_prompts():
     phases = [Phase("vision", "patches", prefix="uid", prefix_length="prompt"), Phase("llm", "tokens")]
     with pytest.raises(ValueError, match="phase 'vision': prefix and prefix_length are for the last phase"):
         balancer.orchestrate({"patches": [1], "tokens": [2], "uid": [0], "prompt": [1]}, phases, num_ranks=1)
-    with pytest.raises(ValueError, match="defer cannot be combined with prefix_lengths"):
-        BalancedBatchSampler(LENGTHS, 4, RANKS, 0, defer=2, **SHARED)
 
 
 OWN = "attention:constant=300,a=50,window64=2,prefix=3"  # a mask over the first tokens of each sample
@@ -209,7 +214,7 @@ def test_a_mask_over_the_prefix_of_each_sample(log, tmp_path):
     assert json.loads(pq.read_schema(tmp_path / "plan.parquet").metadata[b"balancer"])["features"] == ["prefixes"]
     (step,) = balancer.load_steps(tmp_path / "plan.parquet", log)
     assert step["all"].makespan == int(np.bincount(step["all"].rank_of_sample, costs).max())
-    batch = next(iter(BalancedBatchSampler(LENGTHS, 24, RANKS, 2, cost=OWN, shuffle=False, prefix_lengths=PROMPTS)))
+    batch = next(iter(BalancedBatchSampler(LENGTHS, 24, RANKS, 2, cost=OWN, shuffle=False, prefix_length=PROMPTS)))
     assert set(batch) <= set(range(len(LENGTHS)))
 
 

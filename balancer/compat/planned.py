@@ -4,22 +4,19 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, islice, pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.data import Sampler
 
+from balancer.compat.rank_batches import Place, RankBatches
 from balancer.errors import InputError, PlanError
 from balancer.io.plan_epochs import PlanEpochs
 from balancer.io.plan_reader import PlanFile, open_plan
 from balancer.io.plan_rows import PlanStep
 from balancer.plan.dispatch_plan import DispatchPlan
-from balancer.planning.epoch_position import Position
-from balancer.planning.rank_batches import RankBatches
 from balancer.problem.cuts import WHOLE_SHARES, Cut, cut_from_json
 from balancer.problem.cuts.sequence_groups import LongShort
 from balancer.problem.phases import SINGLE_PHASE
@@ -34,7 +31,7 @@ _NAMES = ("file", "format", "unit")  # of a log's files, whose contents are what
 Held = tuple[NDArray[np.int64], NDArray[np.int32], int]  # rows, their slots, and how many slots there are
 
 
-class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
+class PlannedBatchSampler(RankBatches):
     """Yields, step by step, the rows of the log that one rank runs; the `batch_sampler` of a torch DataLoader.
 
     Parameters
@@ -42,8 +39,8 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
     plan : path, DispatchPlan, or sequence of DispatchPlan
         A plan file, of which one phase and the placements alone are read; or plans of consecutive steps, whose samples
         are consecutive rows.
-    rank : int or None
-        None: the batches of all ranks in turn, for ``accelerator.prepare`` to deal out.
+    rank : int or str
+        ``"all"``: the batches of all ranks in turn, for ``accelerator.prepare`` to deal out.
     phase : str, optional
         Of a plan file of several phases.
     micro_batches : bool
@@ -60,8 +57,8 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
 
     Notes
     -----
-    A plan file of several epochs yields one of them an iteration, which `set_epoch` says; behind the last comes the
-    first again, as the one epoch of other plans does.
+    A plan file of several epochs yields one of them an iteration, the next or that of `set_epoch`; behind the last
+    comes the first again, as the one epoch of other plans does.
 
     A rank may have no sample in a step: it yields an empty list, for which a DataLoader calls its ``collate_fn`` with
     one. Where ranks share samples, each reads the whole of those that it shares: see `plan.pieces_on_rank`.
@@ -70,7 +67,7 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
     def __init__(
         self,
         plan: str | os.PathLike[str] | DispatchPlan | Iterable[DispatchPlan],
-        rank: int | None,
+        rank: int | str,
         phase: str | None = None,
         micro_batches: bool = False,
         start_step: int = 0,
@@ -95,12 +92,12 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
         else:
             self._source = plans = [plan] if isinstance(plan, DispatchPlan) else list(plan)
             self._epochs = PlanEpochs(1, len(plans), 0, None)
-            num_ranks = plans[0].num_ranks if plans else as_count("rank", (rank or 0) + 1)
+            num_ranks = plans[0].num_ranks if plans else 1 if rank == "all" else as_count("rank", int(rank) + 1)
         super().__init__(num_ranks, rank)
         start_step = as_integer("start_step", start_step)
         if start_step > self.num_steps:
             raise ArgumentError("start_step", f"be <= {self.num_steps}, the steps of an epoch", start_step)
-        self._begin_at(replace(self._beginning(self._epochs.first_epoch), samples=self._bounds(0)[start_step]))
+        self._begin_at(Place(self._epochs.first_epoch, self._bounds(0)[start_step]))
 
     @property
     def num_steps(self) -> int:
@@ -118,8 +115,8 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
             return self._epochs.bounds(number)
         return [0, *accumulate(plan.num_samples for plan in self._source)]
 
-    def _beginning(self, epoch: int) -> Position:
-        return Position(epoch, self._bounds(self._number(epoch))[0])
+    def _beginning(self, epoch: int) -> Place:
+        return Place(epoch, self._bounds(self._number(epoch))[0])
 
     def _number(self, epoch: int) -> int:
         """Return which epoch of the plan an epoch is; a plan that goes on where another was left is run once."""
@@ -132,35 +129,35 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
             )  # fmt: skip
         return epochs.number(epoch)
 
-    def _checked(self, at: Position) -> Position:
-        bounds = self._bounds(self._number(at.epoch or 0))
+    def _loaded(self, at: Place, window: Any) -> Place:
+        bounds = self._bounds(self._number(at.epoch))
         if at.samples < bounds[-1] and at.samples not in bounds:
             raise UsageError(
                 "the state stands behind sample {samples} of epoch {epoch}, where no step of this plan begins",
                 "plan what is left for these ranks: balancer plan LOG --continue PLAN --at-step S --ranks {ranks}, "
                 "where PLAN is the plan that was trained, and S the steps of it that were",
-                samples=at.samples, epoch=at.epoch, ranks=self.num_ranks,
+                samples=at.samples, epoch=at.epoch, ranks=self.num_replicas,
             )  # fmt: skip
         return at
 
-    def _steps(self, begin: Position, ranks: Sequence[int]) -> Iterator[tuple[int, list[list[list[int]]]]]:
-        for samples, held in self._held(begin, ranks):
-            yield samples, list(self._cut(held))
+    def _steps(self, at: Place, ranks: Sequence[int]) -> Iterator[tuple[Place, list[list[list[int]]]]]:
+        for behind, held in self._held(at, ranks):
+            yield behind, list(self._cut(held))
 
-    def _sizes(self, begin: Position) -> Iterator[tuple[int, int]]:
+    def _places(self, at: Place) -> Iterator[tuple[Place, int]]:
         if self.micro_batches:
-            return ((samples, held[0][2]) for samples, held in self._held(begin, [0]))
-        bounds = self._bounds(self._number(begin.epoch or 0))
-        return ((stop - start, 1) for start, stop in pairwise(bounds) if start >= begin.samples)
+            return ((behind, held[0][2]) for behind, held in self._held(at, [0]))
+        bounds = self._bounds(self._number(at.epoch))
+        return ((Place(at.epoch, stop), 1) for start, stop in pairwise(bounds) if start >= at.samples)
 
-    def _held(self, begin: Position, ranks: Sequence[int]) -> Iterator[tuple[int, list[Held]]]:
-        """Yield how many samples each step has from there on, and what of them is whose."""
-        number = self._number(begin.epoch or 0)
+    def _held(self, at: Place, ranks: Sequence[int]) -> Iterator[tuple[Place, list[Held]]]:
+        """Yield the place behind each step from there on, and what of the step is whose."""
+        number = self._number(at.epoch)
         bounds, first = self._bounds(number), self._epochs.first_step(number)
         steps = islice(self._all_steps(ranks), first, first + len(bounds) - 1)
         for (start, stop), held in zip(pairwise(bounds), steps, strict=False):
-            if start >= begin.samples:
-                yield stop - start, held
+            if start >= at.samples:
+                yield Place(at.epoch, stop), held
 
     def _cut(self, held: list[Held]) -> Iterator[list[list[int]]]:
         """Yield the batches of each rank that a step has."""
@@ -192,7 +189,7 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
         found = hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
         return {"log": found, "phase": self.phase, "shuffle": self._epochs.shuffle}
 
-    def _order(self, epoch: int) -> dict[str, Any]:
+    def _order_of(self, epoch: int) -> dict[str, Any]:
         if self._epochs.shuffle is None:
             return self._data
         return self._data | {"order": self._epochs.first_epoch + self._number(epoch)}

@@ -1,0 +1,92 @@
+"""The order of an epoch: positions 0, 1, ..., and the row of the dataset that stands at each."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from balancer.problem.shuffle import shuffled
+from solvers.arguments import as_int64
+from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
+
+__all__ = ["EpochOrder", "Order", "digest"]
+
+Ints = NDArray[np.int64]
+Order = ArrayLike | Iterable[int] | Callable[[int], Any]
+
+
+class EpochOrder:
+    """All rows, shuffled by a seed or not; or the user's own: rows, what yields them, or a function of the epoch."""
+
+    def __init__(self, given: Order | None, count: int, shuffle: bool, seed: int, least: int) -> None:
+        if isinstance(given, Iterator):
+            raise ArgumentTypeError(
+                "order", "be an array, a sampler or a function of the epoch, as an iterator has one epoch alone",
+                type(given).__name__,
+            )  # fmt: skip
+        self.given = _as_rows(given).copy() if _is_array(given) else _whole(given)
+        self.count, self.shuffle, self.seed, self.least = count, shuffle, seed, least
+        self._drawn: dict[int, Ints] = {}  # rows of epochs that were asked for
+        if given is None:
+            self._check_fills("lengths", count)
+
+    def rows(self, positions: Ints, epoch: int) -> Ints:
+        """Return the rows at positions of an epoch's order."""
+        if self.given is not None:
+            return self._rows_of(epoch)[positions]
+        return shuffled(positions, self.count, self.seed, epoch) if self.shuffle else positions
+
+    def total(self, epoch: int) -> int:
+        """Return how many positions an epoch has."""
+        return self.count if self.given is None else len(self._rows_of(epoch))
+
+    def words(self, epoch: int) -> dict[str, Any]:
+        """Return what tells an epoch's order from another, as JSON."""
+        if self.given is not None:
+            return {"order": digest(self._rows_of(epoch))}
+        return {"seed": self.seed if self.shuffle else None}
+
+    def _rows_of(self, epoch: int) -> Ints:
+        """Return an epoch of the user's own order; asked for once an epoch, as it may draw anew each time."""
+        if epoch not in self._drawn:
+            if callable(set_epoch := getattr(self.given, "set_epoch", None)):
+                set_epoch(epoch)
+            rows = _as_rows(self.given(epoch) if callable(self.given) else self.given)
+            if len(odd := np.flatnonzero((rows < 0) | (rows >= self.count))):
+                raise ArgumentError("order", f"name rows 0..{self.count - 1}", rows[odd[0]], int(odd[0]))
+            self._check_fills("order", len(rows))
+            # The epoch that is trained, and the next: a loader that fetches ahead has begun to ask for that one.
+            kept = list(self._drawn.items())[-1:]
+            self._drawn = dict([*kept, (epoch, rows)])
+        return self._drawn[epoch]
+
+    def _check_fills(self, name: str, total: int) -> None:
+        if total < self.least:
+            step = ", a step, with drop_last" if self.least > 1 else ""
+            raise ArgumentError(name, f"have at least {self.least} rows{step}", total)
+
+
+def _as_rows(order: Any) -> Ints:
+    return as_int64("order", order if _is_array(order) else list(_whole(order)))
+
+
+def _is_array(order: Any) -> bool:
+    return isinstance(order, list | tuple | range) or hasattr(order, "__array__")
+
+
+def _whole(order: Any) -> Any:
+    """Refuse what yields the rows of one rank alone."""
+    if (ranks := getattr(order, "num_replicas", 1) or 1) > 1:
+        raise UsageError(
+            "order must be the rows of all ranks, and a {kind} of {ranks} ranks yields a part of them",
+            ("leave order out, for all rows shuffled by seed", "or give it num_replicas=1, rank=0"),
+            kind=type(order).__name__, ranks=ranks,
+        )  # fmt: skip
+    return order
+
+
+def digest(values: Ints) -> str:
+    """Return what tells values apart, and keeps states small."""
+    return hashlib.sha256(values.tobytes()).hexdigest()[:16]

@@ -1,0 +1,103 @@
+"""What the steps of a sampler's epoch hold and take, as they are drawn and as they are planned."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["SamplerReport", "StepFigures"]
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class StepFigures:
+    """Of steps: what ranks wait for, tokens, and the largest micro-batch.
+
+    Attributes
+    ----------
+    sync : str
+        Where ranks wait.
+    tokens : list of int
+        Of each step, all ranks together, without padding.
+    spent, worked : int
+        Rank-time until the slowest rank is done, and what ranks work of it, in units of the cost.
+    padded : int
+        Tokens if every micro-batch is padded to its longest sample.
+    largest, largest_padded : int
+        Tokens of the largest micro-batch, without padding and with it: what its memory grows with.
+    """
+
+    sync: str
+    tokens: list[int] = field(default_factory=list, repr=False)
+    spent: int = 0
+    worked: int = 0
+    padded: int = 0
+    largest: int = 0
+    largest_padded: int = 0
+
+    def add(self, lengths: Ints, loads: Ints) -> None:
+        """Add a step: int64[micro-steps, ranks, samples] of lengths, int64[micro-steps, ranks] of loads."""
+        slowest = loads.sum(axis=0).max() if self.sync == "step" else loads.max(axis=1).sum()
+        self.spent += int(slowest) * loads.shape[1]
+        self.worked += int(loads.sum())
+        tokens, padded = lengths.sum(axis=2), lengths.max(axis=2) * lengths.shape[2]
+        self.tokens.append(int(tokens.sum()))
+        self.padded += int(padded.sum())
+        self.largest = max(self.largest, int(tokens.max()))
+        self.largest_padded = max(self.largest_padded, int(padded.max()))
+
+    @property
+    def imbalance(self) -> float:
+        """The slowest rank's time over that of even ranks, where they wait; 1.0 is perfect."""
+        return self.spent / self.worked if self.worked else 1.0
+
+    @property
+    def padding(self) -> float:
+        """Share of padded micro-batches that is padding."""
+        return 1 - sum(self.tokens) / self.padded if self.padded else 0.0
+
+    @property
+    def weight_spread(self) -> float:
+        """Standard deviation over tokens of a token's weight in an epoch, over its mean, if each step's loss is a mean.
+
+        Such a loss gives a token of a step with T tokens the weight 1/T.
+        """
+        held = np.array([tokens for tokens in self.tokens if tokens], dtype=float)
+        return float(np.sqrt(max(0.0, (held.mean() / held).mean() - 1))) if len(held) else 0.0
+
+    def __str__(self) -> str:
+        tokens = self.tokens or [0]
+        return (
+            f"imbalance {self.imbalance:.3f}; tokens of a step {min(tokens):,} to {max(tokens):,}, mean "
+            f"{sum(tokens) / len(tokens):,.0f}; largest micro-batch {self.largest:,} tokens, padded "
+            f"{self.largest_padded:,}; padding {100 * self.padding:.1f} %; weight of a token +- "
+            f"{100 * self.weight_spread:.1f} % under a mean per step"
+        )
+
+
+@dataclass(slots=True)
+class SamplerReport:
+    """An epoch's steps as they were drawn, dealt to ranks as they come, and as they are planned."""
+
+    sync: str
+    drawn: StepFigures = field(init=False)
+    planned: StepFigures = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.drawn, self.planned = StepFigures(self.sync), StepFigures(self.sync)
+
+    @property
+    def gain(self) -> float:
+        """Share of the slowest ranks' time that the plan saves, as the cost predicts it."""
+        return 1 - self.planned.spent / self.drawn.spent if self.drawn.spent else 0.0
+
+    def numbers(self) -> dict[str, float]:
+        """Return what a trainer's log wants, by name."""
+        return {"balancer/imbalance_before": self.drawn.imbalance, "balancer/imbalance": self.planned.imbalance}
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.planned.tokens):,} steps, ranks wait in every {self.sync}: {100 * self.gain:.1f} % of step "
+            f"time saved, predicted\nas drawn: {self.drawn}\nplanned: {self.planned}"
+        )

@@ -1,0 +1,42 @@
+"""Costs that a caller has of each sample: measured seconds, loss tokens."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solvers.arguments import as_int64
+from solvers.errors import ArgumentError, ArgumentTypeError
+
+__all__ = ["given_costs"]
+
+LARGEST = 2**31
+"""What the largest of costs with fractions becomes: the sum of as many as an array can hold fits int64."""
+
+
+def given_costs(name: str, values: ArrayLike, count: int) -> NDArray[np.int64]:
+    """Return one cost for each of `count` samples: int64[count].
+
+    Whole numbers stay as they are. Others are scaled, so that the largest is 2**31, and rounded: only their ratios
+    matter. A sample's cost depends on all of `values`, so scale those of a whole dataset once.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Another number of costs, or one that is negative, infinite or no number; the error calls them `name`.
+
+    Examples
+    --------
+    >>> given_costs("cost", [3.0, 1.0], 2), given_costs("cost", [0.5, 0.25], 2)
+    (array([3, 1]), array([2147483648, 1073741824]))
+    """
+    array = np.asarray(values)
+    if array.dtype.kind not in "iuf":
+        raise ArgumentTypeError(name, "be a cost by its name, or one number a sample", repr(values)[:60])
+    if array.shape != (count,):
+        raise ArgumentError(name, f"have one number for each of {count} samples", f"shape {array.shape}")
+    if len(odd := np.flatnonzero(~((array >= 0) & (array < np.inf)))):
+        raise ArgumentError(name, "be finite and >= 0", array[odd[0]], int(odd[0]))
+    largest = float(array.max(initial=0))
+    # Below 2**53 a float holds every whole number exactly.
+    if array.dtype.kind == "f" and not (largest < 2**53 and (array == np.floor(array)).all()):
+        array = np.rint(array.astype(np.float64) * (LARGEST / largest))
+    return as_int64(name, array).copy()

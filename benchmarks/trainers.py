@@ -27,7 +27,7 @@ def padded(lengths):
     return len(lengths) * (lengths.max() + 0.001 * float(lengths.max()) ** 2)
 
 
-PADDED = {"cost": "padded:a=1000,b=1", "equal_counts": False}  # what batch_rebalance takes a batch to cost
+PADDED = {"cost": "padded:a=1000,b=1"}  # what batch_rebalance takes a batch to cost
 MEASURES = {"tokens": np.sum, "padded tokens": lambda lengths: len(lengths) * lengths.max(), "its own cost": padded}
 
 
@@ -41,7 +41,7 @@ def theirs(lengths, ranks):
 
 def ours(lengths, ranks, **options):
     """Batches of every rank, as this package's sampler makes them."""
-    batches = iter(BalancedBatchSampler(lengths, BATCH, ranks, None, **options))
+    batches = iter(BalancedBatchSampler(lengths, BATCH, ranks, "all", **options))
     return list(zip(*[batches] * ranks, strict=True))
 
 
@@ -49,7 +49,8 @@ def samplers_table() -> None:
     """Largest over mean of the ranks' loads, over the steps of an epoch."""
     made = {
         "ours, `cost='linear'`": ours,
-        "ours, `cost='padded:a=1000,b=1', equal_counts=False`": lambda *of: ours(*of, **PADDED),
+        "ours, `cost='padded:a=1000,b=1'`": lambda *of: ours(*of, **PADDED),
+        "ours, `cost='padded:a=1000,b=1', window=24`": lambda *of: ours(*of, **PADDED, window=24),
     }
     if find_spec("transformers"):
         made = {"`batch_rebalance`": theirs} | made

@@ -142,6 +142,8 @@ class ContextExchange:
     rank : int
     peers : Collectives
         What ranks exchange by.
+    agreed : dict of str to set of str
+        Of each kind of layer, what all ranks have agreed to gather.
     index : Tensor, int64[c]
         The tokens of this rank, numbered through the pack's documents: ``inputs[index]`` are its inputs.
     positions : Tensor, int64[c]
@@ -165,6 +167,7 @@ class ContextExchange:
     """
 
     peers: Collectives
+    agreed: dict[str, set[str]]
 
     def __init__(
         self, shards: ContextShardsResult | ShardRows, group: Any = None, *, masks: Mapping[str, int] | None = None,
@@ -172,10 +175,10 @@ class ContextExchange:
     ) -> None:  # fmt: skip
         # Peers are there before shards are looked at, so that the others hear of a rank whose shards cannot be used.
         if isinstance(group, ContextExchange):
-            peers, self._alike = group.peers, group._alike  # noqa: SLF001 (of this class)
+            peers, self.agreed = group.peers, group.agreed
         else:
             peers = Collectives(dist.group.WORLD if group is None else group, timeout, "context-parallel rank")
-            self._alike = dict[str, set[str]]()  # of each kind of layer, what all ranks have agreed to gather
+            self.agreed = {}
 
         def checked() -> ShardRows:
             rows = shards if isinstance(shards, ShardRows) else ShardRows.from_result(shards, masks)
@@ -232,7 +235,7 @@ class ContextExchange:
     def _agree(self, kind: str, tensors: tuple[Any, ...]) -> None:
         """Raise on all ranks unless they gather alike; they ask each other once for each kind and what is gathered."""
         gathered, failure = attempt(lambda: self._said(kind, tensors))
-        agreed = self._alike.get(kind, set())
+        agreed = self.agreed.get(kind, set())
         if failure is not None and agreed:
             raise failure  # the others have nothing to agree on any more, and would not hear of it
         if gathered in agreed:
@@ -243,7 +246,7 @@ class ContextExchange:
         if odd:
             text = by_text(odd, lambda ranks, what: f"{listed(ranks)} gather{'s' * (len(ranks) == 1)} {what}")
             raise PlanMismatchError(f"{text}, the others {usual}; nothing has been exchanged", list(odd))
-        self._alike.setdefault(kind, set()).add(usual)
+        self.agreed.setdefault(kind, set()).add(usual)
 
     def _said(self, kind: str, tensors: tuple[Any, ...]) -> str:
         """Check what is to be gathered, and say what all ranks must gather alike."""

@@ -11,12 +11,14 @@ from solvers.context.layouts import RULES
 from solvers.errors import ArgumentError
 
 Ints = NDArray[np.int64]
+Layout = str | tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike]
+"""The name of a rule, or rows: the rank, document, start and stop of each run of tokens."""
 
 
 def measure_layout(
     lengths: ArrayLike,
     num_ranks: int,
-    rows: str | tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike],
+    rows: Layout,
     *,
     ranks_per_node: int | None = None,
     masks: Mapping[str, int] | None = None,

@@ -19,6 +19,7 @@ from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from solvers.arguments import INT64_MAX
 from solvers.context import MeasuredLayout, measure_layout
+from solvers.context.measured import Layout
 from solvers.groups import group_loads
 from solvers.packing import MOST_BINS
 from solvers.relocation import relocation_bound
@@ -236,11 +237,12 @@ class PlacedShards(PlacedPieces):
             documents, of = np.unique(held.sample[mine], return_inverse=True)
             rows = rank[mine] % cut.degree, of, held.start[mine], held.stop[mine]
             within = node if cut.degree > node else None
+            layouts: dict[str, Layout] = {"given": rows, **{rule: rule for rule in _RULES}}
             yield int(lengths[documents].sum()), layers, {
                 name: measure_layout(
                     lengths[documents], cut.degree, layout, ranks_per_node=within, masks=masks, pad=True
                 )
-                for name, layout in {"given": rows, **{rule: rule for rule in _RULES}}.items()
+                for name, layout in layouts.items()
             }  # fmt: skip
 
     def digest(self) -> str:

@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 
 _FORESEEN = 2  # windows of steps; on the benchmark's log 1 is 2.6 points worse on average and 3 is 1.1: `online`
 
-_MOST_SEARCHES = 8  # for a step that ranks can take; 63 for 43 steps in which they are full to 95 % of their caps
+_MOST_SEARCHES = 8  # for a step that ranks can take; 65 for 43 steps in which they are full to 95 % of their caps
 
 _STATE = ("version", "settings", "drawn", "next", "flushed", "nominal", "samples", "recent")
 _VERSION = 2

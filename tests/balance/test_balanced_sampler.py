@@ -203,6 +203,18 @@ def test_ranks_are_even_where_they_wait(given, most):
     assert over_even(grid, lengths, "micro_batch") < 1.30
 
 
+@pytest.mark.parametrize(("given", "most"), [({"sync": "micro_batch"}, 1.215), ({"cost": "padded", "window": 4}, 1.15)])
+def test_who_has_the_heaviest_of_one_micro_step_has_less_in_others(given, most):
+    """If ranks took micro-batches as they come: 1.231 and 1.218."""
+    lengths = np.clip(np.random.default_rng(31).lognormal(6.5, 0.8, 3968), 32, 8192).astype(int)
+    grid = plan_of(2, 8, lengths=lengths, gradient_accumulation_steps=4, **given)
+    padded = [
+        [[len(b) * lengths[b].max() if "cost" in given else lengths[b].sum() for b in s] for s in g] for g in grid
+    ]
+    of_ranks = np.array(padded, dtype=float).sum(axis=1)
+    assert of_ranks.max(axis=1).sum() / of_ranks.mean(axis=1).sum() < most
+
+
 def test_one_sample_a_rank_meets_its_like():
     """As drawn 3.2."""
     lengths = np.clip(np.random.default_rng(28).lognormal(8.5, 0.8, 4096), 256, 60_000).astype(np.int64)

@@ -80,16 +80,15 @@ class Summed(torch.nn.Module):
         return (self.net(values) ** 2).sum()
 
 
-class Seen(list):
+class Seen:
     """A loader that keeps the rows of what it yields, under the names that the page's loop reads."""
 
     def __init__(self, loader):
-        super().__init__()
-        self.loader = loader
+        self.loader, self.rows = loader, []
 
     def __iter__(self):
         for batch in self.loader:
-            self.append(batch["rows"].tolist())
+            self.rows.append(batch["rows"].tolist())
             yield batch | {"input_ids": batch["values"]}
 
 
@@ -100,10 +99,8 @@ def by_the_page(net, sync):
     seen = []
 
     def loader(*given, **options):
-        made = Seen(DataLoader(*given, **options))
-        made.batches = options["batch_sampler"]
-        seen.append(made)
-        return made
+        seen.append(Seen(DataLoader(*given, **options)))
+        return seen[-1]
 
     def sampled(lengths, each, **options):
         made = sampler(dist.get_rank(), sync=sync)
@@ -115,7 +112,7 @@ def by_the_page(net, sync):
              "nullcontext": nullcontext, "optimizer": torch.optim.SGD(net.parameters(), 0.1)}  # fmt: skip
     for _ in range(EPOCHS):
         exec("\n".join(blocks(PAGE)["Sampler: gradient accumulation"]), given)
-    return {"weights": weights_of(net), "seen": [rows for each in seen for rows in each]}
+    return {"weights": weights_of(net), "seen": [rows for each in seen for rows in each.rows]}
 
 
 def ddp():

@@ -12,7 +12,8 @@ from doc_blocks import block
 from torch.utils.data import DataLoader
 
 from balancer.cli.main import main
-from balancer.executor import PlannedBatchSampler, step_timer
+from balancer.compat import PlannedBatchSampler
+from balancer.executor import step_timer
 from balancer.io.measurements import read_measurements
 
 

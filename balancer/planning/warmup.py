@@ -39,7 +39,8 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
     lengths, rising = np.arange(1, 40), np.arange(1, 60)
     homes, few_homes = np.repeat(np.arange(4), [20, 20, 10, 9]), np.minimum(lengths // 5, 3)
     quadratic = "quadratic:a=1,b=1"
-    near: dict[str, Any] = {"equal_counts": False, "placement": "relocate"}
+    # Searches go on here, so that they reach what comes after the first plan that is good enough.
+    near: dict[str, Any] = {"equal_counts": False, "placement": "relocate", "stop_at": 0}
     yield _piped  # first those that have few kernels in common, so that processes do not wait for one another
     yield partial(balance, lengths, 4, 2, few_homes, quadratic, **near)
     yield _grouped
@@ -48,7 +49,7 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
     yield partial(_prompted, micro_batch_tokens=1000)
     yield _shared_items
     if "auto" in methods:  # few items a group: patterns
-        yield partial(solvers.auto, np.random.default_rng(3).integers(350, 1400, 40), 16)
+        yield partial(solvers.auto, np.random.default_rng(3).integers(350, 1400, 40), 16, stop_at=0)
     for schedule, eps in (("lockstep", EPS), ("lockstep", 0.5), ("step", EPS)):  # micro-batches, near home or not
         for tokens in (150, 400):  # which hold all with hardly any room, and with much
             cut = MicroBatches(tokens, schedule)
@@ -63,14 +64,16 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
             yield partial(balance, lengths, 4, 2, few_homes, quadratic, max_tokens_per_rank=cap, **near)
         yield partial(balance, lengths, 4, 2, few_homes, eps=0, **near)
     for equal_counts in (False, True):  # caps so tight that greedy must be mended
-        yield partial(balance, lengths, 4, cost=quadratic, equal_counts=equal_counts, max_tokens_per_rank=198)
+        yield partial(
+            balance, lengths, 4, cost=quadratic, equal_counts=equal_counts, max_tokens_per_rank=198, stop_at=0
+        )
     yield partial(balance, lengths, 4, 2, few_homes, keep_together=lengths // 3)
     yield partial(dual_feasible_bound, np.asarray([3, 2, 2]), 2, Bound(1, "mean"), 4)  # only gaps call for it
     yield _resharded
     yield partial(solvers.defer, lengths, lengths // 10, solvers.deferral.windows(4, 1, 1), 2)
     yield partial(balance, lengths, 8, 4, lengths % 8, placement="rearrange")
     few_ranks = [[0, 1], None, [1, 2], None, None, [0], None, None]  # so few samples that all ways are tried
-    yield partial(balance, [17, 16, 15, 14, 13, 12, 9, 3], 3, allowed_ranks=few_ranks)
+    yield partial(balance, [17, 16, 15, 14, 13, 12, 9, 3], 3, allowed_ranks=few_ranks, stop_at=0)
     yield partial(solvers.pack, [6, 5, 4, 3, 3, 3], 13, "pair_fit")
     yield partial(solvers.pack, np.random.default_rng(0).integers(20, 50, 40), 100, "exact")
     yield partial(solvers.context_shards, lengths * 8 + 8, 4, pad=True, block=16, time_budget=1e-3)
@@ -119,6 +122,6 @@ def _resharded() -> None:
 def _exchanged(num_samples: int, num_ranks: int, method: str, equal_counts: bool) -> None:
     lengths = np.random.default_rng(0).integers(0, 1000, num_samples)
     cost = {"padded": "padded", "mixed": "convolution:a=9,b=1,c=2"}.get(method, "linear")
-    plan = balance(lengths, num_ranks, cost=cost, method=method, equal_counts=equal_counts)
+    plan = balance(lengths, num_ranks, cost=cost, method=method, equal_counts=equal_counts, stop_at=0)
     plan.exchange(0)
     _ = plan.traffic, plan.inter_node_bound  # which a run's totals ask for

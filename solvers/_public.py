@@ -1,6 +1,7 @@
 """What :mod:`solvers` offers, brought in when the first of it is asked for."""
 
-from solvers import pipeline
+# Not `from solvers`, which would ask for this module.
+import solvers.pipeline as pipeline
 from solvers.constraints import Constraints
 from solvers.context import ContextShardsResult, check_context_shards, context_shards
 from solvers.deferral import DeferralResult, check_deferral, defer

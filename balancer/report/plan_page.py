@@ -24,6 +24,7 @@ from balancer.report.table import (
     how_many,
     proven_to,
     why_not_relocated,
+    within_eps,
 )
 from balancer.report.text import counted, folded, of_phase
 
@@ -149,7 +150,7 @@ def _headline(name: str, phase: PhaseSummary) -> Card:
         proven_to(phase): f"{phase.proven_within_steps:,} of {phase.steps:,}",
     }
     if phase.eps and phase.placement == "relocate":
-        rows[f"steps within eps ({as_percent(phase.eps)})"] = f"{phase.within_eps_steps:,} of {phase.steps:,}"
+        rows[within_eps(phase)] = f"{phase.within_eps_steps:,} of {phase.steps:,}"
     if phase.schedule is not None:
         rows[f"micro-batches ({phase.schedule})"] = as_range(phase.fewest_slots, phase.most_slots)
     if phase.items_volume:

@@ -23,6 +23,11 @@ JSON_VERSION = 2
 """Of the documents that ``--json`` prints; it rises when a name in them changes its meaning or goes."""
 
 
+def allowed_gap(eps: float, stop_at: float) -> float:
+    """Return the gap that relocation may have: that of the groups it begins with, and `eps` beyond them."""
+    return (1 + eps) * (1 + stop_at) - 1
+
+
 @dataclass(slots=True)
 class PhaseSummary:
     """Sums over the steps of one phase; constant memory.
@@ -119,7 +124,7 @@ class PhaseSummary:
         self.gap_max = max(self.gap_max, gap)
         self.proven_optimal_steps += gap == 0
         self.proven_within_steps += plan.status in (SolveStatus.OPTIMAL, SolveStatus.WITHIN)
-        self.within_eps_steps += gap <= plan.eps
+        self.within_eps_steps += gap <= allowed_gap(plan.eps, float(plan.stop_at))
         self.stop_at = max(self.stop_at, float(plan.stop_at))
         self.eps, self.placement = max(self.eps, plan.eps), plan.placement
         if plan.fell_back:

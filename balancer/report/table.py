@@ -11,7 +11,7 @@ from balancer.errors import on_a_line
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.report.across import across_lines
 from balancer.report.remarks import warnings_of
-from balancer.report.summary import PhaseSummary, RunSummary, StreamSummary, as_range, waiting
+from balancer.report.summary import PhaseSummary, RunSummary, StreamSummary, allowed_gap, as_range, waiting
 from balancer.report.text import counted, of_phase
 
 NARROWEST = 76
@@ -157,7 +157,7 @@ def _rows(phase: PhaseSummary, ratios: Sequence[str]) -> Iterator[Sequence[str]]
     yield "gap, mean", "", as_percent(numbers["gap_mean"]), ""
     yield "gap, largest", "", as_percent(numbers["gap_largest"]), ""
     if phase.eps and phase.placement == "relocate":
-        yield f"steps within eps ({as_percent(phase.eps)})", "", f"{phase.within_eps_steps:,} of {phase.steps:,}", ""
+        yield within_eps(phase), "", f"{phase.within_eps_steps:,} of {phase.steps:,}", ""
     else:
         yield proven_to(phase), "", f"{phase.proven_within_steps:,} of {phase.steps:,}", ""
     if phase.schedule is not None:
@@ -182,14 +182,21 @@ def proven_to(phase: PhaseSummary) -> str:
     return f"steps proven within {as_percent(phase.stop_at)}" if phase.stop_at else "steps proven optimal"
 
 
+def within_eps(phase: PhaseSummary) -> str:
+    """Say of which steps it is counted that relocation keeps them as even as was asked for."""
+    allowed = as_percent(allowed_gap(phase.eps, phase.stop_at))
+    return f"steps within {allowed} (eps, stop_at)" if phase.stop_at else f"steps within eps ({allowed})"
+
+
 def groups_of(phase: PhaseSummary) -> str:
     """Say how many groups of ranks of each degree there are, over all slots and steps, and what `eps` is not of."""
     counts = ", ".join(f"{count:,} of {degree}" for degree, count in phase.groups_by_degree.items())
     told = f"groups of ranks in all slots and steps: {counts}."
     over = phase.steps - phase.within_eps_steps
     if phase.items_volume and phase.eps and phase.placement == "relocate" and over:
+        allowed = as_percent(allowed_gap(phase.eps, phase.stop_at))
         told += (
-            f" In {over:,} of {counted(phase.steps, 'step')} ranks take over {as_percent(phase.eps)} "
+            f" In {over:,} of {counted(phase.steps, 'step')} ranks take over {allowed} "
             "more than the bound: --eps is of the rank-time of groups, within which ranks are less even."
         )
     return told

@@ -356,6 +356,7 @@ def test_description(command, log):
             "mode": "separate",
             "group_size": None,
             "micro_batches": None,
+            "stop_at": 0.001,
         },
         "batch_per_rank": 3,
         "home": "strided",

@@ -344,13 +344,13 @@ def gathers_unlike(rank, what):
 
 def agrees_once(rank):
     """Ranks ask each other at the first gather of a kind, and not of later packs."""
-    exchange = ContextExchange(_shards(3, {"full": 1}, False)[0])
+    exchange = ContextExchange(_shards(3, {"full": 1})[0])
     with mock.patch.object(context_exchange, "held_by_all", side_effect=context_exchange.held_by_all) as asked:
         for seed in (3, 4):
             for _ in range(2):
                 rows = torch.ones(len(exchange.index), 2)
                 exchange.gather(rows)
-            exchange = ContextExchange(_shards(seed, {"full": 1}, False)[0], exchange)
+            exchange = ContextExchange(_shards(seed, {"full": 1})[0], exchange)
         return asked.call_count - 2  # each further pack's shards are agreed on
 
 

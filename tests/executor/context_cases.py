@@ -330,7 +330,7 @@ def refuses(rank, what):
 def gathers_unlike(rank, what):
     """Gather alike and then, in layers of another kind, on the last rank otherwise."""
     masks = {"full": 1, "window3": 1}
-    exchange = ContextExchange(_shards(3, masks, False)[0], masks=masks)
+    exchange = ContextExchange(_shards(3, masks)[0], masks=masks)
     rows = torch.ones(len(exchange.index), 2, dtype=torch.float16)
     exchange.gather(rows, kind="full")
     exchange.gather(rows, rows.double(), kind="full")  # of layers of two sorts, on all ranks alike

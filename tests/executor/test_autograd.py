@@ -53,7 +53,7 @@ def test_frozen_encoders(ranks):
         ("missing", "KeyError", "outputs must have what 'vision' puts out"),
         ("strange", "KeyError", "'smell' does not feed phase 'llm'"),
         ("own", "ValueError", "own must have"),
-        ("phase", "KeyError", "phases that are: llm"),
+        ("phase", "KeyError", "encoders feed the last, 'llm'"),
     ],
 )
 def test_inputs_that_do_not_fit(ranks, what, name, text):

@@ -363,21 +363,6 @@ def test_long_items_are_shared_and_the_phase_ends_sooner():
     assert compared["vision"].group_table is None
 
 
-def test_what_lies_beside_an_item_that_fills_a_group_leaves_and_all_else_stays():
-    images = [[300]] + [[9], [8], [7]] * 7
-    homes = [0] + [4 * (i // 6) for i in range(21)]
-    batch = batch_of(images, [1] * 22)
-    step = orchestrate(batch, phases(4), Topology.uniform(16, 4), home_rank=homes)
-    vision = step["vision"]
-    node, home = vision.rank_of_sample // 4, np.array(homes) // 4
-    assert (vision.makespan, vision.fell_back) == (vision.lower_bound, "")
-    assert node[0] == 0
-    assert (node[home > 0] == home[home > 0]).all()
-    assert (node[1:] > 0).all()
-    for feeder, llm in zip(node.tolist(), (step["llm"].rank_of_sample // 4).tolist(), strict=True):
-        assert feeder == llm  # the language model computes a sample near its images, as balance allows
-
-
 def test_an_item_that_fills_a_group_goes_where_least_moves_for_it():
     """Its own group has more to move than it is long, another less; what there is no room for moves in any case."""
     images = [[300]] + [[60]] * 6 + [[20]] * 8
@@ -388,14 +373,6 @@ def test_an_item_that_fills_a_group_goes_where_least_moves_for_it():
     assert node[0] == 3
     assert (node[1:] == homes[1:] // 4).all()
     assert vision.makespan == vision.lower_bound
-
-
-def test_of_two_items_that_fill_a_group_the_one_that_takes_most_to_move_stays():
-    images, homes = [[290], [300]] + [[20]] * 12, np.array([0, 0] + [8] * 6 + [12] * 6)
-    step = orchestrate(batch_of(images, [1] * 14), phases(4), Topology.uniform(16, 4), home_rank=homes)
-    node = step["vision"].rank_of_sample // 4
-    assert node[:2].tolist() == [1, 0]  # nothing lies on node 1
-    assert (node[2:] == homes[2:] // 4).all()
 
 
 def test_groups_of_ranks_plan_by_themselves():

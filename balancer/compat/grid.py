@@ -55,7 +55,7 @@ def micro_batch_grid(
     Examples
     --------
     >>> micro_batch_grid([7, 5, 4, 4, 3, 1, 8], num_ranks=2, micro_batch_tokens=8)
-    [[[0, 5], [6]], [[2, 3], [1, 4]]]
+    [[[6], [0, 5]], [[1, 4], [2, 3]]]
     """
     cut = MicroBatches(micro_batch_tokens, schedule, micro_batches, multiple_of=multiple_of, over_long=over_long)
     plan = balance(lengths, num_ranks, cost=cost, micro_batches=cut, **constraints)

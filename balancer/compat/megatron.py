@@ -90,7 +90,7 @@ class BalancedPackingScheduler:
         --------
         >>> scheduler = BalancedPackingScheduler(8, cp_size=1, dp_size=2, microbatch_group_size_per_vp_stage=None)
         >>> scheduler.get_groups_and_subsamples([(10, 7), (11, 5), (12, 4), (13, 4), (14, 3), (15, 1)])
-        [[[10], [12, 14]], [[11], [13, 15]]]
+        [[[10], [12, 14]], [[13, 15], [11]]]
         >>> scheduler = BalancedPackingScheduler(8, cp_size=1, dp_size=4, min_cp_size=1)
         >>> scheduler.get_groups_and_subsamples([(10, 16), (11, 7), (12, 4), (13, 4)])
         [[[10], [10], [11], [12, 13]]]

@@ -93,7 +93,7 @@ class BalancedPackingScheduler:
         [[[10], [12, 14]], [[13, 15], [11]]]
         >>> scheduler = BalancedPackingScheduler(8, cp_size=1, dp_size=4, min_cp_size=1)
         >>> scheduler.get_groups_and_subsamples([(10, 16), (11, 7), (12, 4), (13, 4)])
-        [[[10], [10], [11], [12, 13]]]
+        [[[10], [10], [12, 13], [11]]]
         """
         ids, lengths = zip(*sample_id_seqlens, strict=True)
         if self.is_dynamic_cp:

@@ -221,8 +221,8 @@ class ContextExchange:
         ArgumentError
             What is no tensor, or one of another number of rows; an unknown kind.
         PlanMismatchError
-            On all ranks, at the first gather of a kind, where they gather other tensors; nothing has been exchanged
-            then.
+            On all ranks, at the first gather of a kind for which rows travel, where they gather other tensors;
+            nothing has been exchanged then.
         PeerError
             There too, where another rank's tensors could not be used, and why.
         PeerLostError
@@ -236,9 +236,11 @@ class ContextExchange:
         """Raise on all ranks unless they gather alike; they ask each other once for each kind and what is gathered."""
         gathered, failure = attempt(lambda: self._said(kind, tensors))
         agreed = self.agreed.get(kind, set())
-        if failure is not None and agreed:
-            raise failure  # the others have nothing to agree on any more, and would not hear of it
-        if gathered in agreed:
+        # Where no rank needs another's rows, as all know, none waits: each may gather when it likes, or not at all.
+        alone = kind in self.rows.masks and not self.keys(kind).total_received
+        if failure is not None and (agreed or alone):
+            raise failure  # the others do not ask, and would not hear of it
+        if alone or gathered in agreed:
             return
         # Unlike rows would be read as other numbers, or end the process: gloo aborts it where sizes differ.
         said = held_by_all(self.peers, gathered, failure, "could not gather")

@@ -233,7 +233,7 @@ def test_the_table_has_the_json_numbers(command, log):
     assert (table.code, table.err) == (0, "")
     assert f"imbalance ratio {phase['imbalance_ratio_before']:.3f}" in table.words
     assert f"waiting {100 * phase['waiting_before']:.1f} %" in table.words
-    assert f"steps within eps (0.1 %) {phase['steps_within_eps']} of 2" in table.words
+    assert f"steps within 0.2 % (eps, stop_at) {phase['steps_within_eps']} of 2" in table.words
     assert f"crosses nodes {100 * phase['crosses_nodes']:.1f} %" in table.words
     assert "50 samples in 3 steps" in table.words
     assert "log.csv" in table.words

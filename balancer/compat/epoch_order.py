@@ -1,7 +1,8 @@
 """The order of an epoch: positions 0, 1, ..., and the row of the dataset that stands at each."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,15 @@ from balancer.problem.shuffle import shuffled
 from solvers.arguments import as_int64
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 
-__all__ = ["EpochOrder", "Order", "digest"]
+__all__ = ["OF_THE_EPOCH", "EpochOrder", "Order", "digest"]
+
+OF_THE_EPOCH = (
+    "what draws at random needs a seed of the epoch: order=lambda epoch: "
+    "numpy.random.default_rng([0, epoch]).permutation(len(dataset))"
+)
+"""What to give instead of an order that is drawn anew each time it is asked for."""
+
+_KINDS = "be an array, a sampler or a function of the epoch, and no iterator, class, set or mapping"
 
 Ints = NDArray[np.int64]
 Order = ArrayLike | Iterable[int] | Callable[[int], Any]
@@ -21,16 +30,14 @@ class EpochOrder:
     """All rows, shuffled by a seed or not; or the user's own: rows, what yields them, or a function of the epoch."""
 
     def __init__(self, given: Order | None, count: int, shuffle: bool, seed: int, least: int) -> None:
-        if isinstance(given, Iterator):
-            raise ArgumentTypeError(
-                "order", "be an array, a sampler or a function of the epoch, as an iterator has one epoch alone",
-                type(given).__name__,
-            )  # fmt: skip
+        if given is not None and (isinstance(given, Iterator) or not (_takes_epoch(given) or _has_rows(given))):
+            raise ArgumentTypeError("order", _KINDS, repr(given)[:60])
         self.given = _as_rows(given).copy() if _is_array(given) else _whole(given)
         self.count, self.shuffle, self.seed, self.least = count, shuffle, seed, least
         self._drawn: dict[int, Ints] = {}  # rows of epochs that were asked for
-        if given is None:
-            self._check_fills("lengths", count)
+        self.running = -1
+        """The epoch that is trained: its rows are kept."""
+        _check_fills("lengths", count, least if given is None else 1)
 
     def rows(self, positions: Ints, epoch: int) -> Ints:
         """Return the rows at positions of an epoch's order."""
@@ -53,22 +60,38 @@ class EpochOrder:
         if epoch not in self._drawn:
             if callable(set_epoch := getattr(self.given, "set_epoch", None)):
                 set_epoch(epoch)
-            rows = _as_rows(self.given(epoch) if callable(self.given) else self.given)
+            rows = _as_rows(self.given(epoch) if callable(self.given) else self.given, f" for epoch {epoch}")
             if len(odd := np.flatnonzero((rows < 0) | (rows >= self.count))):
                 raise ArgumentError("order", f"name rows 0..{self.count - 1}", rows[odd[0]], int(odd[0]))
-            self._check_fills("order", len(rows))
-            # The epoch that is trained, and the next: a loader that fetches ahead has begun to ask for that one.
-            kept = list(self._drawn.items())[-1:]
-            self._drawn = dict([*kept, (epoch, rows)])
+            _check_fills("order", len(rows), self.least)
+            # The last that was asked for, too: a loader that fetches ahead has begun with the next epoch.
+            kept = {self.running, *list(self._drawn)[-1:]}
+            self._drawn = {each: held for each, held in self._drawn.items() if each in kept} | {epoch: rows}
         return self._drawn[epoch]
 
-    def _check_fills(self, name: str, total: int) -> None:
-        if total < self.least:
-            step = ", a step, with drop_last" if self.least > 1 else ""
-            raise ArgumentError(name, f"have at least {self.least} rows{step}", total)
+
+def _check_fills(name: str, total: int, least: int) -> None:
+    if total < least:
+        raise ArgumentError(name, f"have at least {least} rows{', a step, with drop_last' if least > 1 else ''}", total)
 
 
-def _as_rows(order: Any) -> Ints:
+def _has_rows(order: Any) -> bool:
+    return hasattr(order, "__iter__") and not isinstance(order, type | Set | Mapping | str)
+
+
+def _takes_epoch(order: Any) -> bool:
+    try:
+        inspect.signature(order).bind(0)
+    except ValueError:  # it does not say what it takes
+        return True
+    except TypeError:  # no function, or one of other arguments
+        return False
+    return not isinstance(order, type)
+
+
+def _as_rows(order: Any, when: str = "") -> Ints:
+    if not _has_rows(order):
+        raise ArgumentTypeError("order", _KINDS, f"{repr(order)[:60]}{when}")
     return as_int64("order", order if _is_array(order) else list(_whole(order)))
 
 

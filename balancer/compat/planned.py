@@ -1,4 +1,4 @@
-"""From a plan file straight to a loader: each rank reads the samples that it will run, and nothing is exchanged."""
+"""From a plan file straight to a loader: each rank reads the samples that it will run, and no sample is exchanged."""
 
 import hashlib
 import json
@@ -20,8 +20,8 @@ from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.problem.cuts import WHOLE_SHARES, Cut, cut_from_json
 from balancer.problem.cuts.sequence_groups import LongShort
 from balancer.problem.phases import SINGLE_PHASE
-from solvers.arguments import as_count, as_integer
-from solvers.errors import ArgumentError, UsageError
+from solvers.arguments import as_integer
+from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 
 __all__ = ["PlannedBatchSampler"]
 
@@ -90,9 +90,11 @@ class PlannedBatchSampler(RankBatches):
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise InputError(f"{plan}: its description is not one this version reads: {error!r}") from None
         else:
-            self._source = plans = [plan] if isinstance(plan, DispatchPlan) else list(plan)
+            self._source = plans = _as_plans(plan)
             self._epochs = PlanEpochs(1, len(plans), 0, None)
-            num_ranks = plans[0].num_ranks if plans else 1 if rank == "all" else as_count("rank", int(rank) + 1)
+            num_ranks = plans[0].num_ranks
+            if phase is not None:
+                raise ArgumentError("phase", "be left out: a DispatchPlan is of one", repr(phase))
         super().__init__(num_ranks, rank)
         start_step = as_integer("start_step", start_step)
         if start_step > self.num_steps:
@@ -240,3 +242,13 @@ class PlannedBatchSampler(RankBatches):
                 mine = mine[np.append(True, ~again)[: len(mine)]]
             held.append((step.sample[mine], step.slot[mine], num_slots))
         return held
+
+
+def _as_plans(given: Any) -> list[DispatchPlan]:
+    plans = [given] if isinstance(given, DispatchPlan) else list(given) if isinstance(given, Iterable) else []
+    if not plans or not all(isinstance(plan, DispatchPlan) for plan in plans):
+        raise ArgumentTypeError("plan", "be a path, a DispatchPlan, or one or more of these", repr(given)[:60])
+    for step, plan in enumerate(plans):
+        if plan.num_ranks != plans[0].num_ranks:
+            raise ArgumentError("plan", f"have {plans[0].num_ranks} ranks, as the first has", plan.num_ranks, step)
+    return plans

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.compat.epoch_order import OF_THE_EPOCH
 from solvers.arguments import as_index, as_integer
-from solvers.errors import UsageError, braced
+from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, WordedError, braced
 
 __all__ = ["Place", "RankBatches", "check_same"]
 
@@ -43,8 +44,12 @@ class RankBatches:
 
     def __init__(self, num_replicas: int, rank: int | str) -> None:
         self.num_replicas = num_replicas
-        self.rank = rank if rank == "all" else as_index("rank", rank, num_replicas)  # type: ignore[arg-type]
+        try:
+            self.rank = rank if rank == "all" else as_index("rank", rank, num_replicas)  # type: ignore[arg-type]
+        except WordedError:
+            raise ArgumentError("rank", f'be within 0..{num_replicas - 1}, or "all"', repr(rank)) from None
         self._begin = self._at = Place()  # where the iteration began, and where it is
+        self._iteration: object = None  # that whose place it is: of several iterators, the last that began
         self._resumes = True  # so the next iteration goes on from there
         self._told: int | None = None  # the length of the epoch, if somebody asked for it since it began
 
@@ -76,6 +81,9 @@ class RankBatches:
     def _check_ranks(self) -> None:
         """Raise on all ranks alike, if ranks would begin this epoch with unlike orders."""
 
+    def _begins(self, epoch: int) -> None:
+        """Know that an iteration of this epoch begins."""
+
     # An epoch.
 
     @property
@@ -84,34 +92,36 @@ class RankBatches:
         return self._at.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch comes next; all ranks say the same. A place in this very epoch is kept."""
+        """Say which epoch comes next, on all ranks: they compare what they will run. A place in this epoch is kept."""
         if as_integer("epoch", epoch) != self.epoch:
             self._begin_at(self._beginning(int(epoch)))
+        self._check_ranks()
 
     def _begin_at(self, place: Place) -> None:
         self._begin = self._at = place
-        self._resumes, self._told = True, None
+        self._resumes, self._told, self._iteration = True, None, None
 
     def __iter__(self) -> Iterator[list[int]]:
-        # A second iteration before the end is the epoch anew, as of any sampler.
-        if not self._resumes:
+        # All of this at the first batch: loaders make iterators that they never use.
+        if not self._resumes:  # a second iteration before the end is the epoch anew, as of any sampler
             self._begin_at(self._beginning(self.epoch))
-        return self._yielded()
-
-    def _yielded(self) -> Iterator[list[int]]:
-        # Only here, at the first batch: loaders make iterators that they never use.
-        self._begin, self._resumes, self._told = self._at, False, None
-        self._check_ranks()
+        at = self._begin = self._at
+        self._resumes, self._told = False, None
+        self._iteration = mine = object()
+        self._begins(at.epoch)
         ranks = range(self.num_replicas) if self.rank == "all" else [int(self.rank)]
-        for after, grid in self._steps(self._at, ranks):
-            before = self._at
+        for after, grid in self._steps(at, ranks):
+            before = at
             for number, batches in enumerate(grid, 1):
-                # Before the batches are handed out: who saves a place has asked for them, and is to train on them.
                 at = after if number == len(grid) else replace(before, begun=number)
-                self._at = replace(at, batches=before.batches + number)
+                at = replace(at, batches=before.batches + number)
+                # Before the batches are handed out: who saves a place has asked for them, and is to train on them.
+                if self._iteration is mine:
+                    self._at = at
                 yield from batches
         # The next epoch comes by itself. What was yielded stays this epoch's for those who count their batches.
-        self._at, self._resumes = Place(self.epoch + 1), True
+        if self._iteration is mine:
+            self._at, self._resumes = Place(at.epoch + 1), True
 
     def __len__(self) -> int:
         """Batches of the epoch, those included that were had before a state was loaded: of the rank, or of all."""
@@ -160,11 +170,12 @@ class RankBatches:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state says, on as many ranks and in as large steps as this has: any rank's state will do.
 
-        A step of which some micro-steps had run is begun anew, with a warning, as no state has its gradients.
+        A step of which some micro-steps had run is begun anew, with a warning, as no state has its gradients. Its
+        first batch comes next, however many `batches` were counted.
 
         Raises
         ------
-        ValueError
+        TypeError, ValueError
             What is no state, or one of other data or of another order; it names what differs.
         """
         names = ("epoch", "samples", "batches", "begun", "window", "of")
@@ -174,16 +185,18 @@ class RankBatches:
                 "state must be what state_dict() returned, got {state}; it has no {missing}",
                 state=repr(state)[:80], missing=", ".join(missing),
             )  # fmt: skip
-        epoch, samples, batches, begun = (as_integer(name, state[name]) for name in names[:4])
+        epoch, samples, batches, begun = (as_integer(f"state.{name}", state[name]) for name in names[:4])
         check_same(state["of"], self._order_of(epoch))
+        place = self._loaded(Place(epoch, samples, batches=batches), state["window"])
         if begun:
             warnings.warn(
                 f"the state was saved within an optimizer step of epoch {epoch}, after {begun} of its micro-steps; the "
-                "step is begun anew, so that their samples run again",
+                "step is begun anew, so that their samples run again: the next batch is its first, so count "
+                "micro-steps from there, not from the epoch's begin",
                 stacklevel=2,
             )
         told = self._told
-        self._begin_at(self._loaded(Place(epoch, samples, batches=batches), state["window"]))
+        self._begin_at(place)
         if told not in (None, now := self._batches(self._at)):
             warnings.warn(
                 f"from this state on the epoch has {now} batches a rank, of which {batches} are done, and "
@@ -231,10 +244,14 @@ class RankBatches:
 
 def check_same(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
     """Refuse a state that is of other data or of another order; name what differs."""
+    if not isinstance(theirs, Mapping):
+        raise ArgumentTypeError("state.of", "be what state_dict() returned", repr(theirs)[:60])
     for name in dict.fromkeys((*mine, *theirs)):
         if theirs.get(name) != mine.get(name):
             raise UsageError(
                 "the state is of other batches: its {name} is {theirs}, here it is {mine}",
-                ("make the sampler of the same data in the same order", "or begin a new epoch"),
+                ("make the sampler of the same data in the same order", "or begin a new epoch",
+                 *(("an order that draws anew from a stream, as RandomSampler does, cannot be resumed", OF_THE_EPOCH)
+                   if name == "order" else ())),
                 name=braced(name), theirs=repr(theirs.get(name)), mine=repr(mine.get(name)),
             )  # fmt: skip

@@ -1,10 +1,10 @@
-"""Balanced batches for any data loader: lengths in, the batches of a rank out, and nothing is exchanged.
+"""Balanced batches for any data loader: lengths in, the batches of a rank out, and no sample is exchanged.
 
 Told from top to bottom: the *order* of an epoch -> *blocks* of ``window + 1`` steps -> *steps*, which are pieces of the
 sorted block -> *ranks* and *micro-batches* -> the *place* in the epoch, which is saved. All ranks compute the same.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -16,12 +16,12 @@ from balancer.compat.data_ranks import agree, world
 from balancer.compat.epoch_order import EpochOrder, Order, digest
 from balancer.compat.rank_batches import Place, RankBatches
 from balancer.compat.sampler_report import SamplerReport
-from balancer.cost.given import given_costs
+from balancer.cost.given import as_numbers, given_costs
 from balancer.cost.model import CostModel
 from balancer.cost.parse import parse_cost
 from balancer.problem.shuffle import shuffled
-from solvers.arguments import as_count, as_int64, as_integer, as_share
-from solvers.errors import ArgumentError, UsageError, Wording
+from solvers.arguments import INT64_MAX, as_count, as_index, as_int64, as_integer, as_share
+from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, Wording
 from solvers.partitioning import partition
 
 __all__ = ["BalancedBatchSampler"]
@@ -29,6 +29,7 @@ __all__ = ["BalancedBatchSampler"]
 Ints = NDArray[np.int64]
 
 SYNCS = ("step", "micro_batch")
+_FEW = 2**20  # ranks and micro-steps: as many may repeat the rows of a smaller dataset
 BUDGET, STOP_AT = 0.01, "0.1%"  # seconds' worth of work, and a gap that is small enough: times of steps vary by more
 
 
@@ -62,8 +63,8 @@ class BalancedBatchSampler(RankBatches):
     order : int64[m], iterable, sampler, or function of the epoch, optional
         The rows of an epoch, the same on all ranks; may leave rows out and repeat them. By default all rows, shuffled.
     step_tokens_within : float or str, optional
-        How far, as a share of the mean of its window, the tokens of a step may be from that mean: ``0.2`` or ``"20%"``.
-        A window that cannot keep it runs as it was drawn.
+        With a window: how far, as a share of the mean of its window, the tokens of a step may be from that mean:
+        ``0.2`` or ``"20%"``. A window that cannot keep it runs as it was drawn.
     shuffle : bool
         Of the default order: every epoch in another; if False, in the order of the dataset.
     seed : int
@@ -77,11 +78,14 @@ class BalancedBatchSampler(RankBatches):
     Raises
     ------
     TypeError, ValueError
-        An argument that cannot be used. At the beginning of an epoch: ranks with unlike orders, lengths or settings,
-        which are compared where a process group of `num_replicas` ranks is up. So all of them begin an epoch together.
+        An argument that cannot be used. In `set_epoch`: ranks with unlike orders, lengths or settings.
 
     Notes
     -----
+    Where a process group of `num_replicas` ranks is up, `set_epoch` compares them, and so waits for all of these. No
+    other call does: one rank may make a sampler, look at batches and reports. Epochs that come by themselves are not
+    compared.
+
     The next iteration is the next epoch; `set_epoch` says another. `state_dict` counts rows of the epoch, not ranks: a
     sampler with other `num_replicas`, `batch_size`, accumulation, cost or window goes on with exactly the rows that
     were not trained. A step is planned when its first batch is asked for, in a millisecond at 64 ranks x 16.
@@ -114,7 +118,8 @@ class BalancedBatchSampler(RankBatches):
         drop_last: bool = False,
     ) -> None:
         super().__init__(*world(num_replicas, rank))
-        self.lengths = as_int64("lengths", lengths).copy()  # the caller may go on to change theirs
+        # A copy: the caller may go on to change theirs.
+        self.lengths = as_int64("lengths", as_numbers("lengths", lengths)).copy()
         if len(odd := np.flatnonzero(self.lengths < 0)):
             raise ArgumentError("lengths", "be >= 0", self.lengths[odd[0]], int(odd[0]))
         self._micro_steps = as_count("gradient_accumulation_steps", gradient_accumulation_steps)
@@ -124,15 +129,39 @@ class BalancedBatchSampler(RankBatches):
             raise ArgumentError("sync", f"be one of {', '.join(SYNCS)}", repr(sync))
         self.sync, self.window, self.seed = sync, as_count("window", window, 0), as_integer("seed", seed)
         self._within = None if step_tokens_within is None else as_share("step_tokens_within", step_tokens_within)
+        if self._within is not None and self._within > 1:
+            raise ArgumentError("step_tokens_within", "be a share such as '20%', at most 1", repr(step_tokens_within))
+        if self._within is not None and not self.window:
+            raise UsageError("{step_tokens_within} needs {window} >= 1: else steps keep the samples drawn for them")
+        for name, value in ("drop_last", drop_last), ("shuffle", shuffle):
+            if not isinstance(value, bool | np.bool_):
+                raise ArgumentTypeError(name, "be True or False", repr(value))
         self._drop, count = bool(drop_last), len(self.lengths)
         self._order = EpochOrder(order, count, bool(shuffle), self.seed, self.samples_per_step if drop_last else 1)
         self._costs_given = None if isinstance(cost, str | CostModel) else given_costs("cost", cost, count)
         self._cost = parse_cost(cost if isinstance(cost, str | CostModel) else "linear")
         self._read_prompts(prefix, prefix_length)
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        """Check once what would overflow memory or int64 in some step, whichever rows meet there."""
+        count, fewest = len(self.lengths), self.num_replicas * self._micro_steps
+        if fewest > max(count, _FEW):
+            rule = f"be <= the {count} samples, one a micro-step each"
+            raise ArgumentError("num_replicas * gradient_accumulation_steps", rule, fewest)
+        longest, given, cost = int(self.lengths.max()), self._costs_given, self._cost
+        each = cost.exact(longest, longest) + cost.c * longest**cost.p if given is None else int(given.max())
+        together = min(self.samples_per_step * (self.window + 1), max(self.samples_per_step, count))
+        if max(longest, each) * together > INT64_MAX:
+            row = int((self.lengths if given is None or longest > each else given).argmax())
+            rule = f"fit int64 when {together} samples are summed, with lengths[{row}] = {self.lengths[row]}"
+            raise ArgumentError("cost" if each >= longest else "lengths", rule, max(each, longest), row)
 
     def _read_prompts(self, keys: ArrayLike | None, lengths: ArrayLike | None) -> None:
         """Check the prompts that samples share, and the prefix of each sample where the cost's mask has one."""
         self._prompts, self._prefixes, count = None, None, len(self.lengths)
+        if self._cost.needs_prefixes and lengths is None:
+            raise UsageError("cost '{cost}' needs {prefix_length}, as its mask has each sample's", cost=self._cost)
         if keys is None and lengths is None:
             return
         from balancer.problem.batch import checked_prefixes
@@ -142,6 +171,9 @@ class BalancedBatchSampler(RankBatches):
         try:
             if self._cost.needs_prefixes and lengths is not None:
                 self._prefixes = checked_prefixes(lengths, count)
+                if len(odd := np.flatnonzero(self._prefixes > self.lengths)):
+                    row = int(odd[0])
+                    raise ArgumentError("prefix_length", "be <= the length of its sample", self._prefixes[row], row)
             if keys is not None or self._prefixes is None:
                 self._prompts = Constraints.from_given(count, 1, prefix=(keys, lengths)).prefix
                 self._prompts.check(self.lengths)  # type: ignore[union-attr]
@@ -153,16 +185,27 @@ class BalancedBatchSampler(RankBatches):
                 "leave one of them out",
             )
 
+    def __repr__(self) -> str:
+        cost = "of each sample" if self._costs_given is not None else repr(str(self._cost))
+        shape = f"{len(self.lengths)} samples, batch_size={self._micro_step // self.num_replicas}"
+        ranks = f"num_replicas={self.num_replicas}, rank={self.rank!r}"
+        steps = f"gradient_accumulation_steps={self._micro_steps}, sync={self.sync!r}, window={self.window}"
+        return f"BalancedBatchSampler({shape}, {ranks}, cost={cost}, {steps})"
+
     # The order of an epoch: positions 0, 1, ... and the row at each.
 
     def _rows(self, positions: Ints, epoch: int) -> Ints:
         return self._order.rows(positions, epoch)
 
+    def _begins(self, epoch: int) -> None:
+        self._order.running = epoch
+
     def _check_ranks(self) -> None:
+        at = self._at if self._resumes else self._beginning(self.epoch)  # where the next iteration begins
         agree(self.num_replicas, f"begin epoch {self.epoch}", {
             "epoch": self.epoch, **self._order_of(self.epoch), "cost": self._cost_is, "batch_size": self._micro_step,
             "settings": {**self.steps_are, "sync": self.sync, "drop_last": self._drop},
-            "place": [self._at.samples, self._at.steps, len(self._at.carried)],
+            "place": [at.samples, at.steps, len(at.carried)],
         })  # fmt: skip
 
     # Blocks: the next ``window + 1`` steps of the order. What an earlier run left of its last window comes first.
@@ -293,7 +336,8 @@ class BalancedBatchSampler(RankBatches):
     def report(self, epoch: int | None = None) -> SamplerReport:
         """Plan an epoch, by default the next, and compare its steps with those that were drawn."""
         epoch = self.epoch if epoch is None else as_integer("epoch", epoch)
-        report, shape = SamplerReport(self.sync), (self._micro_steps, self.num_replicas, -1)
+        report = SamplerReport(self.sync, self._cost.additive)
+        shape = (self._micro_steps, self.num_replicas, -1)
         for _, block, _ in self._blocks(self._beginning(epoch)):
             drawn, rest = self._drawn_steps(block, epoch)
             for step in [*drawn, rest] if len(rest) else drawn:
@@ -302,6 +346,8 @@ class BalancedBatchSampler(RankBatches):
             for step in self._steps_of(block, epoch):
                 grid = self._grid(step, epoch)
                 report.planned.add(self.lengths[grid], self._loads(grid))
+        # One mean for both: by its own, a plan with less padding would look less even.
+        report.drawn.worked = report.planned.worked = min(report.drawn.worked, report.planned.worked)
         return report
 
     # The place: what of the order has run. Between windows that is a position; inside one, also what is left of it.
@@ -342,11 +388,20 @@ class BalancedBatchSampler(RankBatches):
         }  # fmt: skip
 
     def _loaded(self, at: Place, window: Any) -> Place:
+        total, names = self._order.total(at.epoch), ("of", "steps", "carried", "end", "left")
+        as_index("state.samples", at.samples, total + 1)
         if window is None:
             return at
-        if window["of"] == self.steps_are:  # the same steps: the window is planned again, and those that ran left out
-            return replace(at, carried=_of_bits(window["carried"]), steps=window["steps"])
-        return replace(at, samples=window["end"], carried=_of_bits(window["left"]))
+        if not isinstance(window, Mapping) or not window.keys() >= set(names):
+            raise ArgumentTypeError("state.window", "be what state_dict() returned", repr(window)[:60])
+        if window["of"] != self.steps_are:
+            end = as_index("state.window.end", window["end"], total + 1)
+            return replace(at, samples=end, carried=_of_bits("state.window.left", window["left"], end))
+        # The same steps: the window is planned again, and those that ran left out.
+        at = replace(at, carried=_of_bits("state.window.carried", window["carried"], at.samples))
+        _, block, _ = next(self._blocks(at), (at, at.carried, at))
+        count = -(-len(block) // self.samples_per_step)
+        return replace(at, steps=as_index("state.window.steps", window["steps"], count + 1))
 
 
 def _dealt(costs: Ints, ranks: int) -> Ints:
@@ -375,7 +430,13 @@ def _as_bits(positions: Ints) -> tuple[int, str]:
     return first, np.packbits(held).tobytes().hex()
 
 
-def _of_bits(bits: Sequence[Any]) -> Ints:
-    """Return the positions that :func:`_as_bits` wrote, ascending."""
-    first, held = bits
-    return int(first) + np.flatnonzero(np.unpackbits(np.frombuffer(bytes.fromhex(held), dtype=np.uint8)))
+def _of_bits(name: str, bits: Any, stop: int) -> Ints:
+    """Return the positions that :func:`_as_bits` wrote, ascending and below `stop`."""
+    try:
+        first, held = bits
+        found = np.flatnonzero(np.unpackbits(np.frombuffer(bytes.fromhex(held), dtype=np.uint8)))
+        if not len(found) or 0 <= first <= first + found[-1] < stop:
+            return int(first) + found
+    except (TypeError, ValueError):
+        pass
+    raise ArgumentError(name, f"be [first, bits in hex] of positions below {stop}", repr(bits)[:60])

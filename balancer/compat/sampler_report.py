@@ -9,6 +9,8 @@ __all__ = ["SamplerReport", "StepFigures"]
 
 Ints = NDArray[np.int64]
 
+_MUCH = 0.1  # padding of a plan that counts none, worth a word
+
 
 @dataclass(slots=True)
 class StepFigures:
@@ -21,7 +23,8 @@ class StepFigures:
     tokens : list of int
         Of each step, all ranks together, without padding.
     spent, worked : int
-        Rank-time until the slowest rank is done, and what ranks work of it, in units of the cost.
+        Rank-time until the slowest rank is done, and what ranks work of it, in units of the cost. In a report the work
+        is the smaller of both, as padding that a plan avoids need not be worked.
     padded : int
         Tokens if every micro-batch is padded to its longest sample.
     largest, largest_padded : int
@@ -81,6 +84,7 @@ class SamplerReport:
     """An epoch's steps as they were drawn, dealt to ranks as they come, and as they are planned."""
 
     sync: str
+    unpadded: bool = False  # whether the cost counts no padding
     drawn: StepFigures = field(init=False)
     planned: StepFigures = field(init=False)
 
@@ -97,7 +101,9 @@ class SamplerReport:
         return {"balancer/imbalance_before": self.drawn.imbalance, "balancer/imbalance": self.planned.imbalance}
 
     def __str__(self) -> str:
+        hint = "\nif your collator pads, give cost='padded': {:.0f} % of each padded batch would be padding"
         return (
             f"{len(self.planned.tokens):,} steps, ranks wait in every {self.sync}: {100 * self.gain:.1f} % of step "
             f"time saved, predicted\nas drawn: {self.drawn}\nplanned: {self.planned}"
+            + (hint.format(100 * self.planned.padding) if self.unpadded and self.planned.padding > _MUCH else "")
         )

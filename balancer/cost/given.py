@@ -1,15 +1,28 @@
 """Costs that a caller has of each sample: measured seconds, loss tokens."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers.arguments import as_int64
 from solvers.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["given_costs"]
+__all__ = ["as_numbers", "given_costs"]
 
 LARGEST = 2**31
 """What the largest of costs with fractions becomes: the sum of as many as an array can hold fits int64."""
+
+
+def as_numbers(name: str, values: ArrayLike) -> NDArray[Any]:
+    """Return what should be one number a sample as an array, or raise an error that says what it is instead."""
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ArgumentTypeError(name, "be one number a sample: {why}", why=str(error)) from None
+    if not array.ndim:
+        raise ArgumentTypeError(name, "be one number a sample", f"{repr(values)[:60]}, a {type(values).__name__}")
+    return array
 
 
 def given_costs(name: str, values: ArrayLike, count: int) -> NDArray[np.int64]:
@@ -28,7 +41,7 @@ def given_costs(name: str, values: ArrayLike, count: int) -> NDArray[np.int64]:
     >>> given_costs("cost", [3.0, 1.0], 2), given_costs("cost", [0.5, 0.25], 2)
     (array([3, 1]), array([2147483648, 1073741824]))
     """
-    array = np.asarray(values)
+    array = as_numbers(name, values)
     if array.dtype.kind not in "iuf":
         raise ArgumentTypeError(name, "be a cost by its name, or one number a sample", repr(values)[:60])
     if array.shape != (count,):
@@ -38,5 +51,5 @@ def given_costs(name: str, values: ArrayLike, count: int) -> NDArray[np.int64]:
     largest = float(array.max(initial=0))
     # Below 2**53 a float holds every whole number exactly.
     if array.dtype.kind == "f" and not (largest < 2**53 and (array == np.floor(array)).all()):
-        array = np.rint(array.astype(np.float64) * (LARGEST / largest))
+        array = np.rint(array.astype(np.float64) / largest * LARGEST)
     return as_int64(name, array).copy()

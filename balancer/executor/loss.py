@@ -46,7 +46,7 @@ def count_labels(labels: Any, *, shift: bool = True) -> Tensor:
     Raises
     ------
     ValueError
-        Labels that are no rows.
+        Labels that are no rows: one number a sample, or a Tensor of one dimension of which the first would be left out.
 
     Examples
     --------
@@ -57,6 +57,11 @@ def count_labels(labels: Any, *, shift: bool = True) -> Tensor:
     if isinstance(labels, RaggedTensor):
         labels = labels.rows()
     elif isinstance(labels, Tensor):
+        if labels.ndim < 2 and shift:
+            raise ValueError(
+                f"labels must have a row of labels for each sample, got shape {tuple(labels.shape)}; for one label a "
+                "sample give shift=False, for one row labels[None]"
+            )
         labels = labels.unbind() if labels.is_nested else [labels]
     rows = [torch.as_tensor(row) for row in labels]
     if any(row.ndim == 0 for row in rows):

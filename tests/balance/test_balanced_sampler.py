@@ -62,7 +62,7 @@ class Asked:
             "window": self.window, "cost": costs[random.integers(len(costs))], "shuffle": bool(random.integers(2)),
             "drop_last": bool(random.integers(2)), "seed": seed,
         }  # fmt: skip
-        if random.integers(3) == 0:
+        if random.integers(3) == 0 and self.window:
             self.options["step_tokens_within"] = 0.3
         self.order = np.arange(self.count)
         if self.options["shuffle"]:
@@ -75,7 +75,10 @@ class Asked:
     def sampler(self, rank="all", **other):
         shape = {"batch": self.batch, "ranks": self.ranks} | other
         batch, ranks = shape.pop("batch"), shape.pop("ranks")
-        return BalancedBatchSampler(self.lengths, batch, ranks, rank, **self.options | shape)
+        options = self.options | shape
+        if not options["window"]:
+            options.pop("step_tokens_within", None)
+        return BalancedBatchSampler(self.lengths, batch, ranks, rank, **options)
 
 
 def check_epoch(asked, batches):
@@ -264,6 +267,12 @@ class Rows:
         return iter(np.roll(self.rows, self.epoch).tolist())
 
 
+class Dealt(Rows):
+    """Of one rank alone, as torch's DistributedSampler."""
+
+    num_replicas = 2
+
+
 def mixture(epoch):
     """5, 2 and 1 of three sources in every 8."""
     random = np.random.default_rng([14, epoch])
@@ -308,11 +317,49 @@ def test_an_order_is_drawn_once_an_epoch():
         other.load_state_dict(state)
 
 
+def test_rows_of_the_epoch_that_runs_stay():
+    """However an order draws, and whatever else is asked for meanwhile."""
+    sampler = BalancedBatchSampler(LENGTHS, 1, 1, 0, order=lambda epoch: np.random.default_rng().permutation(203))
+    running = iter(sampler)
+    seen = [next(running) for _ in range(50)]
+    for epoch in 1, 2, 3:
+        sampler.report(epoch)
+    assert sorted(rows_in(seen + list(running))) == list(range(203))
+
+
+def test_iterators_have_places_of_their_own():
+    sampler = BalancedBatchSampler(LENGTHS, 4, 2, 0)
+    whole = list(sampler.plan())
+    of_rank = [batch[0] for step in whole for batch in step]
+    first, second = iter(sampler), iter(sampler)
+    seen = [next(first)]
+    assert list(second) == of_rank
+    assert seen + list(first) == of_rank, "though the other ended meanwhile"
+    assert sampler.epoch == 1, "which the last that began says"
+    sampler.set_epoch(0)
+    assert list(zip(sampler, sampler, strict=True)) == list(zip(of_rank, of_rank, strict=True))
+    sampler.set_epoch(0)
+    old = iter(sampler)
+    next(old)
+    sampler.load_state_dict(BalancedBatchSampler(LENGTHS, 4, 2, 0).state_dict(batches=9))
+    next(old)
+    assert sampler.state_dict()["batches"] == 9, "a loader that fetched ahead moves no place that was loaded since"
+    assert list(sampler) == of_rank[9:]
+
+
 @pytest.mark.parametrize(
     ("order", "said"),
     [
-        (SimpleNamespace(num_replicas=2, rank=0), r"rows of all ranks.*SimpleNamespace of 2 ranks.*num_replicas=1"),
-        (iter([1, 2]), "a function of the epoch, as an iterator has one epoch alone"),
+        (Dealt([0, 1]), r"rows of all ranks.*Dealt of 2 ranks.*num_replicas=1"),
+        (iter([1, 2]), "order must be an array, a sampler or a function of the epoch, and no iterator"),
+        (5, "order must be an array, a sampler or a function of the epoch, .* got 5"),
+        (Rows, "and no iterator, class"),
+        (lambda: [0], "a function of the epoch"),
+        ({0, 1}, r"and no .* set or mapping, got \{0, 1\}"),
+        ({0: 1}, "and no .* set or mapping"),
+        ("01", "order must be an array"),
+        (lambda epoch: None, "order must be an array, .* got None for epoch 0"),
+        (lambda epoch: {0, 1}, r"got \{0, 1\} for epoch 0"),
         ([0, 203], r"order\[1\] must name rows 0\.\.202, got 203"),
         ([-1], r"order\[0\] must name rows"),
         ([[0, 1], [2, 3]], "order must be one-dimensional"),
@@ -338,6 +385,8 @@ def test_a_cost_is_one_number_a_sample():
         assert over_even(grid, tokens, "step") > 1.05
     for factor in 1e-9, 3.7, 1e12:
         assert plan_of(8, 16, lengths=tokens, cost=seconds * factor) == plan_of(8, 16, lengths=tokens, cost=seconds)
+    smallest = plan_of(2, 2, lengths=[3, 4, 5], cost=[5e-324] * 3)
+    assert set(rows_in(smallest)) == {0, 1, 2}
     whole = (seconds + 1).astype(int)
     assert plan_of(8, 16, lengths=tokens, cost=whole.astype(float)) == plan_of(8, 16, lengths=tokens, cost=whole)
 
@@ -351,16 +400,49 @@ def test_a_cost_is_one_number_a_sample():
         (([], 2, 2, 0), {}, "lengths must have at least 1 rows, got 0"),
         (([3, -1], 2, 2, 0), {}, r"lengths\[1\] must be >= 0, got -1"),
         (([3], 0, 2, 0), {}, "batch_size must be >= 1"),
-        (([3], 1, 2, 2), {}, r"rank must be within 0\.\.1, got 2"),
+        (([3], 1, 2, 2), {}, r"rank must be within 0\.\.1, or \"all\", got 2"),
         (([3], 1, 0, 0), {}, "num_replicas must be >= 1"),
         (([3], 1, 1, 0), {"gradient_accumulation_steps": 0}, "gradient_accumulation_steps must be >= 1"),
         (([3], 1, 1, 0), {"sync": "lockstep"}, "sync must be one of step, micro_batch, got 'lockstep'"),
         (([3], 1, 1, 0), {"window": -1}, "window must be >= 0"),
         (([3], 1, 1, 0), {"step_tokens_within": -0.1}, "step_tokens_within must be >= 0"),
+        (
+            ([3], 1, 1, 0),
+            {"step_tokens_within": "20", "window": 4},
+            "must be a share such as '20%', at most 1, got '20'",
+        ),
+        (([3], 1, 1, 0), {"step_tokens_within": 0.2}, "step_tokens_within needs window >= 1"),
+        (([3], 1, 1, "ALL"), {}, r"rank must be within 0\.\.0, or \"all\", got 'ALL'"),
+        (([3], 1, 1, 0), {"drop_last": "no"}, "drop_last must be True or False, got 'no'"),
+        (([3], 1, 1, 0), {"shuffle": "False"}, "shuffle must be True or False, got 'False'"),
+        ((None, 1, 1, 0), {}, "lengths must be one number a sample, got None, a NoneType"),
+        (({3, 4}, 1, 1, 0), {}, r"lengths must be one number a sample, got \{3, 4\}, a set"),
+        (([3, 4], 2**30, 2**30, 0), {}, r"accumulation_steps must be <= the 2 samples.*got 1073741824"),
+        (([], 2, 2, 0), {"order": [0]}, "lengths must have at least 1 rows, got 0"),
+        (([3, 4], 1, 1, 0), {"cost": [[1], [1, 2]]}, "cost must be one number a sample: .*inhomogeneous"),
+        (
+            (np.ones(4000, int), 4, 8, 0),
+            {"cost": [*[1] * 3900, *[2**62] * 100]},
+            r"cost\[3900\] must fit int64 when 32",
+        ),
+        (
+            ([1000, 5 * 10**9], 4, 8, 0),
+            {"cost": "quadratic:a=24576,b=1"},
+            r"cost\[1\] must fit int64 when 32 samples are summed, with lengths\[1\] = 5000000000, got 25000",
+        ),
+        (([2**62, 1], 1, 2, 0), {"cost": [1, 1]}, r"lengths\[0\] must fit int64 when 2 samples"),
+        (([2**20] * 9, 9, 1, 0), {"cost": "convolution:a=1,c=1,p=3"}, r"cost\[0\] must fit int64"),
+        (
+            ([5, 6], 1, 1, 0),
+            {"cost": "attention:a=1,prefix=8", "prefix_length": [3, 7]},
+            r"prefix_length\[1\] must be <= the length of its sample, got 7",
+        ),
+        (([5, 6], 1, 1, 0), {"cost": "attention:a=1,prefix=8"}, "needs prefix_length, as its mask has each sample's"),
         (([3], 1, 1, 0), {"cost": [1, 2]}, r"cost must have one number for each of 1 samples, got shape \(2,\)"),
         (([3, 4], 1, 1, 0), {"cost": [1, float("nan")]}, r"cost\[1\] must be finite and >= 0, got nan"),
         (([3, 4], 1, 1, 0), {"cost": [-1, 2]}, r"cost\[0\] must be finite and >= 0, got -1"),
-        (([3], 1, 1, 0), {"cost": {"a": 1}}, "cost must be a cost by its name, or one number a sample"),
+        (([3], 1, 1, 0), {"cost": {"a": 1}}, r"cost must be one number a sample, got \{'a': 1\}, a dict"),
+        (([3], 1, 1, 0), {"cost": [True]}, "cost must be a cost by its name, or one number a sample"),
         (([3], 1, 1, 0), {"cost": "cubic"}, "unknown cost 'cubic'"),
         (([3], 1, 1, 0), {"prefix": ["a"]}, "prefix and prefix_length need each other: give prefix_length"),
         (([3], 1, 1, 0), {"prefix": ["a"], "prefix_length": [4]}, r"prefix_length\[0\] must be <= the length"),
@@ -371,6 +453,15 @@ def test_a_cost_is_one_number_a_sample():
 def test_errors_name_what_is_wrong(arguments, given, said):
     with pytest.raises((ValueError, TypeError), match=said):
         BalancedBatchSampler(*arguments, **given)
+
+
+def test_it_says_what_it_is():
+    sampler = BalancedBatchSampler(LENGTHS, 4, 2, 1, cost="padded", gradient_accumulation_steps=3, window=5)
+    assert repr(sampler) == (
+        "BalancedBatchSampler(203 samples, batch_size=4, num_replicas=2, rank=1, cost='padded', "
+        "gradient_accumulation_steps=3, sync='step', window=5)"
+    )
+    assert "cost=of each sample" in repr(BalancedBatchSampler(LENGTHS, 4, 2, 1, cost=LENGTHS))
 
 
 def test_without_a_process_group_ranks_must_be_given():
@@ -405,6 +496,7 @@ def test_a_report_adds_up_to_what_batches_hold(sync, given):
     drawn = np.arange(whole) if "drop_last" in given else np.concatenate([np.arange(203), np.arange(-203 % 6)])
     steps = np.split(drawn, range(12, len(drawn), 12))
     as_drawn = [step.reshape(2, 3, -1).tolist() for step in steps]
+    works = []
     for figures, grid in (report.drawn, as_drawn), (report.planned, list(sampler.plan())):
         padded = [len(batch) * max(LENGTHS[batch]) for step in grid for slot in step for batch in slot]
         tokens = [int(LENGTHS[rows_in(step)].sum()) for step in grid]
@@ -415,11 +507,14 @@ def test_a_report_adds_up_to_what_batches_hold(sync, given):
         loads = np.array([[[len(batch) * max(LENGTHS[batch]) if "cost" in given else LENGTHS[batch].sum()
                             for batch in slot] for slot in step] for step in grid])  # fmt: skip
         slowest = loads.sum(1).max(1).sum() if sync == "step" else loads.max(2).sum()
-        assert figures.imbalance == pytest.approx(slowest * 3 / loads.sum())
+        works.append(loads.sum())
+        assert figures.imbalance == pytest.approx(slowest * 3 / report.planned.worked)
         weights = np.concatenate([np.full(count, 1 / count) for count in tokens])
         assert figures.weight_spread == pytest.approx(weights.std() / weights.mean())
+    assert report.drawn.worked == report.planned.worked == min(works), "one mean: a gain is a smaller ratio"
     assert report.gain == pytest.approx(1 - report.planned.spent / report.drawn.spent)
     assert str(report).startswith(f"{len(as_drawn)} steps, ranks wait in every {sync}: ")
+    assert ("give cost='padded'" in str(report)) == ("cost" not in given)
     assert report.numbers() == {"balancer/imbalance_before": report.drawn.imbalance,
                                 "balancer/imbalance": report.planned.imbalance}  # fmt: skip
     assert sampler.state_dict()["batches"] == 0, "nothing was yielded"

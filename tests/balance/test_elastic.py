@@ -107,7 +107,9 @@ def test_within_an_accumulation_the_step_is_begun_anew_and_it_is_said(loaded_on)
     state = again[0].state_dict()
     assert state == again[1].state_dict(batches=8)
     assert (state["samples"], state["begun"], state["batches"]) == (48, 2, 8)
-    with pytest.warns(UserWarning, match=r"after 2 of its micro-steps; the step is begun anew"):
+    with pytest.warns(
+        UserWarning, match=r"after 2 of its micro-steps; the step is begun anew.*next batch is its first"
+    ):
         others = resumed(state, loaded_on, gradient_accumulation_steps=3)
     begun = others[0].state_dict()
     assert (begun["batches"], begun["begun"]) == (8, 0), "batches are what the trainer has counted"
@@ -155,6 +157,43 @@ def test_a_state_of_other_data_or_another_order_is_refused():
     }.items():
         with pytest.raises(ValueError, match=f"the state is of other batches: its {name} is"):
             other.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("of", "x", "state.of must be what"), ("steps", "1", r"state.window.steps must be an integer, got '1'"),
+        ("samples", 10**6, r"state.samples must be within 0\.\.203"), ("window", "x", "state.window must be what"),
+        ("window", {}, "state.window must be what"), ("epoch", "1", "state.epoch must be an integer"),
+        ("steps", 50, r"state.window.steps must be within 0\.\.6"), ("batches", None, "state.batches must be an int"),
+        ("carried", [0, "xy"], r"state.window.carried must be \[first, bits in hex\] of positions below"),
+        ("carried", [10**9, "ff"], "state.window.carried must be"), ("end", 204, r"state.window.end must be within"),
+        ("left", None, "state.window.left must be"), ("left", [1000, "ff"], "state.window.left must be"),
+        ("left", [-8, "ff"], "state.window.left must be"),
+    ],
+)  # fmt: skip
+def test_a_damaged_state_is_named(field, value, said):
+    window = 5 if field in ("steps", "carried") else 4  # what else it reads
+    samplers = ranks_of(2, window=5)
+    run(samplers, 9)
+    state = samplers[0].state_dict()
+    ranks_of(2, window=window)[0].load_state_dict(state)
+    (state if field in state and field != "steps" else state["window"])[field] = value
+    with pytest.raises((ValueError, TypeError), match=said):
+        ranks_of(2, window=window)[0].load_state_dict(state)
+
+
+def test_an_order_that_draws_anew_cannot_be_resumed():
+    def made():
+        random = np.random.default_rng(0)
+        return BalancedBatchSampler(LENGTHS, 4, 2, 0, order=lambda epoch: random.permutation(203))
+
+    sampler = made()
+    list(sampler)
+    with pytest.raises(
+        ValueError, match=r"its order is.*RandomSampler.*order=lambda epoch: .*default_rng\(\[0, epoch\]\)"
+    ):
+        made().load_state_dict(sampler.state_dict())
 
 
 @pytest.mark.parametrize("state", [None, 3, [], {}, "state", {"epoch": 3}])

@@ -131,3 +131,7 @@ def test_labels_of_nothing_and_labels_that_are_no_rows():
     assert int(count_labels(torch.empty(0, 4))) == 0
     with pytest.raises(ValueError, match="a row of labels for each sample, got one number a sample"):
         count_labels([torch.tensor(3)])
+    for labels in torch.tensor([1, 2, 3]), torch.tensor(3):
+        with pytest.raises(ValueError, match=r"a row of labels for each sample, got shape .*shift=False, for one row"):
+            count_labels(labels)
+    assert int(count_labels(torch.tensor([1, -100, 3]), shift=False)) == 2

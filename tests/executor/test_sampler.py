@@ -1,12 +1,16 @@
 """From a plan to a loader: every rank reads what it runs, and all of them together read the log once."""
 
 import json
+from datetime import timedelta
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+
+import sampler_cases as cases  # noqa: E402
+from rank_processes import Ranks  # noqa: E402
 
 import balancer  # noqa: E402
 from balancer.cli.main import main  # noqa: E402
@@ -177,12 +181,22 @@ def test_all_ranks_in_turn_are_what_each_gets(tmp_path, arguments):
 
 def test_errors_name_what_is_wrong(tmp_path):
     plan = made(1)
-    with pytest.raises(ValueError, match=r"rank must be within 0\.\.3, got 4"):
+    with pytest.raises(ValueError, match=r'rank must be within 0\.\.3, or "all", got 4'):
         PlannedBatchSampler(plan, 4)
     with pytest.raises(ValueError, match="start_step must be >= 0, got -1"):
         PlannedBatchSampler(plan, 0, start_step=-1)
     with pytest.raises(ValueError, match="start_step must be <= 1, the steps of an epoch, got 2"):
         PlannedBatchSampler(plan, 0, start_step=2)
+    with pytest.raises(ValueError, match=r"plan\[1\] must have 4 ranks, as the first has, got 3"):
+        PlannedBatchSampler([plan, made(1, 3)], 0)
+    for odd in None, 5, [1, 2], [], [plan, None]:
+        with pytest.raises(TypeError, match="plan must be a path, a DispatchPlan, or one or more of these"):
+            PlannedBatchSampler(odd, 0)
+    for rank in "x", None:
+        with pytest.raises(ValueError, match=r'rank must be within 0\.\.3, or "all"'):
+            PlannedBatchSampler(plan, rank)
+    with pytest.raises(ValueError, match="phase must be left out: a DispatchPlan is of one, got 'x'"):
+        PlannedBatchSampler(plan, 0, phase="x")
     with pytest.raises(TypeError, match="known only by reading"):
         len(PlannedBatchSampler(plan, 0, micro_batches=True))
     plan.save(tmp_path / "plan.parquet")
@@ -205,3 +219,21 @@ def test_an_encoder_whose_items_ranks_share_has_slots_of_its_own(tmp_path):
         llm = list(PlannedBatchSampler(tmp_path / "plan.parquet", rank, "llm", micro_batches=True))
         assert llm == [step["llm"].samples_on_rank(rank).tolist()]
     assert step["vision"].group_table.degree_of_sample[0] == 4
+
+
+def test_a_look_on_one_rank_holds_up_nobody():
+    with Ranks(2, timeout=timedelta(seconds=20)) as ranks:
+        for looks in 0, 1:
+            of_ranks = ranks.run(cases.trains, looks)
+            for epochs in zip(*of_ranks, strict=True):
+                assert sorted(row for rows in epochs for row in rows) == list(range(24))
+
+
+@pytest.mark.parametrize("odd", [[1], [0], [1, 2]])
+def test_a_rank_that_does_not_set_its_epoch_is_named(odd):
+    with Ranks(3, timeout=timedelta(seconds=3)) as ranks:
+        named = f"rank{'s' if len(odd) > 1 else ''} {', '.join(map(str, odd))}"
+        for rank, said in enumerate(ranks.run(cases.sets_epoch_but, odd)):
+            if rank not in odd:
+                wanted = f"rank {rank} waited to begin epoch 0, and {named} did not come; call set_epoch on all ranks"
+                assert said == wanted

@@ -53,7 +53,7 @@ def test_ranks_that_differ_all_say_so(found):
         assert own == f"2 {rank}"
         for text, name in zip(said, ("order", "settings", "cost"), strict=True):
             assert f"ranks begin epoch 0 with unlike {name}: that of rank 1 is not that of rank 0" in text
-        assert "manual_seed" in said[0]
+        assert "order=lambda epoch: numpy.random.default_rng([0, epoch])" in said[0]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

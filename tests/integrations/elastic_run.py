@@ -53,8 +53,9 @@ def by_the_page(heading, file, state, saved_at=SAVED_AT, **given):
     """Run the page's block; where it ends, the state of the batches that were trained on."""
     seen, saved = [[] for _ in range(EPOCHS)], []
 
-    def train(batch):
-        seen[given["epoch"]].append(rows_of(batch))
+    def train(trained):
+        for batch in trained if isinstance(trained, tuple) else (trained,):  # a step, or a micro-step
+            seen[given["epoch"]].append(rows_of(batch))
 
     def save(checkpoint):
         saved.append(checkpoint)
@@ -74,7 +75,7 @@ def by_the_page(heading, file, state, saved_at=SAVED_AT, **given):
 def plain(file, state):
     """With workers, which fetch ahead; any rank's state will do."""
     ranks = {"num_replicas": dist.get_world_size(), "rank": dist.get_rank()}
-    return by_the_page("Sampler: resuming", file, state, **ranks)
+    return by_the_page("Sampler: resuming", file, state, saved_at=1, **ranks)
 
 
 def dispatcher(file, state):

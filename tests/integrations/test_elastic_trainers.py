@@ -39,7 +39,7 @@ def check(first, then, saved_on):
         shares = len(then)  # of a step, all of one size
         if trainer == "hugging_face":  # micro-steps too
             shares = 12 if 12 % (2 * len(then)) else 6
-        elif trainer == "accelerate":
+        elif trainer in ("plain", "accelerate"):
             shares *= 4
         assert again.total() == -(ROWS - len(begun)) % shares, (trainer, again)
         assert set(whole) == set(range(ROWS)), (trainer, "the next epoch is whole")

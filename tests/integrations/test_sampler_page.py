@@ -116,13 +116,20 @@ def test_an_order():
 
 def test_resuming():
     """tried: Sampler: resuming"""
-    whole = known()["batches"]
-    whole = [list(whole), list(whole)]
-    saved = []
-    found = run("Sampler: resuming", checkpoint=None, save=saved.append)
-    assert found["seen"] == sum(whole, [])  # noqa: RUF017
-    found = run("Sampler: resuming", checkpoint=saved[2], save=saved.append)
-    assert found["seen"] == whole[0][3:] + whole[1]
+    made = BalancedBatchSampler(known()["lengths"], 2, 2, 1, gradient_accumulation_steps=4)
+    whole, saved = [*made, *made], []
+    steps = [tuple(whole[i : i + 4]) for i in range(0, 16, 4)]
+    assert run("Sampler: resuming", checkpoint=None, save=saved.append)["seen"] == steps
+    assert run("Sampler: resuming", checkpoint=saved[0], save=repr)["seen"] == steps[1:]
+    within = BalancedBatchSampler(known()["lengths"], 2, 2, 1, gradient_accumulation_steps=4).state_dict(batches=6)
+    with pytest.warns(UserWarning, match="after 2 of its micro-steps"):
+        again = run("Sampler: resuming", checkpoint={"batches": within}, save=saved.append)["seen"]
+    assert again == steps[1:], "steps of the loop are those of the sampler"
+    assert [state["batches"]["begun"] for state in saved] == [0] * 7
+    other = BalancedBatchSampler(known()["lengths"], 2, 2, 1, gradient_accumulation_steps=3).state_dict(batches=4)
+    with pytest.warns(UserWarning, match="after 1 of its micro-steps"):
+        run("Sampler: resuming", checkpoint={"batches": other}, save=saved.append)
+    assert [state["batches"]["begun"] for state in saved] == [0] * 10, "though 4 is no end of a step here"
 
 
 def test_from_a_plan_file(tmp_path, monkeypatch):

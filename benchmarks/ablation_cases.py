@@ -152,23 +152,23 @@ def schedules(draws: int) -> Iterator[Case]:
 
 
 def relocation(draws: int, equal_counts: bool = False) -> Iterator[Case]:
-    def case(k, per_rank, ranks, budget):
+    def case(k, per_rank, ranks):
         tokens = lengths(k, per_rank * ranks)
         costs, home, node = costs_of(tokens, k), np.repeat(np.arange(ranks), per_rank), np.arange(ranks) // 8
         volumes = tokens if k % 3 == 0 else costs
-        asked = {"eps": TOLERANCES[k // 3 % 4], "time_budget": budget, "equal_counts": equal_counts}
+        asked = {"eps": TOLERANCES[k // 3 % 4], "equal_counts": equal_counts}
         total = int(volumes.sum()) / 100
 
         def score(found):
             shares = found.inter_node_volume / total, found.intra_node_volume / total
-            return Score(np.nan, np.nan, 100.0 * (found.status is solvers.SolveStatus.OPTIMAL), *shares)
+            return Score(np.nan, np.nan, np.nan, *shares)
 
         return scored(lambda: solvers.relocate(costs, home, node, volumes=volumes, **asked), score)
 
     every = itertools.product(range(draws), PER_GROUP, (16, 64, 512, 2560))
     for i, (draw, per_rank, ranks) in enumerate(every):
         if per_rank * ranks < 100_000 or draw % 4 == 0:
-            yield functools.partial(case, 7 * i + draw, per_rank, ranks, (0.001, 0.01, 0.05, 0.1)[(i + draw) % 4])
+            yield functools.partial(case, 7 * i + draw, per_rank, ranks)
 
 
 def slots_near_home(draws: int) -> Iterator[Case]:

@@ -113,23 +113,12 @@ SCHEDULES = (
     Part("more slots", {"solvers.packing.schedule:_MOST_TRIED": 2}),
 )  # fmt: skip
 
-AUTO = "solvers.relocation.auto"
+RELOCATE = "solvers.relocation"
 RELOCATION = (
-    Part("nodes first in costs", {f"{AUTO}:_move_amounts": Over(functools.partial(forced, nodes_first=False))}),
-    Part("own slack", {f"{AUTO}:_move_amounts": Over(functools.partial(forced, own_slack=False))}),
-    Part("exchanges of nodes", {f"{AUTO}:_exchange_between_nodes": lambda *args: (True, args[4])}),
-    Part("stand by", {f"{AUTO}:stand_by": always(None)}),
-    Part("nodes repaired", {f"{AUTO}:_repair_nodes": argument(3)}),
-    Part("nodes divided anew", {f"{AUTO}:_divided": argument(1)}),
-    Part("shared to fit", {f"{AUTO}:share_to_fit": always(None)}),
-    Part("come back", {f"{AUTO}:come_back": always(None)}),
-    Part("ranks share anew", {f"{AUTO}:share_anew": always(None)}),
-    Part("ranks change", {f"{AUTO}:change_ranks": argument(1)}),
-    Part("_LEAST_WORK", {f"{AUTO}:_LEAST_WORK": 0, f"{AUTO}:_LEAST_WORK_OF_SWAPS": 0}),
-    Part("_MOST_KEPT", {f"{AUTO}:_MOST_KEPT": 1}),
-    Part("_FAR", {f"{AUTO}:_FAR": NEVER}),
-    Part("_PARTITION_SHARE", {f"{AUTO}:_PARTITION_SHARE": 1.0}),
-)  # fmt: skip
+    Part("ranks share what crossed", {f"{RELOCATE}:_ENOUGH": 1}),
+    Part("slack that nodes keep", {f"{RELOCATE}:_MOST_KEPT": NEVER}),
+    Part("work", {f"{RELOCATE}:_WORK_A_RANK": 40_000}),
+)
 
 NEAR = "balancer.planning.near_home"
 NEAR_HOME = (

@@ -44,19 +44,20 @@ UNDER_CONSTRAINTS: dict[str, tuple[Any, ...]] = {
     f"{MATCH}:_WINDOW": (64,),
 }
 OF_RELOCATION: dict[str, tuple[Any, ...]] = {
-    f"{RELOCATE}.auto:_LEAST_WORK": (25, 400),
-    f"{RELOCATE}.auto:_LEAST_WORK_OF_SWAPS": (75, 1_200),
-    f"{RELOCATE}.auto:_FAR": (20, 500),
-    f"{RELOCATE}.auto:_SHARE_TO_FIT": (2, 32),
-    f"{RELOCATE}.auto:_PARTITION_SHARE": (0.03, 0.3),
-    f"{RELOCATE}.auto:_FEW_A_RANK": (8, 128),
-    f"{RELOCATE}._search:_TRIES": (2, 8),
-    f"{RELOCATE}._transfer:_VARIANTS": (2,),
-    f"{RELOCATE}._transfer:_STARTS": (4, 32),
-    f"{RELOCATE}._transfer:_CANDIDATES": (16, 256),
-    f"{RELOCATE}._pairs:_PASSES": (1, 6),
-    f"{RELOCATE}._nodes:_SMALLEST": (8, 128),
-    f"{RELOCATE}._nodes:_FIRSTS": (6, 96),
+    f"{RELOCATE}:_ENOUGH": (30, 300),
+    f"{RELOCATE}:_WORK_A_RANK": (100_000, 1_600_000),
+    f"{RELOCATE}:POOL": (6, 8),
+    f"{RELOCATE}:FEWER": (4, 6),
+    f"{RELOCATE}:FAR": (16, 64),
+    f"{RELOCATE}:TRIES": (32, 128),
+    f"{RELOCATE}:ACROSS": (100, 400),
+    f"{RELOCATE}:RATE": (1.15, 1.5),
+    f"{RELOCATE}:DEARER": (0.06, 0.25),
+    f"{RELOCATE}:LARGE": (0, 5),
+    f"{RELOCATE}:SMALL": (2, 8),
+    f"{RELOCATE}:ROUNDS": (3, 12),
+    f"{RELOCATE}:SIDEWAYS": (0.5, 8.0),
+    f"{RELOCATE}:LITTLE": (32, 512),
 }
 OTHERS: dict[str, dict[str, tuple[Any, ...]]] = {
     "free": {

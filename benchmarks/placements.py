@@ -36,8 +36,8 @@ def placements(
         return solvers.rearrange(volumes, nodes, method="auto", objective=objective).rank_of_group[groups]
 
     def relocated() -> tuple[np.ndarray, int]:
-        result = solvers.relocate(costs, home, nodes, volumes=lengths, groups=groups, eps=EPS, time_budget=0.01)
-        return result.rank_of_item, result.inter_bound
+        result = solvers.relocate(costs, home, nodes, volumes=lengths, groups=groups, eps=EPS)
+        return result.rank_of_item, result.inter_node_bound
 
     return {
         "any": lambda: (groups, 0),
@@ -134,13 +134,11 @@ def by_eps() -> None:
                     groups = solvers.partition(costs, num_ranks, time_budget=0.01, stop_at=0).group_of_item
                     for _ in range(2):
                         started = time.process_time()
-                        found = solvers.relocate(
-                            costs, home, nodes, volumes=lengths, groups=groups, eps=eps, time_budget=0.01
-                        )
+                        found = solvers.relocate(costs, home, nodes, volumes=lengths, groups=groups, eps=eps)
                         ms = 1e3 * (time.process_time() - started)
                     times.append(ms)
                     across.append(100 * found.inter_node_volume / int(lengths.sum()))
-                    bound.append(100 * found.inter_bound / int(lengths.sum()))
+                    bound.append(100 * found.inter_node_bound / int(lengths.sum()))
                 print(
                     f"| {num_ranks} x 4 | {kind} | {100 * eps:g} | {np.mean(across):.2f}, {max(across):.2f} | "
                     f"{np.mean(bound):.2f}, {max(bound):.2f} | {np.median(times):.1f}, {max(times):.1f} |",

@@ -73,8 +73,7 @@ from solvers.rearrangement import (
     rearrange,
 )
 from solvers.relocation import (
-    RELOCATORS,
-    RelocationResult,
+    Relocation,
     check_relocation,
     relocate,
 )
@@ -86,7 +85,6 @@ __all__ = [
     "PARTITIONERS",
     "PIPELINERS",
     "REARRANGERS",
-    "RELOCATORS",
     "SUPPORTED",
     "USES_CLOCK",
     "CertificateError",
@@ -104,7 +102,7 @@ __all__ = [
     "PipelineRequest",
     "PipelineResult",
     "RearrangementResult",
-    "RelocationResult",
+    "Relocation",
     "ScheduleResult",
     "SequenceGroupsResult",
     "SharesResult",

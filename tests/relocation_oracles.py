@@ -1,8 +1,10 @@
 """Relocation in the most naive way: every assignment tried; of more items, CP-SAT. Nothing of `solvers` is imported."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
+
+import numpy as np
 
 Lies = Sequence[dict[int, int]]  # per item: rank -> volume
 
@@ -34,22 +36,24 @@ def feasible(
     equal_counts: bool = False,
     sizes: Sequence[int] | None = None,
     caps: Sequence[int] | None = None,
-) -> Iterator[tuple[int, ...]]:
+    counts: tuple[int, int] | None = None,
+) -> list[tuple[int, ...]]:
     """Every assignment that keeps all rules."""
-    few, longer = divmod(len(costs), num_ranks)
-    for ranks in itertools.product(range(num_ranks), repeat=len(costs)):
-        if max(loads_of(costs, ranks, num_ranks)) > cap:
-            continue
-        counts = [ranks.count(r) for r in range(num_ranks)]
-        if equal_counts and not all(few <= count <= few + (longer > 0) for count in counts):
-            continue
-        held = loads_of(sizes, ranks, num_ranks) if sizes is not None else []
-        if any(size > room for size, room in zip(held, caps or [], strict=True)):
-            continue
-        yield ranks
+    n = len(costs)
+    ways = np.array(list(itertools.product(range(num_ranks), repeat=n)), dtype=np.int64).reshape(num_ranks**n, n)
+    fits = np.ones(len(ways), dtype=bool)
+    few, longer = divmod(n, num_ranks)
+    fewest, most = (few, few + (longer > 0)) if equal_counts else counts or (0, n)
+    for r in range(num_ranks):
+        there = ways == r
+        fits &= there @ np.array(costs, dtype=object) <= cap
+        fits &= (fewest <= there.sum(axis=1)) & (there.sum(axis=1) <= most)
+        if sizes is not None and caps is not None:
+            fits &= there @ np.array(sizes, dtype=np.int64) <= caps[r]
+    return [tuple(way) for way in ways[fits].tolist()]
 
 
-def optimum(lies: Lies, nodes: Sequence[int], assignments: Iterator[tuple[int, ...]]) -> tuple[int, int] | None:
+def optimum(lies: Lies, nodes: Sequence[int], assignments: Iterable[tuple[int, ...]]) -> tuple[int, int] | None:
     """Least across, then least inside."""
     return min((moved(lies, ranks, nodes) for ranks in assignments), default=None)
 
@@ -99,8 +103,3 @@ def least_cut(pairs: Sequence[tuple[int, int]], excess: int) -> int:
             total += volume * Fraction(min(excess, weight), weight)
             excess -= weight
     return -(-total.numerator // total.denominator)
-
-
-def least_whole(pairs: Sequence[tuple[int, int]], excess: int) -> int:
-    subsets = itertools.chain.from_iterable(itertools.combinations(pairs, k) for k in range(len(pairs) + 1))
-    return min(sum(v for v, _ in subset) for subset in subsets if sum(w for _, w in subset) >= excess)

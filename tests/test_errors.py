@@ -260,12 +260,12 @@ EXAMPLES: dict[str, tuple[Callable[[], Any], type[WordedError], str, str]] = {
         "no rank can hold sample 1001: its cost 2 is over micro_batch_tokens = 1",
     ),
     "relocation, not found": (
-        lambda: solvers.relocate([4, 3, 3, 2, 2, 2], [0] * 6, [0, 0], cap=8, groups=[0] * 6, method="rearrange"),
+        lambda: solvers.relocate([3, 3, 3], [0, 0, 1], [0, 1], cap=5, groups=[0, 0, 1]),
         SolverError,
-        "no assignment under cap = 8 was found, nor was it proven that there is none: the partition reaches 16; raise "
-        "cap, eps or time_budget",
-        "no assignment under micro_batch_tokens = 8 was found, nor was it proven that there is none: the partition "
-        "reaches 16; raise micro_batch_tokens, --eps or --time-budget",
+        "no assignment under cap = 5 was found, nor was it proven that there is none: the partition reaches 6; raise "
+        "cap or eps",
+        "no assignment under micro_batch_tokens = 5 was found, nor was it proven that there is none: the partition "
+        "reaches 6; raise micro_batch_tokens or --eps",
     ),
     "rearrangement": (
         lambda: solvers.rearrange([[1, 2], [-3, 4]], [0, 1]), ArgumentError,
@@ -304,13 +304,13 @@ def test_what_borders_know_errors_by(what: str, certificate: InfeasibilityCertif
 # --- the vocabulary ---------------------------------------------------------------------------------------------------
 
 WORDS = {
-    "affinity", "allowed", "alone", "cap", "caps", "chunks", "costs", "degrees", "eps", "equal_counts",
-    "group", "group_overhead", "group_size", "groups", "held_cap", "home_rank", "in_flight_cap", "initial_loads",
-    "items", "heights", "lengths", "levels", "masks", "max_items", "max_rows_held", "method", "min_items", "min_slots",
-    "node_of_rank", "num_bins", "num_devices", "num_ranks", "num_slots", "num_stages", "objective", "order", "pad=True",
-    "prefix", "prefix_costs", "row_costs", "shared", "size", "size_limits", "sizes", "slots", "slots_multiple_of",
-    "speeds", "stages", "targets", "time_budget", "times", "token_limits", "token_slack", "tokens", "volumes",
-    "weights",
+    "allowed", "alone", "cap", "caps", "chunks", "costs", "counts", "degrees", "eps", "equal_counts",
+    "group", "group_overhead", "group_size", "groups", "held_cap", "in_flight_cap", "initial_loads",
+    "items", "heights", "lengths", "levels", "masks", "max_items", "max_rows_held", "method", "min_items",
+    "min_slots", "node_of_rank", "num_bins", "num_devices", "num_ranks", "num_slots", "num_stages", "objective",
+    "order", "pad=True", "prefix", "prefix_costs", "prices", "row_costs", "shared", "size", "size_limits", "sizes",
+    "slots", "slots_multiple_of", "speeds", "stages", "targets", "time_budget", "times", "token_limits",
+    "token_slack", "tokens", "volumes", "weights",
     "a finite number or Fraction", "allow_empty=True", "method='auto'", "method='exact'",
     "over_long='own'",
 }  # fmt: skip

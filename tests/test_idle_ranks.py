@@ -5,22 +5,14 @@ import sys
 import numpy as np
 import pytest
 from compiled import from_python
-from hypothesis import given
-from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 import solvers
-from solvers.groups import read_only
 from solvers.packing import schedule_micro_batches
 from solvers.rearrangement._largest_send import SwapSearch, node_view
 from solvers.rearrangement._problem import UNLIMITED, RearrangementProblem
 from solvers.rearrangement._transport import Rows, dual_value_kernel, kept_by, solve_transport
-from solvers.relocation import auto
-from solvers.relocation._nodes import first_of, hold, settle, update
-from solvers.relocation._problem import Nodes, RelocationProblem
-from solvers.relocation.auto import _exchange_between_nodes, _start, fix_sizes
 
-kept_by, hold, first_of, update, settle = map(from_python, (kept_by, hold, first_of, update, settle))
+kept_by = from_python(kept_by)
 
 FEW = [7919 * i % 4000 + 1 for i in range(200)]
 HOMES = [i // 8 for i in range(200)]
@@ -114,84 +106,6 @@ def test_every_method_on_nodes_of_idle_ranks(method: str, ranks_per_node: int) -
     solvers.check_rearrangement(volumes, nodes, result)
 
 
-# --- relocation -------------------------------------------------------------------------------------------------------
-
-
-@given(st.data())
-def test_tournament(data: st.DataObject) -> None:
-    """Against a look at all ranks."""
-    number = st.integers(0, 3)
-    ranks = data.draw(st.lists(st.tuples(number, number, number), min_size=1, max_size=20))
-    columns = [np.array(column, dtype=np.int64) for column in zip(*ranks, strict=True)]
-    tree = hold(*columns)
-    for _ in range(6):
-        low, high = sorted(data.draw(st.tuples(st.integers(0, len(ranks)), st.integers(0, len(ranks)))))
-        need = data.draw(number)
-        fitting = [(*ranks[r][:2], r) for r in range(low, high) if ranks[r][2] >= need]
-        assert first_of(tree, low, high, need) == min(fitting, default=(0, 0, -1))[2]
-        r = data.draw(st.integers(0, len(ranks) - 1))
-        ranks[r] = data.draw(st.tuples(number, number, number))
-        update(tree, r, *ranks[r])
-
-
-def by_node(nodes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    return np.argsort(nodes, kind="stable"), np.concatenate(([0], np.cumsum(np.bincount(nodes)))).astype(np.int64)
-
-
-@given(st.data())
-def test_items_that_arrive_in_a_node_and_items_that_are_too_large(data: st.DataObject) -> None:
-    nodes = np.array(data.draw(st.sampled_from([[0], [0, 0, 1], [0, 1, 0, 1, 1], [1, 0, 1, 0, 0, 1]])))
-    m = len(nodes)
-    ranks, starts = by_node(nodes)
-    sizes = np.array(data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=15)), dtype=np.int64)
-    where = np.array([data.draw(st.integers(0, m - 1)) for _ in sizes], dtype=np.int32)
-    room = np.array(data.draw(st.lists(st.integers(0, 30), min_size=m, max_size=m)), dtype=np.int64)
-    loads = np.bincount(where, sizes, m).astype(np.int64)
-    by_size = np.argsort(-sizes, kind="stable")
-
-    expected, held = where.copy(), loads.copy()
-    for crossing in (False, True):
-        for i in by_size:
-            r = expected[i]
-            near = [q for q in range(m) if (crossing or nodes[q] == nodes[r]) and held[q] + sizes[i] <= room[q]]
-            if held[r] > room[r] and near:
-                to = min(near, key=lambda q: (held[q] - room[q], q))
-                expected[i], held[r], held[to] = to, held[r] - sizes[i], held[to] + sizes[i]
-    found = where.copy()
-    of_nodes = Nodes(nodes.astype(np.int32), ranks, starts)
-    fix_sizes(by_size, read_only(sizes), of_nodes, found, loads.copy(), room)
-    assert found.tolist() == expected.tolist()
-
-    goal = np.array([data.draw(st.integers(0, int(nodes.max()))) for _ in sizes], dtype=np.int32)
-    stays = np.flatnonzero(nodes[where] == goal)
-    for equal_counts in (False, True):
-        held = np.bincount(where[stays], sizes[stays], m).astype(np.int64)
-        count, expected = np.bincount(where[stays], minlength=m), where.copy()
-        for i in by_size[nodes[where[by_size]] != goal[by_size]]:
-            inside = np.flatnonzero(nodes == goal[i])
-            to = min(inside.tolist(), key=lambda r: (count[r] * equal_counts, held[r], r))
-            expected[i], held[to], count[to] = to, held[to] + sizes[i], count[to] + 1
-        settle(by_size, goal, of_nodes, sizes, equal_counts, where_out := where.copy())
-        assert where_out.tolist() == expected.tolist()
-
-
-def test_one_exchange_of_many_items_keeps_to_the_budget() -> None:
-    """Two nodes as if they were ranks: sixty thousand items, of which half are on the wrong one."""
-    costs = np.random.default_rng(0).integers(1, 4000, 60_000)
-    problem = RelocationProblem.prepare(costs, np.arange(60_000) % 8, np.arange(16) // 8, None, None, True, None, None)
-    _, left = _exchange_between_nodes(problem, _start(problem), int(costs.sum()) // 16 + 4000, None, 1_000_000)
-    assert left > -(2**27)
-
-
-def test_what_is_fallen_back_on_keeps_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    rearrange = auto.rearrange
-    monkeypatch.setattr(auto, "rearrange", lambda *given, **more: asked.append(more) or rearrange(*given, **more))
-    solvers.relocate(FEW, HOMES, [0] * 64, method="rearrange", time_budget=0.5)
-    solvers.relocate(FEW, HOMES, [0] * 64, method="rearrange", time_budget=0.001)
-    assert asked == [{"time_budget": 0.5}, {"time_budget": 0.1}]
-
-
 # --- schedules, and all together --------------------------------------------------------------------------------------
 
 
@@ -214,8 +128,6 @@ def test_few_items_on_many_ranks(ranks_per_node: int) -> None:
             result = solvers.rearrange(volumes, nodes, method=method, objective=objective)
             solvers.check_rearrangement(volumes, nodes, result)
             assert result.gap == 0 or objective == "max" or method in ("greedy", "identity")
-    for asked in ({}, {"eps": 0.5}, {"method": "rearrange"}, {"sizes": FEW, "caps": 5000}, {"equal_counts": True}):
+    for asked in ({}, {"eps": 0.5}, {"sizes": FEW, "caps": 5000}, {"equal_counts": True}):
         moved = solvers.relocate(FEW, HOMES, nodes, **asked)
-        solvers.check_relocation(
-            FEW, HOMES, nodes, moved, **{k: v for k, v in asked.items() if k not in ("eps", "method")}
-        )
+        solvers.check_relocation(FEW, HOMES, nodes, moved, **{k: v for k, v in asked.items() if k != "eps"})

@@ -21,8 +21,8 @@ from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from balancer.problem.settings import PlanSettings
 from balancer.problem.topology import Topology
+from solvers.arguments import as_share
 from solvers.bounds import Bound
-from solvers.relocation import as_eps
 from solvers.types import PartitionResult, SolveStatus
 
 Ints = NDArray[np.int64]
@@ -80,7 +80,7 @@ def _planned(
         groups = _as_ranks(problem, cut, units, area, held)
         placed = _placed(groups, units, area, held, time_room, settings)
         rounds.append(_shared(units, cut, room, placed, groups.topology.num_ranks, least))
-        if 0 <= rounds[-1].makespan * units.times.unit <= (1 + as_eps(settings.eps)) * bound.value:
+        if 0 <= rounds[-1].makespan * units.times.unit <= (1 + as_share("eps", settings.eps)) * bound.value:
             break
     return min((found for found in rounds if found.makespan >= 0), key=lambda found: found.makespan, default=None)
 
@@ -170,7 +170,7 @@ def _placed(groups: Problem, units: Units, area: Ints, held: Held, room: Fractio
     """Make groups of items even in their area and lay them on groups of ranks, or fill these from home up to `room`."""
     even = _even(area, groups.topology.num_ranks, room, settings, held)
     # All of the room may be used: a group is no slower for being filled up to it.
-    eps = max(as_eps(settings.eps), room / max(1, even.makespan) - 1)
+    eps = max(as_share("eps", settings.eps), room / max(1, even.makespan) - 1)
     budget = max(settings.time_budget, _ITEM_BUDGET * len(groups.costs))
     group_of_sample = even.group_of_item[units.of_sample]
     return place(groups, group_of_sample, settings.placement, eps, budget)

@@ -38,17 +38,16 @@ from balancer.planning.schedules import (
     schedule_jointly,
 )
 from balancer.problem.batch import GlobalBatch
-from balancer.problem.constraints import Constraints, not_taken
+from balancer.problem.constraints import not_taken
 from balancer.problem.cuts import WHOLE_SHARES
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Affinity, Problem
 from balancer.problem.topology import Topology
-from solvers.arguments import INT64_MAX
+from solvers.arguments import INT64_MAX, as_share
 from solvers.errors import SolverError
 from solvers.groups import members_by_group
 from solvers.packing import schedule_micro_batches
-from solvers.relocation import LAID, RelocationProblem, as_eps, relocated
 
 _OF_COUNTS = ("min_samples_per_rank", "max_samples_per_rank")
 """Constraints that relocation takes too, where samples are whole and none are tied together."""
@@ -111,7 +110,7 @@ def place(
         return Placed(group_of_sample)
     reason = why_not_relocate(problem) if placement == "relocate" else ""
     if placement == "relocate" and not reason:
-        return _relocate(problem, group_of_sample, eps, time_budget)
+        return _relocate(problem, group_of_sample, eps)
     return Placed(_rearrange(problem, group_of_sample, time_budget), reason, bool(reason))
 
 
@@ -158,42 +157,31 @@ def _alike(unit: NDArray[np.int64]) -> bool:
     return len(sizes) == 0 or sizes.min() == sizes.max()
 
 
-def _relocate(problem: Problem, groups: NDArray[np.int32], eps: float | Fraction, time_budget: float) -> Placed:
-    # An affinity says on which ranks the parts of each sample lie; without one all of a sample lies on its home.
-    constraints, costs, affinity = problem.constraints, problem.costs, problem.affinity
-    home, volumes = (problem.batch.home.rank_of_sample, problem.move_volumes) if affinity is None else (None, None)
-    sizes: NDArray[np.int64] | None = None
-    if constraints.max_tokens_per_rank is not None:
-        sizes = problem.batch.lengths
-    unit = constraints.keep_together
+def _relocate(problem: Problem, groups: NDArray[np.int32], eps: float | Fraction) -> Placed:
+    constraints, costs, node = problem.constraints, problem.costs, problem.topology.node_of_rank
+    parts, unit, room = problem.affinity, constraints.keep_together, constraints.max_tokens_per_rank
+    sizes = None if room is None else problem.batch.lengths
     if unit is not None:  # samples that stay together are one item, whose parts lie where theirs do
         count = int(unit.max(initial=-1)) + 1
-        parts, home, volumes = problem.parts, None, None
-        affinity = Affinity.from_parts(unit[parts.sample], parts.ranks, parts.volumes, count)
+        parts = problem.parts
+        parts = Affinity.from_parts(unit[parts.sample], parts.ranks, parts.volumes, count)
         first = np.zeros(count, dtype=np.int64)
         # Backwards, so that the first sample of a unit is written last and stays.
         first[unit[::-1]] = np.arange(len(unit))[::-1]
         groups, costs = groups[first], _sums(unit, costs, count)
         sizes = None if sizes is None else _sums(unit, sizes, count)
-    equal_counts, counts = _counts(constraints, len(costs), problem.topology.num_ranks)
-    items = RelocationProblem.prepare(
-        costs, home, problem.topology.node_of_rank, volumes, affinity, equal_counts, sizes,
-        constraints.max_tokens_per_rank,
+    home, near, far = problem.batch.home.rank_of_sample, problem.move_volumes, problem.move_volumes
+    if parts is not None:
+        home, near, far = parts.prices(node)
+    counts = None
+    if constraints.min_samples_per_rank or constraints.max_samples_per_rank is not None:
+        most = constraints.max_samples_per_rank
+        counts = constraints.min_samples_per_rank, len(costs) if most is None else most
+    found = solvers.relocate(
+        costs, home, node, prices=(near, far), eps=eps, equal_counts=constraints.equal_counts,
+        counts=None if constraints.equal_counts else counts, sizes=sizes, caps=room, groups=groups,
     )  # fmt: skip
-    if counts is not None:
-        items = replace(items, counts=counts)
-    ranks, fell_back = relocated(items, groups, eps, time_budget)
-    return Placed(ranks if unit is None else ranks[unit], fell_back, fell_back == LAID)
-
-
-def _counts(constraints: Constraints, num_items: int, num_ranks: int) -> tuple[bool, tuple[int, int] | None]:
-    """Return whether counts are equal; if not, the fewest and the most samples of a rank where these are limited."""
-    fewest, most = constraints.min_samples_per_rank, constraints.max_samples_per_rank
-    few, most_if_equal = num_items // num_ranks, -(-num_items // num_ranks)
-    # Limits that leave no choice are equal counts, for which relocation has a search of its own.
-    if constraints.equal_counts or (fewest >= few and most is not None and most <= most_if_equal):
-        return True, None
-    return False, None if most is None and fewest == 0 else (fewest, num_items if most is None else most)
+    return Placed(found.rank_of_item if unit is None else found.rank_of_item[unit], found.fell_back)
 
 
 def _sums(keys: NDArray[np.int64], values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
@@ -256,7 +244,7 @@ def relocate_schedule(
     """
     if reason := why_not_relocate(problem):
         return reason
-    costs, num_ranks, part = problem.costs, problem.topology.num_ranks, as_eps(eps)
+    costs, num_ranks, part = problem.costs, problem.topology.num_ranks, as_share("eps", eps)
     taken = micro_batches.makespan(found.slot_loads(costs, num_ranks))
     longest, least = math.floor((1 + part) * taken), math.inf
     # In lockstep and in a step one slot more has room for what lies unevenly, and costs little.

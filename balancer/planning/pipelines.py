@@ -21,11 +21,11 @@ from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from balancer.problem.settings import PlanSettings
 from balancer.problem.step_times import TimedStep
+from solvers.arguments import as_share
 from solvers.bounds import Bound
 from solvers.errors import InfeasibleError, SolverError
 from solvers.pipeline import MultiplexedResult, PipelineRequest, PipelineResult, TaskRequest, multiplexed_lower_bound
 from solvers.pipeline.solver import PipelineProblem, held_by_replica, schedule_parts
-from solvers.relocation import as_eps
 from solvers.types import SolveStatus
 
 _MOST_TRIED = 4
@@ -99,7 +99,7 @@ def _near_home(
     is taken where pipelines do not end in time. They aim at the ramp of the whole step, and stop when they do.
     """
     topology, num_slots = problem.topology, found.num_slots
-    sizes, eps = topology.node_sizes, as_eps(settings.eps)
+    sizes, eps = topology.node_sizes, as_share("eps", settings.eps)
     # One node: nothing crosses, whoever has what.
     if len(sizes) == 1:
         return found.replica_of_item, found.slot_of_item, found.status, ""

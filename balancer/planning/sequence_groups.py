@@ -17,12 +17,11 @@ from balancer.planning.near_home import Placed
 from balancer.problem.cuts.sequence_groups import GROUPING, SequenceGroups
 from balancer.problem.problem import Affinity, Problem
 from balancer.problem.settings import PlanSettings
-from solvers.arguments import INT64_MAX
+from solvers.arguments import INT64_MAX, as_share
 from solvers.bounds import Bound
 from solvers.errors import UsageError, Wording
 from solvers.grouping import SequenceProblem, SequenceRequest, closed_form
 from solvers.packing import MOST_BINS
-from solvers.relocation import as_eps
 
 
 class Units(NamedTuple):
@@ -157,9 +156,8 @@ def _relocated(
         for g in wide.tolist():
             free[groups.first_rank[g] : groups.first_rank[g] + groups.degree[g]] = False
         # All ranks wait for the slot's slowest group, so that single ranks may take as long as that.
-        cap = min(int((1 + as_eps(settings.eps)) * height), INT64_MAX)
-        budget = settings.time_budget / len(heights)
-        found = _on_single_ranks(problem, cut, mine, np.flatnonzero(free), rank, cap, budget)
+        cap = min(int((1 + as_share("eps", settings.eps)) * height), INT64_MAX)
+        found = _on_single_ranks(problem, cut, mine, np.flatnonzero(free), rank, cap)
         failed += found is None or found.fell_back != ""
         if found is not None:
             rank[mine] = found.rank_of_sample
@@ -169,7 +167,7 @@ def _relocated(
 
 def _on_single_ranks(
     problem: Problem, cut: SequenceGroups, samples: NDArray[np.int64], ranks: NDArray[np.int64],
-    rank_of_sample: NDArray[np.int32], cap: int, time_budget: float,
+    rank_of_sample: NDArray[np.int32], cap: int,
 ) -> Placed | None:  # fmt: skip
     """Assign samples to ranks near home under a cap on their costs; None if that is not found."""
     if not len(samples):
@@ -178,12 +176,13 @@ def _on_single_ranks(
     parts = problem.parts.of_samples(samples)
     there = near[parts.ranks] >= 0
     affinity = Affinity.from_parts(parts.sample[there], near[parts.ranks[there]], parts.volumes[there], len(samples))
+    node = np.unique(problem.topology.node_of_rank[ranks], return_inverse=True)[1].astype(np.int32)
+    home, inside, across = affinity.prices(node)
     sizes = None if cut.max_tokens_per_rank is None else cut.padded(problem.batch.lengths[samples], 1)
     try:
         found = solvers.relocate(
-            problem.costs[samples], None, problem.topology.node_of_rank[ranks], affinity=affinity, cap=cap,
+            problem.costs[samples], home, node, prices=(inside, across), cap=cap,
             sizes=sizes, caps=cut.max_tokens_per_rank, groups=np.searchsorted(ranks, rank_of_sample[samples]),
-            time_budget=time_budget,
         )  # fmt: skip
     except solvers.SolverError:
         return None

@@ -45,12 +45,48 @@ class Affinity(NamedTuple):
         """Of which sample each part is: int64[k]."""
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
+    def prices(self, node_of_rank: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+        """Return each sample's home, and what moves more where it lies elsewhere: in that node, and on another node.
+
+        Home is the rank that holds most of the sample, of the node that holds most; other ranks of that node, and other
+        nodes, have an even part of the rest. What lies nowhere moves for nothing, and has ranks in turn as homes.
+        O(k log k).
+        """
+        count, num_ranks, of = len(self.offsets) - 1, len(node_of_rank), self.sample
+        ranks_in_node = np.bincount(node_of_rank)
+        total = np.zeros(count, dtype=np.int64)
+        np.add.at(total, of, self.volumes)
+        # 1. The node that holds most.
+        node, on_node = _most(of, node_of_rank[self.ranks], self.volumes, count, len(ranks_in_node))
+        # 2. The rank there that does.
+        there = node_of_rank[self.ranks] == node[of]
+        home, at_home = _most(of[there], self.ranks[there], self.volumes[there], count, num_ranks)
+        nowhere = np.flatnonzero(home < 0)
+        home[nowhere] = nowhere % num_ranks
+        near = at_home - (on_node - at_home) // np.maximum(ranks_in_node[node_of_rank[home]] - 1, 1)
+        far = on_node - (total - on_node) // max(len(ranks_in_node) - 1, 1)
+        return home.astype(np.int32), np.maximum(near, 0), np.maximum(far, 0)
+
     def of_samples(self, members: NDArray[np.int64], first_rank: int = 0) -> "Affinity":
         """Return that of some of the samples, with ranks counted from `first_rank`."""
         counts = np.diff(self.offsets)[members]
         offsets = np.concatenate(([0], np.cumsum(counts)))
         index = np.repeat(self.offsets[members] - offsets[:-1], counts) + np.arange(offsets[-1])
         return Affinity(offsets, self.ranks[index] - np.int32(first_rank), self.volumes[index])
+
+
+def _most(
+    sample: NDArray[np.int64], place: NDArray[np.int32], volume: NDArray[np.int64], num_samples: int, num_places: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of each sample the place that holds most of it, the lowest of several and -1 for none, and how much."""
+    keys, entry = np.unique(sample * num_places + place, return_inverse=True)
+    held = np.zeros(len(keys), dtype=np.int64)
+    np.add.at(held, entry, volume)
+    order = np.lexsort((keys, -held, keys // num_places))
+    samples, first = np.unique(keys[order] // num_places, return_index=True)
+    best, most = np.full(num_samples, -1, dtype=np.int64), np.zeros(num_samples, dtype=np.int64)
+    best[samples], most[samples] = keys[order][first] % num_places, held[order][first]
+    return best, most
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,6 @@ from balancer.cost import CostModel
 from balancer.problem.cuts import WHOLE_SHARES, Cut, as_cut, cut_from_json
 from solvers.arguments import as_budget, as_count, as_share
 from solvers.errors import ArgumentError
-from solvers.relocation import as_eps
 
 METHODS = (*solvers.PARTITIONERS, "padded", "mixed")
 """Every partition method that :func:`balancer.balance` takes."""
@@ -85,7 +84,7 @@ class PlanSettings:
 
 def as_tolerance(eps: float | Fraction | str) -> float | Fraction:
     """Return a share of the makespan below 1, such as 0.001 or ``"0.1%"``; one that no float is stays exact."""
-    share = as_eps(eps)
+    share = as_share("eps", eps)
     if share >= 1:
         percent = f"; {eps} percent is {eps}%" if share <= 100 and "%" not in str(eps) else ""
         raise ArgumentError("eps", f"be < 1, a share of the makespan{percent}", f"{eps!s:.60}")
@@ -96,7 +95,7 @@ def _as_written(given: float | Fraction | str, share: Fraction) -> float | Fract
     """Return `given` as a number; one that no float is stays exact."""
     if not isinstance(given, str):
         return given
-    return float(share) if as_eps(float(share)) == share else share
+    return float(share) if as_share("eps", float(share)) == share else share
 
 
 def default_placement(homes_known: bool, num_nodes: int) -> str:

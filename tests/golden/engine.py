@@ -71,14 +71,15 @@ def _constrained():
 
 def _relocations():
     nodes = np.repeat(np.arange(4), 4)
-    for method in ("auto", "rearrange"):
-        for eps in (0, 0.001, 0.1):
-            yield f"{method}, eps {eps}", _relocate(640, nodes, method=method, eps=eps)
-        yield f"{method}, equal counts", _relocate(640, nodes, method=method, equal_counts=True)
-        yield f"{method}, sizes", _relocate(640, nodes, method=method, sizes=_numbers(640, 3), caps=30_000)
-        yield f"{method}, large", _relocate(4096, np.repeat(np.arange(8), 8), method=method)
-        yield f"{method}, few", _relocate(5, nodes, method=method)
-        yield f"{method}, volumes", _relocate(640, nodes, method=method, volumes=_numbers(640, 9))
+    for eps in (0, 0.001, 0.1):
+        yield f"eps {eps}", _relocate(640, nodes, eps=eps)
+    yield "equal counts", _relocate(640, nodes, equal_counts=True)
+    yield "counts", _relocate(640, nodes, counts=(38, 44))
+    yield "sizes", _relocate(640, nodes, sizes=_numbers(640, 3), caps=30_000)
+    yield "large", _relocate(4096, np.repeat(np.arange(8), 8))
+    yield "few", _relocate(5, nodes)
+    yield "volumes", _relocate(640, nodes, volumes=_numbers(640, 9))
+    yield "prices", _relocate(640, nodes, prices=(_numbers(640, 9), _numbers(640, 4)))
     yield "a cap", _relocate(640, nodes, cap=27_000)
     yield "a cap too small", _relocate(640, nodes, cap=1_000)
     yield "uneven nodes", _relocate(640, [0] + [1] * 5 + [2] * 10)
@@ -154,7 +155,6 @@ def _errors():
         "no groups": lambda: solvers.partition([1], 0),
         "budget": lambda: solvers.partition([1], 2, time_budget=-1),
         "constraint of a method": lambda: solvers.partition([1, 2], 2, "karmarkar_karp", max_items=1),
-        "unknown relocator": lambda: solvers.relocate([1], [0], [0], method="best"),
         "home outside": lambda: solvers.relocate([1], [5], [0, 0]),
         "unknown rearranger": lambda: solvers.rearrange([[1]], [0], "best"),
         "matrix": lambda: solvers.rearrange([[1, 2]], [0]),

@@ -19,7 +19,7 @@ from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from solvers.arguments import INT64_MAX
 from solvers.groups import members_by_group
-from solvers.relocation import relocation_bound
+from solvers.relocation import crossing_bound
 
 Ints = NDArray[np.int64]
 
@@ -115,12 +115,7 @@ class PlacedGroups(PlacedPieces):
         problem, most = self.problem, min(makespan, INT64_MAX)
         lengths, home, node = problem.batch.lengths, problem.batch.home.rank_of_sample, problem.topology.node_of_rank
         costs, most = least_rank_time(problem.cost, lengths, self.cut, problem.topology, most)
-        bound = relocation_bound(costs, home, node, lengths, most, divisible=True)
-        size = self.cut.size
-        if size and not any(ranks % size for ranks in problem.topology.node_sizes):  # an item is whole in its group
-            room = min(most * size, INT64_MAX)
-            bound = max(bound, relocation_bound(costs, home // size, node[::size], lengths, room))
-        return bound
+        return crossing_bound(costs, lengths, home, node, most)
 
     @property
     def shares(self) -> Shares:

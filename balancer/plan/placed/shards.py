@@ -22,7 +22,7 @@ from solvers.context import MeasuredLayout, measure_layout
 from solvers.context.measured import Layout
 from solvers.groups import group_loads
 from solvers.packing import MOST_BINS
-from solvers.relocation import relocation_bound
+from solvers.relocation import crossing_bound
 
 _RULES = ("head_tail", "per_document", "round_robin")
 """What frameworks ship: PyTorch's and Megatron's default, Megatron's of packed documents, PyTorch's PTRR."""
@@ -169,10 +169,9 @@ class PlacedShards(PlacedPieces):
         problem, degree = self.problem, self.cut.degree
         lengths, home, node = problem.batch.lengths, problem.batch.home.rank_of_sample, problem.topology.node_of_rank
         room = min(self.num_slots * -(-self.cut.pack_tokens // degree), INT64_MAX)
-        bound = int(relocation_bound(lengths, home, node, lengths, room, divisible=True))
+        bound = crossing_bound(lengths, lengths, home, node, room)
         if not any(ranks % degree for ranks in problem.topology.node_sizes):  # a document is whole in its node
-            most = min(makespan * degree, INT64_MAX)
-            bound = max(bound, relocation_bound(problem.costs, home // degree, node[::degree], lengths, most))
+            bound = max(bound, crossing_bound(problem.costs, lengths, home, node, min(makespan, INT64_MAX)))
         return bound
 
     # What lies where

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from balancer.plan.placed.whole import WholeShares
 from balancer.problem.cuts.micro_batches import MicroBatches
 from solvers.arguments import INT64_MAX
-from solvers.relocation import relocation_bound
+from solvers.relocation import crossing_bound
 
 Ints = NDArray[np.int64]
 
@@ -38,7 +38,7 @@ class PlacedSlots(WholeShares):
         batch, node = self.problem.batch, self.problem.topology.node_of_rank
         room = min(self.cut.max_tokens * self.num_slots, INT64_MAX)
         taken = self.cut.taken_tokens(self.problem.costs, batch.lengths, makespan, self.num_slots)
-        full = relocation_bound(taken, batch.home.rank_of_sample, node, batch.lengths, room)
+        full = crossing_bound(taken, batch.lengths, batch.home.rank_of_sample, node, room)
         return max(full, WholeShares.least_crossing(self, makespan))
 
     def held_by_a_rank(self, makespan: int) -> tuple[Ints, int]:

@@ -22,7 +22,7 @@ from solvers.arguments import INT64_MAX
 from solvers.context import MeasuredLayout
 from solvers.groups import read_only
 from solvers.pipeline import MultiplexResult, PipelineRun
-from solvers.relocation import plain_inter_bound, relocation_bound
+from solvers.relocation import crossing_bound
 from solvers.types import Record
 
 Ints = NDArray[np.int64]
@@ -152,10 +152,7 @@ class WholeShares(Record):
         problem = self.problem
         home, node, lengths = problem.batch.home.rank_of_sample, problem.topology.node_of_rank, problem.batch.lengths
         costs, most = self.held_by_a_rank(makespan)
-        arrays = read_only(costs), read_only(lengths), read_only(home), read_only(node)
-        if (bound := int(plain_inter_bound(*arrays, problem.topology.num_nodes, most))) >= 0:
-            return bound
-        return relocation_bound(costs, home, node, lengths, most)
+        return crossing_bound(costs, lengths, home, node, most)
 
     def held_by_a_rank(self, makespan: int) -> tuple[Ints, int]:
         """Return a cost of samples, and how much of it a rank holds at most in a step of no more than `makespan`."""

@@ -29,7 +29,7 @@ __all__ = [
     "PipelineCut",
     "PipelineRequest",
     "PipelineResult",
-    "RearrangementResult",
+    "Rearrangement",
     "Relocation",
     "ScheduleResult",
     "SequenceGroupsResult",

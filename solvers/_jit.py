@@ -43,7 +43,7 @@ a million."""
 # of calls has to run as Python. tests/test_jit.py compares the names with the kernels that there are.
 _TURNS = {
     10: "_sort._sort_packed packing._schedule_kernels.deal packing.best_fit._best_fit partitioning.lpt._lpt_rounds "
-    "partitioning.refine._refine rearrangement._transport.solve_parts",
+    "partitioning.refine._refine",
     30: "bounds._lifted partitioning.bldm._bldm partitioning.constrained.greedy._greedy "
     "partitioning.constrained.match._match partitioning.karmarkar_karp._karmarkar_karp "
     "partitioning.lower_target._lower_target partitioning.padded._smallest_bound",
@@ -52,12 +52,10 @@ _TURNS = {
     "deferral._search.fill deferral.bounds._least_cover dual_feasible._best_function "
     "packing.pair_fit._fill "
     "grouping.long_short._least_target grouping.long_short._share_enough partitioning.constrained.exchange._exchange "
-    "partitioning.patterns.begin pipeline._cells.deal pipeline._gap_list.list_schedule "
-    "rearrangement._largest_send._raise_bound",
+    "partitioning.patterns.begin pipeline._cells.deal pipeline._gap_list.list_schedule",
     1000: "grouping._kernels.peel grouping._kernels.resolve partitioning.bin_completion.decide "
     "partitioning.patterns.refuted_below pipeline._cells._fill pipeline._cells._place pipeline._exchange._exchange "
-    "pipeline._fluid.smooth_fluid pipeline._fluid.solve_fluid pipeline._gap_search.search_gaps "
-    "rearrangement._largest_send._swap_while_it_helps",
+    "pipeline._fluid.smooth_fluid pipeline._fluid.solve_fluid pipeline._gap_search.search_gaps",
 }
 TURNS = {f"solvers.{name}": turns for turns, names in _TURNS.items() for name in names.split()}
 """Turns that loops take for each number in a kernel's arrays, where those are more than three; others are counted by

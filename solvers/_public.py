@@ -66,7 +66,7 @@ from solvers.pipeline import (
 )
 from solvers.rearrangement import (
     REARRANGERS,
-    RearrangementResult,
+    Rearrangement,
     Volumes,
     check_rearrangement,
     group_volumes,
@@ -101,7 +101,7 @@ __all__ = [
     "PipelineCut",
     "PipelineRequest",
     "PipelineResult",
-    "RearrangementResult",
+    "Rearrangement",
     "Relocation",
     "ScheduleResult",
     "SequenceGroupsResult",

@@ -87,8 +87,8 @@ def as_index(name: str, value: SupportsIndex, count: int) -> int:
     return index
 
 
-def as_budget(time_budget: float) -> float:
-    """Return `time_budget` as positive finite seconds, or raise."""
+def as_budget(time_budget: float, name: str = "time_budget") -> float:
+    """Return `time_budget` as positive finite seconds, or raise an error that calls it `name`."""
     try:
         if isinstance(time_budget, str):
             raise TypeError
@@ -96,9 +96,9 @@ def as_budget(time_budget: float) -> float:
     except OverflowError:  # an int past every float
         seconds = float("inf")
     except (TypeError, ValueError):
-        raise ArgumentTypeError("time_budget", "be a number of seconds", repr(time_budget)) from None
+        raise ArgumentTypeError(name, "be a number of seconds", repr(time_budget)) from None
     if not 0 < seconds < float("inf"):
-        raise ArgumentError("time_budget", "be positive and finite (seconds)", repr(time_budget))
+        raise ArgumentError(name, "be positive and finite (seconds)", repr(time_budget))
     return seconds
 
 

@@ -28,8 +28,6 @@ from solvers.types import PartitionResult, SolveStatus
 Ints = NDArray[np.int64]
 # Seconds' worth of work for a group that is searched: the default of `solvers.long_short`.
 _GROUP_BUDGET = 0.0002
-# Seconds' worth of relocation for each item, at least: encoders have many items, and whole steps a small budget.
-_ITEM_BUDGET = 1e-6
 # Seconds, where the bound alone is asked for: too few for any search.
 _NO_SEARCH = 1e-9
 # Rounds of groups. The first goes by what items take at least, the second by the rank-time that they took: more where
@@ -171,9 +169,8 @@ def _placed(groups: Problem, units: Units, area: Ints, held: Held, room: Fractio
     even = _even(area, groups.topology.num_ranks, room, settings, held)
     # All of the room may be used: a group is no slower for being filled up to it.
     eps = max(as_share("eps", settings.eps), room / max(1, even.makespan) - 1)
-    budget = max(settings.time_budget, _ITEM_BUDGET * len(groups.costs))
     group_of_sample = even.group_of_item[units.of_sample]
-    return place(groups, group_of_sample, settings.placement, eps, budget)
+    return place(groups, group_of_sample, settings.placement, eps)
 
 
 def _even(area: Ints, count: int, room: Fraction, settings: PlanSettings, held: Held) -> PartitionResult:

@@ -66,7 +66,7 @@ def plan_slots(problem: Problem, micro_batches: MicroBatches, settings: PlanSett
         else:
             found, fell_back = moved, moved.fell_back
     if placement != "relocate":
-        ranks = _place_slots(problem, micro_batches, found, placement, settings)
+        ranks = _place_slots(problem, micro_batches, found, placement)
         found = found._replace(rank_of_sample=ranks)
     if shared is not None:
         target = shared.side_by_side(found.rank_of_sample, num_ranks, found.slot_of_sample)
@@ -108,16 +108,16 @@ def _with_prompts(problem: Problem, shared: Prompts, cut: MicroBatches) -> Sched
 
 
 def _place_slots(
-    problem: Problem, micro_batches: MicroBatches, found: Schedule, placement: str, settings: PlanSettings
+    problem: Problem, micro_batches: MicroBatches, found: Schedule, placement: str
 ) -> NDArray[np.int32]:
     """Lay finished micro-batches on ranks: those of each slot by themselves, where no rank's sum counts.
 
     In lockstep and along a pipeline a step takes the same whichever rank computes which of a slot's micro-batches.
     """
-    ranks, budget = found.rank_of_sample, settings.time_budget
+    ranks = found.rank_of_sample
     if micro_batches.schedule == "step" or problem.constraints.names():
-        return place(problem, ranks, placement, 0, budget).rank_of_sample
-    return place_slots(problem, found.slot_of_sample, ranks, found.num_slots, budget, placement)
+        return place(problem, ranks, placement, 0).rank_of_sample
+    return place_slots(problem, found.slot_of_sample, ranks, found.num_slots, placement)
 
 
 def _schedule(problem: Problem, micro_batches: MicroBatches, time_budget: float) -> Schedule:

@@ -85,7 +85,6 @@ def place(
     group_of_sample: NDArray[np.int32],
     placement: str,
     eps: float | Fraction,
-    time_budget: float,
 ) -> Placed:
     """Give the groups of a partition to ranks.
 
@@ -98,8 +97,6 @@ def place(
         A name in :data:`balancer.problem.settings.PLACEMENTS`.
     eps : float or Fraction
         How far relocation may go beyond the partition's makespan, as a fraction of it.
-    time_budget : float
-        Seconds' worth of work.
 
     Returns
     -------
@@ -111,7 +108,7 @@ def place(
     reason = why_not_relocate(problem) if placement == "relocate" else ""
     if placement == "relocate" and not reason:
         return _relocate(problem, group_of_sample, eps)
-    return Placed(_rearrange(problem, group_of_sample, time_budget), reason, bool(reason))
+    return Placed(_rearrange(problem, group_of_sample), reason, bool(reason))
 
 
 def place_slots(
@@ -119,7 +116,6 @@ def place_slots(
     slot_of_sample: NDArray[np.int32],
     rank_of_sample: NDArray[np.int32],
     num_slots: int,
-    time_budget: float,
     placement: str = "rearrange",
 ) -> NDArray[np.int32]:
     """Give the micro-batches of each slot to ranks by themselves: int32[n]."""
@@ -127,7 +123,7 @@ def place_slots(
     members_of_slot, offsets, _ = members_by_group(slot_of_sample, num_slots)
     for slot in np.flatnonzero(np.diff(offsets)).tolist():  # empty ones may be millions
         members = members_of_slot[offsets[slot] : offsets[slot + 1]]
-        part = place(problem.of_samples(members), ranks[members], placement, 0, time_budget / num_slots)
+        part = place(problem.of_samples(members), ranks[members], placement, 0)
         ranks[members] = part.rank_of_sample
     return ranks
 
@@ -190,7 +186,7 @@ def _sums(keys: NDArray[np.int64], values: NDArray[np.int64], count: int) -> NDA
     return sums
 
 
-def _rearrange(problem: Problem, groups: NDArray[np.int32], time_budget: float) -> NDArray[np.int32]:
+def _rearrange(problem: Problem, groups: NDArray[np.int32]) -> NDArray[np.int32]:
     """Relabel the groups; ranks that differ in speed, load or what they may take keep to their own kind."""
     constraints, num_ranks = problem.constraints, problem.topology.num_ranks
     kinds = None
@@ -202,14 +198,8 @@ def _rearrange(problem: Problem, groups: NDArray[np.int32], time_budget: float) 
         kinds = np.unique(np.stack(given), axis=1, return_inverse=True)[1].reshape(-1)
     affinity = problem.parts
     volumes = solvers.group_volumes(groups[affinity.sample], affinity.ranks, affinity.volumes, num_ranks)
-    result = solvers.rearrange(
-        volumes,
-        problem.topology.node_of_rank,
-        time_budget=time_budget,
-        class_of_group=kinds,
-        class_of_rank=kinds,
-    )
-    return result.rank_of_group[groups]
+    node = problem.topology.node_of_rank
+    return solvers.rearrange(volumes, node, class_of_group=kinds, class_of_rank=kinds).rank_of_group[groups]
 
 
 class _Asked(NamedTuple):
@@ -315,7 +305,7 @@ def _by_slots(asked: _Asked, targets: NDArray[np.int64]) -> Iterator[Schedule]:
 
 def _in_shares(asked: _Asked, whole: Problem, ranks: NDArray[np.int32], part: Fraction) -> Iterator[Schedule]:
     """Relocate samples between ranks, and let every rank cut its share."""
-    placed = place(whole, ranks, "relocate", part, asked.time_budget)
+    placed = place(whole, ranks, "relocate", part)
     if not placed.whole_groups:
         with contextlib.suppress(SolverError):  # the samples that a rank then has do not fit
             where = _with_samples_enough(asked, placed.rank_of_sample)
@@ -327,7 +317,7 @@ def _in_nodes(
     asked: _Asked, nodes: Problem, groups: NDArray[np.int32], part: Fraction, targets: NDArray[np.int64], mend: bool
 ) -> Iterator[Schedule]:
     """Relocate samples between nodes, lay out those of each, and give the micro-batches to its ranks."""
-    placed, size = place(nodes, groups, "relocate", part, asked.time_budget), len(targets) // asked.num_slots
+    placed, size = place(nodes, groups, "relocate", part), len(targets) // asked.num_slots
     if not placed.whole_groups:
         with contextlib.suppress(SolverError):  # the samples that a node then has do not fit
             where, slots = _bins_of_nodes(asked, nodes, placed.rank_of_sample, size, targets, mend)
@@ -336,7 +326,7 @@ def _in_nodes(
             # itself.
             if asked.takes(found) <= asked.longest:
                 where, slots = found.rank_of_sample, found.slot_of_sample
-                where = place_slots(asked.problem, slots, where, found.num_slots, asked.time_budget)
+                where = place_slots(asked.problem, slots, where, found.num_slots)
                 found = found._replace(rank_of_sample=where)
             yield found
 

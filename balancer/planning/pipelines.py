@@ -48,7 +48,7 @@ def plan_pipelines(problem: Problem, cut: MicroBatches, settings: PlanSettings) 
         else:
             replicas, slots, status, fell_back = moved
     # Replicas are alike, so that any of them may have any schedule: no time changes.
-    ranks = place(problem, replicas, placement, 0, settings.time_budget).rank_of_sample
+    ranks = place(problem, replicas, placement, 0).rank_of_sample
     target = Placement.by_slots(ranks, slots, problem.topology.num_ranks, found.num_slots)
     bound = Bound(found.lower_bound, found.bound_name)
     return Found(PlacedPipelines(problem, target, slots, found.num_slots), lambda _: bound, status, fell_back)
@@ -61,7 +61,7 @@ def plan_in_gaps(problem: Problem, cut: MicroBatches, settings: PlanSettings) ->
     step, result = _fitting(problem.timed, settings.time_budget)
     problem = replace(problem, timed=step)
     placement = "rearrange" if settings.placement == "relocate" else settings.placement
-    ranks = place(problem, result.replica_of_item, placement, 0, settings.time_budget).rank_of_sample
+    ranks = place(problem, result.replica_of_item, placement, 0).rank_of_sample
     target = Placement.by_slots(ranks, result.slot_of_item, problem.topology.num_ranks, result.num_slots)
     bound = Bound(result.lower_bound, result.bound_name)
     gaps = GapTable.from_schedule(step.tasks, result)
@@ -114,7 +114,7 @@ def _near_home(
     with contextlib.suppress(SolverError):
         groups = partition_ranks(nodes, nodes.constraints, settings.time_budget)
         for part in PARTS:
-            placed = place(with_less_room(nodes, part), groups, "relocate", part * room, settings.time_budget)
+            placed = place(with_less_room(nodes, part), groups, "relocate", part * room)
             if placed.whole_groups:
                 continue
             node = placed.rank_of_sample

@@ -21,7 +21,7 @@ from solvers.bounds import Bound, dual_feasible_bound, goal_above, late_bound
 def plan_whole_shares(problem: Problem, cut: Cut, settings: PlanSettings) -> Found:
     """Solve for groups, then give these to ranks."""
     result = _solve(problem, settings)
-    found = place(problem, result.group_of_item, settings.placement, settings.eps, settings.time_budget)
+    found = place(problem, result.group_of_item, settings.placement, settings.eps)
     target = _placed(problem, found.rank_of_sample)
     bound = Bound(result.lower_bound, result.bound_name)
     return Found(

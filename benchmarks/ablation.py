@@ -49,7 +49,6 @@ FAMILIES = {
     "relocation": Family(parts.RELOCATION, cases.relocation, 20),
     "relocation_equal": Family(parts.RELOCATION, functools.partial(cases.relocation, equal_counts=True), 10),
     "near_home": Family(parts.NEAR_HOME, cases.slots_near_home, 2),
-    "rearrangement": Family(parts.REARRANGEMENT, cases.rearrangement, 3),
     "sequence_groups": Family(parts.SEQUENCE_GROUPS, cases.sequence_groups, 1),
     "long_short": Family(parts.LONG_SHORT, cases.long_short, 2),
     "prefixes": Family(parts.PREFIXES, cases.prefixes, 1),

@@ -190,27 +190,6 @@ def slots_near_home(draws: int) -> Iterator[Case]:
         yield functools.partial(case, k + draw, *shape)
 
 
-def rearrangement(draws: int) -> Iterator[Case]:
-    def case(k, per_rank, ranks, objective, budget):
-        tokens = lengths(k, per_rank * ranks)
-        groups = solvers.slack(costs_of(tokens, k), ranks).group_of_item
-        volumes = solvers.group_volumes(groups, np.repeat(np.arange(ranks), per_rank), tokens, ranks)
-        total = volumes.total / 100
-
-        def score(found):
-            return by_gap(found)._replace(
-                crossing=found.inter_node_volume / total, inside=found.intra_node_volume / total
-            )
-
-        return scored(
-            lambda: solvers.rearrange(volumes, np.arange(ranks) // 8, objective=objective, time_budget=budget), score
-        )
-
-    every = itertools.product(range(draws), (4, 16, 64), (64, 512, 2560), ("sum", "max"))
-    for k, (draw, *shape) in enumerate(every):
-        yield functools.partial(case, k + draw, *shape, (0.001, 0.01, 0.1)[(k // 2 + draw) % 3])
-
-
 def sequence_groups(draws: int) -> Iterator[Case]:
     cost, degrees = parse_cost("flexsp-7b-a100"), (2, 4, 8, 16, 32, 64)
 

@@ -130,18 +130,6 @@ NEAR_HOME = (
     Part("samples enough", {f"{NEAR}:_with_samples_enough": argument(1)}),
 )
 
-MAX = "solvers.rearrangement.methods"
-PROBLEM, SWAPS = "solvers.rearrangement._problem:RearrangementProblem", "solvers.rearrangement._largest_send:SwapSearch"
-REARRANGEMENT = (
-    Part("transport", {f"{PROBLEM}.transport": lambda problem, rows, assignment, work: (
-        np.zeros(problem.num_places, dtype=np.int64), work)}),
-    Part("swaps", {f"{SWAPS}.lower": lambda search, ranks, goal, work: work}),
-    Part("a node's bound", {f"{MAX}:best_node_bound": always((None, 0))}),
-    Part("other multipliers", {f"{MAX}:_MOST_ROUNDS": 0}),
-    Part("auctions", {f"{PROBLEM}.small": False}),
-    Part("settled anew", {f"{PROBLEM}.resettled": argument(1)}),
-)  # fmt: skip
-
 PEEL = "solvers.grouping._search"
 SEQUENCE_GROUPS = (
     Part("starts by items", {f"{PEEL}:_PEELING": (5, 5), f"{PEEL}:_PEELED_ITEM": 0}),

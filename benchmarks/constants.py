@@ -104,11 +104,6 @@ OTHERS: dict[str, dict[str, tuple[Any, ...]]] = {
         "solvers.deferral._search:_MOST_UNFIT": (8, 128),
         "solvers.deferral.bounds:_SAMPLED": (2_048, 32_768),
     },
-    "rearrangement": {
-        "solvers.rearrangement._largest_send:_ROUNDS": (10, 160),
-        "solvers.rearrangement._transport:_PATIENCE": (16, 256),
-        "solvers.rearrangement._transport:_FEW_GROUPS": (256, 4_096),
-    },
     "context": {f"{SHARDS}:_OF_NODES": ((1, 5), (3, 5)), f"{SHARDS}:_FINE": ((32, 64),)},
 }
 """Of each family of ablation.py, constants by module and name, and the values that are tried."""

@@ -484,7 +484,8 @@ def _take(order, group, box, room, box_of_group):
 
 def _least_sum(problem: _Problem, objective: Objective, time_limit: float) -> _Found:
     places, most = _matched(problem.of_places())
-    return _Found((problem.ranks_in(places, lambda level: _matched(level)[0]),), problem.volumes.total - most)
+    ranks = problem.ranks_in(places, lambda inside: _matched(inside)[0])
+    return _Found((ranks,), max(0, problem.volumes.total - most))
 
 
 def _matched(level: _Level) -> tuple[NDArray[np.int32], int]:

@@ -2,47 +2,22 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import networkx
 
 Matrix = Sequence[Sequence[int]]
+Moved = tuple[int, int, int]
 
 
-def weighted_sends(
-    volumes: Matrix, levels: Sequence[Sequence[int]], weights: Sequence[int], target: Sequence[int]
-) -> list[int]:
-    """What each rank sends, each element counted with the weights of the levels that it crosses."""
-    m = len(volumes)
-    sends = [0] * m
-    for g in range(m):
-        for r in range(m):
-            for level, weight in zip(levels, weights, strict=True):
-                if level[r] != level[target[g]]:
-                    sends[r] += weight * volumes[g][r]
-    return sends
-
-
-def moved(volumes: Matrix, nodes: Sequence[int], target: Sequence[int]) -> dict[str, int]:
-    """What a bijection moves: the volumes that a result reports."""
-    m = len(volumes)
-    across = {(g, r): volumes[g][r] for g in range(m) for r in range(m) if nodes[r] != nodes[target[g]]}
-    inside = sum(volumes[g][r] for g in range(m) for r in range(m) if nodes[r] == nodes[target[g]] and r != target[g])
-
-    def largest(key) -> int:
-        sums: dict[int, int] = {}
-        for (g, r), volume in across.items():
-            sums[key(g, r)] = sums.get(key(g, r), 0) + volume
-        return max(sums.values(), default=0)
-
-    return {
-        "inter_node_volume": sum(across.values()),
-        "intra_node_volume": inside,
-        "max_rank_send": largest(lambda g, r: r),
-        "max_rank_receive": largest(lambda g, r: target[g]),
-        "max_node_send": largest(lambda g, r: nodes[r]),
-        "max_node_receive": largest(lambda g, r: nodes[target[g]]),
-    }
+def moved(volumes: Matrix, nodes: Sequence[int], target: Sequence[int]) -> Moved:
+    """What crosses nodes, what moves inside them, and the most that one rank sends to other nodes."""
+    m, sends, inside = len(volumes), [0] * len(volumes), 0
+    for g, r in itertools.product(range(m), range(m)):
+        if nodes[r] != nodes[target[g]]:
+            sends[r] += volumes[g][r]
+        elif r != target[g]:
+            inside += volumes[g][r]
+    return sum(sends), inside, max(sends)
 
 
 def bijections(group_class: Sequence[int], rank_class: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -52,61 +27,53 @@ def bijections(group_class: Sequence[int], rank_class: Sequence[int]) -> Iterato
             yield target
 
 
-def optimum(
-    volumes: Matrix,
-    levels: Sequence[Sequence[int]],
-    weights: Sequence[int],
-    objective: str,
-    group_class: Sequence[int] | None = None,
-    rank_class: Sequence[int] | None = None,
-) -> int:
-    """The least value over all bijections."""
+def greedy(volumes: Matrix, nodes: Sequence[int], group_class: Sequence[int], rank_class: Sequence[int]) -> list[int]:
+    """Groups to (class, node), then to ranks there: the largest amount first, ties to the lower group, then rank."""
     m = len(volumes)
-    total = sum if objective == "sum" else max
-    return min(
-        total(weighted_sends(volumes, levels, weights, target))
-        for target in bijections(group_class or [0] * m, rank_class or [0] * m)
-    )
+    place_of_rank = list(zip(rank_class, nodes, strict=True))
+    kept = [
+        (
+            -sum(volumes[g][r] for r in range(m) if nodes[r] == node),
+            g,
+            first_rank(volumes[g], nodes, node),
+            (kind, node),
+        )
+        for g in range(m)
+        for kind, node in sorted(set(place_of_rank))
+        if kind == group_class[g]
+    ]
+    order = sorted(range(m), key=lambda g: group_class[g])
+    place = taken(kept, order, sorted(place_of_rank))
+    here = [(-volumes[g][r], g, r, r) for g in range(m) for r in range(m) if place_of_rank[r] == place[g]]
+    ranks = taken(here, sorted(range(m), key=lambda g: place[g]), sorted(range(m), key=lambda r: place_of_rank[r]))
+    return [ranks[g] for g in range(m)]
 
 
-def least_inside(volumes: Matrix, nodes: Sequence[int], target: Sequence[int], kinds: Sequence[int]) -> int:
-    """The least intra-node volume with every group in the node, and on a rank of the class, where `target` has it."""
-    places = list(zip(nodes, kinds, strict=True))
-    return min(
-        moved(volumes, nodes, other)["intra_node_volume"]
-        for other in itertools.permutations(range(len(volumes)))
-        if all(places[r] == places[target[g]] for g, r in enumerate(other))
-    )
+def first_rank(row: Sequence[int], nodes: Sequence[int], node: int) -> int:
+    """Where a group first lists something in a node."""
+    return next((r for r, volume in enumerate(row) if volume and nodes[r] == node), len(row))
 
 
-def least_crossing_by_flow(volumes: Matrix, levels: Sequence[Sequence[int]], weights: Sequence[int]) -> int:
-    """The least weighted volume that crosses, by networkx's network simplex: a unit of flow a group, to nodes."""
-    m = len(volumes)
-    nodes = levels[0]
+def taken(entries: list, order: Sequence[int], seats: list) -> dict:
+    """Take entries (minus what is kept, group, ..., seat) in order; groups that are left take the seats that are."""
+    found, free = {}, list(seats)
+    for less, group, _, seat in sorted(entries):
+        if less and group not in found and seat in free:
+            found[group] = seat
+            free.remove(seat)
+    left = [group for group in order if group not in found]
+    return found | dict(zip(left, free, strict=True))
+
+
+def least_crossing_by_flow(volumes: Matrix, nodes: Sequence[int]) -> int:
+    """The least volume that crosses, by networkx's network simplex: a unit of flow a group, to nodes."""
+    m, total = len(volumes), sum(map(sum, volumes))
     graph = networkx.DiGraph()
-    total = sum(map(sum, volumes)) * sum(weights)
+    for node in set(nodes):
+        graph.add_node(("node", node), demand=list(nodes).count(node))
     for g in range(m):
         graph.add_node(("group", g), demand=-1)
         for node in set(nodes):
-            rank = nodes.index(node)
-            kept = sum(
-                weight * volumes[g][r]
-                for level, weight in zip(levels, weights, strict=True)
-                for r in range(m)
-                if level[r] == level[rank]
-            )
+            kept = sum(volumes[g][r] for r in range(m) if nodes[r] == node)
             graph.add_edge(("group", g), ("node", node), weight=-kept, capacity=1)
-    for node in set(nodes):
-        graph.add_node(("node", node), demand=nodes.count(node))
     return total + networkx.min_cost_flow_cost(graph)
-
-
-def dense(volumes: Any) -> list[list[int]]:
-    """Volumes as a matrix ``[group, rank]``; each rank of a group is there once, and no amount is 0."""
-    matrix = [[0] * volumes.num_ranks for _ in range(volumes.num_ranks)]
-    for g in range(volumes.num_ranks):
-        for e in range(volumes.offsets[g], volumes.offsets[g + 1]):
-            assert matrix[g][volumes.ranks[e]] == 0
-            assert volumes.amounts[e] > 0
-            matrix[g][volumes.ranks[e]] = int(volumes.amounts[e])
-    return matrix

@@ -18,7 +18,6 @@ RESULTS = {
     "schedule": lambda: schedule_micro_batches(COSTS, TOKENS, num_ranks=2, cap=10, over_long="own"),
     "shares": lambda: cut_shares(COSTS, TOKENS, RANKS, num_ranks=2, cap=10, over_long="own"),
     "rearrangement": lambda: solvers.rearrange(VOLUMES, NODES),
-    "its certificate": lambda: solvers.rearrange(VOLUMES, NODES).certificate,
     "relocation": lambda: solvers.relocate(COSTS, RANKS, [0, 1]),
     "sequence groups": lambda: solvers.sequence_groups([[8, 2], [5, 1]], [8, 2], [1, 2], 4, 4),
     "pipeline": lambda: solvers.schedule_pipeline(*PIPE, 1, 2),

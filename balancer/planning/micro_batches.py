@@ -107,9 +107,7 @@ def _with_prompts(problem: Problem, shared: Prompts, cut: MicroBatches) -> Sched
     return Schedule.from_result(found)
 
 
-def _place_slots(
-    problem: Problem, micro_batches: MicroBatches, found: Schedule, placement: str
-) -> NDArray[np.int32]:
+def _place_slots(problem: Problem, micro_batches: MicroBatches, found: Schedule, placement: str) -> NDArray[np.int32]:
     """Lay finished micro-batches on ranks: those of each slot by themselves, where no rank's sum counts.
 
     In lockstep and along a pipeline a step takes the same whichever rank computes which of a slot's micro-batches.

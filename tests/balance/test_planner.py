@@ -507,9 +507,7 @@ kernels = {
 }
 assert len(kernels) > 100, len(kernels)
 names = sorted(f"{each.__module__}.{each.__name__}" for each in kernels if not each.signatures)
-# No plan asks for the least largest send: `solvers.rearrange(objective="max")` alone does.
-of_largest_send = ("solvers.rearrangement._largest_send.", "solvers.rearrangement._problem._weighted_sends")
-print([name for name in names if not name.startswith(of_largest_send)])
+print(names)
 """
 
 

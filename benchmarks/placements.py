@@ -31,9 +31,9 @@ def placements(
 ) -> dict[str, Callable[[], tuple[np.ndarray, int]]]:
     """By name: a function that returns the rank of each item, and a bound on what crosses (0: none)."""
 
-    def rearranged(objective: str) -> np.ndarray:
+    def rearranged() -> tuple[np.ndarray, int]:
         volumes = solvers.group_volumes(groups, home, lengths, len(nodes))
-        return solvers.rearrange(volumes, nodes, method="auto", objective=objective).rank_of_group[groups]
+        return solvers.rearrange(volumes, nodes).rank_of_group[groups], 0
 
     def relocated() -> tuple[np.ndarray, int]:
         result = solvers.relocate(costs, home, nodes, volumes=lengths, groups=groups, eps=EPS)
@@ -41,8 +41,7 @@ def placements(
 
     return {
         "any": lambda: (groups, 0),
-        "rearrange sum": lambda: (rearranged("sum"), 0),
-        "rearrange max": lambda: (rearranged("max"), 0),
+        "rearrange": rearranged,
         "relocate": relocated,
     }
 

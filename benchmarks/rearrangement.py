@@ -1,7 +1,7 @@
 """Finished groups to ranks on lognormal lengths after LPT, eight ranks a node: what crosses, and the time to know it.
 
-Run: python benchmarks/rearrangement.py. Ten seeds (three for `ilp`, and for `sum` on 2,560 ranks), medians.
-Milliseconds are of processor time, the best of two calls, for `ilp` one, after compilation. Every result is checked.
+Run: python benchmarks/rearrangement.py. Five seeds, medians. Milliseconds are of processor time, the best of two calls,
+for `ilp` one, after compilation. Every result is checked.
 """
 
 import statistics
@@ -44,8 +44,7 @@ def main() -> None:
         for method, objective in ASKED:
             if method == "ilp" and ranks > 64:  # a variable for each group and node
                 continue
-            seeds = 3 if method == "ilp" or (method == "sum" and ranks > 512) else 10
-            found = [measured(ranks, per_rank, method, objective, seed) for seed in range(seeds)]
+            found = [measured(ranks, per_rank, method, objective, seed) for seed in range(5)]
             crosses, inside, send, gap, ms = map(statistics.median, zip(*found, strict=True))
             proven = "" if method == "greedy" else f"{gap:.2g}"
             print(

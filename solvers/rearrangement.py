@@ -397,9 +397,7 @@ class _Problem(NamedTuple):
         node = _as_nodes(node_of_rank, m)
         of_group, of_rank, num_classes = _as_classes(class_of_group, class_of_rank, m)
         num_nodes = int(node.max()) + 1
-        pairs, place_of_rank, room = np.unique(
-            of_rank * num_nodes + node, return_inverse=True, return_counts=True
-        )  # fmt: skip
+        pairs, place_of_rank, room = np.unique(of_rank * num_nodes + node, return_inverse=True, return_counts=True)
         group = np.repeat(np.arange(m, dtype=np.int32), np.diff(checked.offsets))
         place = node[checked.ranks]
         if num_classes > 1:
@@ -411,10 +409,8 @@ class _Problem(NamedTuple):
     def of_places(self) -> _Level:
         """Return the first level: groups to places."""
         near = np.where(self.place >= 0, self.volumes.amounts, 0)
-        entries = np.arange(len(near))
-        offsets, places, kept = _merged(
-            entries, self.volumes.offsets, np.maximum(self.place, 0), near, len(self.room)
-        )  # fmt: skip
+        entries, place = np.arange(len(near)), np.maximum(self.place, 0)
+        offsets, places, kept = _merged(entries, self.volumes.offsets, place, near, len(self.room))
         group = np.repeat(np.arange(len(self.node), dtype=np.int32), np.diff(offsets))
         return _Level(group, places, kept, self.class_of_group, self.class_of_place, self.room)
 
@@ -441,10 +437,8 @@ class _Problem(NamedTuple):
 
     def measured(self, ranks: NDArray[np.int32], objective: Objective) -> tuple[int, int, int, int, NDArray[np.int32]]:
         """Return the objective's value, what crosses nodes, what moves inside, the largest send, and `ranks`."""
-        source, target = read_only(self.volumes.ranks), read_only(ranks[self.group])
-        _, moved, crosses, sends, _ = moved_amounts(
-            source, target, read_only(self.node), read_only(self.volumes.amounts)
-        )
+        source, target, node = read_only(self.volumes.ranks), read_only(ranks[self.group]), read_only(self.node)
+        _, moved, crosses, sends, _ = moved_amounts(source, target, node, read_only(self.volumes.amounts))
         value = sends if objective == "max" else crosses
         return int(value), int(crosses), int(moved - crosses), int(sends), ranks
 

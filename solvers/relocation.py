@@ -786,6 +786,12 @@ def _is_over(places, state, r):
 
 
 @helper
+def _room(places, state, r, d):
+    """What a place may get of cost, size or items; or, if d is 3, how many items it may give."""
+    return state.held[2, r] - places.fewest[r] if d == 3 else places.limit[d, r] - state.held[d, r]
+
+
+@helper
 def _bring_under(items, places, state, table, some, of_ranks, tries, rate, item):
     """Of these places the one most over gives to the one with most room, again and again. How many are still over.
 
@@ -813,13 +819,26 @@ def _bring_under(items, places, state, table, some, of_ranks, tries, rate, item)
                 x, most = r, over
             if (y == NONE or over < least) and not _is_full(places, state, r):
                 y, least = r, over
-        if x == NONE or y == NONE:
+        if x == NONE:
             at, idle = (at + window) % len(some), idle + window
             continue
+        wrong = 0  # what x has too much of: cost, size, items; or too few items
+        while wrong < 3 and _room(places, state, x, wrong) >= 0:
+            wrong += 1
+        # One that has no room for all of it: then the one with most room for just that.
+        if y == NONE or (wrong > 0 and _room(places, state, y, wrong) < -_room(places, state, x, wrong)):
+            state.work[0] -= 2 * window
+            y, most = np.int64(NONE), np.int64(0)
+            for j in range(at, at + window):
+                r = some[j if j < len(some) else j - len(some)]
+                room = _room(places, state, r, wrong)
+                if room > most:
+                    y, most = r, room
         idle, turn = 0, tried[x]
-        if turn % 4 > 0 or x == y:  # now and then another, as it did not work
+        if turn % 4 > 0 or x == y or y == NONE:  # now and then another, as it did not work
             z = some[draw(state.chance, len(some))]
-            y = y if _is_full(places, state, z) else z
+            fits = _room(places, state, z, wrong) > (0 if wrong > 0 else NONE)
+            y = z if y == NONE or fits else y
         if x == y:
             tried[x] += 1
             continue

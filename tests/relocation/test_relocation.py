@@ -148,6 +148,26 @@ def test_two_giants_on_a_rank_part(equal_counts: bool, seed: int) -> None:
     assert result.inter_node_volume < 0.1 * costs.sum()
 
 
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("limit", ["equal", "counts", "sizes"])
+@pytest.mark.parametrize("eps", [0.001, 0.01])
+def test_unequal_homes_under_limits_of_their_own(eps: float, limit: str, seed: int) -> None:
+    """Homes hold 25 to 55 of 640 items, and sizes have nothing to do with costs: nearly all ranks break some limit."""
+    rng = np.random.default_rng([seed, 640])
+    costs, sizes = (np.minimum(rng.lognormal(6, 1, 640), 9000).astype(np.int64) for _ in range(2))
+    homes, nodes = rng.integers(0, 16, 640), np.arange(16) // 4
+    given: dict[str, Any] = {
+        "equal": {"equal_counts": True},
+        "counts": {"counts": (38, 44)},
+        "sizes": {"sizes": sizes, "caps": int(1.16 * sizes.sum() / 16)},
+    }[limit]
+    result = relocate(costs, homes, nodes, eps=eps, **given)
+    solvers.check_relocation(costs, homes, nodes, result, **given)
+    assert limit == "equal" or not result.fell_back
+    slack = 2 if limit == "equal" else 1.2  # the bound knows nothing of counts
+    assert result.inter_node_volume < slack * result.inter_node_bound + 0.005 * costs.sum()
+
+
 def test_few_items_a_rank_under_a_tight_cap() -> None:
     """Four a rank, all of the cap's slack a thousandth: of these the laid partition crosses four fifths."""
     costs = np.random.default_rng(0).integers(400, 1600, 256)

@@ -364,8 +364,8 @@ def test_long_items_are_shared_and_the_phase_ends_sooner():
 
 
 def test_an_item_that_fills_a_group_goes_where_least_moves_for_it():
-    """Its own group has more to move than it is long, another less; what there is no room for moves in any case."""
-    images = [[300]] + [[60]] * 6 + [[20]] * 8
+    """Its own group has twice as much to move as it is long, another less; what has no room moves in any case."""
+    images = [[300]] + [[100]] * 6 + [[20]] * 8
     homes = np.array([0] * 7 + [4] * 3 + [8] * 5)
     step = orchestrate(batch_of(images, [1] * 15), phases(4), Topology.uniform(16, 4), home_rank=homes)
     vision = step["vision"]

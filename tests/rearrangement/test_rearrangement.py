@@ -10,6 +10,7 @@ import rearrangement_oracles as oracles
 from compiled import compiled_and_plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 
 import solvers
 from solvers import REARRANGERS, SolveStatus, Volumes
@@ -109,7 +110,7 @@ def test_the_sum_is_the_least_and_says_so(drawn: Drawn) -> None:
 
 
 @pytest.mark.parametrize("objective", ["sum", "max"])
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(drawn=cases(most=7, largest=2**13))
 def test_the_program_against_brute_force(objective: str, drawn: Drawn) -> None:
     result = asked(drawn, "ilp", objective=objective, time_limit=60)
@@ -163,7 +164,7 @@ def test_a_program_out_of_time_has_the_greedy_and_a_bound() -> None:
 
 
 @EVERY_METHOD
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(data=st.data())
 def test_numbers_up_to_the_end_of_int64_are_counted_exactly(method: str, data: st.DataObject) -> None:
     """Where SciPy counts in floats, what it found is measured in integers, and the bound is no more than is so."""

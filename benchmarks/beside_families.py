@@ -230,7 +230,7 @@ def sequence_groups(rng: np.random.Generator, **_: Any) -> Iterator[Case]:
     for tokens, ranks, cap, name in steps:
         degrees = [d for d in SENT if d <= ranks]
         times = np.stack([(SQUARE * tokens**2 + (TOKEN + 2e6 / SENT[d]) * tokens) // d for d in degrees])
-        asked = {"overhead": OVERHEAD, "ranks_per_node": NODE, "time_budget": 0.1}
+        asked = {"overhead": OVERHEAD, "time_budget": 0.1}
         ask = partial(solvers.sequence_groups, times.astype(np.int64), tokens, degrees, ranks, cap, **asked)
         yield f"{name} {len(tokens)} on {ranks}", lambda ask=ask: of(ask())
 

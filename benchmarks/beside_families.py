@@ -211,7 +211,7 @@ def gaps(rng: np.random.Generator, **_: Any) -> Iterator[Case]:
         encoders, model = samples(rng, replicas * slots * 8)
         unit, owner = np.ones((1, stages), dtype=np.int64), np.flatnonzero(encoders)
         spent = encoders[owner]
-        held = int(2 * encoders.sum() / replicas / slots) if room else None
+        held = max(int(encoders.max()), int(2 * encoders.sum() / replicas / slots)) if room else None
         request = solvers.PipelineRequest(model[:, None] // stages, unit, 2 * unit, replicas, slots)
         tasks = solvers.TaskRequest(owner, spent, 2 * spent, stages, spent, held_cap=held)
         ask = partial(solvers.schedule_multiplexed, request, tasks, time_budget=0.5)

@@ -792,6 +792,42 @@ def _room(places, state, r, d):
 
 
 @helper
+def _pair(places, state, some, at, window, tries, tried):
+    """Of the next few places the one most over, or NONE, and the one with most room; now and then any other instead.
+
+    Both may be the same, where no other has room for what is wrong.
+    """
+    state.work[0] -= 2 * window
+    x, y, most, least = np.int64(NONE), np.int64(NONE), np.int64(0), np.int64(0)
+    for j in range(at, at + window):
+        r = some[j if j < len(some) else j - len(some)]
+        over = state.held[0, r] - places.limit[0, r]
+        if tried[r] < tries and (x == NONE or over > most) and _is_over(places, state, r):
+            x, most = r, over
+        if (y == NONE or over < least) and not _is_full(places, state, r):
+            y, least = r, over
+    if x == NONE:
+        return x, y
+    wrong = 0  # what x has too much of: cost, size, items; or too few items
+    while wrong < 3 and _room(places, state, x, wrong) >= 0:
+        wrong += 1
+    # The one with most room in cost has none for all of what is wrong: then the one with most room for just that.
+    if y == NONE or (wrong > 0 and _room(places, state, y, wrong) < -_room(places, state, x, wrong)):
+        state.work[0] -= 2 * window
+        y, most = np.int64(NONE), np.int64(0)
+        for j in range(at, at + window):
+            r = some[j if j < len(some) else j - len(some)]
+            room = _room(places, state, r, wrong)
+            if room > most:
+                y, most = r, room
+    if tried[x] % 4 > 0 or x == y or y == NONE:  # as it did not work
+        z = some[draw(state.chance, len(some))]
+        fits = _room(places, state, z, wrong) > (0 if wrong > 0 else NONE)
+        y = z if y == NONE or fits else y
+    return x, y
+
+
+@helper
 def _bring_under(items, places, state, table, some, of_ranks, tries, rate, item):
     """Of these places the one most over gives to the one with most room, again and again. How many are still over.
 
@@ -809,36 +845,12 @@ def _bring_under(items, places, state, table, some, of_ranks, tries, rate, item)
     fine = max(np.int64(0), slack) // (2 * len(some))  # so much of its room a place may be left with
     window, at, idle = min(len(some), WINDOW), 0, 0
     while state.work[0] > 0 and idle < len(some):
-        # 1. Who gives, and who gets: of the next few the one most over, and the one with most room.
-        state.work[0] -= 2 * window
-        x, y, most, least = np.int64(NONE), np.int64(NONE), np.int64(0), np.int64(0)
-        for j in range(at, at + window):
-            r = some[j if j < len(some) else j - len(some)]
-            over = state.held[0, r] - places.limit[0, r]
-            if tried[r] < tries and (x == NONE or over > most) and _is_over(places, state, r):
-                x, most = r, over
-            if (y == NONE or over < least) and not _is_full(places, state, r):
-                y, least = r, over
+        # 1. Who gives, and who gets.
+        x, y = _pair(places, state, some, at, window, tries, tried)
         if x == NONE:
             at, idle = (at + window) % len(some), idle + window
             continue
-        wrong = 0  # what x has too much of: cost, size, items; or too few items
-        while wrong < 3 and _room(places, state, x, wrong) >= 0:
-            wrong += 1
-        # One that has no room for all of it: then the one with most room for just that.
-        if y == NONE or (wrong > 0 and _room(places, state, y, wrong) < -_room(places, state, x, wrong)):
-            state.work[0] -= 2 * window
-            y, most = np.int64(NONE), np.int64(0)
-            for j in range(at, at + window):
-                r = some[j if j < len(some) else j - len(some)]
-                room = _room(places, state, r, wrong)
-                if room > most:
-                    y, most = r, room
         idle, turn = 0, tried[x]
-        if turn % 4 > 0 or x == y or y == NONE:  # now and then another, as it did not work
-            z = some[draw(state.chance, len(some))]
-            fits = _room(places, state, z, wrong) > (0 if wrong > 0 else NONE)
-            y = z if y == NONE or fits else y
         if x == y:
             tried[x] += 1
             continue

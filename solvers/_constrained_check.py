@@ -123,7 +123,7 @@ class _Proof:
         self.one_component = {"water": self.water, "fastest": self.fastest, "best_group": self.best_group,
                               "masks": self.masks, "fill": self.fill}  # fmt: skip
         vector = ["components", "summed_cost"]
-        scalar = [*(plain_bounds if "speeds" not in problem.names else []), *self.one_component]
+        scalar = [*plain_bounds, *self.one_component]
         self.arguments = vector if problem.costs.shape[1] > 1 else scalar
 
     def _merge(self) -> None:
@@ -156,15 +156,17 @@ class _Proof:
 
     def component(self, costs: NDArray[np.int64], initial: NDArray[np.int64]) -> int:
         """Return the best of all arguments on one component."""
-        names = ["mean", "largest", "pigeonhole"] if "speeds" not in self.problem.names else []
+        names = [name for name in ("mean", "largest", "pigeonhole", "filler", "folding") if name in self.plain]
         return max((self.argument(name, costs, initial) for name in [*names, *self.one_component]), default=0)
 
     def argument(self, name: str, costs: NDArray[np.int64], initial: NDArray[np.int64]) -> int:
         """Return what one argument proves of one component."""
         if name in self.plain:
             # A group's initial load counts as one item more: other groups could have had it too, so the bound holds.
-            items = sorted([*costs.tolist(), *(load for load in initial.tolist() if load)], reverse=True)
-            return self.plain[name](items, self.problem.num_groups) if items else 0
+            # Equal counts do not count it.
+            before = [] if name in ("filler", "folding") else [load for load in initial.tolist() if load]
+            items = sorted([*costs.tolist(), *before], reverse=True)
+            return -(-self.plain[name](items, self.problem.num_groups) // max(self.speeds)) if items else 0
         return self.one_component[name](costs.tolist(), initial.tolist())
 
     def level(self, needed: int, initial: list[int], groups: list[int]) -> int:

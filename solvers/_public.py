@@ -2,6 +2,7 @@
 
 # Not `from solvers`, which would ask for this module.
 import solvers.pipeline as pipeline
+from solvers.bounds import makespan_lower_bound
 from solvers.constraints import Constraints
 from solvers.context import ContextShardsResult, check_context_shards, context_shards
 from solvers.deferral import DeferralResult, check_deferral, defer
@@ -23,7 +24,6 @@ from solvers.grouping import (
     long_short_groups,
     sequence_groups,
 )
-from solvers.makespan_bounds import makespan_lower_bound
 from solvers.packing import (
     PACKERS,
     PackingResult,

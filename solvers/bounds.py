@@ -1,29 +1,25 @@
-"""Lower bounds on the makespan, each with its proof; this module computes those that need no constraint.
+"""Lower bounds, each with its proof: on the makespan, and on the number of groups under a cap.
 
 Costs are sorted in descending order, ``c[0] >= c[1] >= ...``; n items, m groups; a target T is *refuted* if no
-assignment has all loads at most T, and then T + 1 is a bound. *One below* is a target of the bound less one.
+assignment has all loads at most T, and then T + 1 is a bound.
 
 =============== =======================================================================================================
 name            why no assignment does better
 =============== =======================================================================================================
 ``mean``        the loads sum to sum(c), so one is at least ceil(sum(c) / m)
 ``largest``     some group holds the largest item
-``pigeonhole``  of the k*m + 1 largest items some group holds k + 1, and the k + 1 smallest of them weigh
-                c[k*m - k] + ... + c[k*m]  (Dell'Amico & Martello 1995, for all k with k*m < n)
-``lifted``      of any n' largest items, some l groups hold at least l floor(n'/m) + min(l, n' mod m) together, so at
-                least that many of the smallest of them, and one of the l groups has a share of that
-                (Haouari, Gharbi & Jemmali 2006); O(n m), so only where a search has left a gap
-``l2``          at one below, some dual feasible function says that the items need more than m groups
-                (:mod:`solvers.dual_feasible`); so say ``fekete_schepers`` and ``ccm1``; only where a search left a gap
-``filler``      equal counts only: of the (k-1)*m + 1 largest items some group holds k, as for ``pigeonhole``, and at
-                least floor(n/m) items in all, so at least the floor(n/m) - k smallest of all besides
+``pigeonhole``  of the (k-1)*m + j largest items, j <= m, the j groups with most of them hold k*j at least, together no
+                less than the k*j smallest of these weigh; one of the j groups has a share of that (Dell'Amico &
+                Martello 1995 for j = 1)
+``filler``      equal counts only: as ``pigeonhole``, and these j groups hold about j*n/m items in all, at least so many
+                of the smallest of all besides
 ``folding``     equal counts only, m < n <= 2 m: with zeros added up to 2 m items, two of the i + 1 largest share a
                 group, or one of them has a partner of at least c[2m-1-i]: a load of at least c[i] + c[2m-1-i]
-``subset_sum``  a load is a sum of costs, so the optimum is at least the smallest such sum that reaches the other
-                bounds; only where costs are narrow
-``waste``       under T, items of more than T / 2 are in different groups, and no sum of costs may fill up what such a
-                item leaves; T is too low where that room, summed up, is more than m T - sum(c); only where costs are
-                narrow
+``lifted``      as ``pigeonhole``, of any number of groups (Haouari, Gharbi & Jemmali 2006): proves no more
+``l2``          at one below, dual feasible functions say that the items need more than m groups; so say
+                ``fekete_schepers`` and ``ccm1``: see :mod:`solvers.dual_feasible`
+``subset_sum``  a load is a sum of costs
+``waste``       no sum of costs may fill up what items of more than half of the target leave
 ``padded``      padded costs only: at one below, the greedy cover of the sorted rows needs more than m groups
 ``cover``       mixed costs only, with ``prefix`` and, under equal counts, ``row_filler`` and ``even_runs``: see
                 :mod:`solvers.partitioning._mixed_bounds`
@@ -31,35 +27,35 @@ name            why no assignment does better
                 sum(c), and at which every group has carried its initial load
 ``fastest``     initial loads, speeds: for any k < m, the k largest items are in k groups at most, so T is at least
                 that at which the k groups with most room have room for them
-``best_group``  an item alone in the group, of those that it may be in, where it would finish first
 ``masks``       items that may be nowhere but inside a set of groups fill it to some level (for every set of groups that
                 an item allows, and every union of two of them)
-``fill``        a group holds at least min_items, and what all other groups cannot hold of a quantity (by their caps)
-                or of items (by max_items); the group of an item holds it and the cheapest that makes up that amount,
-                items cut to measure
 ``components``  vector costs: the sum (or the largest) of the bounds of the components
-``summed_cost`` vector costs: a group's component times sum to at least the time of its summed cost
-``patterns``    one below, items can be given weights such that all together weigh more than m times the heaviest set
-                of items that fits one group; by column generation and an exact knapsack
-                (:mod:`solvers.partitioning.patterns`)
-``search``      an exhaustive search one below the makespan found nothing (:mod:`solvers.partitioning.bin_completion`)
+``patterns``    items can be given weights such that all weigh more than m times what one group can hold
+``search``      everything was searched: there is nothing below
 ``cp_sat``      proven by CP-SAT's search
 =============== =======================================================================================================
 
 The plain bounds hold under every constraint that only takes assignments away. Items that must stay together count as
-one item. An initial load counts as one item more. With speeds the plain bounds do not hold, and are not used.
+one item. An initial load counts as one item more. With speeds, all groups are as fast as the fastest for the plain
+bounds.
 """
 
+from collections.abc import Callable
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from solvers._jit import kernel
-from solvers.arguments import INT64_MAX
+from solvers._sort import sort_descending
+from solvers._units import Units, merge
+from solvers.arguments import INT64_MAX, as_costs, as_count
+from solvers.constraints import ConstrainedProblem, Constraints, is_vector
 from solvers.dual_feasible import groups_needed, runs_of_equal_sizes
 from solvers.groups import read_only
+
+Ints = NDArray[np.int64]
 
 # Limits that keep a bound to a millisecond or three, whatever it is asked. They go by the problem alone and never by
 # a budget: a larger budget must not end with a smaller bound. The bounds are worth 329 +- 74 ppm of few items and 2.0
@@ -75,6 +71,8 @@ _MOST_BITS = 1 << 26
 _MOST_QUESTIONS = 12
 # Costs changed for all of them: about three milliseconds.
 _MOST_CHANGED = 1 << 20
+# Distinct masks up to which unions of two are tried too: with 48 there are 1,128 of them, each O(m).
+_MASKS = 48
 
 
 class Bound(NamedTuple):
@@ -90,18 +88,221 @@ def goal_above(bound: Bound, stop_at: Fraction) -> int:
 
 
 @kernel
-def _pigeonhole(sorted_costs, num_groups):
+def _shared(sorted_costs, num_groups, equal_counts, best):
+    """The bound ``pigeonhole``, or with ``equal_counts`` ``filler``, if it is above ``best``, else that. O(n).
+
+    For any l groups there is such an argument, but only l = j is worth a look. Up to j groups hold k of the items each:
+    the more groups, the more of the larger items. From l = j on what they weigh is convex in l, so that a group's share
+    is largest at l = j or at l = m, and that is the mean at most.
+    """
     n = len(sorted_costs)
-    best = 0
-    window = np.int64(0)
-    for k in range(1, (n - 1) // num_groups + 1):
-        window = np.int64(0)
-        # Summed anew for each k. Together the windows are shorter than the items as long as n <= m^2; see
-        # `best_bound`.
-        for i in range(k * num_groups - k, k * num_groups + 1):
-            window += sorted_costs[i]
-        best = max(best, window)
+    sums = np.zeros(n + 1, dtype=np.int64)
+    for i in range(n):
+        sums[i + 1] = sums[i] + sorted_costs[i]
+    each, longer = n // num_groups, n % num_groups
+    for k in range(1, (n - 1) // num_groups + 2):
+        before = (k - 1) * num_groups
+        for j in range(1, min(num_groups, n - before) + 1):
+            weight = sums[before + j] - sums[before + j - k * j]
+            if equal_counts:
+                # Of the other groups no more than `longer` hold an item more than `each`.
+                fillers = (each - k) * j + max(0, longer - (num_groups - j))
+                if fillers > 0:
+                    weight += sums[n] - sums[n - fillers]
+            if weight > 0.999999 * best * j:  # a division takes longer than all else
+                best = max(best, weight // j + (1 if weight % j else 0))
     return best
+
+
+def best_bound(sorted_costs: Ints, total: int, num_groups: int, equal_counts: bool = False) -> Bound:
+    """Return the best bound that needs no constraint but, with `equal_counts`, that of n/m items a group.
+
+    `sorted_costs` descend, and `total` is their sum, which fits int64. Counts may differ by one where m does not
+    divide n. Ties go to the simpler argument: mean, largest, pigeonhole, filler, folding. O(n).
+
+    References
+    ----------
+    Dell'Amico & Martello, "Optimal scheduling of tasks on identical parallel processors", ORSA Journal on Computing
+    7(2), 1995. Haouari, Gharbi & Jemmali, "Tight bounds for the identical parallel machine-scheduling problem",
+    International Transactions in Operational Research 13, 2006.
+    """
+    n = len(sorted_costs)
+    if n == 0:
+        return Bound(0, "mean")
+    costs = read_only(sorted_costs)
+    bounds = [Bound(-(-total // num_groups), "mean"), Bound(int(costs[0]), "largest")]
+    if n > num_groups:
+        shared = int(_shared(costs, num_groups, equal_counts, _best(bounds).value))
+        bounds.append(Bound(shared, "filler" if equal_counts else "pigeonhole"))
+        if equal_counts and n <= 2 * num_groups:
+            paired = costs[2 * num_groups - n :]  # the items before these fold onto zeros
+            bounds.append(Bound(int((paired + paired[::-1]).max()), "folding"))
+    return _best(bounds)
+
+
+def _best(bounds: list[Bound]) -> Bound:
+    """Return the largest; of equal ones the first, which is the simplest argument."""
+    return max(bounds, key=lambda bound: bound.value)
+
+
+def component_bound(
+    costs: Ints, initial: Ints, speeds: Ints, num_groups: int, *, equal_counts: bool = False,
+    masks: NDArray[np.bool_] | None = None, mask_of_unit: NDArray[np.integer[Any]] | None = None,
+) -> Bound:  # fmt: skip
+    """Return the best bound on the largest time of one cost component.
+
+    Parameters
+    ----------
+    costs : int64[u]
+        Of units in any order; with `initial` and times the largest of `speeds`, their sum fits int64.
+    initial, speeds : int64[m]
+        What groups hold before, and how much of a cost they do in a unit of time.
+    num_groups : int
+        m.
+    equal_counts : bool
+        Whether groups hold n/m units (within one where m does not divide n).
+    masks, mask_of_unit : bool[k, m] and int[u], optional
+        The sets of groups that units may be in, and which of them each unit may be in.
+    """
+    total, bounds = int(costs.sum()), []
+    if equal_counts or not initial.any():
+        bounds.append(_as_fast_as_the_fastest(costs, speeds, num_groups, equal_counts))
+    if initial.any():
+        items = np.concatenate([costs, initial[initial > 0]])
+        bounds.append(_as_fast_as_the_fastest(items, speeds, num_groups, False))
+    if initial.any() or speeds.max() > 1:
+        least = int((-(-initial // speeds)).max())
+        bounds.append(Bound(_water(total, initial, speeds, least), "water"))
+        bounds.append(Bound(_fastest(np.sort(costs)[::-1], initial, speeds), "fastest"))
+    if masks is not None and mask_of_unit is not None:
+        low = _best(bounds).value
+        bounds.append(Bound(_masks(masks, mask_of_unit, costs, initial, speeds, low), "masks"))
+    return _best(bounds)
+
+
+def _as_fast_as_the_fastest(costs: Ints, speeds: Ints, num_groups: int, equal_counts: bool) -> Bound:
+    """Return the plain bound on the largest load, at the largest speed."""
+    _, descending = sort_descending(np.ascontiguousarray(costs), int(costs.max()) if len(costs) else 0)
+    load, name = best_bound(descending, int(costs.sum()), num_groups, equal_counts)
+    return Bound(-(-load // int(speeds.max())), name)
+
+
+def _smallest(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the smallest T in low..high at which `holds` is true: it is at high, and stays true once it is."""
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
+
+
+def _room(target: int, initial: Ints, speeds: Ints) -> NDArray[Any]:
+    """Return the room of each group under `target`; as Python's integers where their sum may leave int64."""
+    room: Ints = np.maximum(target * speeds - initial, 0)
+    return room if int(room.max()) <= INT64_MAX // len(room) else room.astype(object)
+
+
+def _water(total: int, initial: Ints, speeds: Ints, low: int) -> int:
+    """Return the smallest T from `low` on at which the groups have room for `total` together."""
+    high = max(low, int((-(-(initial + np.int64(total)) // speeds)).min()))
+    return _smallest(lambda target: bool(_room(target, initial, speeds).sum() >= total), low, high)
+
+
+def _fastest(descending: Ints, initial: Ints, speeds: Ints) -> int:
+    """Return the smallest T at which, for all k < m, the k groups with most room have room for the k largest units."""
+    k = min(len(speeds) - 1, len(descending))
+    if k <= 0:
+        return 0
+    needed = np.cumsum(descending[:k])
+
+    def holds(target: int) -> bool:
+        most = np.sort(_room(target, initial, speeds))[::-1][:k]
+        return bool((np.cumsum(most) >= needed).all())
+
+    return _smallest(holds, 0, int((-(-(initial + needed[-1]) // speeds)).min()))
+
+
+def _masks(
+    masks: NDArray[np.bool_], mask_of_unit: NDArray[np.integer[Any]], costs: Ints, initial: Ints, speeds: Ints, low: int
+) -> int:
+    """Return the level, `low` at least, to which units fill masks, and unions of two, that they cannot leave."""
+    weight = np.zeros(len(masks), dtype=np.int64)
+    np.add.at(weight, mask_of_unit, costs)
+    sets = masks
+    if len(masks) <= _MASKS:
+        one, other = np.triu_indices(len(masks), 1)
+        sets = np.concatenate([masks, masks[one] | masks[other]])
+    # A unit cannot leave a set of groups where no group of its mask is outside.
+    leaves = (~sets).astype(np.float32) @ masks.T.astype(np.float32) > 0
+    inside = ~leaves @ weight
+    # Most sets have room enough already.
+    for k in np.flatnonzero((sets @ _room(low, initial, speeds) < inside) & sets.any(axis=1)).tolist():
+        low = _water(int(inside[k]), initial[sets[k]], speeds[sets[k]], low)
+    return low
+
+
+def makespan_bound(costs: ArrayLike, num_groups: int, equal_counts: bool = False, **constraints: Any) -> Bound:
+    """As :func:`makespan_lower_bound`, with the name of the argument that proves it."""
+    given = Constraints(equal_counts, **constraints)
+    if not is_vector(costs) and not given.beyond_counts:
+        num_groups = as_count("num_groups", num_groups)
+        array, largest, total = as_costs(costs)
+        return best_bound(sort_descending(array, largest)[1], total, num_groups, bool(equal_counts))
+    problem = given.check(costs, num_groups)
+    return total_bound(problem, merge(problem))[0]
+
+
+def total_bound(problem: ConstrainedProblem, units: Units) -> tuple[Bound, list[int]]:
+    """Return the best bound on the makespan, and those on the largest time of each component."""
+    few, longer = divmod(len(problem.costs), problem.num_groups)
+    equal = problem.key_of_item is None and problem.least_items == few and (not longer or problem.most_items == few + 1)
+    parts = [
+        component_bound(
+            units.costs[:, k], problem.initial[:, k], problem.speeds, problem.num_groups,
+            equal_counts=equal, masks=None if units.masks.all() else units.masks, mask_of_unit=units.mask_of_unit,
+        )
+        for k in range(units.costs.shape[1])
+    ]  # fmt: skip
+    values = [part.value for part in parts]
+    if len(parts) == 1:
+        return parts[0], values
+    return Bound(sum(values) if problem.objective == "sum" else max(values), "components"), values
+
+
+def makespan_lower_bound(costs: ArrayLike, num_groups: int, equal_counts: bool = False, **constraints: Any) -> int:
+    """Lower bound on the makespan of every partition of `costs` into `num_groups` groups.
+
+    Parameters
+    ----------
+    costs : int64[n] or int64[n, c]
+        Non-negative integers.
+    num_groups : int
+        At least 1.
+    equal_counts : bool
+        Bound only the partitions whose groups hold n/m items (within one where m does not divide n).
+    **constraints
+        Bound only the partitions under these constraints, as given to :func:`solvers.partition`.
+
+    Returns
+    -------
+    int
+        Proven: no such partition has a smaller makespan. O(n) after the sort.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`solvers.partition`.
+
+    References
+    ----------
+    Dell'Amico & Martello, "Optimal scheduling of tasks on identical parallel processors", ORSA Journal on
+    Computing 7(2), 1995.
+
+    Examples
+    --------
+    >>> makespan_lower_bound([5, 4, 3, 3, 3], 2)
+    9
+    """
+    return makespan_bound(costs, num_groups, equal_counts, **constraints).value
 
 
 @kernel
@@ -119,33 +320,6 @@ def _lifted(sorted_costs, num_groups):
             weight = sums[largest] - sums[largest - items]
             best = max(best, (weight + groups - 1) // groups)
     return best
-
-
-@kernel
-def _filler(sorted_costs, num_groups, most):
-    """The filler bound for k up to `most`; n >= m."""
-    n = len(sorted_costs)
-    each = n // num_groups
-    fillers = np.int64(0)
-    for i in range(n - each + 1, n):
-        fillers += sorted_costs[i]
-    best = sorted_costs[0] + fillers
-    for k in range(2, min(each, most) + 1):
-        # One item more is among the large ones, so one filler less is needed: the largest of those that were.
-        fillers -= sorted_costs[n - each + k - 1]
-        window = fillers
-        for i in range((k - 1) * num_groups + 1 - k, (k - 1) * num_groups + 1):
-            window += sorted_costs[i]
-        best = max(best, window)
-    return best
-
-
-def _folding(sorted_costs: NDArray[np.int64], num_groups: int) -> int:
-    """Return the makespan of folding; m < n <= 2 m."""
-    # With zeros added, the first items fold onto zeros and stand alone; the largest of them is the first.
-    alone = 2 * num_groups - len(sorted_costs)
-    folded = sorted_costs[alone:] + sorted_costs[alone:][::-1]
-    return int(max(sorted_costs[0], folded.max()))
 
 
 def lifted_bound(sorted_costs: NDArray[np.int64], num_groups: int) -> Bound:
@@ -288,35 +462,3 @@ def late_bound(sorted_costs: NDArray[np.int64], total: int, num_groups: int, bou
         bound = waste_bound(sorted_costs, total, num_groups, sums, bound, makespan)
         bound = subset_sum_bound(sums, bound, makespan)
     return bound
-
-
-def best_bound(sorted_costs: NDArray[np.int64], total: int, num_groups: int, equal_counts: bool = False) -> Bound:
-    """Return the best of this module's closed-form bounds.
-
-    `sorted_costs` descend, and `total` is their sum, which fits int64. With `equal_counts` groups hold exactly n/m
-    items (within one where m does not divide n). Ties go to the simpler argument: mean, largest, pigeonhole, filler,
-    folding.
-
-    O(n): the windows of the pigeonhole bound have k + 1 items for k up to n/m, so O((n/m)^2) in all, which is
-    below n for n <= m^2; for fewer groups only the first sqrt(n) windows are summed (each is a bound by itself).
-    """
-    n = len(sorted_costs)
-    if n == 0:
-        return Bound(0, "mean")
-    best = Bound(-(-total // num_groups), "mean")
-    if (largest := int(sorted_costs[0])) > best.value:
-        best = Bound(largest, "largest")
-    if n > num_groups:
-        # The first sqrt(n) windows are at most n items together: O(n), and each is a bound by itself.
-        windows = min(n, num_groups * (1 + int(n**0.5)) + 1)
-        if (pigeonhole := int(_pigeonhole(read_only(sorted_costs[:windows]), num_groups))) > best.value:
-            best = Bound(pigeonhole, "pigeonhole")
-    if equal_counts and n // num_groups > 1:
-        filler = int(_filler(read_only(sorted_costs), num_groups, 1 + int(n**0.5)))
-        if filler > best.value:
-            best = Bound(filler, "filler")
-    if equal_counts and num_groups < n <= 2 * num_groups:
-        folding = _folding(sorted_costs, num_groups)
-        if folding > best.value:
-            best = Bound(folding, "folding")
-    return best

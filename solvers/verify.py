@@ -212,9 +212,17 @@ def _check_mixed_bound(
     require(bound <= proven, f"lower_bound = {bound}, but '{name}' proves {proven} at most")
 
 
-def _pigeonhole_bound(costs: list[int], m: int) -> int:
-    sums = [0, *itertools.accumulate(costs)]
-    return max((sums[k * m + 1] - sums[k * m - k] for k in range(1, (len(costs) - 1) // m + 1)), default=0)
+def _pigeonhole_bound(costs: list[int], m: int, equal_counts: bool = False) -> int:
+    """Of the first items the j fullest groups hold k * j at least; with equal counts, so many others besides."""
+    n, sums = len(costs), [0, *itertools.accumulate(costs)]
+    best = 0
+    for first in range(1, n + 1) if n > m else ():
+        k = -(-first // m)
+        j = first - (k - 1) * m
+        held = n - sum(-(-(n - g) // m) for g in range(m - j)) if equal_counts else 0  # what others cannot hold
+        fillers = max(0, held - k * j)
+        best = max(best, -(-(sums[first] - sums[first - k * j] + sums[n] - sums[n - fillers]) // j))
+    return best
 
 
 def _lifted_bound(costs: list[int], m: int) -> int:
@@ -224,16 +232,6 @@ def _lifted_bound(costs: list[int], m: int) -> int:
     for largest in range(m + 1, len(costs) + 1):
         items = groups * (largest // m) + np.minimum(groups, largest % m)
         best = max(best, int((-(-(sums[largest] - sums[largest - items]) // groups)).max()))
-    return best
-
-
-def _filler_bound(costs: list[int], m: int) -> int:
-    each = max(len(costs) // m, 1)
-    sums = [0, *itertools.accumulate(costs)]
-    best = 0
-    for k in range(1, each + 1):
-        last = (k - 1) * m + 1
-        best = max(best, sums[last] - sums[last - k] + sums[-1] - sums[len(costs) - (each - k)])
     return best
 
 
@@ -385,7 +383,9 @@ _BOUNDS: dict[str, Callable[[list[int], int], int]] = {
 }
 """The closed-form bounds by their definition; see :mod:`solvers.bounds` for why they hold."""
 
-_COUNTED_BOUNDS: dict[str, Callable[[list[int], int], int]] = {"filler": _filler_bound, "folding": _folding_bound}
+_COUNTED_BOUNDS: dict[str, Callable[[list[int], int], int]] = {
+    "filler": partial(_pigeonhole_bound, equal_counts=True), "folding": _folding_bound,
+}  # fmt: skip
 """Those that only equal counts prove."""
 
 TRUSTED_BOUNDS = frozenset({"cp_sat", "patterns", "search"})

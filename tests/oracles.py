@@ -177,24 +177,25 @@ def largest_bound(costs: Sequence[int], num_groups: int) -> int:
 
 
 def pigeonhole_bound(costs: Sequence[int], num_groups: int) -> int:
-    """For every k with k*m + 1 <= n, the k + 1 smallest of the k*m + 1 largest items share some group."""
-    ordered = sorted(costs, reverse=True)
-    best = 0
-    k = 1
-    while k * num_groups + 1 <= len(ordered):
-        best = max(best, sum(ordered[: k * num_groups + 1][-(k + 1) :]))
-        k += 1
-    return best
+    """Of any number of largest items, any number of groups, the fullest of these, hold so many and share their cost."""
+    return _shared_bound(costs, num_groups, lambda groups: 0)
 
 
 def filler_bound(costs: Sequence[int], num_groups: int) -> int:
-    """Equal counts: some group holds k of the (k - 1) m + 1 largest, and n // m - k others at least."""
-    ordered = sorted(costs, reverse=True)
-    each = len(costs) // num_groups
-    best = max(costs, default=0)
-    for k in range(1, each + 1):
-        large, rest = ordered[: (k - 1) * num_groups + 1], ordered[(k - 1) * num_groups + 1 :]
-        best = max(best, sum(large[-k:]) + sum(sorted(rest)[: each - k]))
+    """Equal counts: the same, and these groups hold as many items as the other groups leave them."""
+    quotas = [-(-(len(costs) - g) // num_groups) for g in range(num_groups)]
+    return _shared_bound(costs, num_groups, lambda groups: sum(sorted(quotas)[:groups]))
+
+
+def _shared_bound(costs: Sequence[int], num_groups: int, least: Callable[[int], int]) -> int:
+    ordered, best = sorted(costs, reverse=True), 0
+    for first in range(1, len(costs) + 1) if len(costs) > num_groups else ():
+        for groups in range(1, num_groups + 1):
+            large = groups * (first // num_groups) + min(groups, first % num_groups)
+            more = max(0, least(groups) - large)
+            others = sorted(ordered[first:])[:more]
+            if len(others) == more:  # else more of the large ones are needed: another `first` says it
+                best = max(best, -(-(sum(ordered[first - large : first]) + sum(others)) // groups))
     return best
 
 
@@ -211,9 +212,10 @@ def lower_bound(costs: Sequence[int], num_groups: int, equal_counts: bool = Fals
     bounds = [
         (mean_bound(costs, num_groups), "mean"),
         (largest_bound(costs, num_groups), "largest"),
-        (pigeonhole_bound(costs, num_groups), "pigeonhole"),
     ]
     if equal_counts:
         bounds.append((filler_bound(costs, num_groups), "filler"))
         bounds.append((folding_bound(costs, num_groups), "folding"))
+    else:
+        bounds.append((pigeonhole_bound(costs, num_groups), "pigeonhole"))
     return max(bounds, key=lambda bound: bound[0])

@@ -11,10 +11,9 @@ from balancer.cost.areas import OWN_PREFIX, Terms, as_terms, pairs
 from balancer.cost.layers import Attention
 from balancer.cost.sequence_parallel import DegreeTimes, Sharing
 from solvers.arguments import INT64_MAX, first_overflow
-from solvers.bounds import Bound
+from solvers.bounds import Bound, makespan_bound
 from solvers.errors import Named, UsageError
 from solvers.groups import group_loads, mixed_loads, padded_loads
-from solvers.makespan_bounds import makespan_bound
 from solvers.partitioning import padded
 from solvers.partitioning.mixed import mixed_bound
 

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from balancer.plan.placed import WholeShares
 from balancer.problem.problem import Problem
-from solvers.bounds import Bound
-from solvers.makespan_bounds import makespan_bound
+from solvers.bounds import Bound, makespan_bound
 from solvers.prefixes import prefix_bound
 from solvers.types import SolveStatus
 

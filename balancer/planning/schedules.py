@@ -23,10 +23,9 @@ from balancer.problem.constraints import Constraints
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.problem import Problem
 from solvers.arguments import INT64_MAX
-from solvers.bounds import Bound
+from solvers.bounds import Bound, makespan_bound
 from solvers.errors import SolverError
 from solvers.groups import group_loads, members_by_group
-from solvers.makespan_bounds import makespan_bound
 from solvers.packing import Priced, ScheduleResult, cut_shares, price_tokens, schedule_micro_batches
 
 ROOMS = (Fraction(1), Fraction(7, 10), Fraction(7, 5))

@@ -178,12 +178,16 @@ def _permitted(
 
 
 def _largest_group(costs: list[int], m: int) -> int:
-    """Return what the largest of m groups costs at least: mean, largest, or k + 1 of the k * m + 1 largest."""
+    """Return what the largest of m groups costs at least: mean, largest, or a share of what j groups hold together."""
     if not costs:
         return 0
     sums = [0, *itertools.accumulate(costs)]
-    together = max((sums[k * m + 1] - sums[k * m - k] for k in range(1, (len(costs) - 1) // m + 1)), default=0)
-    return max(-(-sums[-1] // m), costs[0], together)
+    best = max(-(-sums[-1] // m), costs[0])
+    for first in range(1, len(costs) + 1):
+        k = -(-first // m)
+        j = first - (k - 1) * m
+        best = max(best, -(-(sums[first] - sums[first - k * j]) // j))
+    return best
 
 
 def _best_pipeline(

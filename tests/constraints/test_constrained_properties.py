@@ -178,9 +178,9 @@ def test_the_checker_accepts_what_is_right() -> None:
         ),
         (
             GROUPS,
-            {"lower_bound": 15, "bound_name": "mean", "status": solvers.SolveStatus.FEASIBLE},
+            {"lower_bound": 15, "bound_name": "padded", "status": solvers.SolveStatus.FEASIBLE},
             {},
-            "lower_bound is by an unknown argument 'mean'; known here are water, fastest, best_group, masks, fill",
+            "lower_bound is by an unknown argument 'padded'; known here are mean, largest, pigeonhole",
         ),
     ],
 )

@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 # A path, which type checkers follow; they do not run the import hook that is setuptools' default.
 EDITABLE := --quiet --config-settings editable_mode=compat
 
-.PHONY: demo pictures notebooks site docs release test test-numba nightly lint coverage bench clean
+.PHONY: demo pictures notebooks site docs release test nightly lint coverage bench clean
 
 $(BIN)/pip:
 	$(PYTHON) -c 'import sys; sys.exit("seqbalancer needs Python 3.11 or newer, not " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
@@ -53,7 +53,7 @@ release: $(VENV)/docs  ## sdist and wheel in dist/, checked, and run from a fres
 
 test: export PYTHONDONTWRITEBYTECODE =  # or else each of the processes that tests start compiles all modules anew
 test: $(VENV)/installed  ## The whole suite, with the README's and the docstrings' examples
-	$(BIN)/balancer warmup --jobs 2  # or else the suite's two processes wait for each other's kernels
+	$(BIN)/balancer warmup --jobs 2  # or else the suite's two processes compile the same kernels
 	$(BIN)/python -m pytest -q -n 2
 
 nightly: $(VENV)/installed  ## Ranks killed and stopped, properties by the ten thousand, fuzzed readers, kernels as Python: hours
@@ -62,10 +62,6 @@ nightly: $(VENV)/installed  ## Ranks killed and stopped, properties by the ten t
 	$(BIN)/python tests/fuzz/guided.py --seconds 120 --out out/fuzz
 	$(BIN)/python -m pytest -q -n 2 -m "hypothesis or nightly or more_by_night" --hypothesis-profile=nightly --ignore=tests/executor
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -W error -m pytest -q -n 2
-	$(BIN)/python tools/test_numba.py
-
-test-numba: $(VENV)/installed  ## Kernels and golden digests with the oldest numba, the pinned one and the newest
-	$(BIN)/python tools/test_numba.py
 
 lint: $(VENV)/installed  ## Formatting, linting, types, and the direction of imports
 	$(BIN)/ruff format --check .

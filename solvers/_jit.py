@@ -1,73 +1,51 @@
-"""How kernels are compiled, by what numba documents; nothing else calls numba's compiler.
+"""How kernels are compiled, and where machine code is kept; no other file imports numba.
 
-What Python calls is a :func:`kernel`, what only kernels call a :func:`helper`; no kernel calls another. A kernel is
-compiled when it is called, never at import, for the types that its wrapper hands over, which are always the same:
-int64 arrays that are contiguous, each always read-only or always not, and Python's numbers. It releases the GIL, is
-serial, and has no fast-math, so that one input gives one plan on every machine.
+What Python calls is a :func:`kernel`, what kernels call a :func:`helper`, and one that is short and called most is
+:func:`inlined`; no kernel calls another. A kernel is compiled when it is called, for the types that its wrapper hands
+over, which are always the same: int64 arrays that are contiguous, each always read-only or always not, and Python's
+numbers. It releases the GIL, is serial, and has no fast-math, so that one input gives one plan on every machine.
 
-Its first calls may run as the Python that it is: some hundred items take less than to compile it. The numbers in its
-arrays are added up over its calls, times the turns that its loops take for each (:data:`TURNS`), or the `work` that a
-search may do; once that is more than :data:`LIMIT` it is compiled, or loaded from disk (:mod:`solvers._kernel_cache`),
-for good. What it returns is the same, and depends on no clock.
+*Python first.* A small problem takes less time as the Python that a kernel is than numba takes to be imported. So a
+kernel is compiled once its calls may have spent :data:`LIMIT` turns of its loops, and at its first call where machine
+code of it is kept. Results are the same, and without numba, or with ``NUMBA_DISABLE_JIT=1``, all is Python.
+
+*Kept code.* numba looks at a kernel's own file alone: with a helper changed in another file it would run old machine
+code, which is a wrong result. So machine code is kept in a folder that is named by a hash of all sources of `solvers`.
+Whatever is in the folder is run, so it has to belong to this user, and nobody else may write to it.
 """
 
 import contextlib
 import functools
 import hashlib
-import inspect
 import os
+import pickle
+import shutil
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
-from numba.extending import register_jitable
-
-from solvers._kernel_cache import keep
-from solvers._own_folder import is_ours
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
 
 LIMIT = 500_000
-"""Turns that a kernel's loops may take as Python in all its calls: half a second at most, where a search takes three
-to forty to compile. A first balance with homes took 16.8 s of processor time with 200,000, 10.0 with this, 11.8 with
-a million."""
+"""Turns of loops that a kernel's calls may spend as Python, all together: about half a second."""
 
-# Listed by hand: a kernel's first calls run before anything of it was measured, and on every machine the same number
-# of calls has to run as Python. tests/test_jit.py compares the names with the kernels that there are.
-_TURNS = {
-    10: "_sort._sort_packed packing._schedule_kernels.deal packing.best_fit._best_fit partitioning.lpt._lpt_rounds "
-    "partitioning.refine._refine",
-    30: "bounds._lifted partitioning.bldm._bldm partitioning.constrained.greedy._greedy "
-    "partitioning.constrained.match._match partitioning.karmarkar_karp._karmarkar_karp "
-    "partitioning.lower_target._lower_target partitioning.padded._smallest_bound",
-    60: "packing._schedule_kernels.level partitioning.resplit._resplit",
-    200: "bounds._waste relocation.relocate_kernel context._search.make_exact context.bounds.keys_bound "
-    "deferral._search.fill deferral.bounds._least_cover dual_feasible._best_function "
-    "packing.pair_fit._fill "
-    "grouping.long_short._least_target grouping.long_short._share_enough partitioning.constrained.exchange._exchange "
-    "partitioning.patterns.begin pipeline._cells.deal pipeline._gap_list.list_schedule",
-    1000: "grouping._kernels.peel grouping._kernels.resolve partitioning.bin_completion.decide "
-    "partitioning.patterns.refuted_below pipeline._cells._fill pipeline._cells._place pipeline._exchange._exchange "
-    "pipeline._fluid.smooth_fluid pipeline._fluid.solve_fluid pipeline._gap_search.search_gaps",
-}
-TURNS = {f"solvers.{name}": turns for turns, names in _TURNS.items() for name in names.split()}
-"""Turns that loops take for each number in a kernel's arrays, where those are more than three; others are counted by
-their argument `work`, if they have one. Measured on small problems; 1000 is what may take any number of them."""
+TURNS = 10
+"""Turns for each number in a kernel's arrays, where it says nothing else. It is a few passes over them."""
 
-# For each number in an array, of kernels that are not listed: a pass or two to count and to fill.
-_USUAL_TURNS = 3
+UNUSED_S = 3 * 86_400
+"""Folders of other sources are removed if no process has begun to use them for so long."""
 
-_PATIENCE_S = 120.0
-"""How long a process waits for another that compiles the same kernel before it compiles it itself."""
+listeners: list[Callable[[bool], None]] = []
+"""Each is called with True before a kernel is compiled, and with False once that is done."""
 
 _at_once = False
+_helpers: list[tuple[Callable[..., Any], str]] = []  # those that numba does not know yet, and how each is called
+_lock = threading.Lock()
 
 
 def compile_at_once() -> None:
@@ -76,32 +54,30 @@ def compile_at_once() -> None:
     _at_once = True
 
 
-@functools.cache  # a function is registered once, also one that kernels and Python call
 def helper(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let kernels call `function`, which stays the Python that it is: numba compiles it into each of them."""
-    registered: Callable[..., Any] = register_jitable(function)
-    return registered
+    _helpers.append((function, "never"))
+    return function
+
+
+def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Copy `function` into each place that calls it: two to three times as fast for a few lines on a tuple of arrays.
+
+    numba counts references of all of these arrays at every call of a helper. Each copy takes time to compile.
+    """
+    _helpers.append((function, "always"))
+    return function
 
 
 class Kernel:
-    """A function that is Python at first and machine code later; ``NUMBA_DISABLE_JIT=1`` leaves it as it is."""
+    """A function that is Python at first and machine code later."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], turns: int | None = None) -> None:
         functools.update_wrapper(self, function)
         self.py_func = function
-        self._name = f"{function.__module__}.{function.__qualname__}.{sys.implementation.cache_tag}".replace("<", "_")
-        helper(function)
-
-        def shell(*args: Any) -> Any:
-            return function(*args)
-
-        self.compiled: Any = numba.njit(nogil=True, no_cfunc_wrapper=True)(shell)
-        # numba returns the function itself where it is switched off.
-        self._never = self.compiled is shell
-        if not self._never:
-            self._cache = keep(self.compiled, function, self._name, folders())
-        self._turns = TURNS.get(f"{function.__module__}.{function.__qualname__}")
-        self._names = list(inspect.signature(function).parameters)
+        names = function.__code__.co_varnames[: function.__code__.co_argcount]
+        self._work = names.index("work") if "work" in names else None
+        self._turns = TURNS if turns is None and self._work is None else turns
         self._spent = 0
         self._for_good = False
 
@@ -109,34 +85,144 @@ class Kernel:
         """Call it, compiled or not."""
         if self._for_good:
             return self.compiled(*args)
-        if self._never or self._is_small(args):
+        if self._is_small(args):
             with np.errstate(all="ignore"):  # machine code wraps around and says nothing
                 return _plain(self.py_func(*args))
-        with alone(f"{self._name}.lock"):
-            found = self.compiled(*args)
+        found = self._begin(args)
         self._for_good = True
         return found
+
+    @functools.cached_property
+    def compiled(self) -> Any:
+        """What numba makes of it, which compiles it, or loads what is kept, when it is called."""
+        return _with_numba(self.py_func)
 
     @property
     def signatures(self) -> list[Any]:
         """Types of arguments for which it is compiled; one, or none yet."""
-        return [] if self._never else list(self.compiled.signatures)
+        return list(getattr(vars(self).get("compiled"), "signatures", ()))
 
     def _is_small(self, args: tuple[Any, ...]) -> bool:
         """Whether this call still runs as Python."""
         # Machine code on disk is loaded in milliseconds, which is less than the Python of any but the smallest call.
-        if self._spent == 0 and self._cache is not None and self._cache.files():
+        if self._spent == 0 and _place().exists() and _numba() is not None and self._mark().exists():
             self._spent = LIMIT
-        if self._turns is None and "work" in self._names:
-            self._spent += 1 + args[self._names.index("work")]
-        else:
-            self._spent += 1 + (self._turns or _USUAL_TURNS) * _numbers_in(args)
-        return self._spent <= LIMIT and not _at_once
+        by_size = [] if self._turns is None else [self._turns * _numbers_in(args)]
+        by_work = [] if self._work is None else [args[self._work]]
+        self._spent += 1 + min(by_size + by_work)
+        return (self._spent <= LIMIT and not _at_once) or _numba() is None
+
+    def _begin(self, args: tuple[Any, ...]) -> Any:
+        """Call it compiled, for the first time."""
+        mark, told = self._mark(), list(listeners)
+        if mark.exists():
+            told.clear()
+        for each in told:
+            each(True)
+        try:
+            found = self.compiled(*args)
+        except (OSError, EOFError, pickle.UnpicklingError) as error:  # the disk is full, or lost the end of a file
+            _warn(f"compiled kernels are not kept, or not read: {error!r}; remove {_place()}")
+            self.compiled = _numba().njit(nogil=True)(self.py_func)
+            found = self.compiled(*args)
+        finally:
+            for each in told:
+                each(False)
+        if _folder() is not None:
+            with contextlib.suppress(OSError):
+                mark.touch()
+        return found
+
+    def _mark(self) -> Path:
+        """Name an empty file of ours: if it is there, numba has kept machine code of this kernel for this process."""
+        from llvmlite.binding import get_host_cpu_name
+
+        numba, file = _numba(), self.py_func.__code__.co_filename
+        changed = os.stat(file).st_mtime_ns if os.path.exists(file) else None
+        target = sys.implementation.cache_tag, numba.__version__, numba.config.CPU_NAME or get_host_cpu_name()
+        return _place() / _hash(repr((file, changed, self.py_func.__qualname__, target)).encode())
 
 
-def kernel(function: Callable[..., Any]) -> Kernel:
-    """Make `function` callable from Python, compiled once that is worth it; it may be a helper as well."""
-    return Kernel(function)
+def kernel(function: Callable[..., Any] | None = None, *, turns: int | None = None) -> Any:
+    """Make `function` callable from Python, compiled once that is worth it; its call counts as its argument `work`.
+
+    With `turns` a call counts as so many turns for each number in its arrays, but never as more than `work`.
+    """
+    return functools.partial(Kernel, turns=turns) if function is None else Kernel(function, turns)
+
+
+@functools.cache
+def _numba() -> Any:
+    """Import numba, or return None where it is missing or switched off."""
+    try:
+        import numba.extending
+    except ImportError:
+        _warn("numba is not installed: plans are the same, but take a hundred times as long")
+        return None
+    return None if numba.config.DISABLE_JIT else numba
+
+
+def _with_numba(function: Callable[..., Any]) -> Any:
+    """Hand a kernel to numba, which keeps its machine code in our folder."""
+    numba, folder = _numba(), _folder()
+    with _lock:  # of all threads
+        while _helpers:
+            _register(numba, *_helpers.pop())
+        before = numba.config.CACHE_DIR  # what numba does for others stays as it is
+        numba.config.CACHE_DIR = str(folder)
+        try:
+            return numba.njit(cache=folder is not None, nogil=True)(function)
+        except RuntimeError:  # there is no file of its source, as in a zip
+            return numba.njit(nogil=True)(function)
+        finally:
+            numba.config.CACHE_DIR = before
+
+
+def _register(numba: Any, function: Callable[..., Any], inline: str) -> None:
+    numba.extending.overload(function, inline=inline, strict=False)(lambda *args: function)
+
+
+@functools.cache
+def _place() -> Path:
+    """Name the folder of machine code of exactly these sources."""
+    sources = sorted(Path(__file__).parent.rglob("*.py"))
+    parent = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(parent, f"seqbalancer-{_hash(*(file.read_bytes() for file in sources))}")
+
+
+@functools.cache
+def _folder() -> Path | None:
+    """Make that folder; None, and a warning, where it cannot be used.
+
+    numba would not say so: it would take ``__pycache__``, where nothing tells one state of the sources from another.
+    """
+    place = _place()
+    is_new = not place.exists()
+    try:
+        place.mkdir(0o700, parents=True, exist_ok=True)
+        found = place.stat()
+        if hasattr(os, "geteuid") and (found.st_uid != os.geteuid() or found.st_mode & 0o022):
+            raise PermissionError("another user owns it or may write to it")
+        with tempfile.TemporaryFile(dir=place):
+            os.utime(place)  # it is used
+    except OSError as error:
+        _warn(f"compiled kernels are not kept in {place}: {error}. Name a folder of your own in NUMBA_CACHE_DIR")
+        return None
+    for other in place.parent.glob("seqbalancer-*") if is_new else ():
+        with contextlib.suppress(OSError):
+            if time.time() - other.stat().st_mtime > UNUSED_S:
+                shutil.rmtree(other, ignore_errors=True)
+    return place
+
+
+def _hash(*parts: bytes) -> str:
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+@functools.cache
+def _warn(message: str) -> None:
+    """Say it once."""
+    warnings.warn(message, stacklevel=2)
 
 
 def _numbers_in(values: tuple[Any, ...]) -> int:
@@ -156,48 +242,3 @@ def _plain(value: Any) -> Any:
         inner = [_plain(entry) for entry in value]
         return type(value)(*inner) if hasattr(value, "_fields") else tuple(inner)
     return value.item() if isinstance(value, np.number | np.bool_) else value
-
-
-@functools.cache
-def folders() -> list[Path]:
-    """Pick the folders of kernels: that asked for, or ours and the user's; of two, the first that may be written.
-
-    Of those that nobody named, none into which others could put code of theirs.
-    """
-    package = Path(__file__).parent
-    mine = f"seqbalancer-{hashlib.sha256(os.fsencode(package)).hexdigest()[:16]}"  # other installations have others
-    if asked := os.environ.get("NUMBA_CACHE_DIR"):
-        return [Path(asked, mine)]
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return list(filter(is_ours, (package / "__pycache__" / "kernels", Path(home, mine))))
-
-
-@contextlib.contextmanager
-def alone(name: str) -> Iterator[None]:
-    """Hold the lock of a kernel; or wait while another process does, for two minutes, to load what it then keeps.
-
-    The system frees what a dead process held. Where there are no such locks, all compile.
-    """
-    lock, deadline = _opened(name), time.monotonic() + _PATIENCE_S
-    with contextlib.suppress(OSError):
-        while lock is not None and time.monotonic() < deadline:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(0.02)
-    try:
-        yield
-    finally:
-        if lock is not None:
-            with contextlib.suppress(OSError):
-                fcntl.flock(lock, fcntl.LOCK_UN)  # also where a process that was forked meanwhile has it open
-            os.close(lock)
-
-
-def _opened(name: str) -> int | None:
-    for folder in folders() if fcntl is not None else []:
-        with contextlib.suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            return os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o666)
-    return None

@@ -83,7 +83,7 @@ def _ccm1_values(sizes, cap, k, values):
             values[j] = 2 * (size // k)
 
 
-@kernel
+@kernel(turns=200)
 def _best_function(sizes, counts, cap, largest_k, largest_quotient, enough, most):
     """The most groups that one of the first ``most`` functions says, and which; stops once that is ``enough``."""
     best, which = threshold_bound(sizes, sizes, counts, cap, cap), 0

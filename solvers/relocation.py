@@ -1119,7 +1119,7 @@ def _hand():
     )  # fmt: skip
 
 
-@kernel
+@kernel(turns=200)
 def relocate_kernel(items, order, ranks, nodes, by_node, begin, groups, enough, from_home, work, where):
     """Bring all under the limits, changing `where`; `nodes` as if they were ranks. How many ranks are still over."""
     n, m, k, few = len(where), len(ranks.node), len(nodes.node), ranks.fewest[0] > 0

@@ -1,10 +1,11 @@
-"""Kernels run as Python before they are compiled: up to a limit, with the same results, not if kept; and how."""
+"""Kernels: Python before they are compiled, with the same results; and where their machine code is kept."""
 
-import ast
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from compiled import run_python
 import balancer
 import solvers
 import solvers._jit as jit
-from solvers._jit import TURNS, helper, kernel
+from solvers._jit import helper, kernel
 
 pytestmark = pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled")
 
@@ -27,6 +28,8 @@ with event.install_timer("numba:compile", compiled.append):
     plan = balancer.balance([(i * 7919) % 4000 + 1 for i in range(199)], 8, **json.loads(sys.argv[1]))
 print(json.dumps([plan.digest(), plan.lower_bound, plan.makespan, len(compiled)]))
 """
+
+# --- Python first ----------------------------------------------------------------------------------------------------
 
 
 @helper
@@ -51,14 +54,15 @@ def worked(values, work):
 def fresh(monkeypatch, tmp_path):
     """Make kernels that no cache has, in a process that has not been told to compile at once."""
     monkeypatch.setattr(jit, "_at_once", False)
-    monkeypatch.setattr(jit, "folders", lambda: [tmp_path])
-    monkeypatch.setattr(jit, "LIMIT", 66)
+    monkeypatch.setattr(jit, "_place", lambda: tmp_path)
+    monkeypatch.setattr(jit, "_folder", lambda: None)
+    monkeypatch.setattr(jit, "LIMIT", 200)
     return kernel
 
 
 def test_a_kernel_runs_as_python_until_it_has_had_its_numbers(fresh):
     summing, values, found = fresh(summed), np.arange(5), np.zeros(1, dtype=np.int64)
-    for turn in range(1, 5):  # 6 numbers, 3 turns each, and the call
+    for turn in range(1, 5):  # 6 numbers, 10 turns each, and the call
         told = summing(values, found)
         assert told == (20, True, 4.0)
         assert [type(value) for value in told] == [int, bool, float]
@@ -76,30 +80,13 @@ def test_python_wraps_around_as_machine_code_does_and_says_nothing(fresh):
     assert len(doubling.signatures) == 1
 
 
-@pytest.mark.parametrize(("work", "compiled"), [(60, 0), (70, 1)])
-def test_a_search_counts_the_work_that_it_may_do(fresh, work, compiled):
-    search = fresh(worked)
-    assert search(np.arange(1000), work) == 1000 + work
+@pytest.mark.parametrize(
+    ("turns", "work", "compiled"), [(None, 190, 0), (None, 200, 1), (1, 200, 0), (20, 190, 0), (20, 200, 1)]
+)
+def test_a_call_counts_as_its_work_or_as_its_numbers_where_those_are_fewer_turns(fresh, turns, work, compiled):
+    search = fresh(turns=turns)(worked)
+    assert search(np.arange(100), work) == 100 + work
     assert len(search.signatures) == compiled
-
-
-def test_a_kernel_that_is_kept_is_loaded(tmp_path):
-    """Not run as Python: what the second process has is the machine code, which it did not compile."""
-    (tmp_path / "kept.py").write_text("from solvers._jit import kernel\n\n@kernel\ndef add(n):\n    return n + 1\n")
-    code = """
-import sys
-sys.path.insert(0, {folder!r})
-import solvers._jit
-if {at_once}:
-    solvers._jit.compile_at_once()
-from kept import add
-print(add(1), len(add.signatures), sum(add.compiled.stats.cache_hits.values()))
-"""
-    told = [
-        run_python(code.format(folder=str(tmp_path), at_once=at_once), NUMBA_CACHE_DIR=str(tmp_path))
-        for at_once in (False, True, False)
-    ]
-    assert told == ["2 0 0\n", "2 1 0\n", "2 1 1\n"]
 
 
 @pytest.mark.parametrize(
@@ -117,49 +104,223 @@ def test_a_first_plan_compiles_nothing_and_is_the_plan_that_compiled_kernels_mak
     first = json.loads(subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout)
     plan = balancer.balance([(i * 7919) % 4000 + 1 for i in range(199)], 8, **settings)
     assert first == [plan.digest(), plan.lower_bound, plan.makespan, 0]
+    assert not list(tmp_path.iterdir())
 
 
-def _decorated(name):
-    """Yield names of functions with a decorator of that name, in this whole package."""
-    for file in Path(solvers.__file__).parent.rglob("*.py"):
-        for node in ast.parse(file.read_text()).body:
-            if isinstance(node, ast.FunctionDef) and any(ast.unparse(one) == name for one in node.decorator_list):
-                module = ".".join(("solvers", *file.relative_to(Path(solvers.__file__).parent).with_suffix("").parts))
-                yield f"{module}.{node.name}"
+def test_a_small_plan_does_not_wait_for_numba_to_be_imported(tmp_path):
+    code = "import sys, balancer; balancer.balance([3, 2, 1], 2); print('numba' in sys.modules)"
+    assert run_python(code, NUMBA_CACHE_DIR=str(tmp_path)) == "False\n"
 
 
-def test_turns_are_of_kernels_that_there_are():
-    assert TURNS.keys() <= {*_decorated("kernel"), "solvers.partitioning.bin_completion.decide"}
-
-
-WITHOUT = """
-import sys
-import numba.core.caching, numba.core.compiler
-numba.njit(lambda n: n)(1)  # which imports all that needs them
-{gone}
+@pytest.mark.parametrize("absent", ["sys.modules['numba'] = None", "import os; os.environ['NUMBA_DISABLE_JIT'] = '1'"])
+def test_without_numba_plans_are_the_same_and_it_is_said_once(absent):
+    code = f"""
+import sys, warnings
+{absent}
+import balancer
 from solvers._jit import compile_at_once
 compile_at_once()
-sys.path.insert(0, {folder!r})
-from kept import called, add
-print(called(), type(add.compiled._cache).__name__ if hasattr(add.compiled, "_cache") else None)
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    plan = balancer.balance([(i * 7919) % 4000 + 1 for i in range(199)], 8, 4, [i % 8 for i in range(199)])
+print(plan.digest(), [str(each.message)[:22] for each in told])
 """
-KEPT = {
-    "one of its own": "from solvers._jit import kernel\n\n@kernel\ndef add(n):\n    return n + 1\n"
-    "def called():\n    return add(5)\n",
-    "solvers": "import solvers\nfrom solvers.partitioning.lpt import _lpt_rounds as add\n"
-    "def called():\n    return int(solvers.lpt([6, 5, 1], 2).makespan)\n",
+    plan = balancer.balance([(i * 7919) % 4000 + 1 for i in range(199)], 8, 4, [i % 8 for i in range(199)])
+    told = ["numba is not installed"] if "modules" in absent else []
+    assert run_python(code) == f"{plan.digest()} {told}\n"
+
+
+# --- inlined ---------------------------------------------------------------------------------------------------------
+
+
+INLINED = """
+import sys
+from typing import NamedTuple
+import numpy as np
+from solvers._jit import compile_at_once, {of}, kernel
+
+class State(NamedTuple):
+    held: np.ndarray
+    most: np.ndarray
+
+@{of}
+def keeps(state, g, amount):
+    for d in range(state.held.shape[1]):
+        if state.held[g, d] + amount > state.most[d]:
+            return False
+    return True
+
+@kernel
+def filled(state, amounts):
+    kept = 0
+    for amount in amounts:
+        if keeps(state, 0, amount) or keeps(state, 1, amount):
+            kept += amount
+    return kept
+
+given = State(np.array([[3, 4], [5, 1]]), np.array([9, 9])), np.arange(4, 10)
+assert filled(*given) == 4 + 5
+compile_at_once()
+assert filled(*given) == 4 + 5
+(text,) = filled.compiled.inspect_llvm().values()
+print(any("keeps" in line for line in text.splitlines() if line.startswith("define")))
+"""
+
+
+@pytest.mark.parametrize(("of", "called"), [("helper", True), ("inlined", False)])
+def test_an_inlined_helper_is_not_called(of, called, tmp_path):
+    told = run_python(INLINED.format(of=of), NUMBA_OPT="0", NUMBA_CACHE_DIR=str(tmp_path))
+    assert told == f"{called}\n"
+
+
+# --- kept on disk ----------------------------------------------------------------------------------------------------
+
+# A package of this name that has kernels of its own.
+FILES = {
+    "__init__.py": "",
+    "_jit.py": Path(jit.__file__).read_text(),
+    "low.py": "from solvers._jit import helper\n\n@helper\ndef add(n):\n    return n + 1\n",
+    "high.py": "from solvers._jit import kernel\nfrom solvers.low import add\n\n"
+    "@kernel\ndef once(n):\n    return add(n)\n\n@kernel\ndef thrice(n):\n    return add(add(add(n)))\n",
 }
+CALLS = """
+import json, warnings
+from solvers._jit import compile_at_once
+from solvers.high import once, thrice
+{before}
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    found = [once(1), thrice(1)]
+import sys
+compiled = [] if "numba" not in sys.modules else [
+    [len(each.signatures), sum(each.compiled.stats.cache_hits.values()) if each.signatures else 0]
+    for each in (once, thrice)
+]
+print(json.dumps([found, compiled, [str(each.message) for each in told]]))
+"""
+PYTHON, COMPILED, LOADED = [], [[1, 0], [1, 0]], [[1, 1], [1, 1]]
+AT_ONCE = "compile_at_once()"
+
+
+@pytest.fixture
+def package(tmp_path):
+    """Its folder, and a function that calls its kernels in a process of its own."""
+    for name, text in FILES.items():
+        (tmp_path / "solvers" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "solvers" / name).write_text(text)
+
+    def call(before=AT_ONCE, **environment):
+        given = {"NUMBA_CACHE_DIR": str(tmp_path / "kept"), "PYTHONDONTWRITEBYTECODE": "1"} | environment
+        return json.loads(run_python(CALLS.format(before=before), tmp_path, **given))
+
+    call.folder = tmp_path
+    call.kept = lambda: sorted((tmp_path / "kept").iterdir())
+    return call
+
+
+def test_what_is_kept_is_loaded_and_not_run_as_python(package):
+    assert package(before="") == [[2, 4], PYTHON, []]
+    assert package() == [[2, 4], COMPILED, []]
+    assert package(before="") == [[2, 4], LOADED, []]
+    (folder,) = package.kept()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert not list((package.folder / "solvers").rglob("*.nbi"))
+
+
+def test_a_helper_in_another_file_changes_and_so_does_the_result(package):
+    """A new release over an old cache must not run old code: ranks would disagree on the plan."""
+    assert package()[0] == [2, 4]
+    low = package.folder / "solvers" / "low.py"
+    low.write_text(low.read_text().replace("n + 1", "n + 2"))
+    assert package() == [[3, 7], COMPILED, []]
+    assert len(package.kept()) == 2  # the other may be of an installation that is in use
+
+
+def test_processes_that_start_together_do_not_harm_one_another(package):
+    given = os.environ | {"NUMBA_CACHE_DIR": str(package.folder / "kept"), "PYTHONPATH": str(package.folder)}
+    words = [sys.executable, "-c", CALLS.format(before=AT_ONCE)]
+    started = [
+        subprocess.Popen(words, env=given, cwd=package.folder, stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    told = [json.loads(each.communicate(timeout=120)[0]) for each in started]
+    assert [(found, warned) for found, _, warned in told] == [([2, 4], [])] * 3
+    assert package() == [[2, 4], LOADED, []]
+
+
+def test_what_numba_does_not_load_runs_as_python_first(package):
+    """numba looks at the time of a file, and at the processor."""
+    package()
+    assert package(before="", NUMBA_CPU_NAME="generic") == [[2, 4], [[0, 0], [0, 0]], []]
+    os.utime(package.folder / "solvers" / "high.py", (1e9, 1e9))
+    assert package(before="") == [[2, 4], [[0, 0], [0, 0]], []]
+
+
+def test_the_folder_of_others_and_the_place_where_numba_keeps_theirs_stay_as_they_are(package):
+    told = "import numba\nnumba.config.CACHE_DIR = 'theirs'\ncompile_at_once()"
+    code = CALLS.format(before=told) + "\nprint(numba.config.CACHE_DIR)"
+    kept = package.folder / "kept"
+    assert run_python(code, package.folder, NUMBA_CACHE_DIR=str(kept)).splitlines()[-1] == "theirs"
+    assert [path.name[:12] for path in kept.iterdir()] == ["seqbalancer-"]
+    for name in ("XDG_CACHE_HOME", "HOME"):
+        package(**{"NUMBA_CACHE_DIR": "", "XDG_CACHE_HOME": "", name: str(package.folder / name)})
+    assert list((package.folder / "XDG_CACHE_HOME").glob("seqbalancer-*/*"))
+    assert list((package.folder / "HOME" / ".cache").glob("seqbalancer-*/*"))
+
+
+def test_folders_of_sources_that_are_gone_are_removed_if_nobody_has_used_them_for_days(package):
+    days = {"seqbalancer-old": 30, "seqbalancer-new": 1, "other": 30}
+    for name, count in days.items():
+        (package.folder / "kept" / name / "below").mkdir(parents=True)
+        os.utime(package.folder / "kept" / name, (time.time() - count * 86_400,) * 2)
+    package()
+    assert {path.name for path in package.kept()} >= {"seqbalancer-new", "other"}
+    assert len(package.kept()) == 3
+
+
+def test_a_folder_is_marked_as_used(package):
+    package()
+    (folder,) = package.kept()
+    os.utime(folder, (1e9, 1e9))
+    package()
+    assert time.time() - folder.stat().st_mtime < 3600
 
 
 @pytest.mark.parametrize(
-    ("gone", "kernels"),
+    ("before", "words"),
     [
-        ("del numba.core.caching.NullCache", "one of its own"),
-        ("del numba.core.compiler.CompileResult._rebuild", "solvers"),
+        pytest.param("open({kept!r}, 'w').close()", "Not a directory", id="a file in its place"),
+        pytest.param(
+            "import os; from solvers import _jit; os.makedirs(_jit._place()); os.chmod(_jit._place(), 0o777)",
+            "another user owns it or may write to it",
+            id="others may write to it",
+        ),
+        pytest.param(
+            "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))", "File too large", id="disk full"
+        ),
     ],
 )
-def test_without_names_that_numba_does_not_document_its_own_cache_is_used(gone, kernels, tmp_path):
-    (tmp_path / "kept.py").write_text(KEPT[kernels])
-    told = run_python(WITHOUT.format(gone=gone, folder=str(tmp_path)), NUMBA_CACHE_DIR=str(tmp_path))
-    assert told == "6 FunctionCache\n"
-    assert list(tmp_path.rglob("*.nbi"))
+def test_where_kernels_cannot_be_kept_one_warning_says_so(package, before, words):
+    pytest.importorskip("resource")
+    before = before.format(kept=str(package.folder / "kept"))
+    found, compiled, told = package(before=f"{before}\n{AT_ONCE}")
+    assert (found, compiled) == ([2, 4], COMPILED)
+    assert [words in each for each in told] == [True]
+    assert not list(package.folder.rglob("*.nbi"))
+
+
+def test_a_file_that_is_cut_off_is_no_error(package):
+    """As a machine that lost power leaves it: files of length 0."""
+    package()
+    for file in (package.folder / "kept").rglob("*.nb?"):
+        os.truncate(file, 0)
+    found, _, told = package()
+    assert found == [2, 4]
+    assert len(told) == 1
+    assert "remove" in told[0]
+    shutil.rmtree(package.kept()[0])
+    assert package() == [[2, 4], COMPILED, []]
+
+
+def test_a_kernel_without_a_file_is_compiled_and_not_kept(tmp_path):
+    code = "import solvers._jit as j; j.compile_at_once(); print(j.kernel(eval('lambda n: n + 1'))(1))"
+    assert run_python(code, Path(solvers.__file__).parents[1], NUMBA_CACHE_DIR=str(tmp_path)) == "2\n"

@@ -1,9 +1,6 @@
-"""Shared kernels, and the ways in which they run: compiled, as plain Python, cached, and where no cache can be."""
+"""Shared kernels, and that they give the same compiled and as plain Python."""
 
-import importlib
 import json
-import os
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +9,11 @@ from compiled import from_python, run_python
 from hypothesis import given
 from hypothesis import strategies as st
 
-import solvers
 from solvers._heap import group_bits, sift_down_packed, sift_down_wide
-from solvers._jit import TURNS
 from solvers._sort import insertion_sort, radix_sort, sort_descending
 
 radix_sort, insertion_sort = map(from_python, (radix_sort, insertion_sort))
 sift_down_packed, sift_down_wide = map(from_python, (sift_down_packed, sift_down_wide))
-
-PACKAGE = Path(solvers.__file__).parent
 
 # --- sorting ---------------------------------------------------------------------------------------------------------
 
@@ -177,104 +170,3 @@ heavy = {"ortools", "pyarrow", "torch", "scipy.optimize", "networkx", "balancer"
 print(len(recorder.buffer), sorted(heavy))
 """
     assert run_python(code, NUMBA_DISABLE_JIT="0").split(maxsplit=1) == ["0", "[]\n"]
-
-
-def test_turns_are_those_of_kernels_that_exist() -> None:
-    """One that is moved or renamed would be taken for a short one."""
-    for name in TURNS:
-        module, _, function = name.rpartition(".")
-        assert callable(getattr(importlib.import_module(module), function)), name
-
-
-def copy_of_package(folder: Path, without: str = "kernels") -> Path:
-    """A fresh copy without a cache of kernels."""
-    shutil.copytree(PACKAGE, folder / "solvers", ignore=shutil.ignore_patterns(without))
-    return folder
-
-
-def close_caches_of(root: Path) -> dict[str, str]:
-    """Make every folder numba would cache in impossible, for root as well: each is, or is below, a regular file."""
-    for folder in (root / "solvers", root / "solvers" / "partitioning"):
-        (folder / "__pycache__").touch()
-    (root / "file").touch()
-    below = str(root / "file" / "below")
-    return {"NUMBA_CACHE_DIR": below, "XDG_CACHE_HOME": below, "HOME": below, "IPYTHONDIR": below}
-
-
-SCAN = f"""
-{AT_ONCE}
-from solvers.arguments import as_costs
-{{before}}
-costs, largest, total = as_costs([1, 2, 4])
-print(largest, total)
-"""
-
-
-def test_no_folder_to_cache_in(tmp_path: Path) -> None:
-    root = copy_of_package(tmp_path, "__pycache__")
-    code = AT_ONCE + "import solvers; print(solvers.lpt([3, 2, 1], 2).loads.tolist())"
-    found = run_python(code, root, NUMBA_DISABLE_JIT="0", PYTHONDONTWRITEBYTECODE="1", **close_caches_of(root))
-    assert found == "[3, 3]\n"
-
-
-@pytest.mark.parametrize(
-    "before",
-    [
-        pytest.param("open({cache!r}, 'w').close()", id="a file in its place"),
-        pytest.param("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))", id="disk full"),
-    ],
-)
-def test_a_cache_that_fails_after_import_is_no_error(tmp_path: Path, before: str) -> None:
-    """Whatever keeps kernels from being written must not fail the solver."""
-    pytest.importorskip("resource")
-    cache = str(tmp_path / "cache")
-    # Standard output is no file here but a pipe, which no limit on file sizes touches.
-    code = SCAN.format(before=before.format(cache=cache))
-    assert run_python(code, NUMBA_DISABLE_JIT="0", NUMBA_CACHE_DIR=cache) == "4 7\n"
-
-
-def test_a_broken_cache_is_no_error(tmp_path: Path) -> None:
-    """As a machine that lost power leaves it: files of length 0."""
-    code = SCAN.format(before="")
-    environment = {"NUMBA_DISABLE_JIT": "0", "NUMBA_CACHE_DIR": str(tmp_path)}
-    assert run_python(code, **environment) == "4 7\n"
-    kernels = list(tmp_path.rglob("*.kernel"))
-    assert kernels
-    for kernel in kernels:
-        os.truncate(kernel, 0)
-    assert run_python(code, **environment) == "4 7\n"
-
-
-def test_a_kernel_is_compiled_anew_when_a_kernel_it_calls_has_changed(tmp_path: Path) -> None:
-    """A new release over an old cache must not run old code: ranks would disagree on the plan."""
-    root = copy_of_package(tmp_path)
-    code = f"""
-{AT_ONCE}
-import numpy as np
-from solvers.partitioning.lpt import _lpt_wide
-groups = np.zeros(4, dtype=np.int32)
-_lpt_wide(np.array([5, 4, 3, 2]), 2, groups)
-print(groups.tolist())
-"""
-    environment = {"NUMBA_DISABLE_JIT": "0", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    assert run_python(code, root, **environment) == "[0, 1, 1, 0]\n"
-    heap = root / "solvers" / "_heap.py"  # lpt.py itself stays as it is
-    source = heap.read_text()
-    changed = source.replace(
-        '(loads[i], groups[i])``, i < size."""\n', '(loads[i], groups[i])``, i < size."""\n    return\n'
-    )
-    assert changed != source
-    heap.write_text(changed)
-    assert run_python(code, root, **environment) == "[0, 0, 0, 0]\n"
-
-
-def test_a_kernel_of_another_package_is_compiled_anew_when_its_file_has_changed(tmp_path: Path) -> None:
-    """Constants are no part of what numba compares by itself."""
-    root = copy_of_package(tmp_path)
-    environment = {"NUMBA_DISABLE_JIT": "0", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # a file as long, written within a second, would be taken for the same
-    for number in (1, 2):
-        (root / "outside.py").write_text(
-            f"from solvers._jit import kernel\n@kernel\ndef number():\n    return {number}\n"
-        )
-        assert run_python(AT_ONCE + "import outside\nprint(outside.number())", root, **environment) == f"{number}\n"

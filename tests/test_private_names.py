@@ -12,14 +12,12 @@ OURS = {"balancer", "solvers"}
 BY_NAME = {"getattr", "hasattr", "setattr", "delattr", "attrgetter", "methodcaller"}
 DOCUMENTED = {"_fields"}  # a NamedTuple's
 
-# Each exception is explained where it stands. Numba's: a stale kernel is a wrong result, and its own cache looks at one
-# file alone.
+# Each exception is explained where it stands.
 EXCEPTIONS = {
     ("balancer/compat/huggingface.py", "_train_batch_size"),
     ("balancer/compat/torch_context.py", "_LoadBalancer"),
     ("balancer/compat/torch_context.py", "_context_parallel"),
     ("balancer/compat/torch_context.py", "_load_balancer"),
-    ("solvers/_kernel_cache.py", "_cache"),
 }
 
 
@@ -68,13 +66,12 @@ def test_nothing_that_other_packages_keep_to_themselves_is_used():
 
 
 def test_lint_is_off_where_an_exception_says_why_alone():
-    """Where it is off for a line; ``pyproject.toml`` names the file for which it is."""
     off = []
     for file in FILES:
         lines = file.read_text().splitlines()
         off += [(file.relative_to(ROOT).as_posix(), line) for line in lines if re.search("noqa.*(SLF001|TID251)", line)]
     for name, line in off:
         assert re.search(r"noqa: (SLF001|TID251) \(.+\)", line), f"{name}: {line.strip()} gives no reason"
-        assert "numba.core import event" in line or any(
-            name == file and private in line for file, private in EXCEPTIONS
-        ), f"{name}: {line.strip()} is no exception that the list names"
+        assert any(name == file and private in line for file, private in EXCEPTIONS), (
+            f"{name}: {line.strip()} is no exception that the list names"
+        )

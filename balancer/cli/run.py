@@ -14,6 +14,7 @@ from balancer.report.remarks import warnings_of
 from balancer.report.summary import RunSummary
 from balancer.report.text import counted, make_safe
 from solvers import USES_CLOCK
+from solvers._jit import listeners
 
 READY_BUDGET = 0.1
 """Most seconds' worth of work in the plan that makes the kernels ready."""
@@ -32,71 +33,53 @@ _REACHED = "at most some 30"
 
 
 class Compiled:
-    """What has been compiled since the command began: kernels that Python calls, with all that they call."""
+    """What has been compiled since the command began: kernels, with all that they call."""
 
     def __init__(self, quiet: bool) -> None:
         self.kernels, self.seconds = 0, 0.0
-        self._quiet, self._depth, self._begun, self._said = quiet, 0, 0.0, 0.0
+        self._quiet, self._begun, self._said = quiet, 0.0, 0.0
         self._timer: threading.Timer | None = None
 
     @classmethod
     @contextlib.contextmanager
     def watched(cls, quiet: bool = False) -> Iterator["Compiled"]:
         """Count in the context; say on standard error that it compiles, how far it is, and what it took."""
-        from numba.core import event  # noqa: TID251 (numba documents this module)
-
         compiled = cls(quiet)
+        listeners.append(compiled.note)
         try:
-            with event.install_listener("numba:compile", _listener(compiled)):
-                yield compiled
+            yield compiled
         finally:  # also of a command that ends in an error
+            listeners.remove(compiled.note)
             if compiled._timer:
                 compiled._timer.cancel()
             # Nothing is said at the end of a short compilation that nobody was told of.
             if compiled._said:
                 what = counted(compiled.kernels, "kernel")
-                _say(f"compiled {what} in {compiled.seconds:.0f} s, kept on disk")
+                _say(f"compiled {what} in {compiled.seconds:.0f} s")
 
-    def begin(self) -> None:
-        """Note that a function is being compiled; it compiles those that it calls."""
-        if self._depth == 0:
+    def note(self, begins: bool) -> None:
+        """Note that a kernel is being compiled, or that it is done."""
+        if begins:
             self._begun = time.perf_counter()
-        self._depth += 1
-        if self._timer is None and not self._quiet:  # the first kernel alone may take many seconds
-            self._timer = threading.Timer(min(TOLD_AFTER_S, threading.TIMEOUT_MAX), self._tell_of_first)
-            self._timer.daemon = True
-            self._timer.start()
-
-    def end(self) -> None:
-        """Note that it is done."""
-        self._depth -= 1
-        if self._depth == 0:
-            self.kernels += 1
-            self.seconds += time.perf_counter() - self._begun
-            if self.seconds > max(TOLD_AFTER_S, 2 * self._said) and not self._quiet:
-                self._tell(self.seconds)
+            if self._timer is None and not self._quiet:  # the first kernel alone may take many seconds
+                self._timer = threading.Timer(min(TOLD_AFTER_S, threading.TIMEOUT_MAX), self._tell_of_first)
+                self._timer.daemon = True
+                self._timer.start()
+            return
+        self.kernels += 1
+        self.seconds += time.perf_counter() - self._begun
+        self._begun = 0.0
+        if self.seconds > max(TOLD_AFTER_S, 2 * self._said) and not self._quiet:
+            self._tell(self.seconds)
 
     def _tell_of_first(self) -> None:
-        if self._depth and not self._said:
+        if self._begun and not self._said:
             self._tell(self.seconds + time.perf_counter() - self._begun)
 
     def _tell(self, seconds: float) -> None:
         self._said = seconds
         so_far = f"{f'{self.kernels} so far' if self.kernels else 'the first'} of {_REACHED} that a command needs"
         _say(f"compiling kernels that are not on disk yet: {so_far}, {seconds:.0f} s")
-
-
-def _listener(compiled: Compiled) -> Any:
-    from numba.core import event  # noqa: TID251 (numba documents this module)
-
-    class Listener(event.Listener):  # type: ignore[misc]
-        def on_start(self, event: Any) -> None:
-            compiled.begin()
-
-        def on_end(self, event: Any) -> None:
-            compiled.end()
-
-    return Listener()
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ Tick = Callable[[int], None]
 """Takes note of so many samples more."""
 
 _METHOD = "forkserver" if sys.platform == "linux" else "spawn"
-_PRELOADED = ["balancer.offline.check"]  # with all that plans and checks
+_PRELOADED = ["balancer.offline.check", "numba"]  # with all that plans and checks
 _CONNECT_S = 10.0
 
 

@@ -127,7 +127,7 @@ def anneal(problem, layout, n, prices, threshold, random, work):
         left -= 40
 
 
-@kernel
+@kernel(turns=200)
 def make_exact(problem, layout, n, prices):
     """Move tokens from ranks that have too many until all have as many as they must; return the number of units.
 

@@ -112,7 +112,7 @@ def _lacking(problem, levels, limits, keys, falls, j):
     return first - keys.first if falls else keys.end - first
 
 
-@kernel
+@kernel(turns=200)
 def keys_bound(problem, levels, limits, found):
     """Rows of each mask and document that must travel: found[0] by keys, found[1] by cuts, int64[2, m, n]."""
     for k in range(len(problem.weights)):

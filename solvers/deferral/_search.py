@@ -215,7 +215,7 @@ def _floor(problem, state, t):
     return most
 
 
-@kernel
+@kernel(turns=200)
 def fill(problem, orders, heights, state):
     """Fill hosts of these heights, and return the sum of all floors, in bin time. O(n + tall items * window)."""
     _begin(problem, orders, heights, state)

@@ -191,7 +191,7 @@ def _before(values: Ints) -> list[int]:
     return sums
 
 
-@kernel
+@kernel(turns=200)
 def _least_cover(first, last, tallest, waste, best, cut, row):
     """Fill `best`, `cut` and `row` for all intervals ``low .. high - 1`` of steps. O(T^2 D).
 

@@ -404,7 +404,7 @@ def _full(given, item, density):
     return times[d, item] * copies // 64
 
 
-@kernel
+@kernel(turns=1000)
 def peel(given, where, heights, density, floor, weight):
     """Slot after slot, each filled from all that is left: returns how many slots, and the work done.
 
@@ -641,7 +641,7 @@ def _drop(a, num_slots, where, heights):
     heights[a] = heights[num_slots - 1]
 
 
-@kernel
+@kernel(turns=1000)
 def resolve(given, where, heights, num_slots, charges, seed, budget, goal):
     """Solve a few slots anew, over and over, and keep what is better; in place. Returns how many slots, and the work.
 

@@ -267,7 +267,7 @@ def _held_whole(given, first, held):
     return True
 
 
-@kernel
+@kernel(turns=200)
 def _share_enough(given, starts, enough, overhead, chosen, taken):
     """Let each group of items end by `enough`, all of them whole, else some shared; -1 in `taken` where that fails."""
     busy, most = _make_busy(given), starts[0]
@@ -321,7 +321,7 @@ def _refuted(target, table, ranks):
     return 0 if chain <= target else 3
 
 
-@kernel
+@kernel(turns=200)
 def _least_target(table, ranks):
     """Return the least target that is not refuted, and why the one below is."""
     low, high = -1, 0

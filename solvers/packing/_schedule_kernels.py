@@ -310,7 +310,7 @@ def _best_move(samples, bins, levels, g, least, limit):
     return best, work
 
 
-@kernel
+@kernel(turns=60)
 def level(samples, bin_of_item, num_bins, levels, work):
     """Lower the largest group of every class by moves and swaps of items under the cap, in place.
 

@@ -81,7 +81,7 @@ def _uneven_pair(sizes, left, skip, room, largest):
     return first, second
 
 
-@kernel
+@kernel(turns=200)
 def _fill(sizes, left, cap, max_items, even, skip, class_of, group_of):
     """Place all items, `left` of each of the descending `sizes`: the class of the k-th placed, and its group."""
     none, count = len(sizes), len(class_of)

@@ -130,7 +130,7 @@ def decide(values, left, num_groups, makespan, used, nodes):
         v += 1
 
 
-decide_kernel = kernel(decide)
+decide_kernel = kernel(decide, turns=1000)
 
 
 def distinct_costs(problem: PartitionProblem) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -158,7 +158,7 @@ def _bring_under(state, target, keep_counts, work):
     return work
 
 
-@kernel
+@kernel(turns=30)
 def _lower_target(costs, group, num_groups, bound, keep_counts, work):
     loads = np.zeros(num_groups, dtype=np.int64)
     for position in range(len(costs)):

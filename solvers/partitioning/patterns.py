@@ -70,7 +70,7 @@ def make_program(values, counts, longest):
     )
 
 
-@kernel
+@kernel(turns=1)
 def begin(program, cap):
     """Start from the patterns that hold one value only."""
     program.inverse[:] = 0
@@ -292,7 +292,7 @@ def solve(program, cap, num_groups, to_the_end, table, work):
             return 1, work
 
 
-@kernel
+@kernel(turns=1000)
 def refuted_below(program, cap, reached, num_groups, table):
     """Return the first cap, after one that the weights refute, that they do not refute; `reached` if all below it are.
 

@@ -15,7 +15,7 @@ from solvers.groups import group_loads
 from solvers.partitioning._problem import Assignment, PartitionProblem
 
 
-@kernel
+@kernel(turns=10)
 def _refine(costs, group_of_position, loads, target, equal_counts, work):
     """Improve in place. Returns the work left: positive if the search ended by itself."""
     num_groups = len(loads)

@@ -131,7 +131,7 @@ def _divide(costs, group, loads, members, g, h, in_pairs, scratch):
     return True
 
 
-@kernel
+@kernel(turns=60)
 def _resplit(costs, group, loads, bound, in_pairs, work):
     num_groups = len(loads)
     members = members_of(group, num_groups, len(costs) // num_groups + 1)

@@ -157,7 +157,7 @@ def may_exchange(a, b, i, j, rules, cells):
     )
 
 
-@kernel
+@kernel(turns=1000)
 def _place(cell_of_item, rules, cells):
     """Put every item into its cell; of -1, nowhere."""
     for item in range(len(cell_of_item)):
@@ -165,7 +165,7 @@ def _place(cell_of_item, rules, cells):
             change_items(cell_of_item[item], item, NONE, rules, cells)
 
 
-@kernel
+@kernel(turns=1000)
 def _fill(order, targets, weights, rules, cells):
     """Put more items, in an order, each where what is left of the targets shrinks most; returns how many have a place.
 
@@ -208,7 +208,7 @@ def _fill(order, targets, weights, rules, cells):
     return len(order)
 
 
-@kernel
+@kernel(turns=200)
 def deal(order, items, sizes, caps, may_be_empty, cell_of_item, cells):
     """Put items, in an order, where the largest component then is smallest; return how many have a place.
 

@@ -459,7 +459,7 @@ def _begin(pipe, rules, cells, rows, durations):
     return Search(pipe, rules, cells, lanes, paths, scratch)
 
 
-@kernel
+@kernel(turns=1000)
 def _exchange(state, most_work, goal, pipe, rules, cells, rows, durations):
     """Exchange items between cells until no makespan is above `goal`, or as long as there is work; returns the work.
 

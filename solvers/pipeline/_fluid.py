@@ -270,7 +270,7 @@ def _seek(best, share, program, basis, runs):
     return best, constant, gain
 
 
-@kernel
+@kernel(turns=1000)
 def solve_fluid(program, ratios, most_pivots, share, basis):
     """Solve the program for ``ratios[m] * totals[m]``, float64[M], by the simplex method.
 
@@ -330,7 +330,7 @@ def _onto_simplex(share, least, ratios):
                 break
 
 
-@kernel
+@kernel(turns=1000)
 def smooth_fluid(program, ratios, least, level, most_steps, share):
     """Move `share` to where the makespan is at most `level`, not far from where it was; return the least one met.
 

@@ -294,7 +294,7 @@ def _count(tasks, num_ops):
     return left, unplaced
 
 
-@kernel
+@kernel(turns=200)
 def list_schedule(rule, ops, tasks, listed):
     """Make a schedule; returns its makespan, or NEVER where caps let nothing go on.
 

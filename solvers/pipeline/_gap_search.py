@@ -501,7 +501,7 @@ def _begin(items, num_slots, num_ops):
     return Movable(items, held, counts, np.empty(num_ops, np.int64))
 
 
-@kernel
+@kernel(turns=1000)
 def search_gaps(settings, plan, starts, graph, pipe, tasks, items, state):
     """Search for as much work as given, or until the makespan is no larger than `goal`; returns it, and the work done.
 

@@ -352,7 +352,7 @@ def _worst_untried(violation, tried):
     return worst
 
 
-@kernel
+@kernel(turns=200)
 def _exchange(rules, group_of_unit, held, work):
     """Exchange in place, always for the group that violates most, until nothing helps; returns the work left."""
     num_groups = len(held)

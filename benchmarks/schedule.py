@@ -13,8 +13,9 @@ import time
 import numpy as np
 
 import balancer
+from solvers import check_schedule
 from solvers._jit import compile_at_once
-from solvers.packing import OBJECTIVES, check_schedule, schedule_micro_batches
+from solvers.packing import OBJECTIVES, schedule_micro_batches
 
 SHAPES = [(4096, 64), (16384, 256)]
 SEEDS = range(10)

@@ -3,6 +3,7 @@
 # Not `from solvers`, which would ask for this module.
 import solvers.pipeline as pipeline
 from solvers.bounds import makespan_lower_bound
+from solvers.check import check_packing, check_partition, check_schedule, check_shares
 from solvers.constraints import Constraints
 from solvers.context import ContextShardsResult, check_context_shards, context_shards
 from solvers.deferral import DeferralResult, check_deferral, defer
@@ -29,9 +30,6 @@ from solvers.packing import (
     PackingResult,
     ScheduleResult,
     SharesResult,
-    check_packing,
-    check_schedule,
-    check_shares,
     cut_shares,
     pack,
     schedule_micro_batches,
@@ -78,7 +76,6 @@ from solvers.relocation import (
     relocate,
 )
 from solvers.types import PartitionResult, SolveStatus
-from solvers.verify import check_partition
 
 __all__ = [
     "PACKERS",

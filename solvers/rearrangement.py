@@ -19,10 +19,10 @@ from typing import Any, Literal, NamedTuple, SupportsIndex, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solvers._checking import require, require_status
 from solvers._jit import kernel
 from solvers._sort import sort_descending
 from solvers.arguments import as_budget, as_costs, as_count, as_int64, as_labels, unknown
+from solvers.check import require, require_status
 from solvers.errors import ArgumentError, ArgumentTypeError, InfeasibleError, UsageError
 from solvers.groups import group_loads, members_by_group, moved_amounts, read_only
 from solvers.types import Record, SolveStatus, status_of

@@ -29,11 +29,11 @@ from typing import Any, NamedTuple, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solvers._checking import require
 from solvers._jit import helper, kernel
 from solvers._loops import draw
 from solvers._sort import sort_descending
 from solvers.arguments import INT64_MAX, as_costs, as_int64, as_integer, as_labels, as_share
+from solvers.check import require
 from solvers.errors import (
     ArgumentError,
     ArgumentTypeError,

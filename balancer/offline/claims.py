@@ -21,8 +21,8 @@ from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup
 from solvers.arguments import as_share
 from solvers.bounds import Bound
+from solvers.check import SEARCHES
 from solvers.types import STOP_AT, SolveStatus, status_of
-from solvers.verify import TRUSTED_BOUNDS
 
 _CONTENTS = ("size", "sha256", "etag", "footer_sha256")
 
@@ -60,7 +60,7 @@ class SavedClaim(FileClaim):
         if not self.is_checked and claimed.value > proven.value:
             return proven
         holds = 0 <= claimed.value <= makespan
-        if not holds or (claimed.name not in TRUSTED_BOUNDS and claimed.value > proven.value):
+        if not holds or (claimed.name not in SEARCHES and claimed.value > proven.value):
             claim = f"lower_bound = {claimed.value} ('{claimed.name}')"
             raise PlanError(f"{self.where}: claims {claim}, which does not hold")
         out_of_time = self.status is SolveStatus.TIME_LIMIT

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solvers._checking import require, require_status
+from solvers.check import require, require_status
 from solvers.context.types import ContextShardsResult
 
 Ints = NDArray[np.int64]

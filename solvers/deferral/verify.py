@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solvers._checking import require, require_status
+from solvers.check import require, require_status
 from solvers.deferral.types import MOST_STEPS, DeferralResult
 from solvers.types import SolveStatus
 

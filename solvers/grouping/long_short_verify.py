@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solvers._checking import require, require_status
 from solvers.arguments import as_costs
+from solvers.check import require, require_status
 from solvers.grouping.long_short import LongShortResult
 
 

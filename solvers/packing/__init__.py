@@ -6,11 +6,8 @@ from numpy.typing import ArrayLike
 
 from solvers.arguments import as_budget, unknown
 from solvers.packing._arguments import MOST_BINS, slots_for
-from solvers.packing._prefix_check import check_prefix_schedule
 from solvers.packing._schedule_bounds import taken_tokens
-from solvers.packing._schedule_check import check_schedule
 from solvers.packing._schedule_types import OBJECTIVES, ScheduleResult
-from solvers.packing._shares_check import check_shares
 from solvers.packing._shares_types import SharesResult
 from solvers.packing.auto import auto
 from solvers.packing.best_fit import best_fit_decreasing
@@ -22,11 +19,10 @@ from solvers.packing.prices import Priced, price_tokens, rests_of_lockstep
 from solvers.packing.schedule import schedule_micro_batches
 from solvers.packing.shares import cut_shares
 from solvers.packing.types import PackingResult
-from solvers.packing.verify import check_packing
 
 __all__ = [
     "MOST_BINS", "OBJECTIVES", "PACKERS", "PackingResult", "Priced", "ScheduleResult", "SharesResult", "auto",
-    "best_fit_decreasing", "check_packing", "check_prefix_schedule", "check_schedule", "check_shares", "cut_shares",
+    "best_fit_decreasing", "cut_shares",
     "exact", "first_fit_decreasing", "pack", "pair_fit", "prefix_schedule_bound", "price_tokens",
     "rests_of_lockstep", "schedule_micro_batches", "schedule_with_prefixes", "slots_for", "taken_tokens",
 ]  # fmt: skip

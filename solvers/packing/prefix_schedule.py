@@ -70,7 +70,7 @@ def schedule_with_prefixes(
     -------
     ScheduleResult
         Rank and slot of each item; costs and tokens of micro-batches, each prefix once in each; and a bound, named
-        ``"parts"``, that holds for every number of slots. :func:`check_prefix_schedule` checks all of it.
+        ``"parts"``, that holds for every number of slots. :func:`check_schedule` checks all but that proof.
 
     Raises
     ------

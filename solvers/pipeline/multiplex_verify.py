@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._checking import require, require_status
+from solvers.check import require, require_status
 from solvers.pipeline.types import MultiplexedResult, MultiplexResult, PipelineRequest, TaskRequest
 from solvers.pipeline.verify import (
     Op,

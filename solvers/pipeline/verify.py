@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solvers._checking import require, require_status
+from solvers.check import require, require_status
 from solvers.errors import CertificateError
 from solvers.pipeline.orders import OpOrder
 from solvers.pipeline.types import MultiplexedResult, PipelineCut, PipelineRequest, PipelineResult

@@ -168,7 +168,7 @@ def test_the_checker_accepts_what_is_right() -> None:
         (GROUPS, {}, {"caps": 4}, "caps: group 0 holds 5 of quantity 0, over its cap 4"),
         (GROUPS, {}, {"max_items": 1}, "max_items: group 0 holds 2 items, not 0 to 1"),
         (GROUPS, {}, {"initial_loads": [3, 4]}, "the load of group 0 is 15, not 14"),
-        (GROUPS, {}, {"speeds": [1, 2]}, "the loads make a makespan of 14, not 16"),
+        (GROUPS, {}, {"speeds": [1, 2]}, "the loads make a makespan of 14, not makespan = 16"),
         (GROUPS, {"lower_bound": 15, "bound_name": "water"}, {}, "status is optimal with makespan 16"),
         (
             GROUPS,

@@ -4,9 +4,9 @@ import numpy as np
 import packing_oracles as oracles
 import pytest
 
-from solvers import SolveStatus
+from solvers import SolveStatus, check_packing
 from solvers.group_bounds import best_bound
-from solvers.packing import check_packing, exact, first_fit_decreasing
+from solvers.packing import exact, first_fit_decreasing
 
 
 @pytest.mark.parametrize("max_items", [None, 2, 3, 4])

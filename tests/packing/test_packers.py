@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers import InfeasibleError, SolveStatus
-from solvers.packing import PACKERS, PackingResult, check_packing, pack
+from solvers import InfeasibleError, SolveStatus, check_packing
+from solvers.packing import PACKERS, PackingResult, pack
 
 EVERY_METHOD = pytest.mark.parametrize("method", PACKERS)
 BUDGET = 1e-4  # seconds' worth of search, which is slow without the compiler

@@ -176,8 +176,6 @@ def test_a_lie_is_found():
     costs, rows = mixed_costs(LOGNORMAL, WHISPER)
     result = solvers.mixed(costs, rows, 8)
     for name, lie in {
-        "'prefix' does not prove": {"lower_bound": result.makespan - 1, "bound_name": "prefix", "status": WITHIN},
-        "'cover' does not prove": {"lower_bound": result.lower_bound, "bound_name": "cover"},
         "'mean' proves": {"bound_name": "mean"},
         "unknown argument 'even_runs'": {"bound_name": "even_runs"},
         "unknown argument 'search'": {"bound_name": "search"},
@@ -191,10 +189,9 @@ def test_a_lie_is_found():
 def test_a_lie_under_equal_counts_is_found():
     costs, rows = mixed_costs(LOGNORMAL, WHISPER)
     result = solvers.mixed(costs, rows, 8, equal_counts=True)
-    for name in ("row_filler", "even_runs", "filler"):
-        lie = dataclasses.replace(result, lower_bound=result.makespan - 1, bound_name=name, status=WITHIN)
-        with pytest.raises(CertificateError, match=f"'{name}' proves"):
-            solvers.check_partition(costs, lie, equal_counts=True, row_costs=rows)
+    lie = dataclasses.replace(result, lower_bound=result.makespan - 1, bound_name="filler", status=WITHIN)
+    with pytest.raises(CertificateError, match="'filler' proves"):
+        solvers.check_partition(costs, lie, equal_counts=True, row_costs=rows)
 
 
 def test_padded_and_mixed_at_once():

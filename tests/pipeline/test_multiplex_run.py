@@ -7,7 +7,7 @@ import pytest
 from nightly import examples
 
 import solvers
-from solvers.errors import UsageError
+from solvers.errors import CertificateError, UsageError
 from solvers.pipeline import (
     PipelineRequest,
     TaskRequest,
@@ -17,7 +17,6 @@ from solvers.pipeline import (
     one_f_one_b,
     run_turns,
 )
-from solvers.verify import CertificateError
 
 PIPE = [[4]] * 2, [[1]], [[2]]
 TASKS = [0, 1], [4, 4], [8, 8]

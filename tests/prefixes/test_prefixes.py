@@ -108,7 +108,7 @@ def test_wrong_arguments_in_a_line(told):
 @pytest.mark.parametrize(
     "change",
     [
-        {"lower_bound": 12, "status": SolveStatus.OPTIMAL},
+        {"lower_bound": 13, "status": SolveStatus.OPTIMAL},
         {"loads": np.array([12, 13])},
         {"makespan": 13},
         {"bound_name": "mean"},

@@ -13,9 +13,9 @@ from plan_files import tamper
 import balancer
 from balancer import PlanError
 from balancer.cost import parse_cost
-from solvers import CertificateError
+from solvers import CertificateError, check_schedule
 from solvers.errors import InfeasibleError, SolverError
-from solvers.packing import check_prefix_schedule, prefix_schedule_bound, schedule_with_prefixes
+from solvers.packing import prefix_schedule_bound, schedule_with_prefixes
 
 
 def value_of(case, rank, slot, num_slots, objective):
@@ -64,7 +64,7 @@ def made_or_not(case, cap, **keywords):
 
 def checked(case, cap, found, **keywords):
     costs, tokens, num_ranks, keys, once, once_tokens = case
-    check_prefix_schedule(costs, tokens, found, num_ranks=num_ranks, cap=cap, prefix=keys, prefix_costs=once,
+    check_schedule(costs, tokens, found, num_ranks=num_ranks, cap=cap, prefix=keys, prefix_costs=once,
                           prefix_tokens=once_tokens, **keywords)  # fmt: skip
 
 

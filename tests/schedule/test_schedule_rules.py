@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from nightly import examples
 from schedule_cases import COSTS, OTHER_RULES, TOKENS, changed
 
+from solvers import check_schedule
 from solvers.errors import CertificateError, InfeasibleError, TimeLimitError
-from solvers.packing import OBJECTIVES, check_schedule, schedule_micro_batches
+from solvers.packing import OBJECTIVES, schedule_micro_batches
 from solvers.types import SolveStatus
 
 SAMPLES = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 120)), max_size=40)

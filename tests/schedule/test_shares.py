@@ -10,8 +10,9 @@ from nightly import examples
 from schedule_cases import COSTS, OTHER_RULES, TOKENS, changed
 from shares_oracles import cut, fewest_slots
 
+from solvers import check_shares
 from solvers.errors import CertificateError, InfeasibleError, SolverError
-from solvers.packing import check_shares, cut_shares
+from solvers.packing import cut_shares
 from solvers.types import SolveStatus
 
 SAMPLES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30), st.integers(0, 3)), max_size=24)

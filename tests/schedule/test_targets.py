@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.packing import check_shares, cut_shares
+from solvers import check_shares
+from solvers.packing import cut_shares
 
 SAMPLES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30), st.integers(0, 2)), min_size=1, max_size=24)
 

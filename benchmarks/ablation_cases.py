@@ -130,7 +130,7 @@ def constrained_few(draws: int) -> Iterator[Case]:
     """Few items, where single ones decide: caps are multiples of what LPT makes of the tokens, so that most can be."""
 
     def case(n, m, seed, which, budget):
-        room = solvers.lpt(lognormal_lengths(n, seed), m).makespan
+        room = solvers.partition(lognormal_lengths(n, seed), m, "lpt").makespan
         _, costs, given = list(constrained_steps(n, m, seed, room))[which]
         return partitioned(costs, m, time_budget=budget, **given)
 

@@ -149,7 +149,7 @@ LONG = "solvers.grouping.long_short"
 LONG_SHORT = (
     Part("none shared", {f"{LONG}:_unshared": lambda *_: (1 << 62, None, None)}),
     Part("searched partitions", {f"{LONG}:partition": lambda costs, groups, time_budget: (
-        solvers.lpt(costs, groups))}),
+        solvers.partition(costs, groups, "lpt"))}),
 )  # fmt: skip
 
 

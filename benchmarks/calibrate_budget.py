@@ -22,7 +22,7 @@ def seconds_taken(costs: np.ndarray, num_groups: int, budget: float) -> float | 
     times = []
     for _ in range(3):
         started = time.thread_time()
-        result = solvers.auto(costs, num_groups, time_budget=budget, stop_at=0)
+        result = solvers.partition(costs, num_groups, time_budget=budget, stop_at=0)
         times.append(time.thread_time() - started)
     return statistics.median(times) if result.gap else None
 

@@ -65,7 +65,7 @@ def row(name: str, num_groups: int, items_a_group: int, batches: list[np.ndarray
         return
     cells = []
     for budget in BUDGETS:
-        gaps = [solvers.auto(costs, num_groups, time_budget=budget, stop_at=0).gap for costs in instances]
+        gaps = [solvers.partition(costs, num_groups, time_budget=budget, stop_at=0).gap for costs in instances]
         cells.append(f"{sum(gap == 0 for gap in gaps)}, {1e6 * max(gaps):,.0f}")
     print(f"| {name} | {num_groups} | {items_a_group} | {len(instances)} | {' | '.join(cells)} |", flush=True)
 

@@ -18,7 +18,7 @@ INSTANCES = Path(__file__).parent.parent / "data" / "pcmax_dev.parquet"
 def main() -> None:
     budgets = [float(argument) for argument in sys.argv[1:]] or [0.001, 0.01, 0.1, 1.0]
     instances = pq.read_table(INSTANCES).to_pylist()
-    solvers.auto(instances[0]["costs"], instances[0]["num_groups"])  # compile
+    solvers.partition(instances[0]["costs"], instances[0]["num_groups"])  # compile
     print("| set | instances | budget, s | optimum found | proven | mean ms |")
     print("|---|--:|--:|--:|--:|--:|")
     for budget in budgets:
@@ -26,7 +26,7 @@ def main() -> None:
         for instance in instances:
             name, optimum = instance["set"], instance["optimum"]
             started = time.thread_time()
-            result = solvers.auto(instance["costs"], instance["num_groups"], time_budget=budget, stop_at=0)
+            result = solvers.partition(instance["costs"], instance["num_groups"], time_budget=budget, stop_at=0)
             seconds[name] += time.thread_time() - started
             if not result.lower_bound <= optimum <= result.makespan:
                 raise SystemExit(f"{instance['name']}: {result.lower_bound} <= {optimum} <= {result.makespan} fails")

@@ -71,7 +71,7 @@ def timed(step: Step, ranks: int, degrees: list[int]) -> tuple[solvers.LongShort
 def by_threshold(step: Step, ranks: int, least: int) -> int:
     """All images from `least` patches on are shared by all ranks, the rest go by LPT."""
     long = step.patches >= least
-    rest = solvers.lpt(step.alone[~long], ranks).makespan
+    rest = solvers.partition(step.alone[~long], ranks, "lpt").makespan
     return int(step.shared[-1][long].sum()) + rest + OVERHEAD * bool(long.any())
 
 
@@ -80,7 +80,7 @@ def row(pages: list[np.ndarray], ranks: int, samples: int) -> str:
     found = [timed(step, ranks, [ranks]) for step in steps]
     bound = sum(result.lower_bound for result, _ in found)
     ours = sum(result.makespan for result, _ in found)
-    lpt = sum(solvers.lpt(step.alone, ranks).makespan for step in steps)
+    lpt = sum(solvers.partition(step.alone, ranks, "lpt").makespan for step in steps)
     every = sum(int(step.shared.sum()) + OVERHEAD for step in steps)
     fixed = min(sum(by_threshold(step, ranks, least) for step in steps) for least in THRESHOLDS)
     degrees = [d for d in (2, 4, 8, 16, 32) if d <= ranks]

@@ -93,7 +93,7 @@ def mixed_table(equal_counts: bool) -> None:
                 if seed == SEEDS[0]:
                     solvers.check_partition(costs, result, row_costs=rows, equal_counts=equal_counts)
                 both = costs + rows
-                groups = solvers.lpt(both, m, equal_counts=equal_counts).group_of_item
+                groups = solvers.partition(both, m, "lpt", equal_counts=equal_counts).group_of_item
                 gaps["lpt"].append(int(mixed_loads(costs, rows, groups, m).max()) / result.lower_bound - 1)
                 gaps["runs"].append(best_runs(both, costs, rows, m, equal_counts) / result.lower_bound - 1)
             print(

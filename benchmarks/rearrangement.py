@@ -21,7 +21,7 @@ ASKED = [("greedy", "sum"), ("sum", "sum"), ("ilp", "sum"), ("ilp", "max")]
 def measured(ranks: int, per_rank: int, method: str, objective: str, seed: int) -> tuple[float, ...]:
     """Return what crosses and what moves inside, in percent; the largest send, in mean shares; gap, percent; ms."""
     lengths = lognormal_lengths(ranks * per_rank, seed)
-    groups = solvers.lpt(lengths, ranks).group_of_item
+    groups = solvers.partition(lengths, ranks, "lpt").group_of_item
     volumes = solvers.group_volumes(groups, np.repeat(np.arange(ranks), per_rank), lengths, ranks)
     nodes, seconds = np.arange(ranks) // RANKS_PER_NODE, []
     for _ in range(1 if method == "ilp" else 2):

@@ -116,7 +116,7 @@ def simple_rule(batch: Batch) -> np.ndarray:
         mine = np.flatnonzero(batch.key == p)
         room = share - batch.prompts[p]
         count = len(mine) if room <= 0 else min(len(mine), int(np.ceil(sums[p] / room)))
-        where = solvers.lpt(batch.costs[mine], count).group_of_item
+        where = solvers.partition(batch.costs[mine], count, "lpt").group_of_item
         parts += [(int(batch.costs[mine[where == k]].sum() + batch.prompts[p]), mine[where == k]) for k in range(count)]
     heap, rank = [(0, g) for g in range(batch.num_ranks)], np.empty(len(batch.costs), dtype=np.int64)
     for load, members in sorted(parts, key=lambda part: -part[0]):

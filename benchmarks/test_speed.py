@@ -30,7 +30,7 @@ def test_lpt(benchmark, num_items, num_groups, what):
         measure(benchmark, group, argsort)
     else:
         equal = what.endswith("counts")
-        measure(benchmark, group, solvers.lpt, lognormal_lengths(num_items), num_groups, equal_counts=equal)
+        measure(benchmark, group, solvers.partition, lognormal_lengths(num_items), num_groups, "lpt", equal_counts=equal)
 
 
 @pytest.mark.parametrize("what", ["argsort", "karmarkar_karp"])
@@ -40,7 +40,7 @@ def test_karmarkar_karp(benchmark, num_items, num_groups, what):
     if what == "argsort":
         measure(benchmark, group, argsort)
     else:
-        measure(benchmark, group, solvers.karmarkar_karp, lognormal_lengths(num_items), num_groups)
+        measure(benchmark, group, solvers.partition, lognormal_lengths(num_items), num_groups, "karmarkar_karp")
 
 
 @pytest.mark.parametrize("what", ["argsort", "auto"])
@@ -50,7 +50,7 @@ def test_auto(benchmark, num_items, num_groups, what):
     if what == "argsort":
         measure(benchmark, group, argsort)
     else:
-        measure(benchmark, group, solvers.auto, lognormal_lengths(num_items), num_groups, rounds=1000, stop_at=0)
+        measure(benchmark, group, solvers.partition, lognormal_lengths(num_items), num_groups, rounds=1000, stop_at=0)
 
 
 @pytest.mark.parametrize("what", ["argsort", "lpt", "auto"])

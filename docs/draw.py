@@ -182,7 +182,7 @@ def ramp() -> tuple[str, float, float]:
     forward = np.ones((1, stages), dtype=np.int64)
     order = solvers.pipeline.one_f_one_b(slots, stages)
     runs = {}
-    even = solvers.lpt(work[:, 0], replicas * slots).group_of_item
+    even = solvers.partition(work[:, 0], replicas * slots, "lpt").group_of_item
     ramp = solvers.schedule_pipeline(work, forward, 2 * forward, replicas, slots, time_budget=0.5)
     cells = {"even micro-batches": even, "a ramp": ramp.replica_of_item * slots + ramp.slot_of_item}
     for title, cell_of_item in cells.items():

@@ -15,11 +15,6 @@ name            why no assignment does better
                 of the smallest of all besides
 ``folding``     equal counts only, m < n <= 2 m: with zeros added up to 2 m items, two of the i + 1 largest share a
                 group, or one of them has a partner of at least c[2m-1-i]: a load of at least c[i] + c[2m-1-i]
-``lifted``      as ``pigeonhole``, of any number of groups (Haouari, Gharbi & Jemmali 2006): proves no more
-``l2``          at one below, dual feasible functions say that the items need more than m groups; so say
-                ``fekete_schepers`` and ``ccm1``: see :mod:`solvers.dual_feasible`
-``subset_sum``  a load is a sum of costs
-``waste``       no sum of costs may fill up what items of more than half of the target leave
 ``padded``      padded costs only: at one below, the greedy cover of the sorted rows needs more than m groups
 ``cover``       mixed costs only, with ``prefix`` and, under equal counts, ``row_filler`` and ``even_runs``: see
                 :mod:`solvers.partitioning._mixed_bounds`
@@ -30,7 +25,6 @@ name            why no assignment does better
 ``masks``       items that may be nowhere but inside a set of groups fill it to some level (for every set of groups that
                 an item allows, and every union of two of them)
 ``components``  vector costs: the sum (or the largest) of the bounds of the components
-``patterns``    items can be given weights such that all weigh more than m times what one group can hold
 ``search``      everything was searched: there is nothing below
 ``cp_sat``      proven by CP-SAT's search
 =============== =======================================================================================================
@@ -52,27 +46,13 @@ from solvers._sort import sort_descending
 from solvers._units import Units, merge
 from solvers.arguments import INT64_MAX, as_costs, as_count
 from solvers.constraints import ConstrainedProblem, Constraints, is_vector
-from solvers.dual_feasible import groups_needed, runs_of_equal_sizes
 from solvers.groups import read_only
 
 Ints = NDArray[np.int64]
 
-# Limits that keep a bound to a millisecond or three, whatever it is asked. They go by the problem alone and never by
-# a budget: a larger budget must not end with a smaller bound. The bounds are worth 329 +- 74 ppm of few items and 2.0
-# +- 0.5 points proven (row *late bounds* of benchmarks/ablation.py, free).
-# Steps of the lifted bound: about a millisecond.
-_MOST_STEPS = 1_000_000
-# Items a group that it looks at: with more, the mean is as good. With 8, few items lose 214 +- 88 ppm and 1.2 +- 0.5
-# points proven (benchmarks/constants.py).
-_LONGEST_PREFIX = 32
-# Bits of the subset-sum bound: about a millisecond.
-_MOST_BITS = 1 << 26
-# Questions to the dual feasible functions: a bisection of 4,096 targets. With 4, few items lose 36 +- 30 ppm.
-_MOST_QUESTIONS = 12
-# Costs changed for all of them: about three milliseconds.
-_MOST_CHANGED = 1 << 20
 # Distinct masks up to which unions of two are tried too: with 48 there are 1,128 of them, each O(m).
 _MASKS = 48
+_MOST_MASKS = 1024
 
 
 class Bound(NamedTuple):
@@ -225,12 +205,11 @@ def _masks(
     masks: NDArray[np.bool_], mask_of_unit: NDArray[np.integer[Any]], costs: Ints, initial: Ints, speeds: Ints, low: int
 ) -> int:
     """Return the level, `low` at least, to which units fill masks, and unions of two, that they cannot leave."""
+    if len(masks) > _MOST_MASKS:  # to compare each with each would take longer than the search
+        return low
     weight = np.zeros(len(masks), dtype=np.int64)
     np.add.at(weight, mask_of_unit, costs)
-    sets = masks
-    if len(masks) <= _MASKS:
-        one, other = np.triu_indices(len(masks), 1)
-        sets = np.concatenate([masks, masks[one] | masks[other]])
+    sets = mask_sets(masks)
     # A unit cannot leave a set of groups where no group of its mask is outside.
     leaves = (~sets).astype(np.float32) @ masks.T.astype(np.float32) > 0
     inside = ~leaves @ weight
@@ -238,6 +217,14 @@ def _masks(
     for k in np.flatnonzero((sets @ _room(low, initial, speeds) < inside) & sets.any(axis=1)).tolist():
         low = _water(int(inside[k]), initial[sets[k]], speeds[sets[k]], low)
     return low
+
+
+def mask_sets(masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return the sets of groups that are worth a look: every mask and, where they are few, every union of two."""
+    if len(masks) > _MASKS:
+        return masks
+    one, other = np.triu_indices(len(masks), 1)
+    return np.concatenate([masks, masks[one] | masks[other]])
 
 
 def makespan_bound(costs: ArrayLike, num_groups: int, equal_counts: bool = False, **constraints: Any) -> Bound:
@@ -303,162 +290,3 @@ def makespan_lower_bound(costs: ArrayLike, num_groups: int, equal_counts: bool =
     9
     """
     return makespan_bound(costs, num_groups, equal_counts, **constraints).value
-
-
-@kernel
-def _lifted(sorted_costs, num_groups):
-    n = len(sorted_costs)
-    sums = np.zeros(n + 1, dtype=np.int64)
-    for i in range(n):
-        sums[i + 1] = sums[i] + sorted_costs[i]
-    best = np.int64(0)
-    for largest in range(num_groups + 1, n + 1):
-        # Some l groups hold so many of the `largest` items at least: the l fullest do.
-        each, more = largest // num_groups, largest % num_groups
-        for groups in range(1, num_groups + 1):
-            items = groups * each + min(groups, more)
-            weight = sums[largest] - sums[largest - items]
-            best = max(best, (weight + groups - 1) // groups)
-    return best
-
-
-def lifted_bound(sorted_costs: NDArray[np.int64], num_groups: int) -> Bound:
-    """Return the lifted bound of the 32 m largest, or a bound of 0 where that would take more than a millisecond or so.
-
-    `sorted_costs` descend and their sum fits int64. O(min(n, m) m) time.
-
-    References
-    ----------
-    Haouari, Gharbi & Jemmali, "Tight bounds for the identical parallel machine-scheduling problem", International
-    Transactions in Operational Research 13, 2006.
-    """
-    largest = sorted_costs[: _LONGEST_PREFIX * num_groups]
-    if not num_groups < len(largest) <= _MOST_STEPS // num_groups:
-        return Bound(0, "lifted")
-    return Bound(int(_lifted(read_only(largest), num_groups)), "lifted")
-
-
-def dual_feasible_bound(sorted_costs: NDArray[np.int64], num_groups: int, bound: Bound, makespan: int) -> Bound:
-    """Return the best bound that dual feasible functions give, if it is better than `bound`, else `bound` as it is.
-
-    First they are asked whether `makespan`, which is reached, is optimal; else what they refute is bisected.
-    `sorted_costs` descend and their sum fits int64. O(d) for d distinct costs, 150 functions and log(gap) questions;
-    where that is more than a few milliseconds, fewer are asked, or none.
-    """
-    sizes, counts = runs_of_equal_sizes(sorted_costs)
-    # Fewer than eight functions a question would seldom find anything.
-    if 8 * _MOST_QUESTIONS * len(sizes) > _MOST_CHANGED:
-        return bound
-    total = int(sorted_costs.sum())
-
-    def refuted(load: int) -> Bound | None:
-        groups, name = groups_needed(
-            sizes, counts, total, load, enough=num_groups + 1, work=_MOST_CHANGED // _MOST_QUESTIONS
-        )
-        return Bound(load + 1, name) if groups > num_groups else None
-
-    low, high = bound.value, makespan - 1  # loads; those below the bound are refuted already
-    # The first question is whether the makespan is optimal: where it is, one question is enough.
-    load = high
-    for _ in range(_MOST_QUESTIONS):
-        if low > high or load <= 0:
-            break
-        found = refuted(load)
-        bound = found or bound
-        low, high = (load + 1, high) if found else (low, load - 1)
-        load = (low + high) // 2
-    return bound
-
-
-def cost_of_late_bounds(sorted_costs: NDArray[np.int64], num_groups: int, makespan: int) -> int:
-    """Work units (see :mod:`solvers._budget`) that the lifted, waste and subset-sum bounds take; at least one."""
-    n = len(sorted_costs)
-    steps = min(n, _LONGEST_PREFIX * num_groups) * num_groups
-    # Python shifts and joins whole words of such a set: 160 bits count as one work unit.
-    bits = n * makespan
-    large = 2 * int(sorted_costs[0]) > makespan
-    return (
-        1
-        + (steps if steps <= _MOST_STEPS else 0)
-        + (bits // 160 if bits <= _MOST_BITS else 0)
-        + (2 * makespan if bits <= _MOST_BITS and large else 0)
-    )
-
-
-def sums_below(sorted_costs: NDArray[np.int64], makespan: int) -> int | None:
-    """Return which sums of costs there are below `makespan`, a bit each; None where that would take over a millisecond.
-
-    O(n * makespan / 64) time.
-    """
-    if len(sorted_costs) * makespan > _MOST_BITS:
-        return None
-    # Sums from `makespan` on are of no use, and would make the integer grow without end.
-    window = (1 << makespan) - 1
-    sums = 1
-    for cost in sorted_costs.tolist():
-        sums |= (sums << cost) & window
-    return sums
-
-
-def subset_sum_bound(sums: int, bound: Bound, makespan: int) -> Bound:
-    """Return the smallest sum of costs that is at least `bound` if that is larger, else `bound` as it is.
-
-    `makespan` is reached, and `sums` is what :func:`sums_below` returned for it.
-    """
-    above = sums >> bound.value
-    # The lowest set bit is the smallest sum that is there.
-    smallest = bound.value + (above & -above).bit_length() - 1 if above else makespan
-    return Bound(smallest, "subset_sum") if smallest > bound.value else bound
-
-
-@kernel
-def _waste(sorted_costs, fill, spare, num_groups, bound, makespan):
-    """The first target from `bound` on that is not refuted; ``fill[r]`` is the largest sum up to r."""
-    steps = 0
-    for target in range(bound, makespan):
-        left = spare + (target - bound) * num_groups
-        for cost in sorted_costs:
-            # Costs descend: no later one is over half of the target.
-            if 2 * cost <= target or left < 0:
-                break
-            left -= target - cost - fill[target - cost]
-            steps += 1
-        if left >= 0 or steps > _MOST_STEPS:
-            return target
-    return makespan
-
-
-def waste_bound(
-    sorted_costs: NDArray[np.int64], total: int, num_groups: int, sums: int, bound: Bound, makespan: int
-) -> Bound:
-    """Return the smallest target from `bound` on that room which cannot be filled does not refute, if it is larger.
-
-    `makespan` is reached, and `sums` is what :func:`sums_below` returned for it. O(makespan) time, and O(m) for each
-    target.
-
-    References
-    ----------
-    The bound L2 of Martello & Toth, "Lower bounds and reduction procedures for the bin packing problem", Discrete
-    Applied Mathematics 28, 1990, made stronger by which sums there are.
-    """
-    if bound.value >= makespan or 2 * int(sorted_costs[0]) <= bound.value:
-        return bound
-    packed = np.frombuffer(sums.to_bytes(-(-makespan // 8), "little"), dtype=np.uint8)
-    there = np.unpackbits(packed, count=makespan, bitorder="little").astype(np.bool_)
-    fill = np.maximum.accumulate(np.where(there, np.arange(makespan), 0))
-    spare = num_groups * bound.value - total
-    least = int(_waste(read_only(sorted_costs), fill, spare, num_groups, bound.value, makespan))
-    return Bound(least, "waste") if least > bound.value else bound
-
-
-def late_bound(sorted_costs: NDArray[np.int64], total: int, num_groups: int, bound: Bound, makespan: int) -> Bound:
-    """Return the lifted, waste or subset-sum bound if it is better than `bound`; `makespan` is reached.
-
-    They take more than O(n), so only where a search has left a gap; :func:`cost_of_late_bounds` says how much.
-    """
-    lifted = lifted_bound(sorted_costs, num_groups)
-    bound = max(bound, lifted, key=lambda one: one.value)  # ties to the simpler one
-    if bound.value < makespan and (sums := sums_below(sorted_costs, makespan)) is not None:
-        bound = waste_bound(sorted_costs, total, num_groups, sums, bound, makespan)
-        bound = subset_sum_bound(sums, bound, makespan)
-    return bound

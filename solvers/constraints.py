@@ -384,7 +384,7 @@ def _check_products(costs: Ints, initial: Ints, speeds: Ints) -> None:
     total = int(costs.sum()) + int(initial.astype(object).sum())
     if total > INT64_MAX:
         raise UsageError(f"the sum of {{costs}} and {{initial_loads}} must fit int64, got {total}")
-    if (total + 1) * int(speeds.max()) > INT64_MAX:
+    if speeds.max() > 1 and (total + 1) * int(speeds.max()) > INT64_MAX:
         raise UsageError(
             f"the sum of {{costs}} and {{initial_loads}} times the largest of {{speeds}} must fit int64, got {total} * "
             f"{speeds.max()}"

@@ -5,21 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numba
-
 import solvers
+from solvers._jit import kernel
 
 __all__ = ["compiled_and_plain", "from_python", "run_python"]
 
 
 def from_python(function):
-    """Wrap a helper of `solvers`, which is Python by itself, in a kernel of its own."""
-
-    @numba.njit
-    def kernel(*arguments):
-        return function(*arguments)
-
-    return kernel
+    """Compile a helper of `solvers`, which is Python by itself."""
+    return kernel(function).compiled
 
 
 def run_python(code: str, package_root: Path = Path(solvers.__file__).parents[1], **environment: str) -> str:

@@ -72,21 +72,6 @@ def lpt(costs: Sequence[int], num_groups: int) -> list[int]:
     return _list_schedule(costs, num_groups, descending(costs))
 
 
-def slack(costs: Sequence[int], num_groups: int) -> list[int]:
-    """As LPT, but blocks of m sorted items go by descending difference of first and last, the short one's last being 0.
-
-    Items of cost zero belong to no block and go last.
-    """
-    positive = [item for item in descending(costs) if costs[item] > 0]
-    blocks = [positive[start : start + num_groups] for start in range(0, len(positive), num_groups)]
-
-    def spread(block: list[int]) -> int:
-        return costs[block[0]] - (costs[block[-1]] if len(block) == num_groups else 0)
-
-    order = [item for block in sorted(blocks, key=spread, reverse=True) for item in block]  # stable: ties to the first
-    return _list_schedule(costs, num_groups, order + [item for item, cost in enumerate(costs) if cost == 0])
-
-
 def _list_schedule(costs: Sequence[int], num_groups: int, order: Sequence[int]) -> list[int]:
     groups = [-1] * len(costs)
     heap = [(0, g) for g in range(num_groups)]
@@ -147,20 +132,6 @@ def karmarkar_karp(costs: Sequence[int], num_groups: int) -> list[int]:
     queue = []
     for name, item in enumerate(descending(costs)):
         subsets: Tuple = [(costs[item], [item]), *((0, []) for _ in range(num_groups - 1))]
-        queue.append((subsets[0][0] - subsets[-1][0], name, subsets))
-    return _groups_of(_difference(queue), len(costs))
-
-
-def bldm(costs: Sequence[int], num_groups: int) -> list[int]:
-    """Balanced largest differencing: the sorted items, filled up with zeros, are cut into blocks of m."""
-    if not costs:
-        return []
-    items = descending(costs)
-    items += range(len(items), -(-len(items) // num_groups) * num_groups)
-    queue = []
-    for name in range(len(items) // num_groups):
-        block = items[name * num_groups : (name + 1) * num_groups]
-        subsets: Tuple = [(costs[i] if i < len(costs) else 0, [i]) for i in block]
         queue.append((subsets[0][0] - subsets[-1][0], name, subsets))
     return _groups_of(_difference(queue), len(costs))
 

@@ -212,9 +212,9 @@ EXAMPLES: dict[str, tuple[Callable[[], Any], type[WordedError], str, str]] = {
         "none; remedy: method='auto'",
     ),
     "unsupported": (
-        lambda: solvers.partition([1], 1, "slack", max_items=2), UsageError,
-        "method 'slack' does not support max_items; methods that do: auto, lpt, exact",
-        "method 'slack' does not support --max-samples-per-rank; methods that do: auto, lpt, exact",
+        lambda: solvers.partition([1], 1, "karmarkar_karp", max_items=2), UsageError,
+        "method 'karmarkar_karp' does not support max_items; methods that do: auto, lpt, exact",
+        "method 'karmarkar_karp' does not support --max-samples-per-rank; methods that do: auto, lpt, exact",
     ),
     "size over the cap": (
         lambda: pack([4, 12], 10), InfeasibleError,

@@ -9,11 +9,10 @@ from compiled import from_python, run_python
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers._heap import group_bits, sift_down_packed, sift_down_wide
-from solvers._sort import insertion_sort, radix_sort, sort_descending
+from solvers._sort import sort_descending
+from solvers.partitioning.lpt import _insertion_sort, _radix_sort, _sift_down
 
-radix_sort, insertion_sort = map(from_python, (radix_sort, insertion_sort))
-sift_down_packed, sift_down_wide = map(from_python, (sift_down_packed, sift_down_wide))
+radix_sort, insertion_sort, sift_down = map(from_python, (_radix_sort, _insertion_sort, _sift_down))
 
 # --- sorting ---------------------------------------------------------------------------------------------------------
 
@@ -64,14 +63,15 @@ def test_where_the_fallback_begins(
     assert order.tolist() == expected
 
 
-@pytest.mark.parametrize("digit_bits", [1, 3, 8, 11])
-@pytest.mark.parametrize(("low_bit", "high_bit"), [(0, 0), (0, 1), (0, 20), (5, 20), (3, 62), (0, 63)])
-def test_radix_sort_by_some_bits(digit_bits: int, low_bit: int, high_bit: int) -> None:
-    keys = np.random.default_rng(1).integers(0, 2**63 - 1, 200)
-    digits = (keys & ((1 << high_bit) - 1)) >> low_bit  # what lies above and below must not matter
-    expected = keys[np.argsort(digits, kind="stable")]
-    radix_sort(keys, np.empty_like(keys), np.empty(1 << digit_bits, dtype=np.int64), low_bit, high_bit)
-    assert keys.tolist() == expected.tolist()
+@pytest.mark.parametrize("spread", [0, 1, 8, 9, 10, 27, 55])
+def test_radix_sort_by_the_bits_in_which_keys_differ(spread: int) -> None:
+    """Odd and even numbers of passes; the group in the low bits counts last."""
+    rng = np.random.default_rng(spread)
+    loads = 2**40 + rng.integers(0, 2**spread, 200) if spread < 55 else rng.integers(0, 2**spread, 200)
+    keys = loads << 8 | rng.permutation(200)
+    expected = np.sort(keys).tolist()
+    radix_sort(keys, np.empty_like(keys), np.empty(1 << 9, dtype=np.int64), 255)
+    assert keys.tolist() == expected
 
 
 @given(st.lists(st.integers(-9, 9) | st.integers(-(2**63), 2**63 - 1), max_size=40), st.data())
@@ -85,32 +85,23 @@ def test_insertion_sort(keys: list[int], data: st.DataObject) -> None:
 # --- heaps -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("num_groups", "bits"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (128, 7), (129, 8)])
-def test_group_bits(num_groups: int, bits: int) -> None:
-    assert group_bits(num_groups) == bits
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, 8, 9, 17, 20, 21, 22, 85, 100])
-def test_heaps_give_the_smallest_first(size: int) -> None:
+def test_a_heap_gives_the_smallest_first(size: int) -> None:
     """Replacing the root by something larger, over and over, in the order that a sorted list gives."""
     rng = np.random.default_rng(size)
-    packed, loads, groups = np.arange(size), np.zeros(size, dtype=np.int64), np.arange(size)
-    bits = group_bits(size)
+    packed, bits = np.arange(size), 7
     expected = [(0, g) for g in range(size)]
     for added in rng.integers(0, 5, 300).tolist():
         load, group = expected[0]
         assert int(packed[0]) == load << bits | group
-        assert (int(loads[0]), int(groups[0])) == (load, group)
         expected = sorted([*expected[1:], (load + added, group)])
-        sift_down_packed(packed, size, (load + added) << bits | group)
-        sift_down_wide(loads, groups, size, load + added, group)
+        sift_down(packed, size, (load + added) << bits | group)
     assert sorted(packed.tolist()) == [load << bits | group for load, group in expected]
-    assert sorted(zip(loads.tolist(), groups.tolist(), strict=True)) == expected
 
 
-def test_a_packed_heap_reads_nothing_past_its_size() -> None:
+def test_a_heap_reads_nothing_past_its_size() -> None:
     keys = np.array([5, 6, 7, -1, -1, -1, -1])
-    sift_down_packed(keys, 3, 9)
+    sift_down(keys, 3, 9)
     assert keys.tolist() == [6, 9, 7, -1, -1, -1, -1]
 
 
@@ -136,7 +127,7 @@ found = {}
 for name, (costs, m) in problems.items():
     for method in solvers.PARTITIONERS:
         if method not in solvers.USES_CLOCK:
-            for equal_counts in (False, True):
+            for equal_counts in (False,) if method == "karmarkar_karp" else (False, True):
                 r = solvers.partition(costs, m, method, equal_counts=equal_counts)
                 what = [r.group_of_item.tobytes(), r.loads.tobytes(), repr((r.makespan, r.lower_bound, r.status))]
                 found[f"{name} {method} {equal_counts}"] = [what[2], hashlib.sha256(what[0] + what[1]).hexdigest()]
@@ -155,7 +146,7 @@ def test_compiled_and_plain_python_give_the_same_plans(tmp_path: Path) -> None:
     compiled = json.loads(run_python(AT_ONCE + DIGESTS, NUMBA_DISABLE_JIT="0", PYTHONHASHSEED="1"))
     plain = json.loads(run_python(DIGESTS, NUMBA_DISABLE_JIT="1", PYTHONHASHSEED="2"))
     both = json.loads(run_python(DIGESTS, NUMBA_DISABLE_JIT="0", NUMBA_CACHE_DIR=str(tmp_path)))
-    assert len(compiled) > 50
+    assert len(compiled) > 40
     assert compiled == plain == both
 
 

@@ -13,7 +13,7 @@ COSTS, TOKENS, RANKS = [5, 4, 9, 3, 7, 2], [4, 3, 12, 2, 6, 1], [0, 1, 1, 0, 1, 
 PIPE = [[3], [1], [2], [2]], [[1, 1]], [[2, 2]]
 VOLUMES, NODES = [[0, 5, 1], [4, 1, 0], [2, 0, 7]], [0, 0, 1]
 RESULTS = {
-    "partition": lambda: solvers.lpt(COSTS, 2),
+    "partition": lambda: solvers.partition(COSTS, 2, "lpt"),
     "packing": lambda: pack(COSTS, 10),
     "schedule": lambda: schedule_micro_batches(COSTS, TOKENS, num_ranks=2, cap=10, over_long="own"),
     "shares": lambda: cut_shares(COSTS, TOKENS, RANKS, num_ranks=2, cap=10, over_long="own"),

@@ -8,11 +8,7 @@ from hypothesis import strategies as st
 
 import solvers
 from solvers.bounds import (
-    dual_feasible_bound,
     makespan_bound,
-    subset_sum_bound,
-    sums_below,
-    waste_bound,
 )
 
 NAMED = {
@@ -46,7 +42,7 @@ BINDING = [
 def test_each_bound_binds_somewhere(
     name: str, costs: list[int], num_groups: int, equal_counts: bool, value: int
 ) -> None:
-    result = solvers.lpt(costs, num_groups, equal_counts=equal_counts)
+    result = solvers.partition(costs, num_groups, "lpt", equal_counts=equal_counts)
     assert (result.lower_bound, result.bound_name) == (value, name)
     assert solvers.makespan_lower_bound(costs, num_groups, equal_counts) == value
     assert NAMED[name](costs, num_groups) == value
@@ -58,13 +54,15 @@ def test_each_bound_binds_somewhere(
 
 
 def test_ties_go_to_the_simpler_argument() -> None:
-    assert solvers.lpt([4, 2, 2], 2).bound_name == "mean"  # and largest
-    assert solvers.lpt([4, 1, 1, 2], 3).bound_name == "largest"
-    assert solvers.lpt([2, 2, 2, 2], 2).bound_name == "mean"
-    assert solvers.lpt([3, 3], 1).bound_name == "mean"  # and pigeonhole
-    assert solvers.lpt([9, 1, 1], 3, equal_counts=True).bound_name == "largest"  # and filler, with no companions
-    assert solvers.lpt([8, 0, 0, 0], 2, equal_counts=True).bound_name == "largest"  # and filler, with one
-    assert solvers.lpt([], 3).bound_name == "mean"
+    assert solvers.partition([4, 2, 2], 2, "lpt").bound_name == "mean"  # and largest
+    assert solvers.partition([4, 1, 1, 2], 3, "lpt").bound_name == "largest"
+    assert solvers.partition([2, 2, 2, 2], 2, "lpt").bound_name == "mean"
+    assert solvers.partition([3, 3], 1, "lpt").bound_name == "mean"  # and pigeonhole
+    assert (
+        solvers.partition([9, 1, 1], 3, "lpt", equal_counts=True).bound_name == "largest"
+    )  # and filler, with no companions
+    assert solvers.partition([8, 0, 0, 0], 2, "lpt", equal_counts=True).bound_name == "largest"  # and filler, with one
+    assert solvers.partition([], 3, "lpt").bound_name == "mean"
 
 
 def test_filler_needs_equal_counts() -> None:
@@ -93,7 +91,7 @@ def test_proven(costs: list[int], num_groups: int, equal_counts: bool) -> None:
 )
 def test_equal_to_the_definition(costs: list[int], num_groups: int, equal_counts: bool) -> None:
     expected = oracles.lower_bound(costs, num_groups, equal_counts)
-    result = solvers.lpt(costs, num_groups, equal_counts=equal_counts)
+    result = solvers.partition(costs, num_groups, "lpt", equal_counts=equal_counts)
     assert (result.lower_bound, result.bound_name) == expected
     assert solvers.makespan_lower_bound(costs, num_groups, equal_counts) == expected[0]
 
@@ -138,87 +136,3 @@ def test_input_order_and_form_do_not_matter() -> None:
     assert type(expected) is int
     assert solvers.makespan_lower_bound(costs[::-1], 7) == expected
     assert solvers.makespan_lower_bound(np.sort(costs).tolist(), 7) == expected
-
-
-@given(
-    costs=st.lists(st.integers(0, 30) | st.sampled_from([10, 11, 15, 16, 20, 30]), min_size=1, max_size=9),
-    num_groups=st.integers(1, 4),
-)
-def test_dual_feasible_functions_refute_no_load_that_can_be_reached(costs, num_groups):
-    descending = np.array(sorted(costs, reverse=True))
-    plain, makespan = makespan_bound(costs, num_groups), solvers.lpt(costs, num_groups).makespan
-    found = dual_feasible_bound(descending, num_groups, plain, makespan)
-    assert plain.value <= found.value <= oracles.optimal_makespan(costs, num_groups)
-
-
-@pytest.mark.parametrize(
-    ("costs", "num_groups", "value", "name"),
-    [
-        ([55, 40, 21, 12], 2, 67, "l2"),
-        ([44, 40, 15, 15, 6], 2, 61, "fekete_schepers"),
-        ([58, 57, 36, 25, 15], 2, 97, "ccm1"),
-        ([0, 0], 1, 0, "mean"),
-        ([], 3, 0, "mean"),
-        ([55 << 55, 40 << 55, 21 << 55, 12 << 55], 2, 67 << 55, "l2"),
-    ],
-)
-def test_what_dual_feasible_functions_prove(costs, num_groups, value, name):
-    descending = np.array(sorted(costs, reverse=True), dtype=np.int64)
-    plain, makespan = makespan_bound(costs, num_groups), solvers.auto(costs, num_groups).makespan
-    assert dual_feasible_bound(descending, num_groups, plain, makespan) == (value, name)
-
-
-def test_loads_are_sums_of_costs():
-    """All even, so an odd mean is out of reach; and so is what no sum of the costs gives."""
-    result = solvers.partition([200, 110, 130, 20, 30, 10, 50, 70, 90, 40, 60, 80], 7, time_budget=0.01)
-    assert result.lower_bound % 10 == 0
-    costs = [20, 30, 30, 50, 70, 70, 90, 110, 130, 150]
-    for groups in (2, 3, 4):
-        for equal_counts in (False, True):
-            found = solvers.partition(costs, groups, equal_counts=equal_counts, time_budget=0.05)
-            assert found.lower_bound % 10 == 0 or found.lower_bound < found.makespan
-            solvers.check_partition(costs, found, equal_counts=equal_counts)
-
-
-@given(st.lists(st.integers(0, 30), min_size=1, max_size=12), st.integers(1, 5), st.sampled_from([1, 2, 7]))
-def test_the_subset_sum_bound_is_the_smallest_sum(costs, num_groups, factor):
-    costs = sorted((factor * cost for cost in costs), reverse=True)
-    plain = makespan_bound(costs, num_groups)
-    reached = solvers.lpt(costs, num_groups).makespan
-    found = subset_sum_bound(sums_below(np.array(costs), reached), plain, reached)
-    sums = {0}
-    for cost in costs:
-        sums |= {total + cost for total in sums}
-    assert found.value == min(total for total in sums if total >= plain.value)
-
-
-def waste(costs, num_groups):
-    descending = np.array(sorted(costs, reverse=True))
-    reached = solvers.lpt(costs, num_groups).makespan
-    sums = sums_below(descending, reached)
-    return waste_bound(descending, sum(costs), num_groups, sums, makespan_bound(costs, num_groups), reached)
-
-
-@given(costs=st.lists(st.integers(1, 60), min_size=1, max_size=9), num_groups=st.integers(1, 4))
-def test_the_waste_bound_holds_and_is_what_it_says(costs, num_groups):
-    found = waste(costs, num_groups)
-    assert found.value <= oracles.optimal_makespan(costs, num_groups)
-    sums = {0}
-    for cost in costs:
-        sums |= {total + cost for total in sums}
-    for target in range(makespan_bound(costs, num_groups).value, found.value + 1):
-        room = sum(min(target - c - s for s in sums if s <= target - c) for c in costs if 2 * c > target)
-        refuted = room > num_groups * target - sum(costs)
-        assert refuted == (target < found.value) or target == solvers.lpt(costs, num_groups).makespan
-
-
-def test_the_waste_bound_proves_what_the_others_do_not():
-    """Nothing fits beside 90 under 92, so that 2 units of each of two groups stay empty; there are 3 to spare."""
-    costs = [90, 90, 40, 30, 22]
-    assert solvers.makespan_lower_bound(costs, 3) == 91
-    assert waste(costs, 3) == (92, "waste")
-    assert solvers.auto(costs, 3).lower_bound == oracles.optimal_makespan(costs, 3) == 92
-
-
-def test_costs_too_wide_for_sums_have_none():
-    assert sums_below(np.array([10**9, 10**9]), 2 * 10**9) is None

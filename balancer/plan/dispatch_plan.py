@@ -27,7 +27,7 @@ from balancer.problem.topology import Topology
 from solvers.arguments import as_index, as_share
 from solvers.bounds import Bound
 from solvers.groups import group_loads
-from solvers.partitioning import lpt
+from solvers.partitioning import partition
 from solvers.pipeline import MultiplexResult, PipelineRun
 from solvers.types import STOP_AT, Record, SolveStatus, relative_gap, status_of
 
@@ -337,7 +337,7 @@ class DispatchPlan(Record):
         np.add.at(sums, shared.keys, problem.costs)
         once = np.zeros_like(sums)
         once[shared.keys] = problem.prompts
-        return lpt(sums + once, self.num_ranks).makespan
+        return partition(sums + once, self.num_ranks, "lpt").makespan
 
     @property
     def gap(self) -> float:

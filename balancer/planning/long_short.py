@@ -175,7 +175,7 @@ def _placed(groups: Problem, units: Units, area: Ints, held: Held, room: Fractio
 
 def _even(area: Ints, count: int, room: Fraction, settings: PlanSettings, held: Held) -> PartitionResult:
     """Return even groups, or, to be filled from home, any that are as even as `room` asks."""
-    quick, capped = solvers.lpt(area, count), len(held.limits) > 0
+    quick, capped = solvers.partition(area, count, "lpt"), len(held.limits) > 0
     # Groups that are filled from home are made anew by relocation: LPT is start enough where it is even enough.
     if settings.placement == "relocate" and quick.makespan <= room and not capped:
         return quick

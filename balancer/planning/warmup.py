@@ -14,7 +14,6 @@ from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.problem.layout import ModuleLayout
 from balancer.problem.settings import COUNTED_METHODS, EPS
 from solvers._jit import compile_at_once
-from solvers.bounds import Bound, dual_feasible_bound
 from solvers.grouping import long_short_groups
 from solvers.pipeline import PipelineRequest, TaskRequest
 
@@ -48,8 +47,6 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
     yield partial(_prompted, equal_counts=True)
     yield partial(_prompted, micro_batch_tokens=1000)
     yield _shared_items
-    if "auto" in methods:  # few items a group: patterns
-        yield partial(solvers.auto, np.random.default_rng(3).integers(350, 1400, 40), 16, stop_at=0)
     for schedule, eps in (("lockstep", EPS), ("lockstep", 0.5), ("step", EPS)):  # micro-batches, near home or not
         for tokens in (150, 400):  # which hold all with hardly any room, and with much
             cut = MicroBatches(tokens, schedule)
@@ -68,7 +65,6 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
             balance, lengths, 4, cost=quadratic, equal_counts=equal_counts, max_tokens_per_rank=198, stop_at=0
         )
     yield partial(balance, lengths, 4, 2, few_homes, keep_together=lengths // 3)
-    yield partial(dual_feasible_bound, np.asarray([3, 2, 2]), 2, Bound(1, "mean"), 4)  # only gaps call for it
     yield _resharded
     yield partial(solvers.defer, lengths, lengths // 10, solvers.deferral.windows(4, 1, 1), 2)
     yield partial(balance, lengths, 8, 4, lengths % 8, placement="rearrange")
@@ -77,8 +73,6 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
     yield partial(solvers.pack, [6, 5, 4, 3, 3, 3], 13, "pair_fit")
     yield partial(solvers.pack, np.random.default_rng(0).integers(20, 50, 40), 100, "exact")
     yield partial(solvers.context_shards, lengths * 8 + 8, 4, pad=True, block=16, time_budget=1e-3)
-    for equal_counts in (False, True):  # 62 bits of load and 2 of group are more than a packed heap key holds
-        yield partial(solvers.lpt, np.full(15, 2**59), 4, equal_counts=equal_counts)
 
 
 def _grouped() -> None:

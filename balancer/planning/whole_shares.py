@@ -14,8 +14,7 @@ from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from balancer.problem.settings import PlanSettings, check_method
 from balancer.problem.smallest_cap import with_smallest_cap
-from solvers.arguments import as_share
-from solvers.bounds import Bound, dual_feasible_bound, goal_above, late_bound
+from solvers.bounds import Bound
 
 
 def plan_whole_shares(problem: Problem, cut: Cut, settings: PlanSettings) -> Found:
@@ -25,8 +24,7 @@ def plan_whole_shares(problem: Problem, cut: Cut, settings: PlanSettings) -> Fou
     target = _placed(problem, found.rank_of_sample)
     bound = Bound(result.lower_bound, result.bound_name)
     return Found(
-        WholeShares(problem, target), lambda makespan: _bound_beside(problem, bound, makespan, settings), result.status,
-        found.fell_back,
+        WholeShares(problem, target), lambda makespan: bound, result.status, found.fell_back,
     )  # fmt: skip
 
 
@@ -42,12 +40,10 @@ def whole_shares_bound(placed: WholeShares, makespan: int, settings: PlanSetting
     """Return the best bound on shares that were not planned here."""
     problem = placed.problem
     bound = closed_form_bound(problem)
-    if makespan > bound.value and _is_plain(problem):
-        bound = _bound_by_sums(problem.costs, problem.topology.num_ranks, bound, makespan)
     if makespan == bound.value or not search or problem.cost.padded:
         return bound
     result = _solve(problem, settings)
-    return _bound_beside(problem, Bound(result.lower_bound, result.bound_name), makespan, settings)
+    return Bound(result.lower_bound, result.bound_name)
 
 
 def _solve(problem: Problem, settings: PlanSettings) -> solvers.PartitionResult:
@@ -106,29 +102,6 @@ def _solve_padded(problem: Problem, method: str, time_budget: float) -> solvers.
 def _padded(problem: Problem, costs: NDArray[np.int64]) -> solvers.PartitionResult:
     kept, num_ranks = problem.constraints, problem.topology.num_ranks
     return solvers.padded(costs, num_ranks, equal_counts=kept.equal_counts, min_items=kept.min_samples_per_rank)
-
-
-def _is_plain(problem: Problem) -> bool:
-    """Whether a rank's time is the sum of its samples' costs, and nothing else."""
-    kept = problem.constraints
-    busy = kept.rank_speeds is not None or kept.initial_loads is not None or kept.prefix is not None
-    return problem.cost.additive and not busy
-
-
-def _bound_beside(problem: Problem, bound: Bound, makespan: int, settings: PlanSettings) -> Bound:
-    """Return a better bound than a search under constraints has found, where one holds without them; else `bound`."""
-    close = makespan <= goal_above(bound, as_share("stop_at", settings.stop_at))
-    if close or not problem.constraints.names() or not _is_plain(problem):
-        return bound
-    better = _bound_by_sums(problem.costs, problem.topology.num_ranks, bound, makespan)
-    return better if better.value > bound.value else bound
-
-
-def _bound_by_sums(costs: NDArray[np.int64], num_ranks: int, bound: Bound, makespan: int) -> Bound:
-    """Return the best bound that takes no search, where the closed-form ones leave a gap."""
-    descending = np.sort(costs)[::-1]
-    bound = late_bound(descending, int(costs.sum()), num_ranks, bound, makespan)
-    return bound if bound.value == makespan else dual_feasible_bound(descending, num_ranks, bound, makespan)
 
 
 def _under_cap(

@@ -5,8 +5,7 @@ is what all share before (checks, sorting, bounds) and after (loads, certificate
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -16,7 +15,7 @@ from solvers._jit import kernel
 from solvers._loops import largest_of
 from solvers._sort import sort_descending
 from solvers.arguments import as_costs, as_count
-from solvers.bounds import Bound, best_bound, cost_of_late_bounds, dual_feasible_bound, goal_above, late_bound
+from solvers.bounds import Bound, best_bound, goal_above
 from solvers.groups import largest_load
 from solvers.types import STOP_AT, PartitionResult, status_of
 
@@ -56,12 +55,6 @@ class PartitionProblem:
         """The makespan that is small enough: the bound, or `stop_at` of it more."""
         return goal_above(self.bound, self.stop_at)
 
-    @property
-    def num_positive(self) -> int:
-        """How many costs are not zero: they come first."""
-        n = len(self.sorted_costs)
-        return n if n == 0 or self.sorted_costs[-1] else int(np.count_nonzero(self.sorted_costs))
-
     @classmethod
     def prepare(
         cls, costs: ArrayLike, num_groups: int, equal_counts: bool, stop_at: Fraction = Fraction(0)
@@ -72,19 +65,6 @@ class PartitionProblem:
         order, sorted_costs = sort_descending(array, largest)
         bound = best_bound(sorted_costs, total, num_groups, equal_counts)
         return cls(order, sorted_costs, total, num_groups, bool(equal_counts), bound, stop_at)
-
-    def cost_of_late_bounds(self, makespan: int) -> int:
-        """Work units that :meth:`with_late_bounds` takes."""
-        return cost_of_late_bounds(self.sorted_costs, self.num_groups, makespan)
-
-    def with_late_bounds(self, makespan: int) -> "PartitionProblem":
-        """Return the problem with the lifted, waste or subset-sum bound, if better; a `makespan` is reached."""
-        bound = late_bound(self.sorted_costs, self.total, self.num_groups, self.bound, makespan)
-        return replace(self, bound=bound)
-
-    def with_dual_feasible_bound(self, makespan: int) -> "PartitionProblem":
-        """Return the problem with the bound by dual feasible functions, if better; a `makespan` is reached."""
-        return replace(self, bound=dual_feasible_bound(self.sorted_costs, self.num_groups, self.bound, makespan))
 
     def makespan_of(self, assignment: Assignment) -> int:
         """Return the largest load of `assignment`."""
@@ -111,16 +91,3 @@ class PartitionProblem:
             status=status_of(makespan, best.value, stop_at, out_of_time=out_of_time),
             runtime_s=time.perf_counter() - started,
         )  # fmt: skip
-
-
-def solve(
-    costs: ArrayLike,
-    num_groups: int,
-    equal_counts: bool,
-    method: str,
-    assign: Callable[[PartitionProblem], Assignment],
-) -> PartitionResult:
-    """Prepare, assign, certify: the body of every one-pass solver."""
-    started = time.perf_counter()
-    problem = PartitionProblem.prepare(costs, num_groups, equal_counts)
-    return problem.result(assign(problem), method, started)

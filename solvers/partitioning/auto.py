@@ -1,63 +1,459 @@
-"""The default method: a portfolio of searches, and under equal counts a search that keeps them."""
+"""The default method: a start, then one makespan after another, each lower, by the operation of `search.py`."""
 
-import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
+from typing import NamedTuple
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import NDArray
 
 from solvers._budget import work_units
-from solvers.arguments import as_budget, as_share
-from solvers.partitioning._problem import PartitionProblem
-from solvers.partitioning.even_counts import assign_even
-from solvers.partitioning.portfolio import assign_auto
-from solvers.types import PartitionResult
+from solvers._sort import sort_descending
+from solvers._units import merge
+from solvers.bounds import Bound, goal_above, total_bound
+from solvers.constraints import ConstrainedProblem
+from solvers.errors import InfeasibleError, SolverError, as_words
+from solvers.groups import group_loads
+from solvers.partitioning.infeasible import prove_infeasible
+from solvers.partitioning.lpt import lpt_in_order
+from solvers.partitioning.search import FAR, NOBODY, State, bring_under, divide_all, greedy, lay_out, resemble
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+# Larger sums are searched in coarser numbers, as limits must stay below FAR: those of so many bits.
+_MOST_BITS = 60
+# Work that one call of `bring_under` may take in the first turn, so much and so much a unit and group: it is enough for
+# most steps, and little enough to be run as Python by a process that has compiled nothing yet.
+_FIRST, _FIRST_EACH = 20_000, 40
+# Work that there is at least, a unit and dimension, once LPT alone is not enough: a budget that sorting has spent would
+# end in plans that are far from good. With two caps, 16,384 units on 256 groups take 30 ms where 10 were asked.
+_LEAST_EACH, _LEAST_WITH_RULES = 40, 100
+# Work after which no other start is tried, so much and so much a unit and dimension: once there is a plan.
+_STARTS, _STARTS_EACH = 500_000, 60
+# Work of one exhaustive search.
+_EXHAUSTED = 2_000_000
+# Turns: in the first, no groups are divided anew; in the others 4, 16, ... times for each group that is too full.
+_TURNS, _TURNS_TO_OPTIMUM = 6, 60
+_MOST_ATTEMPTS = 1024
+# Kinds of groups that each have a heap of their own; where there are more, all are in one.
+_MOST_KINDS = 16
+# Groups of a block, within which units are placed by likeness.
+_BLOCK = 64
+# So few units are also searched exhaustively.
+_FEW_UNITS = 40
 
 
-def auto(
-    costs: ArrayLike,
-    num_groups: int,
-    *,
-    equal_counts: bool = False,
-    time_budget: float = 0.01,
-    stop_at: float | str | Fraction = "0.1%",
-) -> PartitionResult:
-    """Partition by a portfolio: several starts, local search on each, then proofs and searches that close the gap.
+class Found(NamedTuple):
+    """What a method found."""
 
-    Their order is in :mod:`solvers.partitioning.portfolio`, for equal counts in
-    :mod:`solvers.partitioning.even_counts`.
+    group_of_unit: Ints  # int64[u]
+    bound: Bound
+
+
+def auto(problem: ConstrainedProblem, seconds: float, stop_at: Fraction) -> Found:
+    """Find a plan that keeps all rules, and lower its makespan turn by turn.
 
     Parameters
     ----------
-    costs, num_groups
-        As for :func:`solvers.partition`, and so are the errors.
-    equal_counts : bool
-        Exactly n/m items a group, within one where m does not divide n.
-    time_budget : float
-        Seconds' worth of work. Sorting and LPT always run, 10 to 15 ns per item; then SLACK, as much, and the rest
-        while the budget lasts and the gap is not 0.
-    stop_at : float, str or Fraction
-        The gap that is small enough, ``0.001`` or ``"0.1%"``: the search ends as soon as it has proven it, and with
-        equal counts also where mixing groups anew was in vain some turns in a row. 0: it goes on until the result is
-        proven optimal, or the work is spent.
+    problem : ConstrainedProblem
+    seconds : float
+        Seconds' worth of work; a start always runs.
+    stop_at : Fraction
+        The gap that is small enough: the search ends as soon as it has proven it, or after a turn in vain. 0: it goes
+        on until the plan is proven optimal, or the work is spent.
 
-    Returns
-    -------
-    PartitionResult
-        With ``stop_at=0`` never worse than :func:`lpt`, and with a budget that covers it, never worse than
-        :func:`karmarkar_karp` either.
-
-    Notes
-    -----
-    Deterministic: the budget is counted in work and no clock is read (see :mod:`solvers._budget`). O(n + m) memory.
-
-    Examples
-    --------
-    >>> result = auto([5, 4, 3, 3, 3], 2)
-    >>> result.makespan, result.lower_bound, result.status.value
-    (9, 9, 'optimal')
+    Raises
+    ------
+    InfeasibleError
+        With a certificate, where it is proven that no plan keeps the rules.
+    SolverError
+        Where none was found, nor proven impossible.
     """
-    started = time.perf_counter()
-    work = work_units(as_budget(time_budget))
-    problem = PartitionProblem.prepare(costs, num_groups, equal_counts, as_share("stop_at", stop_at))
-    assignment, bound = (assign_even if problem.equal_counts else assign_auto)(problem, work)
-    return problem.result(assignment, "auto", started, bound=bound, stop_at=problem.stop_at)
+    coarse = coarser(problem)
+    found = Search(coarse, work_units(seconds), stop_at, proves=coarse is problem).run()
+    return found if coarse is problem else Found(found.group_of_unit, closed_bound(problem))
+
+
+def coarser(problem: ConstrainedProblem) -> ConstrainedProblem:
+    """Return the problem in numbers of fewer bits where sums are near the end of int64, else the problem itself.
+
+    Sizes are rounded up and caps down, so that what fits then fits.
+    """
+    total = int(problem.costs.sum()) + int(problem.initial.sum())
+    shift = max(0, total.bit_length() - _MOST_BITS)
+    columns = [max(0, total.bit_length() - _MOST_BITS) for total in problem.sizes.sum(axis=0).tolist()]
+    if not shift and not any(columns):
+        return problem
+    down = np.array(columns, dtype=np.int64)
+    return replace(
+        problem, costs=problem.costs >> shift, initial=problem.initial >> shift, sizes=-(-problem.sizes >> down),
+        caps=problem.caps >> down,
+    )  # fmt: skip
+
+
+def closed_bound(problem: ConstrainedProblem) -> Bound:
+    """Return the best bound that needs no search."""
+    return total_bound(problem, merge(problem))[0]
+
+
+def has_equal_counts(problem: ConstrainedProblem) -> bool:
+    """Whether every group must hold n/m items, within one."""
+    n, m = len(problem.costs), problem.num_groups
+    return problem.least_items == n // m and problem.most_items <= -(-n // m) and problem.most_items < n
+
+
+def is_plain(problem: ConstrainedProblem) -> bool:
+    """Whether there is one cost and no rule, or the only rule is equal counts."""
+    return set(problem.names) <= {"keep_together"} or problem.names == ("equal_counts",)
+
+
+class Search:
+    """A problem, the best plan of it so far, and the work that is left."""
+
+    def __init__(self, problem: ConstrainedProblem, work: int, stop_at: Fraction, proves: bool = True) -> None:
+        self.problem, self.units, self.work, self.stop_at = problem, merge(problem), work, stop_at
+        self.proves = proves  # whether what is proven of these numbers holds for those that were given
+        self.bound, self.floors = total_bound(problem, self.units)  # floors: of the largest time of each cost
+        self.best: Ints | None = None  # int64[u]
+        self.makespan = 2**63 - 1  # of the best
+        self._state: State | None = None
+
+    def run(self) -> Found:
+        """Search until the best is close enough, or the work is spent."""
+        self.start()
+        if not self.done:
+            lay_out(self.state, self.best, self.before)
+            self.lower(0, _FIRST + _FIRST_EACH * (len(self.units.costs) + self.problem.num_groups))
+        attempts = 4
+        for turn in range(1, _TURNS if self.stop_at else _TURNS_TO_OPTIMUM):
+            if self.done:
+                break
+            before = self.makespan
+            self.exhaust(_EXHAUSTED)
+            self.lower(min(attempts, _MOST_ATTEMPTS), self.work)
+            if turn > 2 and self.makespan == before and self.stop_at:
+                break
+            attempts *= 4
+        return self.found()
+
+    def found(self) -> Found:
+        """Return the best, with its bound."""
+        assert self.best is not None
+        return Found(self.best, self.bound)
+
+    # What the kernels work on, made when it is first needed ----------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """Units, limits and groups as the kernels take them."""
+        if self._state is None:
+            self._state = self._make_state()
+        return self._state
+
+    def _make_state(self) -> State:
+        problem, units, m = self.problem, self.units, self.problem.num_groups
+        c = units.costs.shape[1]
+        amounts = np.column_stack([units.costs, units.sizes, units.items])
+        before = np.zeros((m, amounts.shape[1]), dtype=np.int64)
+        before[:, :c] = problem.initial
+        upper = np.full(before.shape, FAR)
+        upper[:, c:-1] = problem.caps
+        if problem.most_items < len(problem.costs):  # more than all there are is no limit
+            upper[:, -1] = problem.most_items
+        u, dims = amounts.shape
+        by_amount, values = np.empty((dims, u), dtype=np.int64), np.empty((dims, u), dtype=np.int64)
+        for d in range(dims):
+            column = np.ascontiguousarray(amounts[:, d])
+            by_amount[d], values[d] = sort_descending(column, int(column.max(initial=0)))
+        self.before, self.upper = before, upper
+        self.seed = np.ones(1, dtype=np.int64)
+        scale = m / np.maximum(amounts.sum(axis=0), 1)
+        least = np.full(m, problem.least_items, dtype=np.int64)
+        self.work = max(self.work, (_LEAST_EACH if is_plain(problem) else _LEAST_WITH_RULES) * dims * u)
+        return State(
+            amounts, by_amount, values, units.mask_of_unit, np.ascontiguousarray(units.masks), least, scale,
+            group=np.empty(u, dtype=np.int64), held=before.copy(), head=np.empty(m, dtype=np.int64),
+            near=np.empty((u, 2), dtype=np.int64),
+        )  # fmt: skip
+
+    @property
+    def components(self) -> int:
+        """How many of the dimensions are costs; they stand first."""
+        return len(self.floors)
+
+    # The best so far ------------------------------------------------------------------------------------------------
+
+    @property
+    def close(self) -> bool:
+        """Whether the best is proven within `stop_at` of the optimum."""
+        return self.best is not None and self.makespan <= goal_above(self.bound, self.stop_at)
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing left to gain, or to spend."""
+        return self.close or self.work <= 0
+
+    def times(self) -> Ints:
+        """Return the largest time of each cost, as it is laid out."""
+        held = self.state.held[:, : self.components]
+        return np.asarray((-(-held // self.problem.speeds[:, None])).max(axis=0))
+
+    def value(self, times: Ints) -> int:
+        """Return the makespan that the largest times of the costs make."""
+        return int(times.sum() if self.problem.objective == "sum" else times.max())
+
+    def offer(self) -> bool:
+        """Keep a copy of what is laid out if it keeps all rules and is better than the best. Returns whether it is."""
+        s = self.state
+        makespan = self.value(self.times())
+        if makespan >= self.makespan or (s.held > self.upper).any() or (s.held[:, -1] < s.lower).any():
+            return False
+        if self.best is None and (s.group < 0).any():
+            return False
+        self.best, self.makespan = s.group.copy(), makespan
+        return True
+
+    def limits(self, targets: Sequence[int]) -> Ints:
+        """Return the upper limits where cost k may take ``targets[k]`` at most on any group."""
+        upper = self.upper.copy()
+        for k, target in enumerate(targets):
+            upper[:, k] = np.minimum(int(target), FAR // self.problem.speeds) * self.problem.speeds
+        return upper
+
+    # A start --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Find a plan that keeps all rules: LPT if there are none; else greedily in several ways, and mended."""
+        if is_plain(self.problem):
+            self._start_by_lpt()
+            return
+        s = self.state
+        tried: list[tuple[int, int, Ints]] = []
+        enough = self.work - _STARTS - _STARTS_EACH * s.amounts.size  # the rest is for the search
+        # How near to the bound a start is near enough: where counts are limited, others would be no better.
+        shift = 7 if self.problem.least_items else 10
+        for order, weight in self._ways():
+            failed = self._place(order, weight)
+            if failed == 0:
+                self.offer()
+            near = self.makespan - self.bound.value <= self.bound.value >> shift
+            if self.best is not None and (near or self.work < enough):
+                break
+            tried.append((failed, len(tried), s.group.copy()))
+        if self.best is None and self.proves:
+            prove_infeasible(self.problem, self.units)
+        for _, _, group in sorted(tried, key=lambda one: one[:2]):
+            if self.best is None:
+                self._mend(group)
+        if self.best is None:
+            self.exhaust(2 * _EXHAUSTED)
+        if self.best is None:
+            raise SolverError(
+                f"no assignment was found that keeps {as_words(self.problem.names)}, nor was it proven that there is "
+                "none",
+                ["remedy: a larger {time_budget}", "looser constraints", "or {method='exact'}"],
+            )
+
+    def list_schedule(self) -> bool:
+        """Run the first of the ways alone: costliest first, least loaded group. Returns whether it keeps all rules."""
+        if is_plain(self.problem):
+            self._start_by_lpt()
+            return True
+        order, weight = next(self._ways())
+        return self._place(order, weight) == 0 and self.offer()
+
+    def _place(self, order: Ints, weight: Floats | None) -> int:
+        """Place all units in one of the :meth:`_ways`. Returns how many fit nowhere, and stay out."""
+        problem = self.problem
+        lay_out(self.state, np.full(len(order), NOBODY), self.before)
+        if weight is None:
+            return self._resemble(order)
+        slack = len(problem.costs) - problem.least_items * problem.num_groups
+        return self._spend(greedy(self.state, order, self.upper, weight, self.kinds(), slack))
+
+    def _resemble(self, order: Ints) -> int:
+        """Place all units by likeness: of many groups first in blocks of them, then inside each block.
+
+        A unit is compared with each block, and with each group of one of them: 104 of 2,560 groups.
+        """
+        s, m, c = self.state, self.problem.num_groups, self.components
+        upper = self.limits(self.floors)
+        if m >= 2 * _BLOCK and s.allowed.all():
+            block, count = np.arange(m) // _BLOCK, -(-m // _BLOCK)
+            room, held = np.zeros((2, count, len(s.values)), dtype=np.int64)
+            np.add.at(room, block, np.minimum(upper, FAR // m))
+            np.add.at(held, block, s.held)
+            room[:, upper[0] == FAR] = FAR
+            blocks = s._replace(
+                allowed=np.ones((1, count), dtype=np.bool_), group=s.group.copy(), held=held,
+                head=np.full(count, NOBODY), near=np.empty_like(s.near),
+            )  # fmt: skip
+            self._spend(resemble(blocks, order, room, c, 0, count))
+            mine = blocks.group[order]
+            for b in range(count):
+                self._spend(resemble(s, order[mine == b], upper, c, b * _BLOCK, min(m, (b + 1) * _BLOCK)))
+        return self._spend(resemble(s, order, upper, c, 0, m))
+
+    def _spend(self, found: tuple[int, int]) -> int:
+        """Count the work of what was called, and return what it found."""
+        result, work = found
+        self.work -= work
+        return int(result)
+
+    def _start_by_lpt(self) -> None:
+        """LPT by rounds: twenty times as fast as a heap, and mostly all that is needed."""
+        problem, costs = self.problem, np.ascontiguousarray(self.units.costs[:, 0])
+        order, ordered = sort_descending(costs, int(costs.max(initial=0)))
+        self.best = np.empty(len(costs), dtype=np.int64)
+        self.best[order] = lpt_in_order(ordered, problem.num_groups, has_equal_counts(problem))
+        self.makespan = int(group_loads(costs, self.best.astype(np.int32), problem.num_groups).max())
+        self.work -= 20 * len(costs)
+
+    def _weights(self) -> tuple[Floats, Floats]:
+        """By what a group counts as full: by its costs alone, and by all that is limited."""
+        c, m, upper = self.components, self.problem.num_groups, self.upper
+        by_cost = np.zeros(upper.shape)
+        by_cost[:, :c] = m / np.maximum(self.state.values[:c].sum(axis=1), 1) / self.problem.speeds[:, None]
+        by_all = by_cost.copy()
+        by_all[:, c:] = 1.0 / np.maximum(upper[:, c:], 1)
+        return by_cost, by_all
+
+    def kinds(self) -> Ints:
+        """Number groups that take the same units, and carry them at the same speed: int64[m]."""
+        m = self.problem.num_groups
+        alike = np.column_stack([self.state.allowed.T, self.problem.speeds])
+        _, kind = np.unique(alike, axis=0, return_inverse=True)
+        kind = kind.reshape(m).astype(np.int64)
+        return kind if kind.max() < _MOST_KINDS else np.zeros(m, dtype=np.int64)
+
+    def _ways(self) -> Iterator[tuple[Ints, Floats | None]]:
+        """Yield orders of units, with weights for :func:`greedy` or None for likeness; what is mostly best is first."""
+        s, c = self.state, self.components
+        by_cost, by_all = self._weights()
+        share = s.amounts / np.maximum(s.amounts.sum(axis=0), 1)
+        quantities = s.amounts.shape[1] - c - 1
+        costliest = s.by_amount[0] if c == 1 else np.argsort(-share[:, :c].max(axis=1), kind="stable")
+        tightest = np.argsort(-share[:, :-1].max(axis=1), kind="stable")
+        by_load, by_likeness = (costliest, by_all if c > 1 else by_cost), (costliest, None)
+        ways: list[tuple[Ints, Floats | None]] = [by_load]
+        if c > 1 or (quantities and "speeds" in self.problem.names):
+            ways = [by_likeness, by_load]
+        elif quantities and self.problem.least_items == 0:
+            ways = [by_load, by_likeness]
+        if quantities or self.units.unit_of_item is not None:
+            ways.append((tightest, by_all))
+        if quantities:
+            scarcest = np.argsort(-share[:, c:-1].max(axis=1), kind="stable")
+            ways.append((scarcest, by_cost))
+        if len(s.allowed) > 1 or not s.allowed.all():  # units that have few groups come first
+            freedom = s.allowed.sum(axis=1)[s.mask]
+            ways = [(order[np.argsort(freedom[order], kind="stable")], weight) for order, weight in ways]
+        yield from ways
+
+    def _mend(self, group: Ints) -> None:
+        """Put units that fit nowhere where they may be, and exchange until nothing is over a limit."""
+        c, dims = self.components, self.state.held.shape[1]
+        lay_out(self.state, group, self.before)
+        anything = np.full(self.upper.shape, FAR)
+        self._spend(greedy(self.state, self.state.by_amount[0], anything, self._weights()[1], self.kinds(), FAR))
+        for attempts in (0, 16, 64):
+            for _ in range(2):
+                ok, self.work = bring_under(self.state, self.upper, c, dims, attempts, self.seed, self.work)
+                self._fill_up()
+                if (ok and self.offer()) or self.work <= 0:
+                    return
+
+    def _fill_up(self) -> None:
+        """Groups with too few items get some from the others: for these, the mean is an upper limit."""
+        s, dims = self.state, self.state.held.shape[1]
+        if (s.held[:, -1] < s.lower).any():
+            upper = self.upper.copy()
+            upper[:, -1] = np.maximum(s.lower, -(-len(self.problem.costs) // self.problem.num_groups))
+            _, self.work = bring_under(s, upper, dims - 1, dims, 16, self.seed, self.work)
+
+    # Lower and lower ------------------------------------------------------------------------------------------------
+
+    def lower(self, attempts: int, most_work: int) -> None:
+        """Aim half way between what failed in this turn and what is reached, until both meet.
+
+        Where the sum of several largest times counts, all of them are lowered together, and then one after another.
+        """
+        s, c, sums = self.state, self.components, self.problem.objective == "sum"
+        parts = [list(range(c)), *([[k] for k in range(c)] if c > 1 and sums else [])]
+        floors = np.array(self.floors)
+        for part in parts:
+            failed = floors - 1
+            while not self.done:
+                times = self.times()
+                targets, ended = times.copy(), True
+                if not sums:
+                    low, high = int(failed.max()), int(times.max())
+                    targets[:], ended = max(low + (high - low) // 2, low + 1), high - low <= 1
+                else:
+                    for k in part:
+                        gap = int(times[k] - failed[k])
+                        if gap > 1 + int(floors[k] * self.stop_at) // 4:
+                            targets[k], ended = max(floors[k], failed[k] + gap // 2), False
+                if ended:
+                    break
+                asked = min(self.work, most_work)
+                ok, left = bring_under(s, self.limits(targets.tolist()), 0, c, attempts, self.seed, asked)
+                self.work -= asked - left
+                self.offer()
+                if not ok:
+                    failed[part] = np.maximum(failed[part], targets[part])
+
+    # All ways there are ---------------------------------------------------------------------------------------------
+
+    def exhaust(self, most_work: int) -> None:
+        """Search all ways to divide the units, if these are few: for the optimum, or a proof that there is no plan."""
+        if len(self.units.costs) > _FEW_UNITS:
+            return
+        if self.best is not None and self.components > 1 and self.problem.objective == "sum":
+            self._exhaust_sums(most_work)
+            return
+        while not self.close:
+            aim = FAR if self.best is None else self.makespan - 1
+            verdict = self._reach([aim] * self.components, most_work)
+            if verdict == 0 and self.proves:
+                if self.best is None:
+                    raise InfeasibleError(
+                        f"every assignment of {len(self.problem.costs)} {{items}} to {self.problem.num_groups} "
+                        f"{{groups}} breaks one of {as_words(self.problem.names)}: all were tried",
+                    )
+                self.bound = Bound(self.makespan, "search")
+            if verdict != 1 or not self.offer():
+                break
+
+    def _reach(self, targets: Sequence[int], most_work: int) -> int:
+        """Divide all units anew under these times: 1 and it is done; 0: there is no way; -1: not known."""
+        verdict, spent = divide_all(self.state, self.limits(targets), min(self.work, most_work))
+        self.work -= spent
+        return int(verdict)
+
+    def _exhaust_sums(self, most_work: int) -> None:
+        """Of two costs whose sum counts: the least time of the first for each time of the second that is worth it."""
+        if self.components > 2:
+            return
+        first, second = self.floors
+        most = self.makespan - 1 - first
+        while most >= second:
+            low, high, reached = first, self.makespan - 1 - second, -1
+            while low <= high:
+                middle = (low + high) // 2
+                verdict = self._reach([middle, most], most_work)
+                if verdict < 0 or self.work <= 0:
+                    return
+                if verdict == 1:
+                    self.offer()
+                    times = self.times()
+                    high, reached = int(times[0]) - 1, int(times[1])
+                else:
+                    low = middle + 1
+            if reached < 0:
+                break
+            most = min(reached, self.makespan - low) - 1  # from here on the first takes `low` at least
+        if self.proves:
+            self.bound = Bound(self.makespan, "search")

@@ -1,120 +1,180 @@
-"""Exact partition by CP-SAT, which reads a clock, and proves what bounds cannot."""
+"""The optimum by OR-Tools' CP-SAT, under every rule: the search of `auto` first, then one integer program.
 
+OR-Tools is the extra ``exact``. CP-SAT reads a clock, so two ranks may find different plans: plan on one of them.
+"""
+
+import math
+import os
 import time
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 
 from solvers._budget import work_units
-from solvers._cp_sat import load_cp_model, reported_bound, solver_until
-from solvers.arguments import as_budget
 from solvers.bounds import Bound
-from solvers.partitioning._problem import Assignment, PartitionProblem
-from solvers.partitioning.lpt import assign_lpt
-from solvers.partitioning.portfolio import assign_auto, improve
-from solvers.types import PartitionResult
+from solvers.constraints import ConstrainedProblem
+from solvers.errors import InfeasibleError, SolverError, TimeLimitError, as_words
+from solvers.partitioning.auto import Found, Search, auto
 
-# Building the model in Python takes so long for each item and group. A model that takes the budget is not built.
-_SECONDS_PER_LITERAL = 4e-6
-# CP-SAT refuses sums near the end of int64.
-_MAX_TOTAL = 2**60
-
-
-def _relabel_by_first_item(assignment: Assignment, num_groups: int) -> Assignment:
-    """Number the groups by their first position, so that position i lies in a group <= i."""
-    used, first = np.unique(assignment, return_index=True)
-    label = np.zeros(num_groups, dtype=np.int32)
-    label[used[np.argsort(first)]] = np.arange(len(used), dtype=np.int32)
-    return label[assignment]
+# Building the model in Python takes so long for each unit and group. A model that takes the budget to build is not
+# built.
+_SECONDS_PER_LITERAL = 8e-6
+# Of any linear expression, speeds included: CP-SAT refuses sums near the end of int64.
+_MAX_TOTAL = 2**55
+# CP-SAT reports its bound as a float, which holds integers exactly up to 2**53. Half of that leaves room to round up.
+_SURE_FLOAT = 2**52
 
 
-def _build_model(cp_model: Any, problem: PartitionProblem, start: Assignment, incumbent: int) -> tuple[Any, Any]:
-    """One literal for each position and group, groups interchangeable: position i lies in a group <= i."""
-    costs, num_groups = problem.sorted_costs.tolist(), problem.num_groups
-    n = len(costs)
+def exact(problem: ConstrainedProblem, seconds: float, stop_at: Fraction) -> Found:
+    """Find the optimum, or the best plan and bound that `seconds` by the clock allow.
+
+    A literal for each unit and group that it may be in, so it is meant for a few hundred units, and up to six a group;
+    beyond that local search is better and faster. What CP-SAT cannot load in the time, or at all (sums from 2^55 on),
+    the search alone solves.
+
+    Raises
+    ------
+    InfeasibleError
+        Where there is no plan.
+    TimeLimitError
+        Where none was found in time, nor proven impossible.
+    """
+    started = time.perf_counter()
+    if not _fits(problem, seconds):
+        return auto(problem, seconds, stop_at)
+    # A quarter for the search of `auto`: its makespan cuts off most of what CP-SAT would have to look at.
+    search = Search(problem, work_units(seconds / 4), Fraction(0))
+    try:
+        search.run()
+    except InfeasibleError:
+        raise
+    except SolverError:  # none was found: CP-SAT may find one
+        search.best = None
+    if not search.close:
+        _solve(search, started + seconds)
+    if search.best is None:
+        raise TimeLimitError(
+            f"no assignment that keeps {as_words(problem.names)} was found in {seconds:g} s, nor was it proven that "
+            "there is none",
+            ["remedy: a larger {time_budget}", "or looser constraints"],
+        )
+    return Found(search.best, search.bound)
+
+
+def _fits(problem: ConstrainedProblem, seconds: float) -> bool:
+    """Whether CP-SAT can load the problem, and soon enough."""
+    literals = int(problem.masks.sum(axis=1)[problem.mask_of_item].sum())
+    largest = (int(problem.costs.sum()) + int(problem.initial.max(initial=0))) * int(problem.speeds.max())
+    sizes = int(problem.sizes.sum(axis=0).max(initial=0))
+    return literals * _SECONDS_PER_LITERAL < seconds and max(largest, sizes) < _MAX_TOTAL
+
+
+def _solve(search: Search, deadline: float) -> None:
+    """Let CP-SAT improve the best and the bound of `search`."""
+    cp_model = load_cp_model()
+    model, literal = _build(cp_model, search)
+    solver = solver_until(cp_model, deadline)
+    status = solver.solve(model)
+    if status == cp_model.INFEASIBLE:
+        raise InfeasibleError(
+            f"no assignment of {len(search.problem.costs)} {{items}} to {search.problem.num_groups} {{groups}} keeps "
+            f"{as_words(search.problem.names)} together: CP-SAT searched all"
+        )
+    if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        best = np.array([next(g for g, v in row.items() if solver.boolean_value(v)) for row in literal], dtype=np.int64)
+        makespan = search.problem.makespan(_loads(search, best))
+        if makespan < search.makespan:
+            search.best, search.makespan = best, makespan
+    proven = search.makespan if status == cp_model.OPTIMAL else reported_bound(solver.best_objective_bound)
+    if status != cp_model.MODEL_INVALID and proven > search.bound.value:
+        search.bound = Bound(min(proven, search.makespan), "cp_sat")
+
+
+def _loads(search: Search, group_of_unit: NDArray[np.int64]) -> NDArray[np.int64]:
+    loads = search.problem.initial.copy()
+    np.add.at(loads, group_of_unit, search.units.costs)
+    return loads
+
+
+def _build(cp_model: Any, search: Search) -> tuple[Any, list[dict[int, Any]]]:
+    """One literal for each unit and group that it may be in; every limit a linear constraint."""
+    problem, units, best = search.problem, search.units, search.best
+    c, m = search.components, problem.num_groups
     model = cp_model.CpModel()
-    # Groups are alike, so their numbers are settled by first items: without that, each solution is there m! times.
-    literal = [[model.new_bool_var("") for _ in range(min(i + 1, num_groups))] for i in range(n)]
-    makespan = model.new_int_var(problem.bound.value, incumbent, "makespan")
-    for i in range(n):
-        model.add_exactly_one(literal[i])
-        for g, variable in enumerate(literal[i]):
-            model.add_hint(variable, int(start[i] == g))
-    for g in range(num_groups):
-        members = [(literal[i][g], costs[i]) for i in range(g, n)]
-        model.add(sum(variable * cost for variable, cost in members) <= makespan)
-        if problem.equal_counts:
-            model.add_linear_constraint(sum(variable for variable, _ in members), n // num_groups, -(-n // num_groups))
-    model.minimize(makespan)
+    # Where all groups are alike, the costliest unit is in the first group, the next in one of the first two, and so on:
+    # without that, each plan is there m! times.
+    order = np.argsort(-units.costs.sum(axis=1), kind="stable")
+    last = np.full(len(order), m - 1)
+    if _are_alike(problem):
+        last[order] = np.minimum(np.arange(len(order)), m - 1)
+        best = None if best is None else named_in_order(best, order)
+    allowed = [np.flatnonzero(units.masks[k][: g + 1]) for k, g in zip(units.mask_of_unit, last, strict=True)]
+    literal = [{g: model.new_bool_var("") for g in groups.tolist()} for groups in allowed]
+    for u, row in enumerate(literal):
+        model.add_exactly_one(row.values())
+        if best is not None:
+            for g, variable in row.items():
+                model.add_hint(variable, int(best[u] == g))
+    costs, sizes, items = units.costs.tolist(), units.sizes.tolist(), units.items.tolist()
+    most = int((units.costs.sum(axis=0) + problem.initial.max(axis=0)).max())
+    times = [model.new_int_var(0, most, "") for _ in range(c)]
+    for g in range(m):
+        members = [(row[g], u) for u, row in enumerate(literal) if g in row]
+        for k in range(c):
+            held = sum(variable * costs[u][k] for variable, u in members)
+            model.add(held + int(problem.initial[g, k]) <= int(problem.speeds[g]) * times[k])
+        for q in range(units.sizes.shape[1]):
+            model.add(sum(variable * sizes[u][q] for variable, u in members) <= int(problem.caps[g, q]))
+        if problem.least_items > 0 or problem.most_items < len(problem.costs):
+            count = sum(variable * items[u] for variable, u in members)
+            model.add_linear_constraint(count, problem.least_items, problem.most_items)
+    if c == 1 or problem.objective == "sum":
+        objective = sum(times)
+    else:
+        objective = model.new_int_var(0, most, "")
+        model.add_max_equality(objective, times)
+    model.add(objective >= search.bound.value)
+    if best is not None:
+        model.add(objective <= search.makespan)
+    model.minimize(objective)
     return model, literal
 
 
-def _search(problem: PartitionProblem, start: Assignment, incumbent: int, deadline: float) -> tuple[Assignment, Bound]:
-    """Return the best assignment and bound that CP-SAT finds before `deadline`; at worst those it was given."""
-    cp_model = load_cp_model()
-    start = _relabel_by_first_item(start, problem.num_groups)
-    model, literal = _build_model(cp_model, problem, start, incumbent)
-    solver = solver_until(cp_model, deadline)
-    status = solver.solve(model)
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        reported = solver.best_objective_bound if status == cp_model.UNKNOWN else 0.0
-        return start, trusted_bound(reported, incumbent)
-    found = np.array([next(g for g, v in enumerate(row) if solver.boolean_value(v)) for row in literal], dtype=np.int32)
-    makespan = problem.makespan_of(found)
-    if status == cp_model.OPTIMAL:
-        return found, Bound(makespan, "cp_sat")
-    return found, trusted_bound(solver.best_objective_bound, makespan)
+def _are_alike(problem: ConstrainedProblem) -> bool:
+    """Whether groups are the same but for their numbers."""
+    alike = (problem.caps == problem.caps[:1]).all() and (problem.initial == problem.initial[:1]).all()
+    return bool(alike and problem.masks.all() and (problem.speeds == problem.speeds[0]).all())
 
 
-def trusted_bound(reported: float, makespan: float) -> Bound:
-    """Return the bound that CP-SAT reported, as far as a float's digits can be trusted."""
-    return Bound(int(min(makespan, reported_bound(reported))), "cp_sat")
+def named_in_order(groups: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Number groups anew, by which of their units comes first in `order`."""
+    number: dict[int, int] = {}
+    for g in groups[order].tolist():
+        number.setdefault(g, len(number))
+    return np.array([number[g] for g in groups.tolist()], dtype=np.int64)
 
 
-def exact(
-    costs: ArrayLike, num_groups: int, *, equal_counts: bool = False, time_budget: float = 0.01
-) -> PartitionResult:
-    """Partition by CP-SAT with symmetry breaking, from LPT improved by local search.
+def load_cp_model(method: str = "exact") -> Any:
+    """Import CP-SAT's model, which takes a second or two: only where it is used."""
+    try:
+        from ortools.sat.python import cp_model
+    except ImportError as error:  # pragma: no cover - the extra is there wherever tests run
+        raise ImportError(f"method {method!r} needs OR-Tools: pip install 'seqbalancer[exact]'") from error
+    return cp_model
 
-    Parameters
-    ----------
-    costs, num_groups
-        As for :func:`solvers.partition`, and so are the errors.
-    equal_counts : bool
-        Exactly n/m items a group, within one where m does not divide n.
-    time_budget : float
-        Seconds by the clock. When they end, the best assignment and the best bound found are returned.
 
-    Returns
-    -------
-    PartitionResult
-        Never worse than the start, and with a bound at least the closed-form one. ``TIME_LIMIT`` where the gap is not
-        closed. What CP-SAT cannot load in the time, or at all (sums from 2^60 on), :func:`auto` solves. Two runs may
-        differ: plan on one rank and broadcast.
+def solver_until(cp_model: Any, deadline: float) -> Any:
+    """Return a solver that ends when ``time.perf_counter()`` is past `deadline`."""
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = max(1e-3, deadline - time.perf_counter())
+    # CP-SAT gives each of eight workers a strategy of its own; more workers than cores would only take turns.
+    solver.parameters.num_workers = min(8, os.cpu_count() or 1)
+    return solver
 
-    Notes
-    -----
-    n * m literals, so meant for n/m up to about 6 and a few hundred items; beyond that local search is better and
-    faster (10 s of CP-SAT can leave 26 to 1,300 ppm where it closes the gap in under a millisecond).
 
-    Examples
-    --------
-    >>> exact([8, 7, 6, 5, 4], 2, time_budget=5).makespan
-    15
-    """
-    started = time.perf_counter()
-    seconds = as_budget(time_budget)
-    problem = PartitionProblem.prepare(costs, num_groups, equal_counts)
-    literals = len(problem.sorted_costs) * problem.num_groups
-    if literals * _SECONDS_PER_LITERAL >= seconds or problem.total >= _MAX_TOTAL:  # not for CP-SAT
-        assignment, bound = assign_auto(problem, work_units(seconds))
-        return problem.result(assignment, "exact", started, bound=bound, out_of_time=True)
-    assignment = assign_lpt(problem)
-    improve(problem, assignment, work_units(seconds / 4))
-    incumbent = problem.makespan_of(assignment)
-    bound = problem.bound
-    if incumbent > problem.bound.value:
-        deadline = time.perf_counter() + 0.75 * seconds  # the start was counted work, worth a quarter
-        assignment, bound = _search(problem, assignment, incumbent, deadline)
-    return problem.result(assignment, "exact", started, bound=bound, out_of_time=True)
+def reported_bound(reported: float) -> int:
+    """Return the lower bound that CP-SAT reported, rounded up; 0 where a float's digits cannot be trusted."""
+    # An integer bound may come as one that is a little too large by rounding.
+    return math.ceil(reported - 1e-6) if 0 < reported < _SURE_FLOAT else 0

@@ -6,25 +6,117 @@ merged so that the largest sum of one meets the smallest of the other, until one
 Three things make it fast here. Tuples are stored without their zeros, so that all of them together take O(n) memory
 and not n * m. The sorted items are a queue already; only merged tuples need a heap. And merging a single item into a
 tuple, by far the most frequent merge, moves one sum to its new place.
+
+A *tuple* is a partial partition: int64[size, 2], for each of up to m subsets its sum and its *head*, one of its
+items, by descending sum. ``joined[item]`` leads from an item to another of its subset, and so on to the head, for
+which it is -1. The spread of a tuple is its largest minus its smallest sum. The heap of tuples holds spread and name
+of each: larger spread first, ties to the lower name.
 """
 
-import time
-
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 
-from solvers._budget import work_units
 from solvers._jit import helper, kernel
 from solvers._loops import copy_table
-from solvers.arguments import as_budget
-from solvers.partitioning._differencing import heap_pop, heap_push, label_groups, merge_tuples
-from solvers.partitioning._problem import Assignment, PartitionProblem
-from solvers.partitioning.bldm import assign_bldm
-from solvers.partitioning.lpt import assign_lpt
-from solvers.partitioning.refine import refine
-from solvers.types import PartitionResult
+from solvers.groups import read_only
 
 _START, _SIZE, _ROOM = 0, 1, 2  # columns of `where`: a tuple's place in the storage; a bare item has size 0
+
+
+@helper
+def _before(heap, a, b):
+    return heap[a, 0] > heap[b, 0] or (heap[a, 0] == heap[b, 0] and heap[a, 1] < heap[b, 1])
+
+
+@helper
+def _exchange(heap, a, b):
+    heap[a, 0], heap[b, 0] = heap[b, 0], heap[a, 0]
+    heap[a, 1], heap[b, 1] = heap[b, 1], heap[a, 1]
+
+
+@helper
+def _heap_push(heap, size, spread, name):
+    """Push a tuple on the heap of `size` tuples; returns the new size. O(log size)."""
+    heap[size, 0], heap[size, 1] = spread, name
+    child = size
+    # Up, past all of smaller spread.
+    while child > 0 and _before(heap, child, (child - 1) // 2):
+        _exchange(heap, child, (child - 1) // 2)
+        child = (child - 1) // 2
+    return size + 1
+
+
+@helper
+def _heap_pop(heap, size):
+    """Drop the first tuple of the heap; returns the new size. O(log size)."""
+    size -= 1
+    heap[0, 0], heap[0, 1] = heap[size, 0], heap[size, 1]
+    parent = 0
+    while 2 * parent + 1 < size:
+        child = 2 * parent + 1
+        # Down, past the one of its two children that comes first.
+        if child + 1 < size and _before(heap, child + 1, child):
+            child += 1
+        if not _before(heap, child, parent):
+            break
+        _exchange(heap, child, parent)
+        parent = child
+    return size
+
+
+@helper
+def _sort_by_sum(subsets, size, spare):
+    """Bottom-up merge sort of ``subsets[:size]`` by descending sum, stable. O(size log size)."""
+    width = 1
+    while width < size:
+        for low in range(0, size, 2 * width):
+            middle, high = min(low + width, size), min(low + 2 * width, size)
+            i, j = low, middle
+            for k in range(low, high):
+                if i < middle and (j >= high or subsets[i, 0] >= subsets[j, 0]):
+                    spare[k, 0], spare[k, 1] = subsets[i, 0], subsets[i, 1]
+                    i += 1
+                else:
+                    spare[k, 0], spare[k, 1] = subsets[j, 0], subsets[j, 1]
+                    j += 1
+        copy_table(subsets, spare[:size])
+        width *= 2
+
+
+@helper
+def _merge_tuples(a, b, num_groups, joined, merged, spare):
+    """Merge tuples `a` and `b`, the largest subset of one with the smallest of the other, into `merged`.
+
+    `merged` and `spare` are int64[num_groups, 2]. Returns the number of subsets. O(size log size).
+    """
+    copy_table(merged, a)
+    # Subsets descend in both: the largest of one with the smallest of the other, so that spreads cancel.
+    for k in range(len(b)):
+        partner = num_groups - 1 - k
+        if partner < len(a):
+            merged[partner, 0] += b[k, 0]
+            joined[b[k, 1]] = merged[partner, 1]
+        else:  # the partner is an empty subset
+            merged[len(a) + k, 0], merged[len(a) + k, 1] = b[k, 0], b[k, 1]
+    size = min(len(a) + len(b), num_groups)
+    _sort_by_sum(merged, size, spare)
+    return size
+
+
+@helper
+def _label_groups(joined, subsets, label, group_of_position):
+    """Give each item the index of its subset in `subsets`. Near linear: paths are halved as they are walked."""
+    for g in range(len(subsets)):
+        label[subsets[g, 1]] = g
+    for i in range(len(group_of_position)):
+        item = i
+        # Up to the head, halving the path on the way, so that later walks are short.
+        while joined[item] >= 0:
+            above = joined[item]
+            if joined[above] >= 0:
+                joined[item] = joined[above]
+            item = above
+        group_of_position[i] = label[item]
 
 
 @helper
@@ -81,11 +173,11 @@ def _pop_first(costs, alone, heap, heap_size, queue):
     spread = costs[queue] * alone if bare else 0
     # Bare items descend already, so that they are a queue of their own, and only merged tuples need the heap.
     if heap_size and (not bare or heap[0, 0] > spread or (heap[0, 0] == spread and heap[0, 1] < queue)):
-        return heap[0, 1], heap_pop(heap, heap_size), queue
+        return heap[0, 1], _heap_pop(heap, heap_size), queue
     return np.int64(queue), heap_size, queue + 1
 
 
-@kernel
+@kernel(turns=30)
 def _karmarkar_karp(costs, num_groups, group_of_position):
     """At least two items."""
     n = len(costs)
@@ -109,7 +201,7 @@ def _karmarkar_karp(costs, num_groups, group_of_position):
         start, size = where[name, _START], max(where[name, _SIZE], 1)
         if both:
             there = where[b, _START]
-            size = merge_tuples(
+            size = _merge_tuples(
                 storage[start : start + size],
                 storage[there : there + where[b, _SIZE]],
                 num_groups,
@@ -131,40 +223,14 @@ def _karmarkar_karp(costs, num_groups, group_of_position):
             size = _insert_item(storage[start:], size, num_groups, costs[item], item, joined)
         where[name, _SIZE] = size
         spread = storage[start, 0] - (storage[start + size - 1, 0] if size == num_groups else 0)
-        heap_size = heap_push(heap, heap_size, spread, name)
+        heap_size = _heap_push(heap, heap_size, spread, name)
     start, size = where[heap[0, 1], _START], where[heap[0, 1], _SIZE]
-    label_groups(joined, storage[start : start + size], np.empty(n, dtype=np.int32), group_of_position)
+    _label_groups(joined, storage[start : start + size], np.empty(n, dtype=np.int32), group_of_position)
 
 
-def assign_karmarkar_karp(problem: PartitionProblem) -> Assignment:
-    """Largest differencing on a prepared problem; counts are as they come."""
-    assignment = np.zeros(len(problem.sorted_costs), dtype=np.int32)
-    if len(assignment) > 1:
-        _karmarkar_karp(problem.sorted_costs, problem.num_groups, assignment)
-    return assignment
+def kk_in_order(costs: NDArray[np.int64], num_groups: int) -> NDArray[np.int32]:
+    """Partition descending costs by largest differencing; returns int32[n]. Counts are as they come.
 
-
-def karmarkar_karp(
-    costs: ArrayLike, num_groups: int, *, equal_counts: bool = False, time_budget: float = 0.01
-) -> PartitionResult:
-    """Partition by largest differencing; with equal counts, by the best start and swaps that keep the counts.
-
-    Parameters
-    ----------
-    costs, num_groups
-        As for :func:`solvers.partition`, and so are the errors.
-    equal_counts : bool
-        Exactly n/m items a group, within one where m does not divide n: the better of :func:`bldm` and :func:`lpt`
-        with quotas, improved by swaps; never worse than either.
-    time_budget : float
-        Seconds' worth of work that the swaps may take. Differencing itself is one pass, whatever the budget.
-
-    Returns
-    -------
-    PartitionResult
-
-    Notes
-    -----
     O(n (m + log n)) time, where moving a sum inside a tuple costs the m, and O(n + m) memory.
 
     References
@@ -173,14 +239,10 @@ def karmarkar_karp(
 
     Examples
     --------
-    >>> karmarkar_karp([8, 7, 6, 5, 4], 2).loads.tolist()
-    [16, 14]
+    >>> kk_in_order(np.array([8, 7, 6, 5, 4]), 2)
+    array([1, 0, 0, 1, 0], dtype=int32)
     """
-    started = time.perf_counter()
-    problem = PartitionProblem.prepare(costs, num_groups, equal_counts)
-    if not problem.equal_counts:
-        return problem.result(assign_karmarkar_karp(problem), "karmarkar_karp", started)
-    starts = assign_lpt(problem), assign_bldm(problem)
-    best = min(starts, key=problem.makespan_of)  # ties to LPT
-    refine(problem, best, work_units(as_budget(time_budget)))
-    return problem.result(best, "karmarkar_karp", started)
+    groups = np.zeros(len(costs), dtype=np.int32)
+    if len(costs) > 1:
+        _karmarkar_karp(read_only(costs), num_groups, groups)
+    return groups

@@ -19,7 +19,7 @@ COSTS = (
     "padded:a=2,b=1",
     "convolution:a=9,b=1,c=40,p=1",
 )
-COUNTED_METHODS = ("auto", "lpt", "karmarkar_karp", "bldm", "round_robin")  # exact reads a clock
+COUNTED_METHODS = ("auto", "lpt", "karmarkar_karp")  # exact reads a clock
 DTYPES = ("float32", "float16", "int8", "bool", "complex128", "<U3", "uint16", "i8,f4")
 
 _OWN_METHODS = {"padded": ("auto", "padded"), "convolution": ("auto", "mixed")}

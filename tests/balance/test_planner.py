@@ -472,10 +472,10 @@ for n, num_ranks in ((0, 2), (1, 1), (1, 4), (30, 4), (500, 8), (700, 300)):
             for cost in ("linear:a=3", "quadratic:a=24576,b=1", "padded", "padded:a=2,b=1", "convolution:a=9,c=4"):
                 balancer.balance(given, num_ranks, cost=cost, equal_counts=equal_counts).exchange(0)
                 balancer.balance(given, num_ranks, cost=cost, equal_counts=equal_counts, max_tokens_per_rank=10**9)
-            for method in ("lpt", "karmarkar_karp", "bldm", "round_robin"):
-                balancer.balance(given, num_ranks, method=method, equal_counts=equal_counts)
+            balancer.balance(given, num_ranks, method="lpt", equal_counts=equal_counts)
+        balancer.balance(given, num_ranks, method="karmarkar_karp")
 for equal_counts in (False, True):
-    for method in ("auto", "lpt", "karmarkar_karp", "bldm", "round_robin"):
+    for method in ("auto", "lpt") if equal_counts else ("auto", "lpt", "karmarkar_karp"):
         for cost in ("linear", "quadratic:a=0,b=2"):
             huge = [2**58 + i for i in range(9)] if cost == "linear" else [2**28 + i for i in range(9)]
             balancer.balance(huge, 4, cost=cost, method=method, equal_counts=equal_counts)
@@ -486,7 +486,7 @@ for schedule in ("step", "lockstep", "pipeline"):
         for kept in ({}, {"equal_counts": True}, {"keep_together": np.arange(512) // 4}):
             rules = {"micro_batch_tokens": 32768, "schedule": schedule, "eps": eps, **kept}
             balancer.balance(many, 8, 4, homes, "quadratic:a=24576,b=1", **rules)
-for seed in range(12):  # few items a group: patterns, dives
+for seed in range(12):  # few items a group
     balancer.balance(np.random.default_rng(seed).integers(350, 1400, 40), 16)
 after = signatures()
 print({name: count - before.get(name, 0) for name, count in after.items() if count != before.get(name, 0)})

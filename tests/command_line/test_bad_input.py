@@ -238,7 +238,7 @@ OPTIONS = {
     "no batch": (["--ranks", 2], ["--batch-per-rank", "Missing"]),
     "ranks per node 0": ([*SHAPE, "--ranks-per-node", 0], ["--ranks-per-node", ">= 1", "0"]),
     "ranks per node": ([*SHAPE, "--ranks-per-node", 3], ["--ranks", "multiple of --ranks-per-node", "2 ranks", "3"]),
-    "method": ([*SHAPE, "--method", "best"], ["'best'", "auto", "lpt", "karmarkar_karp", "bldm", "exact", "padded"]),
+    "method": ([*SHAPE, "--method", "best"], ["'best'", "auto", "lpt", "karmarkar_karp", "exact", "padded"]),
     "method for padded": ([*SHAPE, "--method", "lpt", "--cost", "padded"], ["'lpt'", "'padded'", "auto"]),
     "padded for linear": ([*SHAPE, "--method", "padded"], ["'padded'", "'linear'", "auto"]),
     "cost": ([*SHAPE, "--cost", "cubic"], ["'cubic'", "linear", "quadratic", "padded"]),

@@ -78,7 +78,7 @@ FOUR = Topology.uniform(4, None)
         ({"micro_batch_tokens": 9, "rank_speeds": [1] * 4}, ValueError, "cannot be combined with rank_speeds"),
         ({"micro_batches": MicroBatches(9), "initial_loads": [1] * 4}, ValueError, "combined with initial_loads"),
         ({"min_samples_per_rank": 3, "max_samples_per_rank": 2}, ValueError, "contradicts max_samples_per_rank = 2"),
-        ({"method": "bldm", "micro_batch_tokens": 9}, ValueError, "method 'bldm' makes no micro-batches"),
+        ({"method": "lpt", "micro_batch_tokens": 9}, ValueError, "method 'lpt' makes no micro-batches"),
         ({"caps": {"patches+": 3}}, ValueError, "no column ''"),
     ],
 )

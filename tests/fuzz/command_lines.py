@@ -91,9 +91,7 @@ COSTS = _of(
     ),
 )
 LENGTHS = _of("tokens", odd=("tokens+patches", "patches", "duration", "length", "tokens+", "tokens+tokens", "no", ""))
-METHODS = _of(
-    "auto", "lpt", "slack", "multifit", "karmarkar_karp", "round_robin", "bldm", "exact", odd=("padded", "mixed", "no")
-)
+METHODS = _of("auto", "lpt", "karmarkar_karp", "exact", odd=("padded", "mixed", "no"))
 OUTS = _of(
     "p.parquet", "parts/", "folder/p.parquet", odd=("folder/", "no/p.parquet", "", "p.parquet/", "bad.csv/p", ".")
 )

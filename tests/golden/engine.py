@@ -5,7 +5,7 @@ from golden.told import attempted, of_solver
 
 import solvers
 
-_ADDITIVE = ("auto", "lpt", "slack", "multifit", "karmarkar_karp", "bldm", "round_robin")
+_ADDITIVE = ("auto", "lpt", "karmarkar_karp")
 _PACKERS = ("auto", "first_fit_decreasing", "best_fit_decreasing", "exact")
 
 
@@ -20,7 +20,7 @@ def _homes(n, num_ranks, seed=1):
 def _partitions():
     for method in _ADDITIVE:
         for n, groups in ((5, 2), (3, 6), (0, 3), (500, 16), (4096, 64)):
-            for equal in (False, True):
+            for equal in (False,) if method == "karmarkar_karp" else (False, True):
                 yield f"{method}, {n} in {groups}, equal counts {equal}", _partition(n, groups, method, equal)
     for name in ("padded", "mixed"):
         for equal in (False, True):

@@ -107,8 +107,8 @@ def _of_costs():
 
 
 def _of_methods():
-    for method in ("auto", "lpt", "slack", "multifit", "karmarkar_karp", "bldm", "round_robin"):
-        for equal in (False, True):
+    for method in ("auto", "lpt", "karmarkar_karp"):
+        for equal in (False,) if method == "karmarkar_karp" else (False, True):
             settings = {"method": method, "equal_counts": equal}
             yield f"{method}, equal counts {equal}", _balanced("uniform", 300, 12, **settings)
 

@@ -104,7 +104,7 @@ def test_certificate_and_never_worse_than_its_starts(equal_counts, lengths, num_
     result = solvers.mixed(costs, rows, num_groups, equal_counts=equal_counts)
     solvers.check_partition(costs, result, equal_counts=equal_counts, row_costs=rows)
     both = [u + g for u, g in zip(costs, rows, strict=True)]
-    for start in (solvers.lpt(both, num_groups, equal_counts=equal_counts),
+    for start in (solvers.partition(both, num_groups, "lpt", equal_counts=equal_counts),
                   solvers.padded(both, num_groups, equal_counts=True)):  # fmt: skip
         groups = start.group_of_item.tolist()
         assert result.makespan <= max(mixed_loads_of(costs, rows, groups, num_groups))
@@ -196,4 +196,4 @@ def test_a_lie_under_equal_counts_is_found():
 
 def test_padded_and_mixed_at_once():
     with pytest.raises(ValueError, match="not both"):
-        solvers.check_partition([1, 2], solvers.lpt([1, 2], 2), padded=True, row_costs=[1, 2])
+        solvers.check_partition([1, 2], solvers.partition([1, 2], 2, "lpt"), padded=True, row_costs=[1, 2])

@@ -122,7 +122,7 @@ def test_the_program_against_brute_force(objective: str, drawn: Drawn) -> None:
 def middle_case(m: int, ranks_per_node: int, items_per_rank: int, seed: int) -> tuple[Volumes, np.ndarray]:
     """Lognormal lengths after LPT, as trainers have them."""
     lengths = np.random.default_rng(seed).lognormal(6, 1, m * items_per_rank).astype(np.int64)
-    groups = solvers.lpt(lengths, m).group_of_item
+    groups = solvers.partition(lengths, m, "lpt").group_of_item
     return solvers.group_volumes(groups, np.repeat(np.arange(m), items_per_rank), lengths, m), (
         np.arange(m) // ranks_per_node
     )
@@ -206,7 +206,7 @@ found = []
 for m, per_rank, largest in ((48, 6, 2**40), (96, 3, 4), (80, 5, 2**52), (9, 2, 2**58)):
     rng = np.random.default_rng(m)
     lengths = rng.integers(0, largest, m * per_rank)
-    groups = solvers.lpt(lengths, m).group_of_item
+    groups = solvers.partition(lengths, m, 'lpt').group_of_item
     volumes = solvers.group_volumes(groups, np.repeat(np.arange(m), per_rank), lengths, m)
     nodes, kinds = np.sort(rng.integers(0, m // 6, m)), rng.integers(0, 3, m)
     for classes in ({}, {"class_of_group": kinds, "class_of_rank": rng.permutation(kinds)}):

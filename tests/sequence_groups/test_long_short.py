@@ -69,7 +69,7 @@ def test_of_many_groups_those_are_searched_that_do_not_end_in_time(groups, shape
             )
         assert taken[g] == loads.max()
         assert taken[g] <= max(enough, solvers.long_short(alone[mine], shared[:, mine], size, **rules).makespan)
-        if solvers.lpt(alone[mine], size).makespan <= enough:
+        if solvers.partition(alone[mine], size, "lpt").makespan <= enough:
             assert (degree[mine] == 1).all()
 
 

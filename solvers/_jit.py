@@ -94,7 +94,7 @@ class Kernel:
 
     @functools.cached_property
     def compiled(self) -> Any:
-        """What numba makes of it, which compiles it, or loads what is kept, when it is called."""
+        """What numba makes of it."""
         return _with_numba(self.py_func)
 
     @property
@@ -105,7 +105,7 @@ class Kernel:
     def _is_small(self, args: tuple[Any, ...]) -> bool:
         """Whether this call still runs as Python."""
         # Machine code on disk is loaded in milliseconds, which is less than the Python of any but the smallest call.
-        if self._spent == 0 and _place().exists() and _numba() is not None and self._mark().exists():
+        if self._spent == 0 and os.path.exists(_place()) and _numba() and os.path.exists(self._mark()):
             self._spent = LIMIT
         by_size = [] if self._turns is None else [self._turns * _numbers_in(args)]
         by_work = [] if self._work is None else [args[self._work]]
@@ -113,10 +113,9 @@ class Kernel:
         return (self._spent <= LIMIT and not _at_once) or _numba() is None
 
     def _begin(self, args: tuple[Any, ...]) -> Any:
-        """Call it compiled, for the first time."""
-        mark, told = self._mark(), list(listeners)
-        if mark.exists():
-            told.clear()
+        """Compile it, or load what is kept, and call it for the first time."""
+        mark = self._mark()
+        told = [] if os.path.exists(mark) else list(listeners)
         for each in told:
             each(True)
         try:
@@ -137,10 +136,9 @@ class Kernel:
         """Name an empty file of ours: if it is there, numba has kept machine code of this kernel for this process."""
         from llvmlite.binding import get_host_cpu_name
 
-        numba, file = _numba(), self.py_func.__code__.co_filename
-        changed = os.stat(file).st_mtime_ns if os.path.exists(file) else None
+        numba, code = _numba(), self.py_func.__code__
         target = sys.implementation.cache_tag, numba.__version__, numba.config.CPU_NAME or get_host_cpu_name()
-        return _place() / _hash(repr((file, changed, self.py_func.__qualname__, target)).encode())
+        return _place() / _hash(repr((code.co_filename, code.co_firstlineno, code.co_name, target)).encode())
 
 
 def kernel(function: Callable[..., Any] | None = None, *, turns: int | None = None) -> Any:
@@ -197,7 +195,7 @@ def _folder() -> Path | None:
     numba would not say so: it would take ``__pycache__``, where nothing tells one state of the sources from another.
     """
     place = _place()
-    is_new = not place.exists()
+    is_new = not os.path.exists(place)  # which Path raises for, where this user may not look
     try:
         place.mkdir(0o700, parents=True, exist_ok=True)
         found = place.stat()
@@ -225,15 +223,11 @@ def _warn(message: str) -> None:
     warnings.warn(message, stacklevel=2)
 
 
-def _numbers_in(values: tuple[Any, ...]) -> int:
-    """Count the numbers in the arrays among arguments, also within tuples."""
-    total = 0
-    for value in values:
-        if isinstance(value, np.ndarray):
-            total += value.size
-        elif isinstance(value, tuple):
-            total += _numbers_in(value)
-    return total
+def _numbers_in(value: Any) -> int:
+    """Count the numbers in an array, or in the arrays of a tuple and of tuples in it."""
+    if isinstance(value, tuple):
+        return sum(map(_numbers_in, value))
+    return value.size if isinstance(value, np.ndarray) else 0
 
 
 def _plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from another_user import open_folder
 from compiled import run_python
 
 import balancer
@@ -247,12 +248,10 @@ def test_processes_that_start_together_do_not_harm_one_another(package):
     assert package() == [[2, 4], LOADED, []]
 
 
-def test_what_numba_does_not_load_runs_as_python_first(package):
-    """numba looks at the time of a file, and at the processor."""
-    package()
-    assert package(before="", NUMBA_CPU_NAME="generic") == [[2, 4], [[0, 0], [0, 0]], []]
-    os.utime(package.folder / "solvers" / "high.py", (1e9, 1e9))
+def test_machine_code_for_another_processor_is_not_asked_for(package):
+    package(NUMBA_CPU_NAME="generic")
     assert package(before="") == [[2, 4], [[0, 0], [0, 0]], []]
+    assert package(before="", NUMBA_CPU_NAME="generic") == [[2, 4], LOADED, []]
 
 
 def test_the_folder_of_others_and_the_place_where_numba_keeps_theirs_stay_as_they_are(package):
@@ -306,6 +305,24 @@ def test_where_kernels_cannot_be_kept_one_warning_says_so(package, before, words
     assert (found, compiled) == ([2, 4], COMPILED)
     assert [words in each for each in told] == [True]
     assert not list(package.folder.rglob("*.nbi"))
+
+
+def test_the_folder_of_another_user_is_not_looked_into(package):
+    """Where two share NUMBA_CACHE_DIR."""
+    with open_folder() as shared:
+        before = f"""
+import os, numba
+from solvers import _jit
+numba.njit(lambda n: n)(1)  # which imports all that another user may not read
+os.environ["NUMBA_CACHE_DIR"] = {str(shared)!r}
+os.makedirs(_jit._place(), 0)
+if os.geteuid() == 0:
+    os.seteuid(65534)
+{AT_ONCE}"""
+        found, compiled, told = package(before=before)
+    assert (found, compiled) == ([2, 4], COMPILED)
+    assert len(told) == 1
+    assert "Name a folder of your own" in told[0]
 
 
 def test_a_file_that_is_cut_off_is_no_error(package):

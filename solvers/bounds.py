@@ -16,8 +16,7 @@ name            why no assignment does better
 ``folding``     equal counts only, m < n <= 2 m: with zeros added up to 2 m items, two of the i + 1 largest share a
                 group, or one of them has a partner of at least c[2m-1-i]: a load of at least c[i] + c[2m-1-i]
 ``padded``      padded costs only: at one below, the greedy cover of the sorted rows needs more than m groups
-``cover``       mixed costs only, with ``prefix`` and, under equal counts, ``row_filler`` and ``even_runs``: see
-                :mod:`solvers.partitioning._mixed_bounds`
+``prefix``      mixed costs only, and ``quota`` under equal counts: see :mod:`solvers.partitioning._mixed_bounds`
 ``water``       initial loads, speeds: the smallest T at which the groups have room for all, sum max(0, T s_j - I_j) >=
                 sum(c), and at which every group has carried its initial load
 ``fastest``     initial loads, speeds: for any k < m, the k largest items are in k groups at most, so T is at least

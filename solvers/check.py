@@ -30,8 +30,8 @@ SEARCHES = frozenset({"cp_sat", "search"})
 TRUSTED_BOUNDS: Mapping[str, frozenset[str]] = {
     "partition": SEARCHES | {"patterns", "l2", "fekete_schepers", "ccm1", "waste", "subset_sum", "lifted"},
     "padded": frozenset(),
-    "mixed": frozenset({"cover", "prefix"}),
-    "mixed, equal counts": frozenset({"cover", "prefix", "row_filler", "even_runs"}),
+    "mixed": frozenset({"prefix"}),
+    "mixed, equal counts": frozenset({"quota"}),
     "prefix": frozenset({"parts"}),
     "lockstep": frozenset({"tall_slots"}),
     "step": frozenset(),

@@ -1,17 +1,18 @@
-"""Mixed costs: never worse than its starts, its bounds against enumeration, its certificate checked from scratch."""
+"""Mixed costs: never worse than LPT, its bounds against enumeration, its certificate checked from scratch."""
 
 import dataclasses
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import oracles
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import solvers
-from solvers import CertificateError, SolveStatus
-from solvers.partitioning.mixed import mixed_bound
+from solvers import CertificateError
+from solvers.partitioning import _mixed_bounds
+from solvers.partitioning.mixed import _swap, mixed_bound
 
 EVERY_COUNT_RULE = pytest.mark.parametrize("equal_counts", [False, True], ids=["free", "equal_counts"])
 WHISPER = (4608, 1, 408, 1)  # a, b, c, p
@@ -84,6 +85,15 @@ def test_optimum_lies_between_bound_and_makespan(equal_counts, lengths, num_grou
     solvers.check_partition(costs, result, equal_counts=equal_counts, row_costs=rows)
 
 
+@given(lengths=lengths_in, num_groups=st.integers(1, 4), coefficients=coefficients_in)
+def test_blocks_of_several_items_prove_no_more(lengths, num_groups, coefficients):
+    costs, rows = mixed_costs(lengths, coefficients)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_mixed_bounds, "_MOST_BLOCKS", 3)
+        bound = mixed_bound(costs, rows, num_groups).value
+    assert bound <= min(mixed_bound(costs, rows, num_groups).value, optimum_of(costs, rows, num_groups, False))
+
+
 @pytest.mark.parametrize("equal_counts", [False, True])
 def test_nearly_always_optimal_where_few(equal_counts):
     rng = np.random.default_rng(1)
@@ -99,15 +109,35 @@ def test_nearly_always_optimal_where_few(equal_counts):
 @EVERY_COUNT_RULE
 @given(lengths=st.lists(st.integers(0, 3000), min_size=1, max_size=60), num_groups=st.integers(1, 9),
        coefficients=coefficients_in)  # fmt: skip
-def test_certificate_and_never_worse_than_its_starts(equal_counts, lengths, num_groups, coefficients):
+def test_certificate_and_never_worse_than_lpt(equal_counts, lengths, num_groups, coefficients):
     costs, rows = mixed_costs(lengths, coefficients)
     result = solvers.mixed(costs, rows, num_groups, equal_counts=equal_counts)
     solvers.check_partition(costs, result, equal_counts=equal_counts, row_costs=rows)
     both = [u + g for u, g in zip(costs, rows, strict=True)]
-    for start in (solvers.partition(both, num_groups, "lpt", equal_counts=equal_counts),
-                  solvers.padded(both, num_groups, equal_counts=True)):  # fmt: skip
-        groups = start.group_of_item.tolist()
-        assert result.makespan <= max(mixed_loads_of(costs, rows, groups, num_groups))
+    groups = solvers.partition(both, num_groups, "lpt", equal_counts=equal_counts).group_of_item.tolist()
+    assert result.makespan <= max(mixed_loads_of(costs, rows, groups, num_groups))
+
+
+@given(
+    items=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 3)), min_size=1, max_size=14),
+    coefficients=coefficients_in,
+)
+@example(items=[(11, 2), (10, 2), (8, 2), (5, 1), (4, 1), (3, 2), (2, 2), (0, 1), (0, 1)], coefficients=(0, 0, 1, 1))
+def test_swaps_end_where_none_with_the_largest_group_helps(items, coefficients):
+    items.sort(reverse=True)
+    costs, rows = mixed_costs([length for length, _ in items], coefficients)
+    groups = np.array([group for _, group in items], dtype=np.int32)
+    before = max(mixed_loads_of(costs, rows, groups.tolist(), 4))
+    assert _swap(np.array(costs), np.array(rows), 4, 0, 10**9, groups) >= 0
+    loads = mixed_loads_of(costs, rows, groups.tolist(), 4)
+    assert max(loads) <= before
+    largest = int(np.argmax(loads))
+    for i, j in product(range(len(items)), repeat=2):
+        if groups[i] == largest != groups[j]:
+            swapped = groups.tolist()
+            swapped[i], swapped[j] = swapped[j], swapped[i]
+            after = mixed_loads_of(costs, rows, swapped, 4)
+            assert max(after[largest], after[groups[j]]) >= max(loads)
 
 
 @EVERY_COUNT_RULE
@@ -130,9 +160,8 @@ def test_a_larger_budget_is_never_worse(equal_counts, shape):
     ]
     for less, more in pairwise(results):
         assert more.makespan <= less.makespan
-        assert more.lower_bound >= less.lower_bound or more.makespan < less.makespan
-    bound = mixed_bound(costs, rows, num_groups, equal_counts).value
-    assert bound >= max(result.lower_bound for result in results)
+        assert more.lower_bound == less.lower_bound
+    assert mixed_bound(costs, rows, num_groups, equal_counts).value == results[0].lower_bound
 
 
 @pytest.mark.parametrize("num_groups", [1, 3, 8])
@@ -140,14 +169,14 @@ def test_a_larger_budget_is_never_worse(equal_counts, shape):
 def test_without_costs_of_their_own_it_is_padded(lengths, num_groups):
     rows = [7 * length for length in lengths]
     result = solvers.mixed([0] * len(rows), rows, num_groups)
-    assert result.makespan == result.lower_bound == solvers.padded(rows, num_groups).makespan
-    assert result.status is SolveStatus.OPTIMAL
+    assert result.makespan == solvers.padded(rows, num_groups).makespan
 
 
-def test_speech_is_close_to_its_bound():
+@pytest.mark.parametrize(("equal_counts", "bound"), [(False, "prefix"), (True, "quota")])
+def test_speech_is_close_to_its_bound(equal_counts, bound):
     costs, rows = mixed_costs(LOGNORMAL, WHISPER)
-    result = solvers.mixed(costs, rows, 8)
-    assert result.bound_name == "prefix"
+    result = solvers.mixed(costs, rows, 8, equal_counts=equal_counts)
+    assert result.bound_name == bound
     assert result.gap < 0.01
 
 
@@ -177,7 +206,7 @@ def test_a_lie_is_found():
     result = solvers.mixed(costs, rows, 8)
     for name, lie in {
         "'mean' proves": {"bound_name": "mean"},
-        "unknown argument 'even_runs'": {"bound_name": "even_runs"},
+        "unknown argument 'quota'": {"bound_name": "quota"},
         "unknown argument 'search'": {"bound_name": "search"},
         "not makespan": {"makespan": result.makespan + 1},
         "load of group 0": {"loads": result.loads + 1},

@@ -23,13 +23,6 @@ Assignment = NDArray[np.int32]  # the group of each position in the sorted order
 
 
 @kernel
-def scatter(order, values, out):
-    """``out[order] = values``, faster than NumPy does it."""
-    for i in range(len(order)):
-        out[order[i]] = values[i]
-
-
-@kernel
 def _give_back(order, sorted_costs, assignment, group_of_item, loads):
     """Fill in the group of each item and the load of each group. Returns the largest load."""
     for i in range(len(order)):

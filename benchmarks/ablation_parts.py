@@ -11,6 +11,8 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
+from solvers.partitioning.constrained.greedy import greedy
+from solvers.partitioning.slack import assign_slack
 
 import solvers
 from balancer.offline import pack_window
@@ -21,9 +23,7 @@ from solvers.deferral._search import _orders as orders_of_deferral
 from solvers.deferral._search import search as search_hosts
 from solvers.deferral.bounds import Prices, cover_bound
 from solvers.packing import _schedule_search
-from solvers.partitioning.constrained.greedy import greedy
 from solvers.partitioning.lpt import assign_lpt
-from solvers.partitioning.slack import assign_slack
 from solvers.pipeline import multiplex_slots
 from solvers.pipeline.methods import targets_of
 from solvers.prefixes import _pack
@@ -65,8 +65,6 @@ FREE = (
     Part("two for one", {f"{PORTFOLIO}:_exchanges": argument(2)}),
     Part("refine", {f"{PORTFOLIO}:refine": argument(2)}),
     Part("resplit", {f"{PORTFOLIO}:resplit": argument(2)}),
-    Part("late bounds", {"solvers.partitioning._problem:PartitionProblem.cost_of_late_bounds": always(0)}),
-    Part("dual feasible bound", {f"{PORTFOLIO}:cost_of_dual_feasible": always(0)}),
     Part("regroup", {f"{PORTFOLIO}:regroup": argument(2)}),
     Part("patterns", {f"{PORTFOLIO}:PatternSearch": SimpleNamespace(from_problem=always(None))}),
     Part("bin completion", {f"{PORTFOLIO}:close_gap": lambda _, best, work: (best, None, work)}),
@@ -79,8 +77,6 @@ EQUAL = (
     Part("swaps", {f"{PORTFOLIO}:_swaps": argument(2)}),
     Part("refine", {f"{PORTFOLIO}:refine": argument(2)}),
     Part("resplit", {f"{PORTFOLIO}:resplit": argument(2)}),
-    Part("bounds", {"solvers.partitioning._problem:PartitionProblem.cost_of_late_bounds": always(0),
-                    f"{PORTFOLIO}:cost_of_dual_feasible": always(0)}),
     Part("tried exhaustively", {f"{EVEN}:exhaust_small": always(None)}),
     Part("lowered targets", {f"{EVEN}:lower_targets": always(None)}),
     Part("the portfolio again", {f"{EVEN}:_MORE": 0}),

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
+from solvers.partitioning.constrained.exhaust import exhaust
+from solvers.partitioning.constrained.state import State
 
 import balancer
 import solvers
 from balancer.cost import parse_cost
 from solvers.constraints import Constraints
 from solvers.partitioning import partition
-from solvers.partitioning.constrained.exhaust import exhaust
-from solvers.partitioning.constrained.state import State
 
 BUDGETS = (0.0001, 0.001, 0.01, 0.1, 1.0)
 DATA = Path(__file__).parent.parent / "data"

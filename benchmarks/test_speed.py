@@ -30,7 +30,9 @@ def test_lpt(benchmark, num_items, num_groups, what):
         measure(benchmark, group, argsort)
     else:
         equal = what.endswith("counts")
-        measure(benchmark, group, solvers.partition, lognormal_lengths(num_items), num_groups, "lpt", equal_counts=equal)
+        measure(
+            benchmark, group, solvers.partition, lognormal_lengths(num_items), num_groups, "lpt", equal_counts=equal
+        )
 
 
 @pytest.mark.parametrize("what", ["argsort", "karmarkar_karp"])

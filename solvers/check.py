@@ -28,7 +28,7 @@ SEARCHES = frozenset({"cp_sat", "search"})
 """Names of bounds that a search proved: nothing below was left to try."""
 
 TRUSTED_BOUNDS: Mapping[str, frozenset[str]] = {
-    "partition": SEARCHES | {"patterns", "l2", "fekete_schepers", "ccm1", "waste", "subset_sum", "lifted"},
+    "partition": SEARCHES,
     "padded": frozenset(),
     "mixed": frozenset({"prefix"}),
     "mixed, equal counts": frozenset({"quota"}),
@@ -40,8 +40,8 @@ TRUSTED_BOUNDS: Mapping[str, frozenset[str]] = {
 }
 """Names of bounds that are believed, by what they are bounds of."""
 
-# Masks up to which the solvers look at unions of two: of more, the check would take long, and nobody claims any.
-_MASKS = 48
+# Masks up to which the solvers look at unions of two, and up to which they look at any.
+_MASKS, _MOST_MASKS = 48, 1024
 
 
 def require(holds: bool, rule: str) -> None:
@@ -354,7 +354,7 @@ def _of_component(
     proven["water"] = max(int((-(-initial // speeds)).max()), least(lambda room: room.sum() >= total))
     largest = np.cumsum(np.sort(costs)[::-1][: m - 1])
     proven["fastest"] = least(lambda room: bool((np.cumsum(np.sort(room)[::-1][: len(largest)]) >= largest).all()))
-    if not masks.all():
+    if not masks.all() and len(masks) <= _MOST_MASKS:
         pairs = itertools.combinations(masks, 2) if len(masks) <= _MASKS else ()
         sets = np.array([*masks, *(one | other for one, other in pairs)])
         weight = _sums(costs, mask_of_unit, len(masks))

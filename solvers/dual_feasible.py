@@ -1,8 +1,7 @@
 """Dual feasible functions: they change sizes so that whatever fits one group still does, and sums give better bounds.
 
 A set of items that fits under the cap fits after each of these changes, so a bound on the number of groups for the
-changed sizes is one for the sizes themselves. They bound packings (:mod:`solvers.group_bounds`), and makespans: where
-items need more than m groups of T, no m groups keep all loads at T or below.
+changed sizes is one for the sizes themselves. They bound packings: :func:`solvers.bounds.groups_bound`.
 
 =================== =============================================================================================
 name                the function, and what it says

@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from solvers._sort import sort_descending
 from solvers.arguments import as_costs, as_count
-from solvers.bounds import Bound
-from solvers.group_bounds import best_bound
+from solvers.bounds import Bound, groups_bound
 from solvers.groups import group_loads
 from solvers.packing._arguments import as_cap, check_fits
 from solvers.packing.types import PackingResult
@@ -57,7 +56,7 @@ class PackingProblem:
 
     def bound(self, enough: int | None = None) -> Bound:
         """Return the best closed-form lower bound, or the first that reaches `enough`."""
-        return best_bound(self.sorted_sizes, self.total, self.cap, self.max_items, enough)
+        return groups_bound(self.sorted_sizes, self.total, self.cap, self.max_items, enough)
 
     def by_item(self, group_of_position: Assignment) -> Assignment:
         """Carry an assignment of sorted positions over to the items."""

@@ -24,7 +24,7 @@ class PackingResult(Proven):
     lower_bound : int
         Proven: no packing under the same constraints has fewer groups.
     bound_name : str
-        The argument that proves `lower_bound`; see :mod:`solvers.group_bounds`.
+        The argument that proves `lower_bound`; see :mod:`solvers.bounds`.
     status : SolveStatus
         ``OPTIMAL`` if and only if ``num_groups == lower_bound``.
     method : str

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from solvers._sort import sort_descending
 from solvers._units import Units
-from solvers.bounds import mask_sets
+from solvers.bounds import groups_bound, mask_sets
 from solvers.constraints import ConstrainedProblem, check_enough_items
 from solvers.errors import InfeasibilityCertificate, InfeasibleError, Named
-from solvers.group_bounds import best_bound
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -261,7 +260,7 @@ def _check_packing(problem: ConstrainedProblem, units: Units) -> None:
             continue
         ordered = sort_descending(np.ascontiguousarray(amounts), int(amounts.max()))[1]
         most = problem.most_items if limited else None  # units hold one item at least
-        bound = best_bound(ordered, int(amounts.sum()), cap, most, enough=m + 1)
+        bound = groups_bound(ordered, int(amounts.sum()), cap, most, enough=m + 1)
         if bound.value <= m:
             continue
         name = _counted_by(problem, "max_items") if quantity is None else "caps"

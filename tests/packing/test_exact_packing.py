@@ -5,7 +5,7 @@ import packing_oracles as oracles
 import pytest
 
 from solvers import SolveStatus, check_packing
-from solvers.group_bounds import best_bound
+from solvers.bounds import groups_bound
 from solvers.packing import exact, first_fit_decreasing
 
 
@@ -36,7 +36,7 @@ def test_finds_planted_packings(num_groups, cap, most_cuts):
 def test_proves_by_search_what_no_closed_bound_proves():
     sizes = [12, 8, 7, 3, 2]  # they weigh 2 * 16, but only 8 + 7 goes beside 12, and leaves 3 + 2
     result = exact(sizes, 16)
-    assert best_bound(np.array(sizes), sum(sizes), 16).value == 2
+    assert groups_bound(np.array(sizes), sum(sizes), 16).value == 2
     assert (result.num_groups, result.lower_bound, result.bound_name) == (3, 3, "search")
     assert result.status is SolveStatus.OPTIMAL
     check_packing(sizes, 16, result)

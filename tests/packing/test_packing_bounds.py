@@ -7,9 +7,8 @@ from compiled import from_python
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.bounds import Bound
+from solvers.bounds import Bound, groups_bound
 from solvers.dual_feasible import runs_of_equal_sizes, threshold_bound
-from solvers.group_bounds import best_bound
 
 threshold_bound = from_python(threshold_bound)
 
@@ -18,8 +17,8 @@ caps_and_sizes = st.integers(1, 60).flatmap(
 )
 
 
-def groups_bound(sizes: list[int], cap: int, max_items: int | None = None) -> Bound:
-    return best_bound(np.array(sorted(sizes, reverse=True), dtype=np.int64), sum(sizes), cap, max_items)
+def bound_of(sizes: list[int], cap: int, max_items: int | None = None) -> Bound:
+    return groups_bound(np.array(sorted(sizes, reverse=True), dtype=np.int64), sum(sizes), cap, max_items)
 
 
 def l2(sizes: list[int], cap: int) -> int:
@@ -30,7 +29,7 @@ def l2(sizes: list[int], cap: int) -> int:
 @given(caps_and_sizes, st.none() | st.integers(1, 5))
 def test_below_the_optimum(cap_and_sizes, max_items):
     cap, sizes = cap_and_sizes
-    bound = groups_bound(sizes, cap, max_items)
+    bound = bound_of(sizes, cap, max_items)
     assert -(-sum(sizes) // cap) <= bound.value <= oracles.fewest_groups(sizes, cap, max_items)
 
 
@@ -54,17 +53,17 @@ def test_l2_is_that_of_martello_and_toth(cap_and_sizes):
     ],
 )
 def test_each_is_the_best_somewhere(sizes, cap, max_items, value, name):
-    assert groups_bound(sizes, cap, max_items) == (value, name)
+    assert bound_of(sizes, cap, max_items) == (value, name)
 
 
 def test_enough_is_enough():
     sizes = np.array([51, 51, 51], dtype=np.int64)
-    assert best_bound(sizes, 153, 100, enough=2) == (2, "volume")
-    assert best_bound(sizes, 153, 100, enough=3) == (3, "l2")
+    assert groups_bound(sizes, 153, 100, enough=2) == (2, "volume")
+    assert groups_bound(sizes, 153, 100, enough=3) == (3, "l2")
 
 
 def test_near_the_end_of_int64_nothing_wraps():
     third = (2**63 - 1) // 3
-    assert groups_bound([third, third, third], 2**63 - 1) == (1, "volume")
-    assert groups_bound([third + 1, third - 1, third], third + 1) == (3, "volume")
-    assert groups_bound([2**56 + 1] * 120, 2**57)[0] == 120
+    assert bound_of([third, third, third], 2**63 - 1) == (1, "volume")
+    assert bound_of([third + 1, third - 1, third], third + 1) == (3, "volume")
+    assert bound_of([2**56 + 1] * 120, 2**57)[0] == 120

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from solvers import CertificateError, SolveStatus, check_packing
-from solvers.group_bounds import best_bound
+from solvers.bounds import groups_bound
 from solvers.packing import pack
 
 SIZES, CAP = [4, 5, 6, 5, 3], 10  # groups 0, 1, 0, 1, 2
@@ -67,7 +67,7 @@ def test_every_bound_that_the_packers_give_is_proven():
         sizes = chance.integers(low, high + 1, chance.integers(1, 40)).tolist()
         result = pack(sizes, cap, "best_fit_decreasing", max_items=5)
         check_packing(sizes, cap, result, max_items=5)
-        bound = best_bound(np.array(sorted(sizes, reverse=True)), sum(sizes), cap, 5)
+        bound = groups_bound(np.array(sorted(sizes, reverse=True)), sum(sizes), cap, 5)
         claimed = dataclasses.replace(result, bound_name=bound.name)
         check_packing(sizes, cap, claimed, max_items=5)
         seen.add(bound.name)

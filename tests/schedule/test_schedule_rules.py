@@ -241,3 +241,10 @@ def test_an_empty_micro_batch_is_caught():
     check_schedule([5, 5], [5, 5], result, num_ranks=2, cap=10, allow_empty=True)
     with pytest.raises(CertificateError, match="is empty"):
         check_schedule([5, 5], [5, 5], result, num_ranks=2, cap=10)
+
+
+def test_a_micro_batch_over_the_cap_is_caught():
+    result = schedule_micro_batches([5, 5, 4, 4], [5, 5, 4, 4], 2, 9, num_slots=1)
+    lie = dataclasses.replace(result, cap=8)
+    with pytest.raises(CertificateError, match="the micro-batch of rank 0, slot 0 holds 9 tokens, over cap = 8"):
+        check_schedule([5, 5, 4, 4], [5, 5, 4, 4], lie, num_ranks=2, cap=8, num_slots=1)

@@ -1,9 +1,9 @@
 """How kernels are compiled, and where machine code is kept; no other file imports numba.
 
-What Python calls is a :func:`kernel`, what kernels call a :func:`helper`, and one that is short and called most is
-:func:`inlined`; no kernel calls another. A kernel is compiled when it is called, for the types that its wrapper hands
-over, which are always the same: int64 arrays that are contiguous, each always read-only or always not, and Python's
-numbers. It releases the GIL, is serial, and has no fast-math, so that one input gives one plan on every machine.
+What Python calls is a :func:`kernel`, what kernels call a :func:`helper`; no kernel calls another. A kernel is compiled
+when it is called, for the types that its wrapper hands over, which are always the same: int64 arrays that are
+contiguous, each always read-only or always not, and Python's numbers. It releases the GIL, is serial, and has no
+fast-math, so that one input gives one plan on every machine.
 
 *Python first.* A small problem takes less time as the Python that a kernel is than numba takes to be imported. So a
 kernel is compiled once its calls may have spent :data:`LIMIT` turns of its loops, and at its first call where machine
@@ -44,7 +44,7 @@ listeners: list[Callable[[bool], None]] = []
 """Each is called with True before a kernel is compiled, and with False once that is done."""
 
 _at_once = False
-_helpers: list[tuple[Callable[..., Any], str]] = []  # those that numba does not know yet, and how each is called
+_helpers: list[Callable[..., Any]] = []  # those that numba does not know yet
 _lock = threading.Lock()
 
 
@@ -56,16 +56,7 @@ def compile_at_once() -> None:
 
 def helper(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let kernels call `function`, which stays the Python that it is: numba compiles it into each of them."""
-    _helpers.append((function, "never"))
-    return function
-
-
-def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Copy `function` into each place that calls it: two to three times as fast for a few lines on a tuple of arrays.
-
-    numba counts references of all of these arrays at every call of a helper. Each copy takes time to compile.
-    """
-    _helpers.append((function, "always"))
+    _helpers.append(function)
     return function
 
 
@@ -165,7 +156,7 @@ def _with_numba(function: Callable[..., Any]) -> Any:
     numba, folder = _numba(), _folder()
     with _lock:  # of all threads
         while _helpers:
-            _register(numba, *_helpers.pop())
+            numba.extending.register_jitable(_helpers.pop())
         before = numba.config.CACHE_DIR  # what numba does for others stays as it is
         numba.config.CACHE_DIR = str(folder)
         try:
@@ -174,10 +165,6 @@ def _with_numba(function: Callable[..., Any]) -> Any:
             return numba.njit(nogil=True)(function)
         finally:
             numba.config.CACHE_DIR = before
-
-
-def _register(numba: Any, function: Callable[..., Any], inline: str) -> None:
-    numba.extending.overload(function, inline=inline, strict=False)(lambda *args: function)
 
 
 @functools.cache

@@ -155,11 +155,6 @@ class ConstrainedProblem:
     speeds: Ints  # int64[m]
     objective: str
 
-    @property
-    def plain_groups(self) -> bool:
-        """Whether groups have neither initial loads nor speeds, so that a load is a makespan."""
-        return not {"initial_loads", "speeds"} & set(self.names)
-
     def makespan(self, loads: Ints) -> int:
         """Return the makespan of int64[m, c] loads."""
         times = -(-loads // self.speeds[:, None])

@@ -131,49 +131,6 @@ print(plan.digest(), [str(each.message)[:22] for each in told])
     assert run_python(code) == f"{plan.digest()} {told}\n"
 
 
-# --- inlined ---------------------------------------------------------------------------------------------------------
-
-
-INLINED = """
-import sys
-from typing import NamedTuple
-import numpy as np
-from solvers._jit import compile_at_once, {of}, kernel
-
-class State(NamedTuple):
-    held: np.ndarray
-    most: np.ndarray
-
-@{of}
-def keeps(state, g, amount):
-    for d in range(state.held.shape[1]):
-        if state.held[g, d] + amount > state.most[d]:
-            return False
-    return True
-
-@kernel
-def filled(state, amounts):
-    kept = 0
-    for amount in amounts:
-        if keeps(state, 0, amount) or keeps(state, 1, amount):
-            kept += amount
-    return kept
-
-given = State(np.array([[3, 4], [5, 1]]), np.array([9, 9])), np.arange(4, 10)
-assert filled(*given) == 4 + 5
-compile_at_once()
-assert filled(*given) == 4 + 5
-(text,) = filled.compiled.inspect_llvm().values()
-print(any("keeps" in line for line in text.splitlines() if line.startswith("define")))
-"""
-
-
-@pytest.mark.parametrize(("of", "called"), [("helper", True), ("inlined", False)])
-def test_an_inlined_helper_is_not_called(of, called, tmp_path):
-    told = run_python(INLINED.format(of=of), NUMBA_OPT="0", NUMBA_CACHE_DIR=str(tmp_path))
-    assert told == f"{called}\n"
-
-
 # --- kept on disk ----------------------------------------------------------------------------------------------------
 
 # A package of this name that has kernels of its own.

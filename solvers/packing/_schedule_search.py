@@ -23,9 +23,7 @@ from solvers.packing._schedule_kernels import (
     level,
 )
 from solvers.packing.auto import auto
-from solvers.partitioning._problem import PartitionProblem
-from solvers.partitioning.lpt import assign_lpt
-from solvers.partitioning.refine import refine
+from solvers.partitioning.refine import PartitionProblem, refine
 
 Layout = NDArray[np.int32]  # the bin of each position
 
@@ -295,7 +293,7 @@ def _partitions(instance: Instance, num_slots: int, work: int) -> Iterator[tuple
     """Ranks of the samples, even in cost, that may fit their slots; and the work left after each."""
     num_ranks, most = instance.num_ranks, min(num_slots * instance.cap, int(instance.tokens.sum()))
     problem = PartitionProblem.prepare(instance.costs, num_ranks, False)
-    ranks = assign_lpt(problem)
+    ranks = problem.lpt()
     # Without the cap in mind first: ranks that are even in cost are mostly near enough in tokens.
     if group_loads(instance.tokens, ranks, num_ranks).max() <= most + num_slots:
         yield ranks, refine(problem, ranks, work // 2)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from solvers._budget import work_units
 from solvers.bounds import Bound
 from solvers.constraints import ConstrainedProblem
-from solvers.errors import InfeasibleError, SolverError, TimeLimitError, as_words
+from solvers.errors import InfeasibleError, SolverError, TimeLimitError, UsageError, as_words
 from solvers.partitioning.auto import Found, Search, auto
 
 # Building the model in Python takes so long for each unit and group. A model that takes the budget to build is not
@@ -156,12 +156,14 @@ def named_in_order(groups: NDArray[np.int64], order: NDArray[np.int64]) -> NDArr
     return np.array([number[g] for g in groups.tolist()], dtype=np.int64)
 
 
-def load_cp_model(method: str = "exact") -> Any:
+def load_cp_model() -> Any:
     """Import CP-SAT's model, which takes a second or two: only where it is used."""
     try:
         from ortools.sat.python import cp_model
-    except ImportError as error:  # pragma: no cover - the extra is there wherever tests run
-        raise ImportError(f"method {method!r} needs OR-Tools: pip install 'seqbalancer[exact]'") from error
+    except ImportError:
+        raise UsageError(
+            "{method} 'exact' needs OR-Tools, which is not installed", "pip install 'seqbalancer[exact]'"
+        ) from None
     return cp_model
 
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from solvers._jit import helper, kernel
 from solvers._loops import copy, largest_of, smallest_of
 from solvers.groups import read_only
-from solvers.partitioning._problem import Assignment, PartitionProblem
 
 # Up to so many nearly sorted keys insertion sort is faster than radix sort: together they halve the time of small
 # batches.
@@ -199,8 +198,3 @@ def _placed(costs: NDArray[np.int64], loads: NDArray[np.int64], quota: int, long
     keys = np.sort(loads << bits | np.arange(len(loads)))
     _by_rounds(read_only(costs), keys, bits, quota, longer, groups)
     return groups
-
-
-def assign_lpt(problem: PartitionProblem) -> Assignment:
-    """LPT on a prepared problem; with quotas where the problem asks for equal counts."""
-    return lpt_in_order(problem.sorted_costs, problem.num_groups, problem.equal_counts)

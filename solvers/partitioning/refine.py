@@ -6,13 +6,48 @@ sorted, so that the best pair is found by walking both once and not by trying al
 nothing, b = 0.)
 """
 
+from dataclasses import dataclass
+
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from solvers._exchange import Window, best_exchange, exchange, items_of, may_grow, members_of
 from solvers._jit import kernel
 from solvers._loops import first_largest, first_smallest
-from solvers.groups import group_loads
-from solvers.partitioning._problem import Assignment, PartitionProblem
+from solvers._sort import sort_descending
+from solvers.arguments import as_costs
+from solvers.bounds import best_bound
+from solvers.groups import group_loads, largest_load
+from solvers.partitioning.lpt import lpt_in_order
+
+Assignment = NDArray[np.int32]  # the group of each position in the sorted order
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProblem:
+    """Checked costs with their sorted order and their lower bound."""
+
+    sorted_costs: NDArray[np.int64]  # int64[n], in descending order
+    num_groups: int  # at least 1
+    equal_counts: bool  # whether groups must hold exactly n/m items (within one where m does not divide n)
+    goal: int  # a lower bound: a makespan that is small enough
+
+    @classmethod
+    def prepare(cls, costs: ArrayLike, num_groups: int, equal_counts: bool) -> "PartitionProblem":
+        """Check and sort. Raises TypeError or ValueError that name the argument, the item and the rule."""
+        array, largest, total = as_costs(costs)
+        _, sorted_costs = sort_descending(array, largest)
+        return cls(
+            sorted_costs, num_groups, equal_counts, best_bound(sorted_costs, total, num_groups, equal_counts).value
+        )
+
+    def lpt(self) -> Assignment:
+        """LPT; with quotas where the problem asks for equal counts."""
+        return lpt_in_order(self.sorted_costs, self.num_groups, self.equal_counts)
+
+    def makespan_of(self, assignment: Assignment) -> int:
+        """Return the largest load of `assignment`."""
+        return int(largest_load(self.sorted_costs, assignment, self.num_groups))
 
 
 @kernel(turns=10)

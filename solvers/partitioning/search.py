@@ -31,7 +31,7 @@ FAR = 2**61
 NOBODY = -1
 """No unit where a unit stands, no group where a group does."""
 
-# How far each move looks. benchmarks/constants.py (family *search*) says what other values do.
+# How far each move looks.
 _PARTNERS = 64  # units that one unit may be swapped for: where 64 had no room, more seldom do
 _GROUPS = 6  # groups that one trade looks at
 _WINDOW = 24  # units of a group that a trade looks at, all pairs of them

@@ -1,5 +1,7 @@
 """CP-SAT: optimal where it says so, an incumbent with a proof where it ran out of time. Few runs: they are slow."""
 
+import sys
+
 import numpy as np
 import oracles
 import pytest
@@ -98,3 +100,12 @@ def test_no_search_where_the_start_is_optimal(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(module, "load_cp_model", lambda: pytest.fail("CP-SAT was called"))
     assert solvers.partition([5, 4, 3, 3, 3], 2, "exact", time_budget=5).status is SolveStatus.OPTIMAL
     assert solvers.partition([], 2, "exact", time_budget=5).makespan == 0
+
+
+def test_without_or_tools_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where a search is left to do: `auto` comes first, and needs none."""
+    monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
+    assert solvers.partition([5, 4, 3, 3, 3], 2, "exact", time_budget=1).makespan == 9
+    costs = cut_machines(num_groups=30, pieces=3, length=10**6, seed=1)
+    with pytest.raises(ValueError, match="'exact' needs OR-Tools, which is not installed; pip install"):
+        solvers.partition(costs, 30, "exact", time_budget=1)

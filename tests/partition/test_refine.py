@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers._budget import work_units
-from solvers.partitioning._problem import PartitionProblem
-from solvers.partitioning.refine import refine
+from solvers.partitioning.refine import PartitionProblem, refine
 
 AMPLE = work_units(10)
 
@@ -44,7 +43,7 @@ def ends_where_nothing_helps(costs: list[int], num_groups: int, equal_counts: bo
     if equal_counts:
         counts = oracles.counts_of(groups, num_groups)
         assert max(counts) - min(counts) <= 1
-    at_bound = problem.makespan_of(assignment) == problem.bound.value
+    at_bound = problem.makespan_of(assignment) == problem.goal
     assert at_bound or not improves(ordered, groups, num_groups, equal_counts)
 
 
@@ -85,7 +84,7 @@ def test_little_work_leaves_a_feasible_assignment(work: int) -> None:
     before = problem.makespan_of(assignment)
     left = refine(problem, assignment, work)
     counts = np.bincount(assignment, minlength=16)
-    assert left <= 0 or problem.makespan_of(assignment) == problem.bound.value
+    assert left <= 0 or problem.makespan_of(assignment) == problem.goal
     assert problem.makespan_of(assignment) <= before
     assert counts.max() - counts.min() <= 1
 

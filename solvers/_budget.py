@@ -4,8 +4,7 @@ By default no clock is read, so that every rank of a job computes the same plan 
 unit* is one step of an inner loop of the local search, about 2.5 nanoseconds on a server core.
 """
 
-# Measured by benchmarks/calibrate_budget.py. A start always runs, so that many items under rules take longer than a small
-# budget says.
+# Measured by benchmarks/calibrate_budget.py. A start always runs, also where a small budget says less.
 _UNITS_PER_SECOND = 4e8
 
 

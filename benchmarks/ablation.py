@@ -9,7 +9,8 @@ times that at most), 0.3 points of what is proven, 0.1 of what crosses nodes or 
 not if that is less with the error added, and is unsure where the error is larger: give more draws.
 
 Budgets are work, so that all columns but milliseconds are the same on every machine. Parts are in ablation_parts.py,
-steps in ablation_cases.py. What lies inside one kernel is in no table.
+steps in ablation_cases.py. What lies inside one kernel is in no table
+here; of the moves of a search, constants.py tries what switches them off.
 """
 
 import argparse
@@ -41,10 +42,10 @@ class Family(NamedTuple):
 
 
 FAMILIES = {
-    "free": Family(parts.FREE, cases.partition, 4),
-    "equal": Family(parts.EQUAL, functools.partial(cases.partition, equal_counts=True), 4),
-    "constrained": Family(parts.CONSTRAINED, cases.constrained, 2),
-    "constrained_few": Family(parts.CONSTRAINED, cases.constrained_few, 4),
+    "search": Family(parts.SEARCH, cases.partition, 4),
+    "search_equal": Family(parts.SEARCH, functools.partial(cases.partition, equal_counts=True), 4),
+    "search_rules": Family(parts.SEARCH_RULES, cases.rules, 2),
+    "search_few": Family(parts.SEARCH_RULES, cases.rules_few, 4),
     "schedules": Family(parts.SCHEDULES, cases.schedules, 2),
     "relocation": Family(parts.RELOCATION, cases.relocation, 20),
     "relocation_equal": Family(parts.RELOCATION, functools.partial(cases.relocation, equal_counts=True), 10),

@@ -18,7 +18,7 @@ import packs as packs_of
 import pipeline
 import pyarrow.parquet as pq
 import shared_prompts
-from constraints import cases as constrained_steps
+from constraints import cases as steps_with_rules
 from workloads import lognormal_lengths
 
 import balancer
@@ -115,9 +115,9 @@ def partition(draws: int, equal_counts: bool = False) -> Iterator[Case]:
             yield functools.partial(partitioned, row["costs"], row["num_groups"], time_budget=0.02)
 
 
-def constrained(draws: int) -> Iterator[Case]:
+def rules(draws: int) -> Iterator[Case]:
     def case(n, m, seed, which, budget):
-        _, costs, given = list(constrained_steps(n, m, seed))[which]
+        _, costs, given = list(steps_with_rules(n, m, seed))[which]
         return partitioned(costs, m, time_budget=budget, **given)
 
     for draw, (n, m), which in itertools.product(
@@ -126,12 +126,12 @@ def constrained(draws: int) -> Iterator[Case]:
         yield functools.partial(case, n, m, draw, which, (0.01, 0.1)[(draw + which) % 2])
 
 
-def constrained_few(draws: int) -> Iterator[Case]:
+def rules_few(draws: int) -> Iterator[Case]:
     """Few items, where single ones decide: caps are multiples of what LPT makes of the tokens, so that most can be."""
 
     def case(n, m, seed, which, budget):
         room = solvers.partition(lognormal_lengths(n, seed), m, "lpt").makespan
-        _, costs, given = list(constrained_steps(n, m, seed, room))[which]
+        _, costs, given = list(steps_with_rules(n, m, seed, room))[which]
         return partitioned(costs, m, time_budget=budget, **given)
 
     shapes = (8, 2), (12, 4), (16, 2), (24, 8), (40, 8), (64, 16), (128, 16)

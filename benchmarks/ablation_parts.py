@@ -6,13 +6,10 @@ cannot be left out here, and is not in these tables.
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from types import SimpleNamespace
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from solvers.partitioning.constrained.greedy import greedy
-from solvers.partitioning.slack import assign_slack
 
 import solvers
 from balancer.offline import pack_window
@@ -23,7 +20,6 @@ from solvers.deferral._search import _orders as orders_of_deferral
 from solvers.deferral._search import search as search_hosts
 from solvers.deferral.bounds import Prices, cover_bound
 from solvers.packing import _schedule_search
-from solvers.partitioning.lpt import assign_lpt
 from solvers.pipeline import multiplex_slots
 from solvers.pipeline.methods import targets_of
 from solvers.prefixes import _pack
@@ -51,47 +47,38 @@ def always(value: Any) -> Any:
     return lambda *_, **__: value
 
 
-def forced(function: Any, **keywords: Any) -> Any:
-    """Call with these keywords, whatever the caller says."""
-    return lambda *args, **given: function(*args, **given | keywords)
+AUTO = "solvers.partitioning.auto"
 
 
-PORTFOLIO, CLOSING = "solvers.partitioning.portfolio", "solvers.partitioning.portfolio:_Closing"
-FREE = (
-    Part("start: LPT", {f"{PORTFOLIO}:_starts": lambda problem: iter([assign_slack(problem)])}),
-    Part("start: SLACK", {f"{PORTFOLIO}:_starts": lambda problem: iter([assign_lpt(problem)])}),
-    Part("start: Karmarkar-Karp", {f"{PORTFOLIO}:_with_differencing": lambda problem, *found: found}),
-    Part("swaps", {f"{PORTFOLIO}:_swaps": argument(2)}),
-    Part("two for one", {f"{PORTFOLIO}:_exchanges": argument(2)}),
-    Part("refine", {f"{PORTFOLIO}:refine": argument(2)}),
-    Part("resplit", {f"{PORTFOLIO}:resplit": argument(2)}),
-    Part("regroup", {f"{PORTFOLIO}:regroup": argument(2)}),
-    Part("patterns", {f"{PORTFOLIO}:PatternSearch": SimpleNamespace(from_problem=always(None))}),
-    Part("bin completion", {f"{PORTFOLIO}:close_gap": lambda _, best, work: (best, None, work)}),
+def without_likeness(ways: Any) -> Any:
+    return lambda search: (way for way in ways(search) if way[1] is not None)
+
+
+def with_one_greedy(ways: Any) -> Any:
+    def fewer(search: Any) -> Iterator[Any]:
+        seen = False
+        for way in ways(search):
+            if way[1] is None or not seen:
+                yield way
+            seen |= way[1] is not None
+
+    return fewer
+
+
+SEARCH = (
+    Part("divided anew", {f"{AUTO}:Search.lower": Over(lambda lower: lambda search, _, work: lower(search, 0, work))}),
+    Part("tried exhaustively", {f"{AUTO}:Search.exhaust": always(None)}),
+    Part("later turns", {f"{AUTO}:_TURNS": 2, f"{AUTO}:_TURNS_TO_OPTIMUM": 2}),
 )
-
-EVEN = "solvers.partitioning.even_counts"
-EQUAL = (
-    Part("start: BLDM", {f"{PORTFOLIO}:_with_differencing": lambda problem, *found: found,
-                         f"{EVEN}:assign_bldm": assign_lpt}),
-    Part("swaps", {f"{PORTFOLIO}:_swaps": argument(2)}),
-    Part("refine", {f"{PORTFOLIO}:refine": argument(2)}),
-    Part("resplit", {f"{PORTFOLIO}:resplit": argument(2)}),
-    Part("tried exhaustively", {f"{EVEN}:exhaust_small": always(None)}),
-    Part("lowered targets", {f"{EVEN}:lower_targets": always(None)}),
-    Part("the portfolio again", {f"{EVEN}:_MORE": 0}),
-    Part("shaking", {f"{EVEN}:shake": always(None)}),
-)  # fmt: skip
-
-SEARCH = "solvers.partitioning.constrained.search"
-CONSTRAINED = (
-    Part("relaxed first", {f"{SEARCH}:_relax": lambda _: []}),
-    Part("matching", {f"{SEARCH}:match": lambda state, order, _: greedy(state, order)}),
-    Part("orders of greedy", {f"{SEARCH}:_orders": lambda state: [np.arange(len(state.amounts))]}),
-    Part("repair", {f"{SEARCH}:_repair": always(None)}),
-    Part("tried exhaustively", {f"{SEARCH}:exhaust_small": always(None)}),
-    Part("lowered targets", {f"{SEARCH}:lower_targets": always(None)}),
-    Part("shaking", {f"{SEARCH}:shake": always(None)}),
+SEARCH_RULES = (
+    *SEARCH,
+    Part("likeness", {f"{AUTO}:Search._ways": Over(without_likeness)}),
+    Part("other ways of greedy", {f"{AUTO}:Search._ways": Over(with_one_greedy)}),
+    Part("a heap of each kind", {f"{AUTO}:_MOST_KINDS": 0}),
+    Part("blocks", {f"{AUTO}:_BLOCK": NEVER}),
+    Part("mended", {f"{AUTO}:Search._mend": always(None)}),
+    Part("filled up", {f"{AUTO}:Search._fill_up": always(None)}),
+    Part("work at least", {f"{AUTO}:_LEAST_WITH_RULES": 0}),
 )
 
 SLOTS, BINS = "solvers.packing._schedule_search", "solvers.packing._schedule_search:_Bins"

@@ -20,27 +20,30 @@ import ablation_cases as cases
 import numpy as np
 from ablation_parts import Part
 
-from solvers._jit import Kernel
+from solvers import _jit
 
-PORTFOLIO, PATTERNS = "solvers.partitioning.portfolio", "solvers.partitioning.pattern_search"
-EVEN, SEARCH = "solvers.partitioning.even_counts", "solvers.partitioning.constrained.search"
+AUTO, SEARCH = "solvers.partitioning.auto", "solvers.partitioning.search"
 SLOTS, SCHEDULE = "solvers.packing._schedule_search", "solvers.packing.schedule"
 PEEL, SHARDS = "solvers.grouping._search", "solvers.context._greedy"
-FILLED_SLOTS, BIN = "solvers.grouping._kernels", "solvers.partitioning.bin_completion"
-EXCHANGE, MATCH = "solvers.partitioning.constrained.exchange", "solvers.partitioning.constrained.match"
-RELOCATE = "solvers.relocation"
-REGROUP, TABLES = "solvers.partitioning.regroup", "solvers.partitioning.patterns"
-UNDER_CONSTRAINTS: dict[str, tuple[Any, ...]] = {
-    f"{SEARCH}:_SHAKEN": (2, 4),
-    f"{SEARCH}:_CLOSE": (6, 12),
-    f"{SEARCH}:_STEPS": (7, 20),
+FILLED_SLOTS, RELOCATE = "solvers.grouping._kernels", "solvers.relocation"
+OF_SEARCH: dict[str, tuple[Any, ...]] = {
+    f"{AUTO}:_FIRST_EACH": (10, 160),
+    f"{AUTO}:_LEAST_EACH": (0, 160),
+    f"{AUTO}:_EXHAUSTED": (500_000, 8_000_000),
+    f"{SEARCH}:_PARTNERS": (0, 16, 256),  # 0: no swaps
+    f"{SEARCH}:_GROUPS": (0, 3, 12),  # 0: no trades
+    f"{SEARCH}:_WINDOW": (12, 48),
+    f"{SEARCH}:_PAIRS": (12, 48),
+    f"{SEARCH}:_DIVIDED": (3, 8),
+    f"{SEARCH}:_NODES": (0, 500, 8_000),  # 0: none divided anew
+}
+OF_RULES: dict[str, tuple[Any, ...]] = OF_SEARCH | {
+    f"{AUTO}:_LEAST_WITH_RULES": (40, 400),
+    f"{AUTO}:_STARTS_EACH": (15, 240),
+    f"{AUTO}:_BLOCK": (16, 256),
+    f"{AUTO}:_MOST_KINDS": (4, 64),
+    f"{SEARCH}:_SELDOM": (1, 64),
     "solvers.bounds:_MASKS": (8,),
-    f"{EXCHANGE}:_PARTNERS": (8, 32),
-    f"{EXCHANGE}:_DOUBLE_PARTNERS": (3, 12),
-    f"{EXCHANGE}:_WINDOW": (32, 512),
-    f"{EXCHANGE}:_PAIR_WINDOW": (16, 48),
-    f"{EXCHANGE}:_LOOKS": (12, 192),
-    f"{MATCH}:_WINDOW": (64,),
 }
 OF_RELOCATION: dict[str, tuple[Any, ...]] = {
     f"{RELOCATE}:_ENOUGH": (30, 300),
@@ -59,24 +62,10 @@ OF_RELOCATION: dict[str, tuple[Any, ...]] = {
     f"{RELOCATE}:LITTLE": (32, 512),
 }
 OTHERS: dict[str, dict[str, tuple[Any, ...]]] = {
-    "free": {
-        f"{PORTFOLIO}:_QUANTUM": (5_000, 80_000),
-        f"{PORTFOLIO}:_MANY_A_GROUP": (8, 32),
-        f"{PATTERNS}:_MOST_A_GROUP": (5, 10),
-        f"{PATTERNS}:_MOST_VALUES": (100,),
-        f"{PATTERNS}:_MOST_CELLS": (2_000_000,),
-        f"{REGROUP}:_MOST_GROUPS": (4, 8),
-        f"{REGROUP}:_NODES": (1_000, 16_000),
-        "solvers.partitioning.lower_target:_TRIES": (16, 256),
-        f"{BIN}:_MOST_CELLS": (20_000, 2_000_000),
-        f"{TABLES}:_MOST_PATTERNS": (1_500,),
-        f"{TABLES}:_MOST_AT_ONCE": (2, 32),
-        f"{TABLES}:_PIVOTS": (8, 120),
-        f"{TABLES}:_INWARDS": (0.25, 0.75),
-    },
-    "equal": {f"{EVEN}:_FIRST": (20, 80), f"{EVEN}:_MORE": (8, 32)},
-    "constrained": UNDER_CONSTRAINTS,
-    "constrained_few": UNDER_CONSTRAINTS,
+    "search": OF_SEARCH,
+    "search_equal": OF_SEARCH,
+    "search_rules": OF_RULES,
+    "search_few": OF_RULES,
     "schedules": {
         f"{SLOTS}:_CLOSE": (7, 12),
         f"{SLOTS}:_SLACK": (4, 7),
@@ -150,22 +139,20 @@ def reads(function: FunctionType, name: str, where: list[dict[str, Any]], seen: 
     )
 
 
-def kernels_with(target: str) -> list[Kernel]:
+def kernels_with(target: str) -> list[_jit.Kernel]:
     """Return the kernels that read a constant."""
     name, where = target.partition(":")[2], [vars(each) for each in modules_with(target)]
     solvers = [each for path, each in list(sys.modules.items()) if path.partition(".")[0] == "solvers"]
-    kernels = {each for module in solvers for each in vars(module).values() if isinstance(each, Kernel)}
+    kernels = {each for module in solvers for each in vars(module).values() if isinstance(each, _jit.Kernel)}
     return [each for each in kernels if reads(each.py_func, name, where, set())]
 
 
 def freeze(target: str, value: Any) -> None:
-    """Let this process, which has compiled nothing, compile kernels with another value; they are kept by other names.
-
-    They are removed as kernels of sources that are gone are.
-    """
+    """Let this process, which has compiled nothing, compile kernels with another value; they are not kept."""
     try_others()
     for each in kernels_with(target):
-        each._cache._name += f".{target.partition(':')[2]}={value}".replace(" ", "")
+        _jit._with_numba(each.py_func)  # numba knows all helpers from here on
+        each.compiled = _jit._numba().njit(nogil=True)(each.py_func)
     for module in modules_with(target):
         setattr(module, target.partition(":")[2], value)
 

@@ -1,31 +1,20 @@
 """Few items a group: how many batches `auto` proves optimal at each budget, and its worst gap.
 
 Run: python benchmarks/few_items.py. Lognormal lengths, forty seeds a cell (ten on 512 groups), and consecutive batches
-of the real logs in data/; batches whose largest length alone sets the bound are left out. With --enumerate: what it
-takes to try all ways to assign few rows of the log, at costs of a transformer block.
+of the real logs in data/; batches whose largest length alone sets the bound are left out.
 """
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
-from solvers.partitioning.constrained.exhaust import exhaust
-from solvers.partitioning.constrained.state import State
 
 import balancer
 import solvers
-from balancer.cost import parse_cost
-from solvers.constraints import Constraints
-from solvers.partitioning import partition
 
 BUDGETS = (0.0001, 0.001, 0.01, 0.1, 1.0)
 DATA = Path(__file__).parent.parent / "data"
 LOGS = {"omni_mix": "omni_mix_dev.parquet", "docs": "docs_msdev_interleaved.parquet"}
-ENUMERATED = [
-    *((2, items) for items in (16, 18, 20, 22)), *((3, items) for items in (12, 15, 16, 18)), (4, 14), (4, 16),
-    (5, 14), (5, 16), (6, 14), (6, 16), (6, 18), (8, 16), (8, 18), (16, 16),
-]  # fmt: skip
 
 
 def lognormal(sigma: float, num_groups: int, items_a_group: int) -> list[np.ndarray]:
@@ -38,16 +27,11 @@ def lognormal(sigma: float, num_groups: int, items_a_group: int) -> list[np.ndar
     return found
 
 
-def tokens_of(log: str) -> np.ndarray:
-    """Tokens into the LLM of every row."""
-    table = pq.read_table(DATA / LOGS[log])
-    names = [name for name in ("text_tokens", "image_tokens", "audio_tokens") if name in table.column_names]
-    return sum(table[name].to_numpy().astype(np.int64) for name in names)
-
-
 def real(log: str, num_groups: int, items_a_group: int) -> list[np.ndarray]:
     """Tokens into the LLM of consecutive rows; at most forty batches, spread over the log."""
-    tokens = tokens_of(log)
+    table = pq.read_table(DATA / LOGS[log])
+    names = [name for name in ("text_tokens", "image_tokens", "audio_tokens") if name in table.column_names]
+    tokens = sum(table[name].to_numpy().astype(np.int64) for name in names)
     size = num_groups * items_a_group
     batches = [tokens[start : start + size] for start in range(0, len(tokens) - size + 1, size)]
     return batches[:: max(1, len(batches) // 40)][:40]
@@ -70,27 +54,8 @@ def row(name: str, num_groups: int, items_a_group: int, batches: list[np.ndarray
     print(f"| {name} | {num_groups} | {items_a_group} | {len(instances)} | {' | '.join(cells)} |", flush=True)
 
 
-def enumerated() -> None:
-    """Print what it takes to try every assignment, from the best that a tenth of a millisecond finds."""
-    every = tokens_of("omni_mix")
-    print("| groups | items | equal counts: work units, mean, most | free: mean, most |\n|--:|--:|--:|--:|")
-    for groups, items in ENUMERATED:
-        cells = []
-        for equal_counts in (True, False):
-            spent = []
-            for seed in range(20):
-                rows = np.random.default_rng(seed).choice(every, items, replace=False)
-                costs = parse_cost("quadratic:a=24576,b=1").sample_costs(rows)
-                first = partition(costs, groups, equal_counts=equal_counts, time_budget=1e-4)
-                state = State.from_problem(Constraints(equal_counts=equal_counts).check(costs, groups))
-                _, left = exhaust(state, np.arange(items), first.makespan, first.lower_bound, 60_000_000)
-                spent.append(60_000_000 - left)
-            cells.append(f"{np.mean(spent):,.0f}, {max(spent):,}")
-        print(f"| {groups} | {items} | {' | '.join(cells)} |", flush=True)
-
-
-def proven() -> None:
-    """Print how many batches are proven optimal."""
+def main() -> None:
+    balancer.warmup()
     heads = " | ".join(f"{1e3 * budget:g} ms: proven, worst ppm" for budget in BUDGETS)
     print(f"| lengths | groups | items a group | batches | {heads} |\n|---|--:|--:|--:|" + "--:|" * len(BUDGETS))
     for sigma in (0.5, 1.0):
@@ -102,14 +67,6 @@ def proven() -> None:
         for num_groups in (8, 64, 512):
             for items_a_group in (8, 16):
                 row(log, num_groups, items_a_group, real(log, num_groups, items_a_group))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--enumerate", action="store_true", help="what trying everything takes")
-    given = parser.parse_args()
-    balancer.warmup()
-    enumerated() if given.enumerate else proven()
 
 
 if __name__ == "__main__":

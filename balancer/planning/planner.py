@@ -137,8 +137,8 @@ def balance(
         How much larger relocation may make the makespan, as a fraction of it.
     stop_at : float, Fraction or str
         The gap that is small enough for whole shares, ``0.001`` or ``"0.1%"``: the search for groups ends as soon as it
-        has proven it, and under equal counts or caps also once it gains nothing for some turns. 0: it goes on until
-        they are proven optimal, or the work is spent. Relocation may add `eps` to what is found.
+        has proven it, or gains nothing for some turns. 0: it goes on until they are proven optimal, or the work is
+        spent. Relocation may add `eps` to what is found.
 
     Returns
     -------

@@ -9,8 +9,7 @@ times that at most), 0.3 points of what is proven, 0.1 of what crosses nodes or 
 not if that is less with the error added, and is unsure where the error is larger: give more draws.
 
 Budgets are work, so that all columns but milliseconds are the same on every machine. Parts are in ablation_parts.py,
-steps in ablation_cases.py. What lies inside one kernel is in no table
-here; of the moves of a search, constants.py tries what switches them off.
+steps in ablation_cases.py. What lies inside one kernel is in no table here; constants.py switches moves off.
 """
 
 import argparse

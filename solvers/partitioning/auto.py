@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from solvers._budget import work_units
 from solvers._sort import sort_descending
 from solvers._units import merge
-from solvers.bounds import Bound, goal_above, total_bound
+from solvers.bounds import Bound, best_bound, goal_above, total_bound
 from solvers.constraints import ConstrainedProblem
 from solvers.errors import InfeasibleError, SolverError, as_words
 from solvers.groups import group_loads
@@ -115,7 +115,15 @@ class Search:
     def __init__(self, problem: ConstrainedProblem, work: int, stop_at: Fraction, proves: bool = True) -> None:
         self.problem, self.units, self.work, self.stop_at = problem, merge(problem), work, stop_at
         self.proves = proves  # whether what is proven of these numbers holds for those that were given
-        self.bound, self.floors = total_bound(problem, self.units)  # floors: of the largest time of each cost
+        self.order, self.ordered = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
+        if is_plain(problem):
+            costs = np.ascontiguousarray(self.units.costs[:, 0])
+            # Units by descending cost, and these costs: to sort is most of what such a problem takes.
+            self.order, self.ordered = sort_descending(costs, int(costs.max(initial=0)))
+            self.bound = best_bound(self.ordered, int(costs.sum()), problem.num_groups, has_equal_counts(problem))
+            self.floors = [self.bound.value]
+        else:
+            self.bound, self.floors = total_bound(problem, self.units)  # floors: of the largest time of each cost
         self.best: Ints | None = None  # int64[u]
         self.makespan = 2**63 - 1  # of the best
         self._state: State | None = None
@@ -304,12 +312,12 @@ class Search:
 
     def _start_by_lpt(self) -> None:
         """LPT by rounds: twenty times as fast as a heap, and mostly all that is needed."""
-        problem, costs = self.problem, np.ascontiguousarray(self.units.costs[:, 0])
-        order, ordered = sort_descending(costs, int(costs.max(initial=0)))
-        self.best = np.empty(len(costs), dtype=np.int64)
-        self.best[order] = lpt_in_order(ordered, problem.num_groups, has_equal_counts(problem))
-        self.makespan = int(group_loads(costs, self.best.astype(np.int32), problem.num_groups).max())
-        self.work -= 20 * len(costs)
+        m = self.problem.num_groups
+        groups = lpt_in_order(self.ordered, m, has_equal_counts(self.problem))
+        self.makespan = int(group_loads(self.ordered, groups, m).max())
+        self.best = np.empty(len(groups), dtype=np.int64)
+        self.best[self.order] = groups
+        self.work -= 20 * len(groups)
 
     def _weights(self) -> tuple[Floats, Floats]:
         """By what a group counts as full: by its costs alone, and by all that is limited."""

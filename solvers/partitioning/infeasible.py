@@ -25,7 +25,8 @@ _MOST_EDGES = 200_000
 def check_feasible(problem: ConstrainedProblem, units: Units) -> None:
     """Raise InfeasibleError where a look at each item, cap and sum shows that nothing can be feasible. O(n)."""
     _check_counts(problem, units)
-    _check_masks(problem, units)
+    if "allowed" in problem.names:
+        _check_masks(problem, units)
     _check_totals(problem)
     _check_each_unit(problem, units)
 
@@ -73,7 +74,7 @@ def _check_counts(problem: ConstrainedProblem, units: Units) -> None:
             "max_items", range(n), range(m), n, problem.most_items * m,
         )  # fmt: skip
     check_enough_items(n, m, problem.least_items)
-    if len(units.items) and int(units.items.max()) > problem.most_items:
+    if problem.key_of_item is not None and len(units.items) and int(units.items.max()) > problem.most_items:
         name = _counted_by(problem, "max_items")
         items = _one(units, int(np.argmax(units.items)))
         _refuse(

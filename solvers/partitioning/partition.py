@@ -8,7 +8,6 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solvers._sort import sort_descending
 from solvers._units import merge
 from solvers.arguments import as_budget, as_share, unknown
 from solvers.constraints import ConstrainedProblem, Constraints, is_vector
@@ -44,11 +43,10 @@ def _karmarkar_karp(problem: ConstrainedProblem, seconds: float, stop_at: Fracti
     if others := [name for name in problem.names if name != "keep_together"]:
         able = ", ".join(name for name in PARTITIONERS if name != "karmarkar_karp")
         raise UsageError(f"{{method}} 'karmarkar_karp' does not support {as_words(others)}", f"methods that do: {able}")
-    costs = np.ascontiguousarray(merge(problem).costs[:, 0])
-    order, ordered = sort_descending(costs, int(costs.max(initial=0)))
-    groups = np.empty(len(costs), dtype=np.int64)
-    groups[order] = kk_in_order(ordered, problem.num_groups)
-    return Found(groups, closed_bound(problem))
+    search = Search(problem, 0, stop_at)
+    groups = np.empty(len(search.order), dtype=np.int64)
+    groups[search.order] = kk_in_order(search.ordered, problem.num_groups)
+    return Found(groups, search.bound)
 
 
 PARTITIONERS: dict[str, Method] = {"auto": auto, "lpt": _lpt, "karmarkar_karp": _karmarkar_karp, "exact": exact}

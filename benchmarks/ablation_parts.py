@@ -131,7 +131,7 @@ SEQUENCE_GROUPS = (
 LONG = "solvers.grouping.long_short"
 LONG_SHORT = (
     Part("none shared", {f"{LONG}:_unshared": lambda *_: (1 << 62, None, None)}),
-    Part("searched partitions", {f"{LONG}:partition": lambda costs, groups, time_budget: (
+    Part("searched partitions", {f"{LONG}:partition": lambda costs, groups, **_: (
         solvers.partition(costs, groups, "lpt"))}),
 )  # fmt: skip
 

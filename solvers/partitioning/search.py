@@ -564,10 +564,18 @@ def greedy(s, order, upper, weight, kind, slack):
     for k in range(kinds):
         first[k + 1] += first[k]
     groups, keys = np.empty(m, dtype=np.int64), np.empty(m)
-    parked = numbers(m)
+    parked, roomiest = numbers(m), np.full(dims, FAR, dtype=np.int64)
     waiting, since, failed = m, 0, 0
     for unit in order:
         if s.group[unit] >= 0:
+            continue
+        # Rooms only become smaller: what is larger than the largest was when last asked fits nowhere.
+        fits = True
+        for d in range(dims):
+            fits = fits and s.amounts[unit, d] <= roomiest[d]
+        if not fits:
+            failed += 1
+            work += 4 * dims
             continue
         where, looked = -1, False
         while where < 0:
@@ -612,6 +620,11 @@ def greedy(s, order, upper, weight, kind, slack):
         work += 30 + 4 * dims
         if where < 0:
             failed += 1
+            work += 2 * m * dims
+            for d in range(dims):
+                roomiest[d] = 0
+                for g in range(m):
+                    roomiest[d] = max(roomiest[d], min(upper[g, d] - s.held[g, d], FAR))
             continue
         at = first[where]
         g = groups[at]

@@ -201,7 +201,7 @@ def test_micro_batches_of_a_slot_are_laid_on_nodes_by_themselves(schedule):
         (3, {"keep_together": np.arange(1024) // 8}, 0.01),
         (3, {"max_samples_per_rank": 80}, 0.01),
         # Even by every sum, two long samples on one rank do not fit its tall slot: 1.3 and 1.7 % over, left alone.
-        (2, {"keep_together": np.arange(1024) // 8}, 0.011),
+        (2, {"keep_together": np.arange(1024) // 8}, 0.0112),
         (2, {"allowed_ranks": np.random.default_rng(2).random((512, 8)) < 0.5}, 0.021),
         pytest.param(
             2, {"allowed_ranks": np.random.default_rng(2).random((1024, 16)) < 0.5}, 0.011, marks=pytest.mark.nightly

@@ -140,7 +140,7 @@ def several_digests():
         for cost in COSTS:
             own = cost.startswith(("padded", "convolution"))
             for method in ("auto",) if own else COUNTED_METHODS:
-                for equal_counts in (False, True):
+                for equal_counts in (False,) if method == "karmarkar_karp" else (False, True):
                     plan = balancer.balance(lengths, num_ranks, cost=cost, method=method, equal_counts=equal_counts)
                     digests.append(plan.digest())
     return digests
@@ -406,7 +406,7 @@ def test_planning_loads_no_file_formats():
     assert done.stdout == "False\n", done.stderr
 
 
-@pytest.mark.parametrize("name", ["lpt", "partition", "pipeline", "packing"])
+@pytest.mark.parametrize("name", ["relocate", "partition", "pipeline", "packing"])
 def test_solvers_can_be_imported_alone(name):
     done = run_python(f"import solvers; print(solvers.{name} is not None)")
     assert done.stdout == "True\n", done.stderr

@@ -19,15 +19,6 @@ def _sum_loads(costs, group_of_item, loads):
 
 
 @kernel
-def largest_load(costs, group_of_item, num_groups):
-    """Return ``group_loads(...).max()`` in one call: it is asked for after every search."""
-    loads = np.zeros(num_groups, dtype=np.int64)
-    for i in range(len(costs)):
-        loads[group_of_item[i]] += costs[i]
-    return largest_of(loads)
-
-
-@kernel
 def _longest_and_count(costs, group_of_item, longest, count):
     for i in range(len(costs)):
         g = group_of_item[i]

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import solvers
 
 EVERYONE: dict[str, Callable[[Any], Any]] = {
-    **{name: (lambda costs, solver=solver: solver(costs, 2)) for name, solver in solvers.PARTITIONERS.items()},
     "partition": lambda costs: solvers.partition(costs, 2),
     "padded": lambda costs: solvers.padded(costs, 2),
     "mixed": lambda costs: solvers.mixed(costs, [0, 0], 2),

@@ -240,7 +240,7 @@ def kk_in_order(costs: NDArray[np.int64], num_groups: int) -> NDArray[np.int32]:
     Examples
     --------
     >>> kk_in_order(np.array([8, 7, 6, 5, 4]), 2)
-    array([1, 0, 0, 1, 0], dtype=int32)
+    array([1, 0, 1, 0, 0], dtype=int32)
     """
     groups = np.zeros(len(costs), dtype=np.int32)
     if len(costs) > 1:

@@ -17,7 +17,7 @@ from solvers._loops import first_largest, first_smallest
 from solvers._sort import sort_descending
 from solvers.arguments import as_costs
 from solvers.bounds import best_bound
-from solvers.groups import group_loads, largest_load
+from solvers.groups import group_loads
 from solvers.partitioning.lpt import lpt_in_order
 
 Assignment = NDArray[np.int32]  # the group of each position in the sorted order
@@ -47,7 +47,7 @@ class PartitionProblem:
 
     def makespan_of(self, assignment: Assignment) -> int:
         """Return the largest load of `assignment`."""
-        return int(largest_load(self.sorted_costs, assignment, self.num_groups))
+        return int(group_loads(self.sorted_costs, assignment, self.num_groups).max())
 
 
 @kernel(turns=10)

@@ -148,7 +148,8 @@ class Search:
 
     def found(self) -> Found:
         """Return the best, with its bound."""
-        assert self.best is not None
+        if self.best is None:
+            raise RuntimeError("no plan was found: call run() or start() first")
         return Found(self.best, self.bound)
 
     # What the kernels work on, made when it is first needed ----------------------------------------------------------
@@ -421,6 +422,7 @@ class Search:
             return
         if self.best is not None and self.components > 1 and self.problem.objective == "sum":
             self._exhaust_sums(most_work)
+            lay_out(self.state, self.best, self.before)
             return
         while not self.close:
             aim = FAR if self.best is None else self.makespan - 1

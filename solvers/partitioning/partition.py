@@ -29,7 +29,7 @@ def _lpt(problem: ConstrainedProblem, seconds: float, stop_at: Fraction) -> Foun
     coarse = problem if is_plain(problem) else coarser(problem)
     search = Search(coarse, 0, stop_at, proves=coarse is problem)
     if not search.list_schedule():
-        prove_infeasible(problem, search.units)
+        prove_infeasible(problem, merge(problem))
         raise SolverError(
             f"list scheduling found no assignment that keeps {as_words(problem.names)}, nor was it proven that there "
             "is none",

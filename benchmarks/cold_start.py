@@ -27,7 +27,7 @@ CASES = {
     "import": "import balancer; balancer.balance",
     "first balance": f"import balancer; balancer.balance({LENGTHS}, 8)",
     "with homes": f"import balancer; balancer.balance({LENGTHS}, 16, 8, {HOMES})",
-    "with micro-batches": f"import balancer; balancer.balance({LENGTHS}, 8, micro_batch_tokens=16000)",
+    "with micro-batches": f"import balancer; balancer.balance({LENGTHS}, 8, cut=balancer.MicroBatches(16000))",
     "equal counts": f"import balancer; balancer.balance({LENGTHS}, 8, equal_counts=True)",
     "a cap": f"import balancer; balancer.balance({LENGTHS}, 8, cost='quadratic:a=9,b=1', max_tokens_per_rank=60000)",
     "padded": f"import balancer; balancer.balance({LENGTHS}, 8, cost='padded')",

@@ -42,7 +42,7 @@ def rows_of(log, layout, budget):
     size = REPLICAS * slots * SAMPLES
     for step in STEPS:
         batch = {name: column[step * size : (step + 1) * size] for name, column in log.items()}
-        best = plan_with("orchestrated", batch, PHASES, REPLICAS, micro_batches=exact, time_budget=budget)["llm"]
+        best = plan_with("orchestrated", batch, PHASES, REPLICAS, cut=exact, time_budget=budget)["llm"]
         total, share = best.perfect()
         for name, strategy, how, placement in (
             ("as sampled", "as_sampled", exact, "relocate"),
@@ -50,9 +50,7 @@ def rows_of(log, layout, budget):
             ("exact", "orchestrated", exact, "relocate"),
         ):
             started = time.perf_counter()
-            plans = plan_with(
-                strategy, batch, PHASES, REPLICAS, micro_batches=how, placement=placement, time_budget=budget
-            )
+            plans = plan_with(strategy, batch, PHASES, REPLICAS, cut=how, placement=placement, time_budget=budget)
             plan = plans["llm"]
             seconds = time.perf_counter() - started
             work = work_of_slots(best.work, plan.rank_of_sample, plan.slot_of_sample, REPLICAS, slots)

@@ -92,7 +92,7 @@ def plans(devices):
     equal = (np.arange(len(lengths)) * slots // len(lengths)).astype(np.int32)
     for order, chunks in (("1F1B", 1), ("interleaved", 2)):
         stages = PipelineStages.of(devices * chunks, chunks=chunks)
-        plan = balancer.balance(lengths, 1, micro_batches=MicroBatches(1 << 20, "pipeline", slots, stages=stages))
+        plan = balancer.balance(lengths, 1, cut=MicroBatches(1 << 20, "pipeline", slots, stages=stages))
         yield order, "planned", plan
         yield order, "equal", placed(plan, equal)
         yield order, "LPT", placed(plan, lpt(lengths, slots))
@@ -104,7 +104,7 @@ def plans(devices):
     )  # fmt: skip
     table = {"text": lengths, "images": np.random.default_rng(1).integers(0, 5, len(lengths)) * 128}
     cut = MicroBatches.in_gaps(times)
-    step = balancer.orchestrate(table, {"vision": "images", "llm": "text"}, 1, micro_batches=cut, time_budget=0.2)
+    step = balancer.orchestrate(table, {"vision": "images", "llm": "text"}, 1, cut=cut, time_budget=0.2)
     yield "1F1B, encoders in gaps", "planned", step
 
 

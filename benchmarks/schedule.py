@@ -64,8 +64,8 @@ def constrained(objective, name, keywords):
     for seed in (0, *SEEDS):  # the first compiles
         started = time.process_time()
         plan = balancer.balance(
-            lengths_of(n, seed), num_ranks, 8, cost="quadratic:a=24576,b=1", time_budget=0.1, micro_batch_tokens=CAP,
-            schedule=objective, **keywords,
+            lengths_of(n, seed), num_ranks, 8, cost="quadratic:a=24576,b=1", time_budget=0.1,
+            cut=balancer.MicroBatches(CAP, objective), **keywords,
         )  # fmt: skip
         seconds.append(time.process_time() - started)
         ratios.append(plan.imbalance_ratio), gaps.append(100 * plan.gap), slots.append(plan.num_slots)
@@ -83,7 +83,7 @@ def near_home(objective, cost, cap, eps):
     plans, seconds, crosses, least, far, gaps = [], [], [], [], [], []
     for seed in (0, *SEEDS):  # the first compiles
         lengths = lengths_of(n, seed)
-        rules = {"micro_batches": balancer.MicroBatches(cap, objective), "eps": eps}
+        rules = {"cut": balancer.MicroBatches(cap, objective), "eps": eps}
         started = time.process_time()
         plan = balancer.balance(lengths, num_ranks, 8, homes, cost, **rules)
         seconds.append(1e3 * (time.process_time() - started))

@@ -126,9 +126,7 @@ def log():
             for first in range(0, len(lengths) - size + 1, size):
                 step = lengths[first : first + size]
                 started = time.thread_time()
-                plan = balancer.balance(
-                    step, num_ranks, 8, homes, sequence_groups=cut, placement=placement, time_budget=0.1
-                )
+                plan = balancer.balance(step, num_ranks, 8, homes, cut=cut, placement=placement, time_budget=0.1)
                 seconds.append(time.thread_time() - started)
                 whole = num_ranks * solvers.makespan_lower_bound(step, num_ranks)
                 spent, crossing = num_ranks * plan.makespan, (plan.inter_node_volume, plan.inter_node_bound)

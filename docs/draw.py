@@ -207,7 +207,7 @@ def groups() -> tuple[str, float, float]:
     lengths = columns()["tokens"][104 * ranks * each : 105 * ranks * each].copy()
     lengths[:6] = 90_000, 40_000, 28_000, 26_000, 20_000, 20_000  # this step has no long ones
     shared = SequenceGroups((1, 2, 4, 8), 16_384, 2)
-    plan = balancer.balance(lengths, ranks, 8, sequence_groups=shared)
+    plan = balancer.balance(lengths, ranks, 8, cut=shared)
     whole = float(lengths.sum()) / ranks
 
     def draw(figure: Any) -> None:

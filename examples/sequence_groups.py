@@ -194,7 +194,7 @@ def train(rank, way, steps=STEPS):
     reference.load_state_dict(model.state_dict())
     optimizers = [torch.optim.SGD(each.parameters(), lr=0.3, momentum=0.9) for each in (model, reference)]
     cut = SequenceGroups((1, 2, 4), max_tokens_per_rank=TOKENS_A_RANK, exchange=way, order=WAYS[way])
-    dispatcher = Dispatcher(length="ids", cost="quadratic:a=200,b=1", sequence_groups=cut)
+    dispatcher = Dispatcher(length="ids", cost="quadratic:a=200,b=1", cut=cut)
     told = []
     for number in range(steps):
         step = dispatcher.dispatch(batch_of(rank, number))

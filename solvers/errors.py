@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 
 # Of many items: a message stays one line, and the certificate has them all.
 _SHOWN = 5
-_WORD = f"{string.ascii_letters}{string.digits}_"
+_WORD = f"{string.ascii_letters}{string.digits}_."  # with a dot, as in cut.tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ def test_a_call_counts_as_its_work_or_as_its_numbers_where_those_are_fewer_turns
     [
         {},
         {"cost": "padded"},
-        {"micro_batch_tokens": 16000},
+        {"cut": balancer.MicroBatches(16000)},
         {"ranks_per_node": 4, "home_rank": [i % 8 for i in range(199)], "method": "lpt"},
     ],
 )

@@ -25,7 +25,7 @@ def phases() -> balancer.StepPlan:
     """Plan two phases."""
     batch = {"patches": [16, 0, 64], "tokens": [300, 900, 120]}
     cut = balancer.MicroBatches(1024, "lockstep")
-    step = balancer.orchestrate(batch, {"vision": "patches", "llm": "tokens"}, 2, micro_batches=cut)
+    step = balancer.orchestrate(batch, {"vision": "patches", "llm": "tokens"}, 2, cut=cut)
     assert_type(step["llm"], balancer.DispatchPlan)
     return step
 

@@ -13,7 +13,7 @@ OPTIONS = Wording({
         name: f"--{name.replace('_', '-')}"
         for name in (
             *CONSTRAINTS, "ranks_per_node", "batch_per_rank", "epochs", "shuffle", "time_budget",
-            "micro_batch_tokens", "schedule", "min_micro_batches", "micro_batches_multiple_of", "pipeline_stages",
+            "schedule", "pipeline_stages",
             "over_long", "encoders", "overwrite", "group_size", "gpus_per_rank", "overlap",
             "efficiency",
             "stages", "chunks", "recompute", "frozen", "tied", "in_flight_tokens", "outputs", "own",
@@ -23,7 +23,9 @@ OPTIONS = Wording({
         )
     },
     "num_gpus": "--gpus", "batch": "--batch", "generators": "--generator", "gpus": "GPUs",
-    "num_ranks": "--ranks", "num_groups": "--groups", "num_steps": "--steps", "num_micro_batches": "--micro-batches",
+    "cut.tokens": "--micro-batch-tokens", "cut.at_least": "--min-micro-batches",
+    "cut.multiple_of": "--micro-batches-multiple-of",
+    "num_ranks": "--ranks", "num_groups": "--groups", "num_steps": "--steps", "cut.count": "--micro-batches",
     "num_slots": "--micro-batches", "slots_multiple_of": "--micro-batches-multiple-of", "caps": "--cap",
     "sequence_groups": "--group-degrees", "degrees": "--group-degrees", "exchange": "--group-exchange",
     "context_shards": "--context", "degree": "--context", "pack_tokens": "--pack-tokens", "masks": "--masks",
@@ -52,6 +54,6 @@ def of_layout(path: str, taken: Iterable[str] = ()) -> Wording:
 
 
 _KEYS = {
-    "micro_batches": ("num_micro_batches", "num_slots"),
-    "micro_batch_tokens": ("micro_batch_tokens",),
+    "micro_batches": ("cut.count", "num_slots"),
+    "micro_batch_tokens": ("cut.tokens",),
 }

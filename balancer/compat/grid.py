@@ -58,7 +58,7 @@ def micro_batch_grid(
     [[[6], [0, 5]], [[1, 4], [2, 3]]]
     """
     cut = MicroBatches(micro_batch_tokens, schedule, micro_batches, multiple_of=multiple_of, over_long=over_long)
-    plan = balance(lengths, num_ranks, cost=cost, micro_batches=cut, **constraints)
+    plan = balance(lengths, num_ranks, cost=cost, cut=cut, **constraints)
     return [
         [sorted(plan.samples_in_slot(rank, slot).tolist()) for rank in range(num_ranks)]
         for slot in range(plan.num_slots)

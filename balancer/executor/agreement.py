@@ -17,7 +17,6 @@ from balancer.executor.peers import NOTHING, Peers
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.broadcast import plan_of_words, words_of_plan
 from balancer.planning.step import plan_step
-from balancer.problem.cuts.micro_batches import IN_SHORT
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup
@@ -125,9 +124,7 @@ def _settings(setup: Setup) -> Mapping[str, Any]:
     """Return all settings by the names that errors call them by."""
     given = setup.to_json()
     cut = given["settings"].pop("micro_batches") or {}
-    of_cut = cut.get("cut") or ("sequence_groups" if "degrees" in cut else "")
-    shared = {f"{name} of {of_cut}": value for name, value in cut.items() if name != "cut"} if of_cut else {}
-    given["settings"] |= shared or {name: cut.get(spec) for name, spec in IN_SHORT.items()}
+    given["settings"] |= {f"cut.{name}": value for name, value in cut.items()}
     laid_out = {shown: given[name] for name, shown in (("layout", "layouts"), ("gpus", "gpus")) if name in given}
     of_all = {**given["topology"], **given["settings"], **laid_out}
     found = {f"setting {name!r}": value for name, value in of_all.items()}

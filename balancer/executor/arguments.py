@@ -8,7 +8,6 @@ from balancer.cost import CostModel, parse_cost
 from balancer.planning.step import rehearse
 from balancer.problem.constraints import COLUMNS
 from balancer.problem.cuts import as_cut
-from balancer.problem.cuts.micro_batches import IN_SHORT, as_micro_batches
 from balancer.problem.layout import ModuleLayout, StepLayout
 from balancer.problem.mesh import Mesh
 from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE, Phase
@@ -23,7 +22,6 @@ ONLY_LENGTH = "length of the only ragged field"
 """The column of a phase whose length nobody named."""
 
 _PLANNED = tuple(spec.name for spec in fields(PlanSettings))
-_SETTINGS = (*_PLANNED, *IN_SHORT, "micro_batches", "sequence_groups")
 
 
 def as_setup(
@@ -37,7 +35,7 @@ def as_setup(
 
     TypeError, ValueError or InfeasibleError says what no step could be planned by.
     """
-    known = _SETTINGS if phases is not None else (*_SETTINGS, *CONSTRAINTS)
+    known = _PLANNED if phases is not None else (*_PLANNED, *CONSTRAINTS)
     if unknown := sorted(set(settings) - set(known)):
         hint = "; with phases, constraints are those of each Phase" if unknown[0] in CONSTRAINTS else ""
         raise TypeError(f"no setting {unknown[0]!r}; those there are: {', '.join(sorted(known))}{hint}")
@@ -46,10 +44,7 @@ def as_setup(
             raise TypeError(f"{name} must name a column, got {settings[name]!r}")
     given = {name: value for name, value in settings.items() if name in _PLANNED}
     given["placement"] = given.get("placement") or PlanSettings().placement
-    short = {name: value for name, value in settings.items() if name in IN_SHORT}
-    tokens, schedule = short.pop("micro_batch_tokens", None), short.pop("schedule", "lockstep")
-    in_slots = as_micro_batches(tokens, schedule, settings.get("micro_batches"), **short)
-    given["cut"] = as_cut(settings.get("cut"), in_slots, settings.get("sequence_groups"))
+    given["cut"] = as_cut(given.get("cut"))
     plan = PlanSettings(**given)
     if phases is None:
         kept = {name: value for name, value in settings.items() if name in CONSTRAINTS and value is not None}

@@ -100,10 +100,9 @@ class Dispatcher:
         nothing out, and every rank trains on all of the data.
     settings
         Further keywords of :func:`balancer.balance` or :func:`balancer.orchestrate`: ``method``, ``time_budget``,
-        ``stop_at``, ``equal_counts``, ``max_tokens_per_rank``, ``min_samples_per_rank``, ``rank_speeds``; and the
-        fields of :class:`balancer.MicroBatches`, by the names that errors use: ``micro_batch_tokens``, ``schedule``,
-        ``allow_empty``, ``num_micro_batches``, ``min_micro_batches``, ``micro_batches_multiple_of``, ``over_long``...
-        ``sequence_groups=SequenceGroups(...)`` lets ranks share long samples: see :meth:`dispatch`.
+        ``stop_at``, ``equal_counts``, ``max_tokens_per_rank``, ``min_samples_per_rank``, ``rank_speeds``; and
+        ``cut``: ``MicroBatches(8192)``, or ``SequenceGroups(...)``, by which ranks share long samples: see
+        :meth:`dispatch`.
         Constraints that need a value for each sample name a column here, which is gathered with the lengths:
         ``keep_together="prompt"``; ``caps={"patches": 60_000, "text+audio": 8192}``, the most of each that a rank gets;
         ``allowed_ranks="ranks"``, a column of the ranks on which a sample may run, a list or one number a sample. With

@@ -240,7 +240,7 @@ class DispatchPlan(Record):
         --------
         >>> from balancer import MicroBatches, orchestrate
         >>> batch = {"patches": [64, 0, 64, 0], "tokens": [90, 80, 90, 80]}
-        >>> plan = orchestrate(batch, {"vision": "patches", "llm": "tokens"}, 2, micro_batches=MicroBatches(100))
+        >>> plan = orchestrate(batch, {"vision": "patches", "llm": "tokens"}, 2, cut=MicroBatches(100))
         >>> [plan["vision"].empty_ranks(slot).tolist() for slot in range(plan.num_slots)]
         [[], [0, 1]]
         """

@@ -21,7 +21,7 @@ from solvers.bounds import Bound
 from solvers.errors import SolverError, Wording
 from solvers.groups import members_by_group
 
-_WORDING = Wording({"micro_batch_tokens": "pack_tokens", "num_micro_batches": "num_slots"})
+_WORDING = Wording({"cut.tokens": "pack_tokens", "cut.count": "num_slots"})
 
 Ints = NDArray[np.int64]
 

@@ -92,7 +92,7 @@ def slots_bound(placed: PlacedSlots, makespan: int, settings: PlanSettings, sear
 def _of_prompts(problem: Problem, shared: Prompts, cut: MicroBatches) -> tuple[Any, ...]:
     """Return what solvers take of samples that share prompts: costs and tokens, of samples besides them and of them."""
     own = problem.batch.lengths - shared.lengths
-    return problem.costs, own, problem.topology.num_ranks, cut.max_tokens, shared.keys, problem.prompts, shared.lengths
+    return problem.costs, own, problem.topology.num_ranks, cut.tokens, shared.keys, problem.prompts, shared.lengths
 
 
 def _with_prompts(problem: Problem, shared: Prompts, cut: MicroBatches) -> Schedule:
@@ -277,7 +277,7 @@ def _to_be_even(problem: Problem, micro_batches: MicroBatches, model: ScheduleRe
 
 def _with_room(problem: Problem, micro_batches: MicroBatches, num_slots: int) -> Constraints:
     """Return the constraints, and those without which no rank's share can fit its micro-batches."""
-    given, lengths, cap = problem.constraints, problem.batch.lengths, micro_batches.max_tokens
+    given, lengths, cap = problem.constraints, problem.batch.lengths, micro_batches.tokens
     room = Cap("the tokens of its micro-batches", np.minimum(lengths, cap), min(num_slots * cap, INT64_MAX))
     least = given.min_samples_per_rank if micro_batches.allow_empty else max(num_slots, given.min_samples_per_rank)
     return replace(given, caps=(*given.caps, room), min_samples_per_rank=least)

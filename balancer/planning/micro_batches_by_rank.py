@@ -87,7 +87,7 @@ def _cut(step: Step, problem: Problem, micro_batches: MicroBatches, rank_of_samp
     with of_items(step, step.items[-1]):
         try:
             return cut_shares(
-                problem.costs, problem.batch.lengths, rank_of_sample, step.topology.num_ranks, micro_batches.max_tokens,
+                problem.costs, problem.batch.lengths, rank_of_sample, step.topology.num_ranks, micro_batches.tokens,
                 num_slots=micro_batches.count, min_slots=micro_batches.at_least,
                 slots_multiple_of=micro_batches.multiple_of, allow_empty=micro_batches.allow_empty,
                 over_long=micro_batches.over_long,

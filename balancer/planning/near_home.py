@@ -431,7 +431,7 @@ def without_slots(
     problem: Problem, micro_batches: MicroBatches, num_slots: int, longest: int, costs: NDArray[np.int64]
 ) -> Problem:
     """Return the problem without micro-batches, but with what a rank's hold, as far as relocation can keep to it."""
-    cap = micro_batches.max_tokens
+    cap = micro_batches.tokens
     given, lengths, batch, volumes = problem.constraints, problem.batch.lengths, problem.batch, problem.volumes
     room = num_slots * cap
     if given.max_tokens_per_rank is None:  # a sample over the cap has a micro-batch of its own, and no more

@@ -177,8 +177,8 @@ def _numbers(problem: Problem, cut: MicroBatches) -> Iterator[int]:
         yield cut.count
         return
     num_ranks, samples = problem.topology.num_ranks, len(problem.costs)
-    tokens = int(np.minimum(problem.batch.lengths, cut.max_tokens).sum())
-    slots = cut.slots_for(max(1, -(-tokens // (num_ranks * cut.max_tokens))))
+    tokens = int(np.minimum(problem.batch.lengths, cut.tokens).sum())
+    slots = cut.slots_for(max(1, -(-tokens // (num_ranks * cut.tokens))))
     most = samples if cut.allow_empty else samples // num_ranks
     for _ in range(_MOST_TRIED):
         yield slots
@@ -196,10 +196,10 @@ def _scheduled(problem: Problem, cut: MicroBatches, num_slots: int, time_budget:
         cells = num_slots * problem.topology.num_ranks
         if isinstance(error, InfeasibleError) and len(problem.costs) < cells:
             raise
-        own = int((problem.batch.lengths > cut.max_tokens).sum())
+        own = int((problem.batch.lengths > cut.tokens).sum())
         if own and isinstance(error, InfeasibleError):  # whose numbers are not those of the samples
             error = InfeasibleError(
-                f"{own} {{items}} over {{cap}} = {cut.max_tokens} take a micro-batch each, and the others find no "
+                f"{own} {{items}} over {{cap}} = {cut.tokens} take a micro-batch each, and the others find no "
                 f"place in what is left of {cells}",
                 None,
                 "give more {num_slots}, or a larger {cap}",
@@ -227,7 +227,7 @@ def _room(problem: Problem, cut: MicroBatches) -> dict[str, Any]:
     Samples of length 0 must not join it either. So each of them takes a part of an element, so small that all of them
     together take less than one.
     """
-    lengths, cap = problem.batch.lengths, cut.max_tokens
+    lengths, cap = problem.batch.lengths, cut.tokens
     if cut.over_long != "own" or not (lengths > cap).any():
         return {"sizes": lengths, "cap": cap}
     nothing = lengths == 0

@@ -30,8 +30,7 @@ from balancer.planning.sequence_groups import groups_bound, plan_groups
 from balancer.planning.whole_shares import plan_whole_shares, whole_shares_bound
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import Constraints
-from balancer.problem.cuts import Cut, MicroBatches, SequenceGroups, as_cut
-from balancer.problem.cuts.micro_batches import as_micro_batches
+from balancer.problem.cuts import Cut, as_cut
 from balancer.problem.problem import Problem
 from balancer.problem.settings import EPS, STOP_AT, PlanSettings, default_placement
 from balancer.problem.topology import Topology, check_topology
@@ -59,10 +58,6 @@ def balance(
     allowed_ranks: ArrayLike | Sequence[Sequence[int] | None] | None = None,
     initial_loads: ArrayLike | None = None,
     rank_speeds: ArrayLike | None = None,
-    micro_batch_tokens: int | None = None,
-    schedule: str = "lockstep",
-    micro_batches: MicroBatches | None = None,
-    sequence_groups: SequenceGroups | None = None,
     cut: Cut | None = None,
     placement: str | None = None,
     eps: float | Fraction = EPS,
@@ -114,19 +109,12 @@ def balance(
         Load that ranks have already, in cost units.
     rank_speeds : int64[num_ranks], optional
         Cost units that a rank does in a unit of time; the plan's makespan is then in that time, rounded up.
-    micro_batch_tokens : int, optional
-        Cut every rank's share into micro-batches of at most this many elements, the same number on every rank. Not with
-        `initial_loads`, `rank_speeds` or padding; other constraints hold for a rank's micro-batches together.
-    schedule : str
-        With micro-batches, where ranks wait for each other: ``"lockstep"`` (in every slot, as with FSDP), ``"step"``
-        or ``"pipeline"``; see :class:`balancer.MicroBatches`.
-    micro_batches : MicroBatches, optional
-        Instead of `micro_batch_tokens` and `schedule`, for all settings of micro-batches.
-    sequence_groups : SequenceGroups, optional
-        Instead of micro-batches: let ranks share samples, long ones many ranks and short ones few. Of the constraints
-        only `keep_together` is kept; others are refused.
     cut : Cut, optional
-        Instead of all of these: any kind of cut of the step.
+        How the step is cut; by default each rank computes whole samples, all of them before ranks meet.
+        ``MicroBatches(8192)``: every rank's share in micro-batches of at most so many elements, the same number on
+        every rank. ``SequenceGroups((1, 2, 4), 8192)``: ranks share samples, long ones many ranks and short ones few.
+        ``ContextShards(8, 131_072)``: ranks share packs of documents. Each names the constraints that it keeps, and
+        the errors those that it does not.
     placement : str, optional
         ``"relocate"``: start from the homes and move only what balance needs, first within nodes, at a makespan of at
         most 1 + `eps` times the best found. If that is not possible, the plan is rearranged, and its ``fell_back``
@@ -168,8 +156,7 @@ def balance(
             raise ValueError(f"topology has {ranks} and no ranks_per_node")
     settings = PlanSettings(
         method, placement or default_placement(home_rank is not None, topology.num_nodes), eps, time_budget,
-        cut=as_cut(cut, as_micro_batches(micro_batch_tokens, schedule, micro_batches), sequence_groups),
-        stop_at=stop_at,
+        cut=as_cut(cut), stop_at=stop_at,
     )  # fmt: skip
     model = parse_cost(cost)
     # The same argument means two things: what a mask lets see each other, or what of a sample is its prompt.

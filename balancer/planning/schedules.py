@@ -138,7 +138,7 @@ def priced_by(
 ) -> Priced:
     """Return what a rank may hold if its slots are at most `heights` high: int64[K], descending."""
     rests = np.cumsum(heights.astype(object)[::-1])[::-1].tolist()
-    num_ranks, cap = problem.topology.num_ranks, micro_batches.max_tokens
+    num_ranks, cap = problem.topology.num_ranks, micro_batches.tokens
     return price_tokens(problem.costs, problem.batch.lengths, rests, num_ranks, cap, room)
 
 
@@ -183,7 +183,7 @@ def _cut_shares(
     if targets is not None:  # whose sums with costs are to fit int64
         targets = np.minimum(targets, max(0, INT64_MAX - 1 - int(costs.sum())) // num_slots)
     return cut_shares(
-        costs, lengths, ranks, num_ranks, micro_batches.max_tokens, num_slots=num_slots,
+        costs, lengths, ranks, num_ranks, micro_batches.tokens, num_slots=num_slots,
         allow_empty=micro_batches.allow_empty, over_long="own", targets=targets,
     ).slot_of_item  # fmt: skip
 
@@ -198,7 +198,7 @@ def _cut_one_by_one(
 ) -> NDArray[np.int32]:
     """Cut with a search for each rank; slot k counts as holding ``head_starts[k]`` already."""
     num_ranks = problem.topology.num_ranks
-    lengths, cap = problem.batch.lengths, micro_batches.max_tokens
+    lengths, cap = problem.batch.lengths, micro_batches.tokens
     # A second quantity, n in each micro-batch: an over-long sample takes all of it, so that it lies alone.
     alone = np.where(lengths > cap, len(lengths), 1)
     sizes, caps = np.stack((np.minimum(lengths, cap), alone), axis=1), [cap, max(1, len(lengths))]

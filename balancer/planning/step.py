@@ -20,8 +20,6 @@ from balancer.planning.found import Claim
 from balancer.planning.planner import plan_problem, replay_plan
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.cuts import Cut, as_cut
-from balancer.problem.cuts.micro_batches import MicroBatches
-from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.layout import ModuleLayout, StepLayout
 from balancer.problem.mesh import Mesh
 from balancer.problem.phases import SINGLE_PHASE, Columns, Phase, PhaseItems, columns_of_none, in_phase, resolve_phases
@@ -120,8 +118,6 @@ def orchestrate(
     time_budget: float = 0.01,
     mode: str = "separate",
     group_size: int | None = None,
-    micro_batches: MicroBatches | None = None,
-    sequence_groups: SequenceGroups | None = None,
     cut: Cut | None = None,
     layouts: StepLayout | Mapping[str, ModuleLayout | Mesh] | None = None,
     stop_at: float | Fraction | str = STOP_AT,
@@ -150,14 +146,11 @@ def orchestrate(
         need additive costs in one unit, and no constraints.
     group_size : int, optional
         Plan within groups of this number of consecutive ranks and exchange nothing between them; must divide the ranks.
-    micro_batches : MicroBatches, optional
-        Cut the last phase's shares into micro-batches. All phases then have the same number, and an encoder computes an
-        item in the slot in which the last phase computes its sample, or with ``encoders="step"`` before the first.
-    sequence_groups : SequenceGroups, optional
-        Instead of `micro_batches`: in every slot, groups of ranks share the samples of the last phase. Encoders
-        compute whole items as before.
     cut : Cut, optional
-        Instead of both: any kind of cut of the last phase.
+        How the last phase is cut. With :class:`balancer.MicroBatches` all phases have the same number, and an encoder
+        computes an item in the slot in which the last phase computes its sample, or with ``encoders="step"`` before
+        the first. With :class:`balancer.SequenceGroups` groups of ranks share the samples of the last phase in every
+        slot; encoders compute whole items.
     layouts : StepLayout or mapping of str to ModuleLayout or Mesh, optional
         How the GPUs are split for each phase, encoders before the last module. The topology's ranks are then GPUs.
         GPUs are numbered as in Megatron-LM unless a :class:`balancer.Mesh` says otherwise.
@@ -189,8 +182,7 @@ def orchestrate(
     >>> plan["vision"].num_ranks, plan["llm"].num_ranks, plan.streams["vision:out"].traffic(plan.topology).total
     (4, 1, 384)
     """
-    given = as_cut(cut, micro_batches, sequence_groups)
-    settings = PlanSettings(method, placement, eps, time_budget, mode, group_size, given, stop_at)
+    settings = PlanSettings(method, placement, eps, time_budget, mode, group_size, as_cut(cut), stop_at)
     setup = Setup(as_topology(num_ranks, ranks_per_node, topology), as_phases(phases), settings, *as_layout(layouts))
     return plan_step(make_step(setup, columns_of(batch), home_rank))
 

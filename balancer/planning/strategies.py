@@ -172,8 +172,7 @@ def plan_with(
     [64, 320] [130, 110]
     [128, 256] [120, 120]
     """
-    cut = as_cut(*(planned.pop(name, None) for name in ("cut", "micro_batches", "sequence_groups")))
-    settings = PlanSettings(cut=cut, **planned)
+    settings = PlanSettings(cut=as_cut(planned.pop("cut", None)), **planned)
     setup = Setup(as_topology(num_ranks, ranks_per_node, topology), as_phases(phases), settings)
     return chosen(strategy)(make_step(setup, batch, home_rank))
 

@@ -45,12 +45,12 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
     yield _grouped
     yield _in_gaps
     yield partial(_prompted, equal_counts=True)
-    yield partial(_prompted, micro_batch_tokens=1000)
+    yield partial(_prompted, cut=MicroBatches(1000))
     yield _shared_items
     for schedule, eps in (("lockstep", EPS), ("lockstep", 0.5), ("step", EPS)):  # micro-batches, near home or not
         for tokens in (150, 400):  # which hold all with hardly any room, and with much
             cut = MicroBatches(tokens, schedule)
-            yield partial(balance, rising, 4, 2, homes, "quadratic:a=9,b=1", micro_batches=cut, eps=eps)
+            yield partial(balance, rising, 4, 2, homes, "quadratic:a=9,b=1", cut=cut, eps=eps)
     for method in methods:
         for num_samples, num_ranks in ((600, 200), (40, 4)):  # many groups take another path than few
             for equal_counts in (False,) if method == "karmarkar_karp" else (False, True):
@@ -83,7 +83,7 @@ def _grouped() -> None:
 
 def _piped() -> None:
     cut = MicroBatches(150, "pipeline", 4, stages=PipelineStages.of(2, in_flight_tokens=400))
-    balance(np.arange(1, 40), 2, micro_batches=cut)
+    balance(np.arange(1, 40), 2, cut=cut)
     # A cap that leaves hardly any room
     sizes, work = [30, 46, 18, 13, 31, 20, 19, 34, 15, 47], np.array([40, 5, 38, 31, 40, 39, 12, 26, 23, 37])
     solvers.schedule_pipeline(work[:, None], [[1, 1]], [[2, 2]], 2, 2, sizes=sizes, cap=74, time_budget=1e-3)

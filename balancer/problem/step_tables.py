@@ -35,8 +35,10 @@ DEGREES = (1, 2, 4, 8)
 
 _ARGUMENTS = {
     "ranks": ("num_ranks",),
-    "micro_batches": ("num_micro_batches", "num_slots"),
-    "micro_batches_multiple_of": ("micro_batches_multiple_of", "slots_multiple_of"),
+    "micro_batch_tokens": ("cut.tokens",),
+    "min_micro_batches": ("cut.at_least",),
+    "micro_batches": ("cut.count", "num_slots"),
+    "micro_batches_multiple_of": ("cut.multiple_of", "slots_multiple_of"),
     "group_degrees": ("sequence_groups", "degrees"),
     "group_exchange": ("exchange",),
     "context": ("context_shards", "degree"),
@@ -193,7 +195,7 @@ class StepTables:
         if "tokens" not in keys:
             if keys or stages or self.cut:
                 given = "{stages}" if stages else named_options("micro_batches", keys) or "[micro_batches]"
-                raise UsageError(f"{given} needs {{micro_batch_tokens}}, the cap on a micro-batch")
+                raise UsageError(f"{given} needs {{cut.tokens}}, the cap on a micro-batch")
             return WHOLE_SHARES
         if stages:
             keys.setdefault("schedule", "pipeline")
@@ -245,9 +247,9 @@ def _shards(keys: dict[str, Any]) -> ContextShards:
 
 def keys_of_micro_batches(cut: MicroBatches) -> dict[str, Any]:
     """Return micro-batches as their table has them, without stages."""
-    spec = {each.name: each.default for each in fields(cut) if each.name not in ("max_tokens", "stages")}
+    spec = {each.name: each.default for each in fields(cut) if each.name not in ("tokens", "stages")}
     given = {name: value for name in spec if (value := getattr(cut, name)) != spec[name]}
-    return {"tokens": cut.max_tokens} | given
+    return {"tokens": cut.tokens} | given
 
 
 def named_options(table: str, keys: Iterable[str]) -> str:

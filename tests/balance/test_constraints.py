@@ -150,13 +150,12 @@ def test_violations_are_found_in_any_placement(case, ranks):
         ({"caps": {"kv": ([4, 4, 4], 5)}}, InfeasibleError, "kv = 5"),
         ({"max_samples_per_rank": 1}, InfeasibleError, "max_samples_per_rank"),
         ({"allowed_ranks": np.zeros((3, 2), bool)}, InfeasibleError, "sample 0"),
-        ({"micro_batch_tokens": 9, "rank_speeds": [1, 2]}, ValueError, "cannot be combined with rank_speeds"),
-        ({"micro_batch_tokens": 9, "max_tokens_per_rank": 5}, InfeasibleError, "max_tokens_per_rank = 5"),
-        ({"micro_batch_tokens": 9, "keep_together": [0, 0, 0]}, InfeasibleError, "with any number of micro-batches"),
-        ({"micro_batch_tokens": 9, "cost": "padded"}, ValueError, "cannot be combined with cost 'padded'"),
-        ({"micro_batch_tokens": 9, "method": "lpt"}, ValueError, "method 'lpt' makes no micro-batches"),
-        ({"micro_batch_tokens": 4}, InfeasibleError, "sample 1 of length 6 is longer than micro_batch_tokens = 4"),
-        ({"micro_batch_tokens": 9, "schedule": "never"}, ValueError, "schedule must be one of 'lockstep', 'step'"),
+        ({"cut": MicroBatches(9), "rank_speeds": [1, 2]}, ValueError, "cannot be combined with rank_speeds"),
+        ({"cut": MicroBatches(9), "max_tokens_per_rank": 5}, InfeasibleError, "max_tokens_per_rank = 5"),
+        ({"cut": MicroBatches(9), "keep_together": [0, 0, 0]}, InfeasibleError, "with any number of micro-batches"),
+        ({"cut": MicroBatches(9), "cost": "padded"}, ValueError, "cannot be combined with cost 'padded'"),
+        ({"cut": MicroBatches(9), "method": "lpt"}, ValueError, "method 'lpt' makes no micro-batches"),
+        ({"cut": MicroBatches(4)}, InfeasibleError, "sample 1 of length 6 is longer than cut.tokens = 4"),
         ({"placement": "teleport"}, ValueError, "unknown placement 'teleport'; known placements are relocate"),
         ({"eps": -1.0, "home_rank": [0, 0, 0]}, ValueError, "eps must be >= 0"),
     ],
@@ -180,7 +179,7 @@ def test_micro_batches(lengths, schedule, multiple, placement):
         50, schedule, multiple_of=multiple, allow_empty=True, pipeline_stages=3 if schedule[0] == "p" else 1
     )
     plan = balancer.balance(
-        lengths, RANKS, 2, cost="quadratic:a=7,b=1", micro_batches=rules, placement=placement, time_budget=0.001
+        lengths, RANKS, 2, cost="quadratic:a=7,b=1", cut=rules, placement=placement, time_budget=0.001
     )
     assert plan.num_slots % multiple == 0
     costs = [7 * length + length * length for length in lengths]
@@ -210,7 +209,7 @@ def test_micro_batches_under_every_mix_of_constraints(case, schedule, over_long,
     lengths, kept, home = case
     kept = {name: value for name, value in kept.items() if name not in ("initial_loads", "rank_speeds")}
     rules = MicroBatches(45, schedule, over_long=over_long, allow_empty=allow_empty)
-    asked = {"cost": "quadratic:a=7,b=1", "placement": placement, "time_budget": 0.001, "micro_batches": rules, **kept}
+    asked = {"cost": "quadratic:a=7,b=1", "placement": placement, "time_budget": 0.001, "cut": rules, **kept}
     try:
         plan = balancer.balance(lengths, RANKS, 2, home_rank=home, **asked)
     except (SolverError, ValueError) as error:
@@ -241,7 +240,7 @@ def test_the_bound_on_constrained_micro_batches_holds(schedule):
             apart = any(keys[s] == keys[t] and ranks[s] != ranks[t] for s in range(6) for t in range(s))
             if len(set(cells)) == 4 and loads.max() <= 16 and ranks.count(0) == 3 and not apart:
                 values.append(rules.makespan(loads))
-        asked = {"micro_batches": rules, "keep_together": keys, "equal_counts": True}
+        asked = {"cut": rules, "keep_together": keys, "equal_counts": True}
         if not values:
             with pytest.raises(SolverError):
                 balancer.balance(lengths, 2, **asked)
@@ -251,22 +250,20 @@ def test_the_bound_on_constrained_micro_batches_holds(schedule):
 
 
 def test_where_the_fewest_slots_have_no_room_more_are_taken():
-    plan = balancer.balance([6, 4, 6, 4, 6, 4], 1, micro_batch_tokens=10)
+    plan = balancer.balance([6, 4, 6, 4, 6, 4], 1, cut=MicroBatches(10))
     assert plan.num_slots == 3
-    asked = {"micro_batch_tokens": 10, "keep_together": [0, 1, 0, 1, 0, 1]}
+    asked = {"cut": MicroBatches(10), "keep_together": [0, 1, 0, 1, 0, 1]}
     plan = balancer.balance([6, 4, 6, 4, 6, 4], 2, **asked)  # three of six cannot share two micro-batches of ten
     assert plan.num_slots == 3
     assert sorted(plan.samples_on_rank(0).tolist() + plan.samples_on_rank(1).tolist()) == list(range(6))
     with pytest.raises(InfeasibleError, match="with 2 micro-batches a rank: "):
-        balancer.balance(
-            [6, 4, 6, 4, 6, 4], 2, micro_batches=MicroBatches(10, count=2), keep_together=[0, 1, 0, 1, 0, 1]
-        )
+        balancer.balance([6, 4, 6, 4, 6, 4], 2, cut=MicroBatches(10, count=2), keep_together=[0, 1, 0, 1, 0, 1])
 
 
 def test_the_bound_on_the_fewest_slots_is_on_as_many_as_there_are():
     """Without constraints two slots would do, and take longer."""
     rules = MicroBatches(10, "pipeline", count="fewest", pipeline_stages=10)
-    plan = balancer.balance([6, 4, 6, 4, 6, 4], 2, micro_batches=rules, max_samples_per_rank=3,
+    plan = balancer.balance([6, 4, 6, 4, 6, 4], 2, cut=rules, max_samples_per_rank=3,
                             caps={"six": ([1, 0, 1, 0, 1, 0], 3)}, keep_together=[0, 1, 0, 1, 0, 1])  # fmt: skip
     assert (plan.num_slots, plan.makespan) == (3, 12 * 6)
     assert plan.lower_bound <= plan.makespan
@@ -275,11 +272,11 @@ def test_the_bound_on_the_fewest_slots_is_on_as_many_as_there_are():
 def test_shares_that_cannot_be_cut_prove_nothing():
     """The evenest partition gives one rank five fours, of which two fit a micro-batch."""
     lengths = [4, 4, 4, 4, 4, 7, 7, 3, 3]
-    plan = balancer.balance(lengths, 2, micro_batches=MicroBatches(11, count=2), max_samples_per_rank=9)
+    plan = balancer.balance(lengths, 2, cut=MicroBatches(11, count=2), max_samples_per_rank=9)
     assert plan.slot_loads.max() <= 11
     keys = [0, 1, 2, 3, 4, 5, 6, 7, 7]
     with pytest.raises(SolverError) as caught:
-        balancer.balance([4, 4, 4, 4, 4, 7, 7, 3, 3], 2, micro_batches=MicroBatches(11, count=2), keep_together=keys,
+        balancer.balance([4, 4, 4, 4, 4, 7, 7, 3, 3], 2, cut=MicroBatches(11, count=2), keep_together=keys,
                          allowed_ranks=np.array([[1, 0]] * 5 + [[0, 1]] * 4, bool))  # fmt: skip
     assert "cut" in str(caught.value)
 
@@ -290,10 +287,10 @@ def test_many_more_slots_than_without_constraints(schedule, count):
     allowed = np.zeros((20, 5), dtype=bool)
     allowed[:, 3] = True
     rules = MicroBatches(10, schedule, count=count, allow_empty=True)
-    plan = balancer.balance([10] * 20, 5, micro_batches=rules, allowed_ranks=allowed)
+    plan = balancer.balance([10] * 20, 5, cut=rules, allowed_ranks=allowed)
     assert (plan.num_slots, plan.makespan, plan.gap) == (20, 200, 0)
     with pytest.raises(InfeasibleError, match="sample 3 may be in no rank"):
-        balancer.balance([10] * 20, 5, micro_batches=rules, allowed_ranks=allowed & (np.arange(20) != 3)[:, None])
+        balancer.balance([10] * 20, 5, cut=rules, allowed_ranks=allowed & (np.arange(20) != 3)[:, None])
 
 
 def test_empty_slots_are_no_work(monkeypatch):
@@ -301,25 +298,22 @@ def test_empty_slots_are_no_work(monkeypatch):
     monkeypatch.setattr(Problem, "of_samples", lambda *of: parts.append(of) or of_samples(*of))
     rules = MicroBatches(100, count=5000, allow_empty=True)
     batch = {"patches": [10, 20, 30, 40], "tokens": [50, 30, 20, 40]}
-    plan = balancer.orchestrate(
-        batch, {"vision": "patches", "llm": "tokens"}, 2, micro_batches=rules, placement="rearrange"
-    )
+    plan = balancer.orchestrate(batch, {"vision": "patches", "llm": "tokens"}, 2, cut=rules, placement="rearrange")
     assert [plan[name].num_slots for name in ("vision", "llm")] == [5000, 5000]
     assert 2 <= len(parts) <= 8  # some of either phase, and no more than there are samples
 
 
 @pytest.mark.parametrize("field", ["count", "at_least", "multiple_of"])
 def test_more_slots_than_can_be_written_down_are_refused(field):
-    name = {"count": "num_micro_batches", "at_least": "min_micro_batches"}.get(field, "micro_batches_multiple_of")
-    with pytest.raises(ValueError, match=f"{name} must be <= 1048576, got 16777216"):
+    with pytest.raises(ValueError, match=f"cut.{field} must be <= 1048576, got 16777216"):
         MicroBatches(100, allow_empty=True, **{field: 2**24})
-    with pytest.raises(ValueError, match=f"{name} must be <= 4096 with stages, got 8192"):
+    with pytest.raises(ValueError, match=f"cut.{field} must be <= 4096 with stages, got 8192"):
         MicroBatches(100, "pipeline", stages=balancer.PipelineStages.of(2), **{field: 2**13})
 
 
 def test_an_over_long_sample_gets_a_micro_batch_of_its_own():
     rules = MicroBatches(10, over_long="own")
-    plan = balancer.balance([25, 4, 4, 4], 2, micro_batches=rules)
+    plan = balancer.balance([25, 4, 4, 4], 2, cut=rules)
     alone = int(plan.slot_of_sample[0])
     assert plan.samples_in_slot(int(plan.rank_of_sample[0]), alone).tolist() == [0]
 
@@ -328,16 +322,16 @@ def test_an_over_long_sample_gets_a_micro_batch_of_its_own():
     ("lengths", "message"),
     [
         ([25, 4, 11, 4, 10, 7, 99, 1],
-         "3 samples are longer than micro_batch_tokens = 10 (the longest, sample 6: 99); leave them out beforehand "
+         "3 samples are longer than cut.tokens = 10 (the longest, sample 6: 99); leave them out beforehand "
          "(lengths <= 10), raise the cap, over_long='own' gives each a micro-batch of its own"),
         ([4, 10, 11],
-         "sample 2 of length 11 is longer than micro_batch_tokens = 10; leave it out beforehand (lengths <= 10), raise "
+         "sample 2 of length 11 is longer than cut.tokens = 10; leave it out beforehand (lengths <= 10), raise "
          "the cap, over_long='own' gives it a micro-batch of its own"),
     ],
 )  # fmt: skip
 def test_samples_over_the_cap_are_counted_with_what_to_do(lengths, message):
     with pytest.raises(InfeasibleError) as caught:
-        balancer.balance(lengths, 2, micro_batches=MicroBatches(10))
+        balancer.balance(lengths, 2, cut=MicroBatches(10))
     assert str(caught.value) == message
     assert caught.value.certificate.items == [s for s, length in enumerate(lengths) if length > 10]
 
@@ -354,7 +348,7 @@ def test_no_bound_of_costs_alone_is_one_of_ranks_of_unlike_speed(seed):
 
 def test_a_plan_whose_samples_do_not_stand_in_order_of_their_slots_is_refused(tmp_path):
     """Though each micro-batch holds as much as before, and the slots are neighbours."""
-    balancer.balance([5, 5, 5, 5], 1, micro_batches=MicroBatches(10)).save(tmp_path / "plan.parquet")
+    balancer.balance([5, 5, 5, 5], 1, cut=MicroBatches(10)).save(tmp_path / "plan.parquet")
 
     def change(rows):
         rows.sort(key=lambda row: row["position"])
@@ -367,15 +361,15 @@ def test_a_plan_whose_samples_do_not_stand_in_order_of_their_slots_is_refused(tm
 
 
 SAVED = [
-    {"micro_batch_tokens": 60, "schedule": "step"},
-    {"micro_batches": MicroBatches(35, over_long="own")},
-    {"micro_batch_tokens": 60, "equal_counts": True, "max_samples_per_rank": 6},
-    {"micro_batches": MicroBatches(35, over_long="own"), "keep_together": [0, 0, 1, 1, 2, 2, 3, 3] * 2},
-    {"micro_batch_tokens": 40, "cost": "quadratic:a=1,b=1"},
-    {"micro_batches": MicroBatches(999, count=9, allow_empty=True)},
-    {"micro_batches": MicroBatches(999, "step", multiple_of=7, allow_empty=True), "equal_counts": True},
-    {"micro_batches": MicroBatches(20, at_least=9, over_long="own", allow_empty=True)},
-    {"micro_batches": MicroBatches(1, multiple_of=9, over_long="own", allow_empty=True)},
+    {"cut": MicroBatches(60, "step")},
+    {"cut": MicroBatches(35, over_long="own")},
+    {"cut": MicroBatches(60), "equal_counts": True, "max_samples_per_rank": 6},
+    {"cut": MicroBatches(35, over_long="own"), "keep_together": [0, 0, 1, 1, 2, 2, 3, 3] * 2},
+    {"cut": MicroBatches(40), "cost": "quadratic:a=1,b=1"},
+    {"cut": MicroBatches(999, count=9, allow_empty=True)},
+    {"cut": MicroBatches(999, "step", multiple_of=7, allow_empty=True), "equal_counts": True},
+    {"cut": MicroBatches(20, at_least=9, over_long="own", allow_empty=True)},
+    {"cut": MicroBatches(1, multiple_of=9, over_long="own", allow_empty=True)},
     {"max_samples_per_rank": 5},
     {"rank_speeds": [1, 2, 1, 2]},
     {"initial_loads": [9, 0, 0, 0]},
@@ -417,5 +411,5 @@ def test_a_file_says_which_samples_stay_together(tmp_path):
 
 def test_slots_are_part_of_the_digest():
     lengths = [5, 5, 5, 5]
-    one, two = (balancer.balance(lengths, 1, micro_batches=MicroBatches(20, count=k)) for k in (1, 2))
+    one, two = (balancer.balance(lengths, 1, cut=MicroBatches(20, count=k)) for k in (1, 2))
     assert one.digest() != two.digest()

@@ -39,7 +39,7 @@ def test_little_crosses_nodes_for_as_good_as_nothing(schedule, cost):
     # Of a pipeline each micro-batch more costs a K-th, so there must be room.
     micro_batches = MicroBatches(65_536, schedule, count=3 if schedule == "pipeline" else None)
     far, near = (
-        balance(lengths, 16, 4, homes, cost, micro_batches=micro_batches, placement=placement)
+        balance(lengths, 16, 4, homes, cost, cut=micro_batches, placement=placement)
         for placement in ("rearrange", "relocate")
     )
     assert near.fell_back == ""
@@ -63,7 +63,7 @@ def test_little_crosses_nodes_where_micro_batches_are_full(seed, eps, cap, sched
     lengths, homes = lognormal(seed, 1024), np.arange(1024) // 64
     rules = MicroBatches(cap, **schedule)
     far, near = (
-        balance(lengths, 16, 4, homes, "quadratic:a=24576,b=1", micro_batches=rules, placement=placement, eps=eps)
+        balance(lengths, 16, 4, homes, "quadratic:a=24576,b=1", cut=rules, placement=placement, eps=eps)
         for placement in ("rearrange", "relocate")
     )
     assert near.fell_back == ""
@@ -88,7 +88,7 @@ def test_never_more_than_eps_beyond_the_best_found(lengths, ranks, cap, schedule
     homes = np.random.default_rng(seed).integers(0, ranks[0], len(lengths))
     rules = MicroBatches(cap, schedule, count, allow_empty=True, over_long="own")
     far, near = (
-        balance(lengths, *ranks, homes, micro_batches=rules, placement=placement, eps=eps, **constraint)
+        balance(lengths, *ranks, homes, cut=rules, placement=placement, eps=eps, **constraint)
         for placement in ("rearrange", "relocate")
     )
     check(near)
@@ -101,10 +101,10 @@ def test_never_more_than_eps_beyond_the_best_found(lengths, ranks, cap, schedule
 def test_what_does_not_fit_is_said():
     """One sample fills its micro-batch, and under the cap the others leave hardly any room."""
     lengths, homes = lognormal(0, 1024), np.arange(1024) // 64
-    plan = balance(lengths, 16, 4, homes, "quadratic:a=24576,b=1", micro_batch_tokens=32_768, eps=1e-5)
+    plan = balance(lengths, 16, 4, homes, "quadratic:a=24576,b=1", cut=MicroBatches(32_768), eps=1e-5)
     assert "relocated, micro-batches would take" in plan.fell_back
     assert "more than eps = 1e-05" in plan.fell_back
-    generous = balance(lengths, 16, 4, homes, "quadratic:a=24576,b=1", micro_batch_tokens=32_768, eps=0.2)
+    generous = balance(lengths, 16, 4, homes, "quadratic:a=24576,b=1", cut=MicroBatches(32_768), eps=0.2)
     assert generous.fell_back == ""
     assert generous.inter_node_volume < 0.1 * plan.inter_node_volume
 
@@ -115,7 +115,7 @@ def test_micro_batches_of_what_began_as_a_partition_say_why(monkeypatch, schedul
     monkeypatch.setattr("solvers.relocation._WORK_A_RANK", 1)
     lengths, homes = np.random.default_rng(0).integers(100, 3000, 4 * 64), np.arange(4 * 64) // 4
     rules = MicroBatches(int(lengths.sum()), schedule, count=1)
-    plan = balance(lengths, 64, 4, homes, micro_batches=rules, equal_counts=True)
+    plan = balance(lengths, 64, 4, homes, cut=rules, equal_counts=True)
     check(plan)
     assert plan.inter_node_volume > 0.2 * lengths.sum()
     assert plan.fell_back == LAID
@@ -125,21 +125,21 @@ def test_micro_batches_of_what_began_as_a_partition_say_why(monkeypatch, schedul
 def test_a_rank_of_one_long_sample_gets_short_ones_for_its_other_micro_batches(allow_empty):
     lengths, homes = [90, *[10] * 6, 1, *[10] * 20], np.repeat(np.arange(4), 7)
     rules = MicroBatches(50, "step", 2, over_long="own", allow_empty=allow_empty)
-    plan = balance(lengths, 4, 2, homes, micro_batches=rules)
+    plan = balance(lengths, 4, 2, homes, cut=rules)
     check(plan)
     assert plan.fell_back == ""
     assert plan.makespan == (90 if allow_empty else 91)
 
 
 def test_samples_at_home_that_are_even_already_stay():
-    plan = balance([8, 8, 8, 8], 2, 1, [0, 0, 1, 1], micro_batch_tokens=8)
+    plan = balance([8, 8, 8, 8], 2, 1, [0, 0, 1, 1], cut=MicroBatches(8))
     assert plan.rank_of_sample.tolist() == [0, 0, 1, 1]
     assert (plan.num_slots, plan.inter_node_volume, plan.gap) == (2, 0, 0)
 
 
 def test_eps_may_be_a_fraction():
     lengths, homes = lognormal(0, 1024), np.arange(1024) // 64
-    given = {"cost": "quadratic:a=24576,b=1", "micro_batch_tokens": 32_768}
+    given = {"cost": "quadratic:a=24576,b=1", "cut": MicroBatches(32_768)}
     as_float, as_fraction = (balance(lengths, 16, 4, homes, eps=eps, **given) for eps in (1e-5, Fraction(1, 10**5)))
     assert as_fraction.fell_back == as_float.fell_back != ""
 
@@ -151,18 +151,18 @@ QUARTER = 2**61
 @pytest.mark.parametrize(
     ("lengths", "rules", "constraints"),
     [
-        ([2**62, 0, 2**62 - 9], {"max_tokens": END, "multiple_of": 2}, {}),  # 2 * END tokens fit a rank
-        ([QUARTER, 0, 7, 7, QUARTER, 7], {"max_tokens": QUARTER, "count": 2}, {}),  # targets of 6 times as much
-        ([QUARTER - 9, 6, QUARTER], {"max_tokens": END, "at_least": 2}, {}),
-        ([QUARTER, QUARTER - 1, 3, QUARTER], {"max_tokens": QUARTER}, {"keep_together": [0, 1, 1, 0]}),
-        ([QUARTER], {"max_tokens": END, "schedule": "pipeline", "pipeline_stages": 9}, {"max_samples_per_rank": 1}),
-        ([QUARTER] * 3, {"max_tokens": QUARTER, "schedule": "pipeline", "pipeline_stages": 4}, {}),
-        ([QUARTER] * 2 + [9], {"max_tokens": END, "schedule": "step", "count": 3}, {}),
+        ([2**62, 0, 2**62 - 9], {"tokens": END, "multiple_of": 2}, {}),  # 2 * END tokens fit a rank
+        ([QUARTER, 0, 7, 7, QUARTER, 7], {"tokens": QUARTER, "count": 2}, {}),  # targets of 6 times as much
+        ([QUARTER - 9, 6, QUARTER], {"tokens": END, "at_least": 2}, {}),
+        ([QUARTER, QUARTER - 1, 3, QUARTER], {"tokens": QUARTER}, {"keep_together": [0, 1, 1, 0]}),
+        ([QUARTER], {"tokens": END, "schedule": "pipeline", "pipeline_stages": 9}, {"max_samples_per_rank": 1}),
+        ([QUARTER] * 3, {"tokens": QUARTER, "schedule": "pipeline", "pipeline_stages": 4}, {}),
+        ([QUARTER] * 2 + [9], {"tokens": END, "schedule": "step", "count": 3}, {}),
     ],
 )
 def test_costs_near_the_end_of_int64(lengths, rules, constraints):
     homes = np.arange(len(lengths)) % 2
-    plan = balance(lengths, 2, 1, homes, micro_batches=MicroBatches(allow_empty=True, **rules), eps=0.9, **constraints)
+    plan = balance(lengths, 2, 1, homes, cut=MicroBatches(allow_empty=True, **rules), eps=0.9, **constraints)
     check(plan)
     assert plan.inter_node_bound <= plan.inter_node_volume
 
@@ -170,7 +170,7 @@ def test_costs_near_the_end_of_int64(lengths, rules, constraints):
 def test_micro_batches_that_hold_nothing_on_any_rank_are_left_out(tmp_path):
     """One multiple more is tried, and where it is not needed a plan file could not tell of it."""
     rules = MicroBatches(10, multiple_of=3, allow_empty=True)
-    plan = balance([9, 6, 4, 3, 1], 2, 1, [0, 1, 0, 0, 1], micro_batches=rules, eps=0)
+    plan = balance([9, 6, 4, 3, 1], 2, 1, [0, 1, 0, 0, 1], cut=rules, eps=0)
     assert (plan.fell_back, plan.num_slots) == ("", 3)
     plan.save(tmp_path / "plan.parquet")
     assert load_plan(tmp_path / "plan.parquet") == plan
@@ -182,7 +182,7 @@ def test_micro_batches_of_a_slot_are_laid_on_nodes_by_themselves(schedule):
     lengths, homes = lognormal(2, 512), np.random.default_rng(2).integers(0, 16, 512)
     rules = MicroBatches(32_768, schedule, 3)
     any_rank, near = (
-        balance(lengths, 16, 4, homes, micro_batches=rules, placement=placement) for placement in ("any", "rearrange")
+        balance(lengths, 16, 4, homes, cut=rules, placement=placement) for placement in ("any", "rearrange")
     )
     check(near)
     assert near.makespan == any_rank.makespan
@@ -211,7 +211,7 @@ def test_micro_batches_of_a_slot_are_laid_on_nodes_by_themselves(schedule):
 def test_lockstep_under_constraints_is_near_its_bound(seed, constraint, most):
     count, ranks = np.shape(constraint["allowed_ranks"]) if "allowed_ranks" in constraint else (1024, 16)
     lengths = lognormal(seed, count)
-    plan = balance(lengths, ranks, 4, cost="quadratic:a=24576,b=1", micro_batch_tokens=32_768, **constraint)
+    plan = balance(lengths, ranks, 4, cost="quadratic:a=24576,b=1", cut=MicroBatches(32_768), **constraint)
     check(plan)
     assert plan.gap < most
 
@@ -221,7 +221,7 @@ def test_nodes_whose_pipelines_take_too_long_are_laid_out_together():
     lengths, homes = lognormal(2, 1024), np.arange(1024) // 64
     rules = MicroBatches(65_536, "pipeline")
     far, near = (
-        balance(lengths, 16, 4, homes, "quadratic:a=24576,b=1", micro_batches=rules, placement=placement, eps=0.01)
+        balance(lengths, 16, 4, homes, "quadratic:a=24576,b=1", cut=rules, placement=placement, eps=0.01)
         for placement in ("rearrange", "relocate")
     )
     check(near)

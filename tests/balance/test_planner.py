@@ -306,9 +306,9 @@ TOO_SMALL = [
         ["(length 18 together) may be in rank 0 only", "must be at least 18, which is enough"],
     ),
     (
-        {"lengths": [7] * 7, "num_ranks": 3, "micro_batches": balancer.MicroBatches(17, count=1)},
-        ["num_micro_batches = 1 is too few: under micro_batch_tokens = 17 the 7 samples need at least 4 micro-batches",
-         ", for this batch with num_micro_batches = 1 micro_batch_tokens must be at least 21, which is enough"],
+        {"lengths": [7] * 7, "num_ranks": 3, "cut": balancer.MicroBatches(17, count=1)},
+        ["cut.count = 1 is too few: under cut.tokens = 17 the 7 samples need at least 4 micro-batches",
+         ", for this batch with cut.count = 1 cut.tokens must be at least 21, which is enough"],
     ),
     (
         {"lengths": [7, 1, 7, 1], "cost": "padded", "max_tokens_per_rank": 10},
@@ -484,7 +484,7 @@ many, homes = rng.lognormal(7, 1, 512).clip(1, 32768).astype(int), np.arange(512
 for schedule in ("step", "lockstep", "pipeline"):
     for eps in (0, 1e-3, 0.1):
         for kept in ({}, {"equal_counts": True}, {"keep_together": np.arange(512) // 4}):
-            rules = {"micro_batch_tokens": 32768, "schedule": schedule, "eps": eps, **kept}
+            rules = {"cut": balancer.MicroBatches(32768, schedule), "eps": eps, **kept}
             balancer.balance(many, 8, 4, homes, "quadratic:a=24576,b=1", **rules)
 for seed in range(12):  # few items a group
     balancer.balance(np.random.default_rng(seed).integers(350, 1400, 40), 16)
@@ -567,8 +567,7 @@ def test_eps_is_checked_whatever_the_placement(placement):
     ("given", "kind", "message"),
     [
         ({"caps": [([1, 1, 1], 2)]}, TypeError, "caps must map names to pairs"),
-        ({"micro_batches": 5}, TypeError, "micro_batches must be MicroBatches"),
-        ({"schedule": "steps"}, ValueError, "schedule must be one of"),
+        ({"cut": 5}, TypeError, "cut must be one of balancer's cuts"),
         ({"min_samples_per_rank": -1}, ValueError, "min_samples_per_rank must be >= 0, got -1"),
         ({"max_tokens_per_rank": 2**63}, ValueError, "max_tokens_per_rank must be >= 1 and fit int64"),
     ],

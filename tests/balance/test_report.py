@@ -213,7 +213,7 @@ def test_relocation_everywhere_gives_no_reason():
 def test_who_computes_in_micro_batches(encoders, schedule, cut, piecewise):
     micro_batches = balancer.MicroBatches(9, schedule, encoders=encoders)
     columns = {"vision": [4, 0, 2, 1, 3, 0], "llm": [5, 4, 3, 2, 2, 2]}
-    plan = balancer.orchestrate(columns, {n: n for n in columns}, 2, micro_batches=micro_batches)
+    plan = balancer.orchestrate(columns, {n: n for n in columns}, 2, cut=micro_batches)
     summary, data = RunSummary(), PageData()
     summary.add_step(plan)
     data.add(plan)

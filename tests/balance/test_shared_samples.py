@@ -13,7 +13,7 @@ from plan_files import tamper
 
 import balancer
 import solvers
-from balancer import MicroBatches, Phase, SequenceGroups, Topology, balance, orchestrate
+from balancer import Phase, SequenceGroups, Topology, balance, orchestrate
 from balancer.cost import CostModel, Sharing
 from balancer.errors import PlanError
 from balancer.plan.pieces import Pieces, segments
@@ -46,7 +46,7 @@ def asked(draw):
 def planned(case, **more):
     lengths, ranks, node, homes, cut, placement = case
     more.setdefault("cost", CostModel(3, 1))
-    return balance(lengths, ranks, node, homes, sequence_groups=cut, placement=placement, time_budget=0.002, **more)
+    return balance(lengths, ranks, node, homes, cut=cut, placement=placement, time_budget=0.002, **more)
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -155,9 +155,7 @@ def test_certificate_recomputed_from_scratch(case):
     ],
 )
 def test_bound_on_crossing_knows_who_has_the_padding(length, ranks, node, home, fields, crossing):
-    plan = balance(
-        [length], ranks, node, [home], sequence_groups=SequenceGroups((ranks,), **fields), cost="linear:loss=0"
-    )
+    plan = balance([length], ranks, node, [home], cut=SequenceGroups((ranks,), **fields), cost="linear:loss=0")
     assert plan.inter_node_volume == crossing
     assert crossing - 1 <= plan.inter_node_bound <= crossing
 
@@ -165,7 +163,7 @@ def test_bound_on_crossing_knows_who_has_the_padding(length, ranks, node, home, 
 def test_bound_on_crossing_of_groups_that_reach_over_the_end_of_a_node():
     """The last rank has the padding, though neither group has more ranks than a node."""
     cut = SequenceGroups((4,), num_slots=1, pad_to=2)
-    plan = balance([6, 7], 10, 5, [4, 2], sequence_groups=cut, cost="linear:loss=0")
+    plan = balance([6, 7], 10, 5, [4, 2], cut=cut, cost="linear:loss=0")
     assert plan.group_table.first_rank.tolist() == [0, 4]
     assert plan.inter_node_bound <= plan.inter_node_volume == 4
 
@@ -189,7 +187,7 @@ def test_saved_and_loaded(case, tmp_path_factory):
 
 
 def test_long_samples_get_more_ranks():
-    plan = balance([8000, 900, 100, 500, 500], 4, sequence_groups=SequenceGroups(FEW, num_slots=1))
+    plan = balance([8000, 900, 100, 500, 500], 4, cut=SequenceGroups(FEW, num_slots=1))
     (wide, *others) = plan.groups(0)
     assert (wide.degree, wide.samples.tolist()) == (4, [0, 1, 2, 3, 4])
     assert not others
@@ -199,13 +197,13 @@ def test_long_samples_get_more_ranks():
 
 
 def test_zigzag_gives_a_rank_the_first_and_the_last():
-    plan = balance([80], 4, sequence_groups=SequenceGroups((4,), order="zigzag", pad_to=2))
+    plan = balance([80], 4, cut=SequenceGroups((4,), order="zigzag", pad_to=2))
     assert [plan.pieces_on_rank(r).start.tolist() for r in range(4)] == [[0, 70], [10, 60], [20, 50], [30, 40]]
     assert plan.cu_seqlens(0, 0).tolist() == [0, 20]
 
 
 def test_padding_lies_behind_the_sample():
-    plan = balance([10, 3], 2, sequence_groups=SequenceGroups((2,), pad_to=4))
+    plan = balance([10, 3], 2, cut=SequenceGroups((2,), pad_to=4))
     assert plan.pieces_on_rank(0).stop.tolist() == [8, 4]
     assert plan.pieces_on_rank(1).stop.tolist() == [16, 8]
     assert plan.stream.lengths.tolist() == [8, 2, 3]  # of what is not padding
@@ -213,14 +211,14 @@ def test_padding_lies_behind_the_sample():
 
 def test_samples_stay_together():
     keys = [0, 1, 0, 1, 2, 2]
-    plan = balance([90, 10, 20, 70, 40, 50], 4, sequence_groups=SequenceGroups(FEW, 60), keep_together=keys)
+    plan = balance([90, 10, 20, 70, 40, 50], 4, cut=SequenceGroups(FEW, 60), keep_together=keys)
     group = plan.group_table.group_of_sample
     assert all(len({int(group[i]) for i in range(6) if keys[i] == key}) == 1 for key in range(3))
 
 
 def test_a_slot_costs_what_the_cost_says():
     cost = CostModel(sharing=Sharing(overhead=100))
-    plan = balance([40, 40, 40, 40], 2, cost=cost, sequence_groups=SequenceGroups((1,), 40))
+    plan = balance([40, 40, 40, 40], 2, cost=cost, cut=SequenceGroups((1,), 40))
     assert (plan.num_slots, plan.makespan, plan.loads.tolist()) == (2, 280, [280, 280])
     assert plan.imbalance_ratio == 1.0
 
@@ -235,20 +233,18 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_constraints_that_are_refused_by_name(name):
     with pytest.raises(ValueError, match=name):
-        balance([10, 20, 30], 4, sequence_groups=SequenceGroups(FEW), **{name: REFUSED[name]})
+        balance([10, 20, 30], 4, cut=SequenceGroups(FEW), **{name: REFUSED[name]})
 
 
-def test_not_together_with_micro_batches():
-    with pytest.raises(ValueError, match="micro_batches or sequence_groups, not both"):
-        balance([1], 1, micro_batches=MicroBatches(8), sequence_groups=SequenceGroups())
-    with pytest.raises(TypeError, match=r"sequence_groups must be SequenceGroups\(degrees, ...\), got \(1, 2\)"):
-        balance([1], 1, sequence_groups=(1, 2))
+def test_what_is_no_cut_is_refused():
+    with pytest.raises(TypeError, match=r"cut must be one of balancer's cuts, .* got \(1, 2\)"):
+        balance([1], 1, cut=(1, 2))
     with pytest.raises(ValueError, match="method 'lpt' makes no sequence groups"):
-        balance([1], 1, method="lpt", sequence_groups=SequenceGroups())
+        balance([1], 1, method="lpt", cut=SequenceGroups())
     with pytest.raises(ValueError, match=r"num_ranks \* num_slots must be <= 67108864 micro-batches"):
-        balance([1], 1, sequence_groups=SequenceGroups(slots_multiple_of=10**9))
+        balance([1], 1, cut=SequenceGroups(slots_multiple_of=10**9))
     with pytest.raises(ValueError, match="cost 'padded'"):
-        balance([1], 1, cost="padded", sequence_groups=SequenceGroups())
+        balance([1], 1, cost="padded", cut=SequenceGroups())
 
 
 @pytest.mark.parametrize(
@@ -273,28 +269,28 @@ def test_settings_that_cannot_be(fields, rule):
 
 def test_a_sample_that_no_group_holds_is_named():
     with pytest.raises(solvers.InfeasibleError, match=r"sample 1: its size 500 is over 400, max_tokens_per_rank = 100"):
-        balance([10, 500], 4, sequence_groups=SequenceGroups(FEW, 100))
+        balance([10, 500], 4, cut=SequenceGroups(FEW, 100))
     with pytest.raises(
         solvers.InfeasibleError, match=r"sample 1 \(with all that stay together with it\): its size 452"
     ):
-        balance([10, 150, 300], 4, sequence_groups=SequenceGroups(FEW, 100), keep_together=[0, 1, 1])
+        balance([10, 150, 300], 4, cut=SequenceGroups(FEW, 100), keep_together=[0, 1, 1])
     with pytest.raises(ValueError, match=r"degrees\[3\] must divide the model's 28 attention heads"):
-        balance([10], 8, cost="flops:qwen2-7b", sequence_groups=SequenceGroups())
-    balance([10], 8, cost="flops:qwen2-7b", sequence_groups=SequenceGroups(exchange="ring"))
+        balance([10], 8, cost="flops:qwen2-7b", cut=SequenceGroups())
+    balance([10], 8, cost="flops:qwen2-7b", cut=SequenceGroups(exchange="ring"))
 
 
 @pytest.mark.parametrize("lengths", [[], [0, 0, 0], [5]])
 @pytest.mark.parametrize("ranks", [1, 6])
 def test_small_and_empty(lengths, ranks):
-    plan = balance(lengths, ranks, 3 if ranks > 1 else None, sequence_groups=SequenceGroups((1, 2, 8), 8))
+    plan = balance(lengths, ranks, 3 if ranks > 1 else None, cut=SequenceGroups((1, 2, 8), 8))
     assert plan.makespan == plan.lower_bound
     assert plan.num_slots == 1
 
 
 def test_nodes_must_be_alike():
     with pytest.raises(ValueError, match="nodes of equal size"):
-        balance([1, 2], 5, topology=Topology([2, 3]), sequence_groups=SequenceGroups())
-    assert balance([1, 2], 5, topology=Topology([3, 2]), sequence_groups=SequenceGroups()).num_ranks == 5
+        balance([1, 2], 5, topology=Topology([2, 3]), cut=SequenceGroups())
+    assert balance([1, 2], 5, topology=Topology([3, 2]), cut=SequenceGroups()).num_ranks == 5
 
 
 def changed(column, by):
@@ -316,7 +312,7 @@ def changed(column, by):
 )
 def test_files_changed_by_hand_are_refused(tmp_path, rows, told):
     lengths = [400, 30, 20, 30, 40, 50]
-    plan = balance(lengths, 4, sequence_groups=SequenceGroups((1, 2, 3), num_slots=1), placement="any")
+    plan = balance(lengths, 4, cut=SequenceGroups((1, 2, 3), num_slots=1), placement="any")
     plan.save(tmp_path / "plan.parquet")
     tamper(tmp_path / "plan.parquet", rows=rows)
     with pytest.raises(PlanError, match=told):
@@ -324,7 +320,7 @@ def test_files_changed_by_hand_are_refused(tmp_path, rows, told):
 
 
 def test_a_file_of_a_slot_far_away_is_refused(tmp_path):
-    balance([400, 30], 4, sequence_groups=SequenceGroups((1, 2))).save(tmp_path / "plan.parquet")
+    balance([400, 30], 4, cut=SequenceGroups((1, 2))).save(tmp_path / "plan.parquet")
     tamper(tmp_path / "plan.parquet", rows=changed("slot", 10**9))
     with pytest.raises(PlanError, match="more slots than are planned"):
         balancer.load_plan(tmp_path / "plan.parquet")
@@ -339,7 +335,7 @@ def test_encoders_feed_pieces(samples, encoders):
     image, text = np.array(samples, dtype=np.int64).reshape(-1, 2).T
     cut = SequenceGroups(FEW, 100, order="zigzag", encoders=encoders)
     plan = orchestrate(
-        {"image": image, "tokens": image + text}, PHASES, Topology.uniform(4, 2), sequence_groups=cut, time_budget=0.002
+        {"image": image, "tokens": image + text}, PHASES, Topology.uniform(4, 2), cut=cut, time_budget=0.002
     )
     assert plan["vision"].group_table is None
     assert plan.strategy == "sequence_groups"
@@ -365,7 +361,7 @@ def test_encoders_feed_pieces(samples, encoders):
 def test_parts_must_make_up_the_sample():
     batch = {"image": [10, 20], "tokens": [15, 12]}
     with pytest.raises(ValueError, match="sample 1 has length 12, its parts 20"):
-        orchestrate(batch, PHASES, 2, sequence_groups=SequenceGroups((1, 2)))
+        orchestrate(batch, PHASES, 2, cut=SequenceGroups((1, 2)))
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -411,7 +407,7 @@ def tiling(data, lengths):
 
 
 def test_way_back_is_the_streams():
-    plan = balance([100, 1], 2, sequence_groups=SequenceGroups((1, 2)))
+    plan = balance([100, 1], 2, cut=SequenceGroups((1, 2)))
     with pytest.raises(ValueError, match=r"plan.stream.inverse\(\)"):
         plan.inverse()
     with pytest.raises(ValueError, match="no sequence groups"):

@@ -75,7 +75,7 @@ def test_two_caps_each_with_its_step(note_of):
         "further on step 3 needs max_tokens_per_rank of at least 18"
     )
     assert note_of([10, 9, 9], [8, 8, 9], [15], cut=cut, cap=12) == (
-        "further on step 2 needs max_tokens_per_rank of at least 15, step 2 needs micro_batch_tokens of at least 15"
+        "further on step 2 needs max_tokens_per_rank of at least 15, step 2 needs cut.tokens of at least 15"
     )
 
 
@@ -83,7 +83,7 @@ def test_a_cap_that_no_number_of_micro_batches_is_too_few_for_is_asked_of_sample
     """As many micro-batches as it takes: only a sample can be over the cap."""
     assert note_of([10], [9, 9, 9, 9], cut=MicroBatches(9), cap=99) == ""
     said = note_of([10], [9, 9, 9, 9], cut=MicroBatches(9, count=1), cap=99)
-    assert said == "further on step 1 needs micro_batch_tokens of at least 18"
+    assert said == "further on step 1 needs cut.tokens of at least 18"
 
 
 def test_caps_of_phases_are_told_apart(tmp_path):

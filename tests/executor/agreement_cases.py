@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from dispatch_cases import WIDTH, dispatcher
 
-from balancer import Phase
+from balancer import MicroBatches, Phase
 from balancer.executor import Dispatcher, PrefetchDispatcher, agreement
 from balancer.executor.peers import Peers
 from balancer.plan.step_plan import as_step_plan
@@ -74,7 +74,7 @@ def other_settings(rank, odd):
 
 
 def other_micro_batches(rank, odd):
-    made = dispatcher(length="tokens", micro_batch_tokens=20, allow_empty=rank == odd)
+    made = dispatcher(length="tokens", cut=MicroBatches(20, allow_empty=rank == odd))
     with nothing_moves():
         step(made, rank)
 
@@ -159,7 +159,7 @@ def plans_for_all(rank):
     assert all(told[name] == own[name] for name in own.phases)
     lengths = np.random.default_rng(rank).integers(1, 20, 8)
     told, own = (
-        dispatcher(length="tokens", planning=way, planner_rank=planner, micro_batch_tokens=50).dispatch(
+        dispatcher(length="tokens", planning=way, planner_rank=planner, cut=MicroBatches(50)).dispatch(
             {"id": list(range(8))}, {"tokens": lengths}
         ).plan
         for way in ("broadcast", "replicate")
@@ -197,13 +197,13 @@ def replicas_get_the_same(rank, way):
 
 
 def pipelines_get_their_slots(rank, way):
-    from balancer import MicroBatches, PipelineStages
+    from balancer import PipelineStages
 
     group, replica = replica_groups(rank)
     stages = PipelineStages.of({"vision": 1, "llm": 1})
     made = Dispatcher(
         group, phases=[Phase("vision", "patches"), Phase("llm", "tokens", own="tokens")], planning=way,
-        replica_group=replica, micro_batches=MicroBatches(90, "pipeline", 3, stages=stages),
+        replica_group=replica, cut=MicroBatches(90, "pipeline", 3, stages=stages),
     )  # fmt: skip
     lengths = np.random.default_rng(rank // 2).integers(1, 20, (2, 8))
     given = {"patches": lengths[0], "tokens": lengths[1]}

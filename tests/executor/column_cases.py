@@ -141,7 +141,7 @@ def items_that_do_not_fit(rank, odd):
 
 def too_few_samples(rank, settings):
     """There is one sample in all, on rank 0."""
-    made = dispatcher(length="tokens", micro_batch_tokens=9, **settings)
+    made = dispatcher(length="tokens", cut=balancer.MicroBatches(9, **settings))
     batch = made.dispatch({"id": ["one"]} if rank == 0 else {}, {"tokens": [5]} if rank == 0 else {})
     assert len(batch.slot_bounds()) == 2
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from payloads import batch_of, form, plain
 
-from balancer import Phase, Topology
+from balancer import MicroBatches, Phase, Topology
 from balancer.executor import Dispatcher, RaggedTensor, payload
 
 _DISPATCHERS = {}
@@ -211,7 +211,7 @@ def bad_results_on_one_rank(rank, which):
 
 def micro_batches(rank):
     lengths = np.random.default_rng(rank).integers(1, 20, 8)
-    out = dispatcher(length="tokens", micro_batch_tokens=50).dispatch({"id": list(range(8))}, {"tokens": lengths})
+    out = dispatcher(length="tokens", cut=MicroBatches(50)).dispatch({"id": list(range(8))}, {"tokens": lengths})
     bounds = out.slot_bounds()
     held = [int(out.lengths()[start:stop].sum()) for start, stop in pairwise(bounds)]
     assert max(held) <= 50
@@ -225,7 +225,7 @@ def of_a_step_file(rank, path):
     with open(f"{path}.{rank}", "w") as file:
         file.write(f'ranks = {size}\n[[phase]]\nlength = "tokens"\n[micro_batches]\ntokens = 50\nschedule = "step"\n')
     made = Dispatcher.from_step(f"{path}.{rank}", length="tokens")
-    same = Dispatcher(length="tokens", micro_batch_tokens=50, schedule="step")
+    same = Dispatcher(length="tokens", cut=MicroBatches(50, "step"))
     plans = [each.dispatch({"id": list(range(8))}, {"tokens": lengths}).plan for each in (made, same)]
     assert plans[0].digest() == plans[1].digest()
     with open(f"{path}.{rank}", "w") as file:

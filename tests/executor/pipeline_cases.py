@@ -96,7 +96,7 @@ def planned(batch, ranks, num_stages, slots, vision=False, allow_empty=False, **
     phases = {"vision": "images", "llm": "text"} if vision else {"llm": "text"}
     cut = MicroBatches(1000, "pipeline", slots, stages=PipelineStages.of(layout, **given), allow_empty=allow_empty)
     batch = {name: batch[name] for name in phases.values()}
-    return balancer.orchestrate(batch, phases, ranks, micro_batches=cut, time_budget=0.001)
+    return balancer.orchestrate(batch, phases, ranks, cut=cut, time_budget=0.001)
 
 
 def in_slots(plan, rows, rank, empty):
@@ -214,7 +214,7 @@ def trains_in_gaps(rank, devices, slots, backwards, chunks=1, steps=2):
         sounds = [torch.flip(each, (0,))[1:] for each in pixels]
         batch["sound"] = np.array([len(each) for each in sounds])
         phases = {"vision": "images", "audio": "sound", "llm": "text"}
-        plan = balancer.orchestrate(batch, phases, ranks, micro_batches=MicroBatches.in_gaps(times), time_budget=0.01)
+        plan = balancer.orchestrate(batch, phases, ranks, cut=MicroBatches.in_gaps(times), time_budget=0.01)
         inputs, labels = inputs_of(plan, words, pixels, runner.rank, False)
         inputs = {s: each for s, each in inputs.items() if s in runner.modules}
         for name, rows in (("vision", pixels), ("audio", sounds)):
@@ -320,7 +320,7 @@ def dispatched_in_gaps(rank, devices, slots):
     runner = PipelineRunner(mine, pipe, dp_group=dp, encoders=ours, outputs=outputs, loss=loss)
     made = Dispatcher(
         dp, phases={"vision": "images", "audio": "sound", "llm": "text"}, replica_group=pipe, exchange="direct",
-        fields={"pixels": "vision", "sounds": "audio", "words": "llm"}, micro_batches=MicroBatches.in_gaps(times),
+        fields={"pixels": "vision", "sounds": "audio", "words": "llm"}, cut=MicroBatches.in_gaps(times),
         time_budget=0.01,
     )  # fmt: skip
     batch, words, pixels = batch_of(3)

@@ -121,7 +121,7 @@ def in_halves(rank, layouts, seed, samples):
 
 
 def one_step(rank, layouts, seed, samples, frozen=False, slots=None, meshes=False, group=None):
-    cut = {} if slots is None else {"micro_batch_tokens": 200, "num_micro_batches": slots, "allow_empty": True}
+    cut = {} if slots is None else {"cut": balancer.MicroBatches(200, count=slots, allow_empty=True)}
     given = device_meshes(layouts) if meshes else None
     made = Dispatcher(group, 4, PHASES, fields=FIELDS, layouts=layouts, meshes=given, timeout=PATIENCE, **cut)
     fields, lengths = handed_in(rank, seed, samples, dist.get_world_size(group))

@@ -67,7 +67,7 @@ def round_trip(rank, seed, counts, fields, cut, arguments):
     batch = {name: mine(rows, counts, rank) for name, rows in tokens.items()} | others[rank]
     batch["features"] = RaggedTensor(torch.cat([tokens["features"][0][:0], *batch["features"]]),
                                      [len(row) for row in batch["features"]]) if counts[rank] else []  # fmt: skip
-    made = dispatcher(length="ids", sequence_groups=SequenceGroups(**cut), **arguments)
+    made = dispatcher(length="ids", cut=SequenceGroups(**cut), **arguments)
     out = made.dispatch(batch if counts[rank] else {})
     slots = held_by(out.plan, rank)
     samples = [sample for slot in slots for sample in slot]
@@ -114,7 +114,7 @@ def _check_slots(rank, out, slots, lengths):
 
 def results_come_home(rank, seed, counts, cut):
     lengths = lengths_of(seed, counts)
-    made = dispatcher(length="ids", sequence_groups=SequenceGroups(**cut))
+    made = dispatcher(length="ids", cut=SequenceGroups(**cut))
     out = made.dispatch({"ids": mine(rows_of(seed, lengths, "ids"), counts, rank)} if counts[rank] else {})
     twice = [row * 2 for row in out["ids"]] if sum(counts) else []
     first = [out.plan.rank_of_sample[sample] == rank for sample in out.samples]
@@ -214,7 +214,7 @@ def phases_agree_with_no_exchange(rank, seed, counts, cut, arguments, size=None)
         batch["grid"] = mine(grids, counts, rank)
     phases = [replace(PHASES[0], sequence_parallel=size), PHASES[1]]
     shared = None if cut is None else SequenceGroups(**cut)
-    made = dispatcher(phases=phases, fields=fields, sequence_groups=shared, **arguments)
+    made = dispatcher(phases=phases, fields=fields, cut=shared, **arguments)
     out = made.dispatch(batch, here) if counts[rank] else made.dispatch({})
     factor = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
     weight = table.clone().requires_grad_()
@@ -262,9 +262,7 @@ def replicas_get_their_leaders_pieces(rank, seed, cut):
     counts = [3] * (size // 2)
     lengths = lengths_of(seed, counts)
     rows = rows_of(seed, lengths, "ids")
-    made = Dispatcher(
-        dp[rank % 2], replica_group=replicas[rank // 2], length="ids", sequence_groups=SequenceGroups(**cut)
-    )
+    made = Dispatcher(dp[rank % 2], replica_group=replicas[rank // 2], length="ids", cut=SequenceGroups(**cut))
     batch = {"ids": mine(rows, counts, rank // 2), "number": mine(list(range(sum(counts))), counts, rank // 2)}
     out = made.dispatch(batch if rank % 2 == 0 else None)
     assert plain(out["ids"]) == plain([share_of(rows[s], out.plan, s, rank // 2) for s in out.samples])
@@ -283,7 +281,7 @@ def replicas_get_their_leaders_pieces(rank, seed, cut):
 def prefetches(rank, seed, cut):
     """The steps of a loader are those of dispatch, one after the other."""
     counts, steps = [2] * dist.get_world_size(), 4
-    made = Dispatcher(length="ids", sequence_groups=SequenceGroups(**cut))
+    made = Dispatcher(length="ids", cut=SequenceGroups(**cut))
     rows = [rows_of(seed + step, lengths_of(seed + step, counts), "ids") for step in range(steps)]
     loader = [{"ids": mine(of_step, counts, rank)} for of_step in rows]
     seen = []
@@ -297,24 +295,22 @@ def prefetches(rank, seed, cut):
 
 def refuses(rank, what):
     cut, ids = SequenceGroups((1, 2)), [torch.ones(4 + rank)]
-    if what == "both":
-        Dispatcher(length="ids", sequence_groups=cut, micro_batch_tokens=10)
     if what == "no_groups":
-        Dispatcher(length="ids", sequence_groups={"degrees": (1, 2)})
+        Dispatcher(length="ids", cut={"degrees": (1, 2)})
     if what == "counts":
-        Dispatcher(length="ids", sequence_groups=cut, equal_counts=True)
+        Dispatcher(length="ids", cut=cut, equal_counts=True)
     if what == "nodes":
-        Dispatcher(topology=Topology((1, 3)), length="ids", sequence_groups=cut)
+        Dispatcher(topology=Topology((1, 3)), length="ids", cut=cut)
     if what == "settings":
-        Dispatcher(length="ids", sequence_groups=SequenceGroups((1, 2), pad_to=1 + (rank == 3))).dispatch({"ids": ids})
+        Dispatcher(length="ids", cut=SequenceGroups((1, 2), pad_to=1 + (rank == 3))).dispatch({"ids": ids})
     if what == "degrees":
-        Dispatcher(length="ids", sequence_groups=SequenceGroups((1, 2) if rank else (1, 4)))
+        Dispatcher(length="ids", cut=SequenceGroups((1, 2) if rank else (1, 4)))
     if what == "some":
-        Dispatcher(length="ids", **{"sequence_groups": cut} if rank == 2 else {})
+        Dispatcher(length="ids", **{"cut": cut} if rank == 2 else {})
     if what == "shards":
         Dispatcher(length="ids", cut=ContextShards(2 + 2 * (rank == 3), 400))
     if what == "packs":
         Dispatcher(length="ids", cut=ContextShards(2, 400 + rank // 3)).dispatch({"ids": ids})
     if what == "own":
-        made = Dispatcher(phases=PHASES, fields={"words": "llm:own"}, sequence_groups=cut)
+        made = Dispatcher(phases=PHASES, fields={"words": "llm:own"}, cut=cut)
         made.dispatch({"words": ids}, {"patches": [1], "image": [1], "tokens": [4], "text": [3]})

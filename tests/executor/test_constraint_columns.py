@@ -55,7 +55,7 @@ FOUR = Topology.uniform(4, None)
 @pytest.mark.parametrize(
     ("settings", "error", "text"),
     [
-        ({"cap": 3}, TypeError, "no setting 'cap'; those there are: allow_empty, allowed_ranks, caps"),
+        ({"cap": 3}, TypeError, "no setting 'cap'; those there are: allowed_ranks, caps, cut"),
         ({"caps": {"patches": 0.5}}, TypeError, r"limit of caps\['patches'\]"),
         ({"caps": [("patches", 3)]}, TypeError, "caps must map columns"),
         ({"allowed_ranks": [[True] * 4]}, TypeError, "allowed_ranks must name a column"),
@@ -66,35 +66,18 @@ FOUR = Topology.uniform(4, None)
         ({"placement": "home"}, ValueError, "placement"),
         ({"eps": -1}, ValueError, "eps must be"),
         ({"time_budget": -1}, ValueError, "time_budget must be"),
-        ({"micro_batches": 512}, TypeError, r"micro_batches must be MicroBatches\(max_tokens, ...\), got 512"),
-        ({"micro_batches": MicroBatches(9), "micro_batch_tokens": 9}, ValueError, "not both"),
-        (
-            {"micro_batches": MicroBatches(9), "allow_empty": True},
-            ValueError,
-            "give allow_empty or micro_batches, not both",
-        ),
-        ({"allow_empty": True}, ValueError, "allow_empty needs micro_batch_tokens, the cap on a micro-batch"),
-        ({"schedule": "lock"}, ValueError, "schedule must be one of 'lockstep', 'step', 'pipeline', got 'lock'"),
-        ({"micro_batch_tokens": 9, "rank_speeds": [1] * 4}, ValueError, "cannot be combined with rank_speeds"),
-        ({"micro_batches": MicroBatches(9), "initial_loads": [1] * 4}, ValueError, "combined with initial_loads"),
+        ({"cut": 512}, TypeError, r"cut must be one of balancer's cuts, such as MicroBatches\(8192\), got 512"),
+        ({"allow_empty": True}, TypeError, "no setting 'allow_empty'; those there are: .* cut, "),
+        ({"cut": MicroBatches(9), "rank_speeds": [1] * 4}, ValueError, "cannot be combined with rank_speeds"),
+        ({"cut": MicroBatches(9), "initial_loads": [1] * 4}, ValueError, "combined with initial_loads"),
         ({"min_samples_per_rank": 3, "max_samples_per_rank": 2}, ValueError, "contradicts max_samples_per_rank = 2"),
-        ({"method": "lpt", "micro_batch_tokens": 9}, ValueError, "method 'lpt' makes no micro-batches"),
+        ({"method": "lpt", "cut": MicroBatches(9)}, ValueError, "method 'lpt' makes no micro-batches"),
         ({"caps": {"patches+": 3}}, ValueError, "no column ''"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_before_the_first_step(settings, error, text):
     with pytest.raises(error, match=text):
         as_setup(FOUR, None, "linear", None, settings)
-
-
-def test_micro_batches_are_given_by_the_names_that_errors_call_them():
-    in_short = {
-        "micro_batch_tokens": 9, "schedule": "pipeline", "num_micro_batches": 8, "min_micro_batches": 2,
-        "micro_batches_multiple_of": 4, "pipeline_stages": 2, "allow_empty": True, "over_long": "own",
-        "encoders": "step",
-    }  # fmt: skip
-    given = as_setup(FOUR, None, "linear", None, in_short).settings.cut
-    assert given == MicroBatches(9, "pipeline", 8, 2, 4, 2, True, "own", "step")
 
 
 def test_a_step_of_too_few_samples_says_what_permits_it(ranks):
@@ -147,7 +130,7 @@ def test_what_no_step_can_be_planned_by_is_refused_before_the_first(phases, leng
 
 
 @pytest.mark.parametrize(
-    "settings", [{"min_samples_per_rank": 1}, {"micro_batch_tokens": 9}, {"equal_counts": True}, {"method": "exact"}]
+    "settings", [{"min_samples_per_rank": 1}, {"cut": MicroBatches(9)}, {"equal_counts": True}, {"method": "exact"}]
 )
 def test_a_rehearsal_without_samples_refuses_nothing_that_needs_some(settings):
     as_setup(FOUR, None, "linear", "tokens", settings)

@@ -93,12 +93,12 @@ def piped(**stages):
 
 
 def test_stages_take_corrected_costs_and_keep_what_their_parts_are():
-    found = corrected(PHASES, BOTH, micro_batches=piped())
+    found = corrected(PHASES, BOTH, cut=piped())
     costs = found.setup.settings.cut.stages.costs
     vision, llm = (int(costs[name].split("a=")[1].split(",")[0]) for name in ("vision", "llm"))
     assert llm / vision == pytest.approx(10, rel=1e-6)  # as both take two units of time in all their stages
     models = piped(models={"vision": "internvit-6b", "llm": "qwen2-7b"})
-    made = corrected(PHASES, BOTH, micro_batches=models).setup.settings.cut.stages
+    made = corrected(PHASES, BOTH, cut=models).setup.settings.cut.stages
     whole = {name: int(made.costs[name].split("a=")[1].split(",")[0]) * sum(made.forward[name]) for name in made.costs}
     assert whole["llm"] / whole["vision"] == pytest.approx(10, rel=1e-3)
 
@@ -110,10 +110,10 @@ def test_stages_take_corrected_costs_and_keep_what_their_parts_are():
         (None, {"llm": ONE}, {}, "one OnlineCost without phases"),
         (PHASES, {"llm": "linear"}, {}, "cost['llm'] must be an OnlineCost"),
         (PHASES, {"audio": ONE}, {}, "cost is of phase 'audio'; phases are vision, llm"),
-        (PHASES, {"llm": ONE}, {"micro_batches": piped()}, "correct that of vision too"),
-        (PHASES, BOTH, {"micro_batches": piped(hop=3)}, "hop and overhead"),
+        (PHASES, {"llm": ONE}, {"cut": piped()}, "correct that of vision too"),
+        (PHASES, BOTH, {"cut": piped(hop=3)}, "hop and overhead"),
         (None, ONE, {"initial_loads": [1, 2, 3, 4]}, "initial_loads are in units"),
-        (None, ONE, {"sequence_groups": SequenceGroups((1, 2), 100)}, "sequence_groups"),
+        (None, ONE, {"cut": SequenceGroups((1, 2), 100)}, "sequence_groups"),
         (None, OnlineCost(1.0, 0.0, 0.0), {}, "a or b over 0"),
     ],
 )

@@ -32,7 +32,7 @@ SHARED = balancer.SequenceGroups((2, 4), num_slots=2, order="zigzag", pad_to=4)
 
 @pytest.mark.parametrize(
     "arguments",
-    [{}, {"micro_batch_tokens": 100}, {"micro_batches": OWN}, {"micro_batches": EMPTY}, {"sequence_groups": SHARED}],
+    [{}, {"cut": balancer.MicroBatches(100)}, {"cut": OWN}, {"cut": EMPTY}, {"cut": SHARED}],
 )
 def test_plans_and_plan_files_give_the_same_rows(tmp_path, arguments):
     plan = made(1, **arguments)
@@ -45,7 +45,7 @@ def test_plans_and_plan_files_give_the_same_rows(tmp_path, arguments):
         assert slots == [[plan.samples_in_slot(rank, slot).tolist() for slot in range(plan.num_slots)]] * 4
 
 
-@pytest.mark.parametrize("arguments", [{}, {"micro_batches": OWN}])
+@pytest.mark.parametrize("arguments", [{}, {"cut": OWN}])
 def test_steps_follow_one_another(arguments):
     plans = [made(1, **arguments), made(2)]
     assert list(PlannedBatchSampler(plans, 2))[1] == (plans[1].samples_on_rank(2) + 24).tolist()
@@ -143,7 +143,7 @@ def test_a_sampler_goes_on_where_its_state_says(tmp_path, micro_batches):
 
 
 def test_within_a_step_of_micro_batches_it_is_begun_anew():
-    plans = [made(seed, micro_batch_tokens=100) for seed in range(3)]
+    plans = [made(seed, cut=balancer.MicroBatches(100)) for seed in range(3)]
     counts = [plan.num_slots for plan in plans]
     assert counts[1] > 1
     sampler = PlannedBatchSampler(plans, 1, micro_batches=True)
@@ -156,7 +156,7 @@ def test_within_a_step_of_micro_batches_it_is_begun_anew():
     assert state == PlannedBatchSampler(plans, 0, micro_batches=True).state_dict(batches=counts[0] + 1)
     assert (state["samples"], state["begun"], state["window"]) == (24, 1, None)
     for ranks in 4, 2:
-        others = [made(seed, ranks, micro_batch_tokens=100) for seed in range(3)]
+        others = [made(seed, ranks, cut=balancer.MicroBatches(100)) for seed in range(3)]
         resumed = PlannedBatchSampler(others, 1, micro_batches=True)
         with pytest.warns(UserWarning, match="after 1 of its micro-steps; the step is begun anew"):
             resumed.load_state_dict(state)
@@ -166,7 +166,7 @@ def test_within_a_step_of_micro_batches_it_is_begun_anew():
         assert len(found) == sum(plan.num_slots for plan in others[1:])
 
 
-@pytest.mark.parametrize("arguments", [{}, {"micro_batch_tokens": 100}])
+@pytest.mark.parametrize("arguments", [{}, {"cut": balancer.MicroBatches(100)}])
 def test_all_ranks_in_turn_are_what_each_gets(tmp_path, arguments):
     plans = [made(seed, **arguments) for seed in range(3)]
     plans[0].save(tmp_path / "plan.parquet")

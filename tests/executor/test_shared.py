@@ -124,8 +124,7 @@ def test_steps_made_ahead(ranks):
 @pytest.mark.parametrize(
     ("what", "name", "text"),
     [
-        ("both", "UsageError", "not both"),
-        ("no_groups", "ArgumentTypeError", "sequence_groups must be SequenceGroups(degrees, ...)"),
+        ("no_groups", "ArgumentTypeError", "cut must be one of balancer's cuts"),
         ("counts", "UsageError", "sequence_groups cannot be combined with equal_counts"),
         ("nodes", "UsageError", "sequence_groups needs nodes of equal size"),
         ("settings", "PlanMismatchError", "setting 'pad_to of sequence_groups' (2, not 1)"),

@@ -130,7 +130,7 @@ def _plans(folder: Path) -> tuple[Path, Path]:
     """A plan that was saved, and one that `balancer plan` would write."""
     saved, of_log = folder / "saved.parquet", folder / "of_log.parquet"
     cut = balancer.MicroBatches(9, over_long="own", allow_empty=True)
-    balancer.orchestrate(BATCH, PHASES, balancer.Topology.uniform(4, 2), micro_batches=cut).save(saved)
+    balancer.orchestrate(BATCH, PHASES, balancer.Topology.uniform(4, 2), cut=cut).save(saved)
     _write_plan(folder, of_log)
     return saved, of_log
 

@@ -173,16 +173,16 @@ _CUTS = {
 def _of_micro_batches():
     for name, cut in _CUTS.items():
         for placement, eps in (("relocate", 0.001), ("relocate", 0.05), ("rearrange", 0)):
-            settings = {"ranks_per_node": 4, "placement": placement, "eps": eps, "micro_batches": cut}
+            settings = {"ranks_per_node": 4, "placement": placement, "eps": eps, "cut": cut}
             yield f"{name}, {placement} {eps}", _balanced("lognormal", 200, 8, "contiguous", **settings)
-    cut = {"micro_batch_tokens": 16_384, "ranks_per_node": 4}
+    cut = {"cut": MicroBatches(16_384), "ranks_per_node": 4}
     for name, constraints in _CONSTRAINTS.items():
         yield f"under {name}", _balanced("uniform", 300, 8, "contiguous", **cut, **constraints)
     for name, cost in _COSTS.items():
         yield f"of cost {name}", _balanced("lognormal", 200, 8, "random", cost=cost, **cut)
-    yield "few samples", _balanced("uniform", 3, 8, micro_batches=MicroBatches(4_000, allow_empty=True))
-    yield "no samples", _balanced("uniform", 0, 4, micro_batch_tokens=10)
-    yield "large", _balanced("lognormal", 2048, 32, "contiguous", micro_batch_tokens=65_536, ranks_per_node=8)
+    yield "few samples", _balanced("uniform", 3, 8, cut=MicroBatches(4_000, allow_empty=True))
+    yield "no samples", _balanced("uniform", 0, 4, cut=MicroBatches(10))
+    yield "large", _balanced("lognormal", 2048, 32, "contiguous", cut=MicroBatches(65_536), ranks_per_node=8)
 
 
 def _of_errors():
@@ -204,10 +204,9 @@ def _of_errors():
         "unknown placement": lambda: balancer.balance([1], 2, placement="near"),
         "eps": lambda: balancer.balance([1], 2, eps=-1),
         "budget": lambda: balancer.balance([1], 2, time_budget=0),
-        "unknown schedule": lambda: balancer.balance([1], 2, micro_batch_tokens=5, schedule="never"),
-        "both micro-batches": lambda: balancer.balance([1], 2, micro_batch_tokens=5, micro_batches=MicroBatches(5)),
-        "method with micro-batches": lambda: balancer.balance([1, 2], 2, method="lpt", micro_batch_tokens=5),
-        "speeds with micro-batches": lambda: balancer.balance([1, 2], 2, rank_speeds=[1, 2], micro_batch_tokens=5),
+        "unknown schedule": lambda: balancer.balance([1], 2, cut=MicroBatches(5, "never")),
+        "method with micro-batches": lambda: balancer.balance([1, 2], 2, method="lpt", cut=MicroBatches(5)),
+        "speeds with micro-batches": lambda: balancer.balance([1, 2], 2, rank_speeds=[1, 2], cut=MicroBatches(5)),
         "cap": lambda: balancer.balance([9, 8, 7, 6], 2, max_tokens_per_rank=14),
         "cap below a sample": lambda: balancer.balance([9, 8, 7, 6], 2, max_tokens_per_rank=8),
         "cap, padded": lambda: balancer.balance([9, 8, 7, 6], 2, cost="padded", max_tokens_per_rank=16),
@@ -221,9 +220,9 @@ def _of_errors():
         "together, allowed": lambda: balancer.balance(
             [1, 1], 2, allowed_ranks=[[True, False], [False, True]], keep_together=[7, 7]
         ),
-        "over a micro-batch": lambda: balancer.balance([9, 1], 2, micro_batch_tokens=5),
-        "too few micro-batches": lambda: balancer.balance([4] * 9, 2, micro_batches=MicroBatches(5, count=2)),
-        "empty micro-batches": lambda: balancer.balance([4] * 3, 2, micro_batches=MicroBatches(5, count=4)),
+        "over a micro-batch": lambda: balancer.balance([9, 1], 2, cut=MicroBatches(5)),
+        "too few micro-batches": lambda: balancer.balance([4] * 9, 2, cut=MicroBatches(5, count=2)),
+        "empty micro-batches": lambda: balancer.balance([4] * 3, 2, cut=MicroBatches(5, count=4)),
         "stages of no pipeline": lambda: MicroBatches(5, pipeline_stages=2),
     }
     for name, call in refused.items():
@@ -294,11 +293,11 @@ def _of_steps_in_slots():
     for schedule in ("lockstep", "step", "pipeline"):
         for encoders in ("slot", "step"):
             cut = MicroBatches(4_096, schedule, encoders=encoders)
-            yield f"{schedule}, encoders by {encoders}", _orchestrated(micro_batches=cut)
-    joint = {"micro_batches": MicroBatches(4_096, encoders="step"), "mode": "joint", "placement": "rearrange"}
+            yield f"{schedule}, encoders by {encoders}", _orchestrated(cut=cut)
+    joint = {"cut": MicroBatches(4_096, encoders="step"), "mode": "joint", "placement": "rearrange"}
     yield "joint encoders first", _orchestrated(**joint)
-    yield "own", _orchestrated(micro_batches=MicroBatches(1_000, over_long="own"), eps=0.05)
-    yield "fewest", _orchestrated(micro_batches=MicroBatches(8_192, count="fewest"), homes="random")
+    yield "own", _orchestrated(cut=MicroBatches(1_000, over_long="own"), eps=0.05)
+    yield "fewest", _orchestrated(cut=MicroBatches(8_192, count="fewest"), homes="random")
 
 
 def _of_step_errors():
@@ -324,9 +323,9 @@ def _of_step_errors():
         "joint, padded": refused(two, mode="joint"),
         "groups that do not divide": refused([llm], ranks=4, group_size=3),
         "groups, equal counts": refused([equal, llm], ranks=4, group_size=2),
-        "groups, micro-batches": refused([llm], ranks=4, group_size=2, micro_batches=MicroBatches(9)),
-        "equal counts, micro-batches": refused([equal, llm], micro_batches=MicroBatches(9)),
-        "over a micro-batch": refused([llm], micro_batches=MicroBatches(5)),
+        "groups, micro-batches": refused([llm], ranks=4, group_size=2, cut=MicroBatches(9)),
+        "equal counts, micro-batches": refused([equal, llm], cut=MicroBatches(9)),
+        "over a micro-batch": refused([llm], cut=MicroBatches(5)),
         "over a cap": refused([capped, llm]),
         "over a cap of the last": refused([Phase("e", "a"), Phase("llm", "b", max_tokens_per_rank=5)], ranks=1),
         "bytes past int64": refused({"llm": "a"}, {"a": [2**62, 2**61]}),
@@ -337,9 +336,7 @@ def _of_step_errors():
 def _saved_and_loaded():
     plans = {
         "plain": balancer.balance(lengths_of("uniform", 90), 6, 3, homes_of("random", 90, 6)),
-        "micro-batches": balancer.balance(
-            lengths_of("lognormal", 90), 6, micro_batches=MicroBatches(3_000, over_long="own")
-        ),
+        "micro-batches": balancer.balance(lengths_of("lognormal", 90), 6, cut=MicroBatches(3_000, over_long="own")),
         "constraints": balancer.balance(lengths_of("uniform", 90), 6, equal_counts=True, max_tokens_per_rank=40_000),
     }
     told = {}
@@ -364,7 +361,7 @@ def _simulated():
         "pipeline": MicroBatches(4_096, "pipeline", encoders="step"),
     }
     for name, cut in cuts.items():
-        step = balancer.orchestrate(multimodal_batch(200), _ENCODERS, Topology.uniform(16, 8), micro_batches=cut)
+        step = balancer.orchestrate(multimodal_batch(200), _ENCODERS, Topology.uniform(16, 8), cut=cut)
         for waits in ("phase", "step"):
             found = step_time(step, models, CLUSTERS["h100"], waits=waits)
             told[f"{name}, {waits}"] = _of_time(found)

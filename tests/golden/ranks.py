@@ -21,8 +21,8 @@ _PLAIN = {
     "costs": {"cost": "quadratic:a=24576,b=1", "eps": 0.05},
     "equal counts": {"equal_counts": True},
     "columns": {"keep_together": "prompt", "caps": {"kv": 150}, "allowed_ranks": "may_run_on"},
-    "micro-batches": {"micro_batch_tokens": 60},
-    "own": {"micro_batches": MicroBatches(30, "step", over_long="own")},
+    "micro-batches": {"cut": MicroBatches(60)},
+    "own": {"cut": MicroBatches(30, "step", over_long="own")},
 }
 _PHASES = (
     Phase("vision", "lengths(pixels)", outputs="lengths(tokens_of_image)"),
@@ -33,8 +33,8 @@ _SEVERAL = {
     "phases": {},
     "phases, relocate": {"placement": "relocate", "ranks_per_node": 2},
     "phases, joint": {"mode": "joint", "placement": "rearrange"},
-    "phases, micro-batches": {"micro_batches": MicroBatches(40)},
-    "phases, encoders first": {"micro_batches": MicroBatches(40, encoders="step")},
+    "phases, micro-batches": {"cut": MicroBatches(40)},
+    "phases, encoders first": {"cut": MicroBatches(40, encoders="step")},
 }
 
 
@@ -146,9 +146,9 @@ def _refused(rank):
     told = {}
     for name, settings in {
         "a cap": {"max_tokens_per_rank": 50},
-        "an argument": {"micro_batch_tokens": 60, "rank_speeds": [1] * 99},
+        "an argument": {"cut": MicroBatches(60), "rank_speeds": [1] * 99},
         "a placement": {"placement": "near"},
-        "a schedule": {"micro_batch_tokens": 9},
+        "a schedule": {"cut": MicroBatches(9)},
     }.items():
         try:
             Dispatcher(length="ids", **settings).dispatch(*_mini_batch(rank))
@@ -200,7 +200,7 @@ def sampled():
 
     plans = {
         "plain": balancer.balance(lengths_of("uniform", 60), 4, home_rank=homes_of("random", 60, 4)),
-        "own": balancer.balance(lengths_of("lognormal", 60), 4, micro_batches=MicroBatches(3_000, over_long="own")),
+        "own": balancer.balance(lengths_of("lognormal", 60), 4, cut=MicroBatches(3_000, over_long="own")),
     }
     told = {}
     with tempfile.NamedTemporaryFile(suffix=".parquet") as file:

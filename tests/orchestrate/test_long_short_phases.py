@@ -60,7 +60,7 @@ def asked(draw):
     homes = draw(st.lists(st.integers(0, nodes * node - 1), min_size=n, max_size=n))
     placement = draw(st.sampled_from(["relocate", "rearrange", "any"]))
     shared = draw(st.sampled_from([None, None, SequenceGroups((1, 2), encoders="step")]))
-    return images, text, nodes * node, node, size, homes, {"placement": placement, "sequence_groups": shared}
+    return images, text, nodes * node, node, size, homes, {"placement": placement, "cut": shared}
 
 
 def planned(case, **more):
@@ -391,7 +391,7 @@ def test_items_with_one_key_are_in_one_place():
 
 def test_before_the_micro_batches_of_the_last_phase():
     cut = MicroBatches(120, encoders="step", allow_empty=True)
-    step = orchestrate(batch_of(*LONG), phases(4), Topology.uniform(8, 4), micro_batches=cut)
+    step = orchestrate(batch_of(*LONG), phases(4), Topology.uniform(8, 4), cut=cut)
     assert step["vision"].num_slots == 3
     assert step.num_slots == step["llm"].num_slots
     assert step["vision"].micro_batches.in_words() == "long items shared by up to 4 ranks"
@@ -443,7 +443,7 @@ def test_a_file_with_an_item_that_is_none_is_refused(tmp_path, column, value, wh
         ({"cost": "linear"}, 6, {}, "sequence_parallel must divide the 6 ranks"),
         ({"cost": "flops:internvit-6b"}, 8, {}, "sequence_parallel = 4 shares items by 4, 2 ranks, .* the model's 25 "),
         ({}, 8, {"group_size": 2}, "group_size = 2 must be a multiple of sequence_parallel = 4"),
-        ({}, 8, {"micro_batches": MicroBatches(500)}, "in the slot of its sample is not planned"),
+        ({}, 8, {"cut": MicroBatches(500)}, "in the slot of its sample is not planned"),
         ({}, 8, {"layouts": {"vision": ModuleLayout(dp=8), "llm": ModuleLayout(dp=8)}}, "combined with layouts"),
         ({}, Topology([4, 3, 1]), {}, "sequence_parallel needs nodes of equal size"),
         ({"sequence_parallel": 1}, 8, {}, "sequence_parallel must be >= 2"),
@@ -486,11 +486,11 @@ def test_the_last_phase_is_no_encoder():
 def test_simulated_it_takes_what_its_slowest_rank_does(cut):
     h100 = CLUSTERS["h100"]
     models = {name: PhaseModel.on(model, h100.peak_flops, efficiency=0.4) for name, model in MODELS.items()}
-    step = orchestrate(batch_of(*LONG), phases(4), Topology.uniform(8, 4), micro_batches=cut)
+    step = orchestrate(batch_of(*LONG), phases(4), Topology.uniform(8, 4), cut=cut)
     found = step_time(step, models, h100)
     vision = found.phases["vision"]
     assert vision.compute_s + vision.waiting_s == pytest.approx(vision.rank_seconds.max())
-    whole = step_time(plan_with("as_sampled", batch_of(*LONG), phases(4), 8, micro_batches=cut), models, h100)
+    whole = step_time(plan_with("as_sampled", batch_of(*LONG), phases(4), 8, cut=cut), models, h100)
     assert vision.useful_flops == pytest.approx(whole.phases["vision"].useful_flops)
     assert vision.rank_seconds.max() < whole.phases["vision"].rank_seconds.max()
     assert found.num_slots == step["llm"].num_slots

@@ -31,7 +31,7 @@ def parts_of_sample(case: Case, sample: int) -> list:
 
 
 options = st.fixed_dictionaries(
-    {"mode": st.sampled_from(["separate", "joint"]), "micro_batches": st.none() | st.just(MicroBatches(
+    {"mode": st.sampled_from(["separate", "joint"]), "cut": st.none() | st.just(MicroBatches(
         10**6, allow_empty=True))}
 )  # fmt: skip
 
@@ -146,7 +146,7 @@ def test_no_rank_is_left_empty_where_there_are_enough_items(case):
 
 @given(cases())
 def test_micro_batches_put_items_in_the_slot_of_their_sample(case):
-    plan = planned(case, micro_batches=MicroBatches(10**6, count=2, allow_empty=True))
+    plan = planned(case, cut=MicroBatches(10**6, count=2, allow_empty=True))
     for name in case.encoders:
         slots = plan[name].slot_of_sample
         assert slots.tolist() == plan["llm"].slot_of_sample[plan.phases[name].items.sample_of_item].tolist()

@@ -212,11 +212,9 @@ def test_balance_and_a_step_of_one_phase_are_one_plan(rng):
         except SolverError as error:
             return str(error)
 
-    alone = attempt(lambda: balancer.balance(batch["text"], num_ranks, home_rank=homes, micro_batches=cut, **given_))
+    alone = attempt(lambda: balancer.balance(batch["text"], num_ranks, home_rank=homes, cut=cut, **given_))
     step = attempt(
-        lambda: orchestrate(
-            as_columns(batch), [Phase("all", "text", **asked)], num_ranks, home_rank=homes, micro_batches=cut
-        )
+        lambda: orchestrate(as_columns(batch), [Phase("all", "text", **asked)], num_ranks, home_rank=homes, cut=cut)
     )
     if isinstance(alone, str):
         assert step == alone

@@ -42,7 +42,7 @@ def any_step(rng):
     ]  # fmt: skip
     sizes = [1] * ranks if rng.random() < 0.5 else [ranks]
     homes = rng.integers(0, ranks, n).tolist()
-    asked = {"home_rank": homes, "micro_batches": cut, "mode": mode, "time_budget": 0.001}
+    asked = {"home_rank": homes, "cut": cut, "mode": mode, "time_budget": 0.001}
     if cut is None and rng.random() < 0.2:
         asked["group_size"] = 1
     return (columns, phases, Topology(sizes)), asked
@@ -98,7 +98,7 @@ def test_a_saved_step_plan_is_the_step_plan(rng, tmp_path_factory):
 @pytest.mark.parametrize("cut", [None, MicroBatches(9, over_long="own", allow_empty=True)], ids=["whole", "cut"])
 def test_the_plan_of_any_strategy_can_be_saved(strategy, cut, tmp_path):
     batch = {"images": balancer.Ragged.of(IMAGES), "text": TEXT, "audio": AUDIO}
-    plan = plan_with(strategy, batch, PHASES, Topology((2, 1)), micro_batches=cut)
+    plan = plan_with(strategy, batch, PHASES, Topology((2, 1)), cut=cut)
     plan.save(tmp_path / "step.parquet")
     assert_the_same(balancer.load_plan(tmp_path / "step.parquet"), plan)
 
@@ -113,7 +113,7 @@ def saved(tmp_path):
         Phase("llm", "text", own="lengths(images)"),
     ]  # fmt: skip
     cut = MicroBatches(8, over_long="own", encoders="slot")
-    asked = {"home_rank": [s % 3 for s in range(len(TEXT))], "micro_batches": cut}
+    asked = {"home_rank": [s % 3 for s in range(len(TEXT))], "cut": cut}
     plan = orchestrate(batch, phases, Topology((2, 1)), **asked)
     plan.save(tmp_path / "step.parquet")
     assert balancer.load_plan(tmp_path / "step.parquet").digest() == plan.digest()
@@ -191,7 +191,7 @@ SAVED_CLAIMS = {
     "outputs of text": (lambda d: d["saved"]["vision"].update(outputs="x"), "not one this version reads"),
     "own of too few samples": (lambda d: d["saved"]["llm"]["own"][1].pop(), "step.parquet"),
     "own that is no list": (lambda d: d["saved"]["llm"].update(own=7), "not one this version reads"),
-    "another cap": (lambda d: d["settings"]["micro_batches"].update(max_tokens=6), "over|tokens, cap 6|length"),
+    "another cap": (lambda d: d["settings"]["micro_batches"].update(tokens=6), "over|tokens, cap 6|length"),
     "another topology": (lambda d: d["topology"].update(node_sizes=[1, 2]), "digest"),
     "another phase": (lambda d: d["phases"][1].update(name="sound"), "not one this version reads|does not name"),
     "a constraint": (lambda d: d["phases"][2].update(max_samples_per_rank=1), "phase 'llm': rank . holds . samples"),
@@ -229,7 +229,7 @@ def others_than(value):
 
 
 ASKED = {
-    "eps", "time_budget", "stop_at", "max_tokens", "at_least", "multiple_of", "allow_empty", "count", "bytes_in",
+    "eps", "time_budget", "stop_at", "tokens", "at_least", "multiple_of", "allow_empty", "count", "bytes_in",
     "bytes_out",
 }  # fmt: skip
 NAMES = {"items", "outputs", "own", "producer", "bound_name", "fell_back"}

@@ -101,7 +101,7 @@ def test_settings_that_another_release_wrote_are_refused():
         told | {"pieces": True},
         {name: value for name, value in told.items() if name != "eps"},
         told | {"eps": "a third"},
-        told | {"micro_batches": {"max_tokens": 9, "pieces": 3}},
+        told | {"micro_batches": {"tokens": 9, "pieces": 3}},
         told | {"micro_batches": 9},
     ):
         with pytest.raises((KeyError, TypeError, ValueError)):
@@ -123,11 +123,11 @@ VISION, LLM = Phase("vision", "images"), Phase("llm", "text")
         ({"time_budget": 0}, "time_budget must be"),
         ({"mode": "both"}, "mode must be one of separate, joint, got 'both'"),
         ({"group_size": 0}, "group_size must be >= 1, got 0"),
-        ({"cut": 9}, r"cut must be one of balancer's cuts, such as MicroBatches\(max_tokens\), got 9"),
+        ({"cut": 9}, r"cut must be one of balancer's cuts, such as MicroBatches\(8192\), got 9"),
         ({"cut": MicroBatches(9), "method": "lpt"}, "method 'lpt' makes no micro-batches; use 'auto'"),
         (
             {"cut": MicroBatches(9), "group_size": 2},
-            "micro_batch_tokens cannot be combined with group_size: .* one number of micro-batches",
+            "cut.tokens cannot be combined with group_size: .* one number of micro-batches",
         ),
     ],
 )
@@ -154,12 +154,12 @@ BEFORE = {"cut": MicroBatches(9, encoders="step")}
         (
             (VISION, Phase("llm", "text", rank_speeds=(1, 2))),
             IN_SLOTS,
-            "phase 'llm': micro_batch_tokens cannot be combined with rank_speeds: .*; leave one of them out",
+            "phase 'llm': cut.tokens cannot be combined with rank_speeds: .*; leave one of them out",
         ),
         (
             (Phase("v", "images", max_samples_per_rank=3), LLM),
             IN_SLOTS,
-            "phase 'v': micro_batch_tokens cannot be combined with max_samples_per_rank .*; use encoders='step'",
+            "phase 'v': cut.tokens cannot be combined with max_samples_per_rank .*; use encoders='step'",
         ),
         (
             (Phase("v", "images", "padded", max_samples_per_rank=1), LLM),

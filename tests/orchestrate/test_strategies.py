@@ -53,7 +53,7 @@ def through(stream: Stream, held: list, labels: list) -> list:
 @EVERY_STRATEGY
 @given(case=cases(), cut=st.none() | MICRO_BATCHES)
 def test_every_part_arrives_once_in_order_at_the_rank_of_its_sample(strategy, case, cut):
-    plan = planned(strategy, case, micro_batches=cut)
+    plan = planned(strategy, case, cut=cut)
     ready = []
     for name in case.encoders:
         labels = labels_of(case, name)
@@ -115,7 +115,7 @@ def test_an_empty_batch_and_a_phase_with_no_items(strategy):
 @EVERY_STRATEGY
 @given(case=cases(), cut=MICRO_BATCHES)
 def test_micro_batches_keep_to_their_rules(strategy, case, cut):
-    plan = planned(strategy, case, micro_batches=cut)
+    plan = planned(strategy, case, cut=cut)
     llm = plan["llm"]
     ranks, slots, lengths = llm.rank_of_sample, llm.slot_of_sample, llm.lengths
     assert cut.violation(lengths, ranks, slots, plan.num_ranks, llm.num_slots) is None
@@ -132,17 +132,17 @@ def test_micro_batches_keep_to_their_rules(strategy, case, cut):
         for rank in range(plan.num_ranks):  # a rank's items are in order of slots
             held = phase.plan.slot_of_sample[phase.plan.target.samples_on_rank(rank)]
             assert (np.diff(held) >= 0).all()
-    assert plan.digest() == planned(strategy, case, micro_batches=cut).digest()
+    assert plan.digest() == planned(strategy, case, cut=cut).digest()
 
 
 @pytest.mark.parametrize("strategy", BASELINES)
 @given(case=cases(), cut=MICRO_BATCHES)
 def test_baselines_settle_ranks_as_without_micro_batches_and_cut_them_one_by_one(strategy, case, cut):
-    plan, whole = (planned(strategy, case, micro_batches=micro_batches) for micro_batches in (cut, None))
+    plan, whole = (planned(strategy, case, cut=micro_batches) for micro_batches in (cut, None))
     llm, lengths = plan["llm"], case.batch["llm"]
     assert llm.rank_of_sample.tolist() == whole["llm"].rank_of_sample.tolist()
     slots, count = naive_cut(
-        lengths, lengths, llm.rank_of_sample.tolist(), plan.num_ranks, cut.max_tokens, min_slots=cut.at_least,
+        lengths, lengths, llm.rank_of_sample.tolist(), plan.num_ranks, cut.tokens, min_slots=cut.at_least,
         slots_multiple_of=cut.multiple_of, allow_empty=True, over_long="own",
     )  # fmt: skip
     assert (llm.slot_of_sample.tolist(), llm.num_slots) == (slots, count)
@@ -152,13 +152,13 @@ def test_baselines_settle_ranks_as_without_micro_batches_and_cut_them_one_by_one
 
 @given(case=cases(), cut=MICRO_BATCHES, mode=st.sampled_from(MODES))
 def test_encoders_that_compute_before_the_micro_batches_are_as_even_as_without(case, cut, mode):
-    plan = planned("orchestrated", case, mode=mode, micro_batches=replace(cut, encoders="step"))
+    plan = planned("orchestrated", case, mode=mode, cut=replace(cut, encoders="step"))
     whole = planned("orchestrated", case, mode=mode)
     for name in case.encoders:
         assert plan[name].makespan == whole[name].makespan
         assert plan[name].rank_of_sample.tolist() == whole[name].rank_of_sample.tolist()
         assert plan[name].slot_loads[:, 1:].sum() == 0
-    other = planned("orchestrated", case, micro_batches=replace(cut, encoders="slot"))
+    other = planned("orchestrated", case, cut=replace(cut, encoders="slot"))
     assert other["llm"].digest() == plan["llm"].digest()
 
 
@@ -166,10 +166,10 @@ def test_encoders_that_compute_before_the_micro_batches_are_as_even_as_without(c
 def test_what_balances_ranks_leaves_no_micro_batch_empty_unless_it_may(case, cap):
     cut = MicroBatches(cap, over_long="own")
     try:
-        llm = planned("llm_only", case, micro_batches=cut)["llm"]
+        llm = planned("llm_only", case, cut=cut)["llm"]
     except InfeasibleError as error:
         assert "allow_empty=True permits empty micro-batches" in str(error)  # noqa: PT017
-        few = planned("llm_only", case, micro_batches=MicroBatches(cap, over_long="own", allow_empty=True))["llm"]
+        few = planned("llm_only", case, cut=MicroBatches(cap, over_long="own", allow_empty=True))["llm"]
         counts = np.bincount(few.rank_of_sample, minlength=few.num_ranks)
         assert counts.min() < few.num_slots
         return
@@ -179,21 +179,19 @@ def test_what_balances_ranks_leaves_no_micro_batch_empty_unless_it_may(case, cap
 
 def test_a_rank_that_would_leave_micro_batches_empty_gets_more_samples():
     lengths = [90, 10, 10, 10, 10, 10, 10, 10, 10, 10]
-    free = plan_with("llm_only", {"t": lengths}, {"llm": "t"}, 2, micro_batches=MicroBatches(90, allow_empty=True))
+    free = plan_with("llm_only", {"t": lengths}, {"llm": "t"}, 2, cut=MicroBatches(90, allow_empty=True))
     assert sorted(np.bincount(free["llm"].rank_of_sample).tolist()) == [1, 9]
     assert free.num_slots == 1
-    free = plan_with(
-        "llm_only", {"t": lengths}, {"llm": "t"}, 2, micro_batches=MicroBatches(90, count=2, allow_empty=True)
-    )
+    free = plan_with("llm_only", {"t": lengths}, {"llm": "t"}, 2, cut=MicroBatches(90, count=2, allow_empty=True))
     assert (free["llm"].slot_loads.min(), free.num_slots) == (0, 2)
-    full = plan_with("llm_only", {"t": lengths}, {"llm": "t"}, 2, micro_batches=MicroBatches(90, count=2))
+    full = plan_with("llm_only", {"t": lengths}, {"llm": "t"}, 2, cut=MicroBatches(90, count=2))
     assert full["llm"].slot_loads.min() > 0
     assert full["llm"].fell_back == ""
 
 
 def test_what_stays_where_it_is_may_leave_micro_batches_empty():
     """As it breaks other constraints: nothing is planned that could keep to them."""
-    plan = plan_with("as_sampled", {"t": [9, 9, 9]}, {"llm": "t"}, 2, micro_batches=MicroBatches(9))
+    plan = plan_with("as_sampled", {"t": [9, 9, 9]}, {"llm": "t"}, 2, cut=MicroBatches(9))
     assert plan["llm"].slot_loads.tolist() == [[9, 9], [9, 0]]
     assert plan["llm"].micro_batches.allow_empty
 
@@ -252,7 +250,7 @@ def test_raw_inputs_move_by_their_bytes():
 
 def test_the_costliest_micro_batches_of_all_ranks_meet():
     batch = {"t": [9, 1, 2, 8]}
-    plan = plan_with("as_sampled", batch, {"llm": "t"}, 2, micro_batches=MicroBatches(9))
+    plan = plan_with("as_sampled", batch, {"llm": "t"}, 2, cut=MicroBatches(9))
     assert plan["llm"].slot_loads.tolist() == [[9, 1], [8, 2]]
     assert plan["llm"].makespan == 9 + 2
 
@@ -270,14 +268,14 @@ def test_an_unknown_strategy_names_those_there_are():
     [
         ({}, {"mode": "both"}, "mode must be one of separate, joint, got 'both'"),
         ({}, {"group_size": 3}, "group_size must divide the 2 ranks, got 3"),
-        ({}, {"group_size": 2, "micro_batches": MicroBatches(9)}, "micro_batch_tokens cannot .* group_size"),
-        ({"cost": "padded"}, {"micro_batches": MicroBatches(9)}, "phase 'vision': .* cost 'padded'"),
+        ({}, {"group_size": 2, "cut": MicroBatches(9)}, "cut.tokens cannot .* group_size"),
+        ({"cost": "padded"}, {"cut": MicroBatches(9)}, "phase 'vision': .* cost 'padded'"),
         (
             {"equal_counts": True},
-            {"micro_batches": MicroBatches(9)},
-            "phase 'vision': micro_batch_tokens cannot be combined with equal_counts .*; use encoders='step'",
+            {"cut": MicroBatches(9)},
+            "phase 'vision': cut.tokens cannot be combined with equal_counts .*; use encoders='step'",
         ),
-        ({}, {"micro_batches": MicroBatches(9), "mode": "x"}, "mode must be one of"),
+        ({}, {"cut": MicroBatches(9), "mode": "x"}, "mode must be one of"),
     ],
 )
 def test_bad_settings(phase, options, message):
@@ -292,18 +290,18 @@ def test_bad_settings(phase, options, message):
     [
         (
             MicroBatches(4),
-            "phase 'llm': sample 2 of length 9 is longer than micro_batch_tokens = 4; leave it out beforehand .lengths "
+            "phase 'llm': sample 2 of length 9 is longer than cut.tokens = 4; leave it out beforehand .lengths "
             "<= 4., raise the cap, over_long='own' gives it a micro-batch of its own$",
         ),
         (
             MicroBatches(9, count=1),
-            "phase 'llm': num_micro_batches = 1 is too few: under micro_batch_tokens = 9 the .* may do is 2",
+            "phase 'llm': cut.count = 1 is too few: under cut.tokens = 9 the .* may do is 2",
         ),
     ],
 )
 def test_micro_batches_that_cannot_be(strategy, cut, message):
     with pytest.raises(InfeasibleError, match=message):
-        plan_with(strategy, {"t": [1, 2, 9, 3, 4, 4]}, {"llm": "t"}, 2, micro_batches=cut)
+        plan_with(strategy, {"t": [1, 2, 9, 3, 4, 4]}, {"llm": "t"}, 2, cut=cut)
 
 
 @pytest.mark.parametrize("name", ["bytes_in", "bytes_out"])
@@ -353,7 +351,7 @@ HOSTILE = {
     ],
     "topology": [None, "x", (2, 1), 0, -1, 1.5, 2**40],
     "home_rank": [7, "x", [], [0, 1, 2], [0, 1, 2, 3], [0, -1, 0, 0], [0.5] * 4, [None] * 4, [2**70] * 4, [[0]] * 4],
-    "micro_batches": [7, "x", {}], "method": ["best", None, 7, []], "mode": ["best", None, 7],
+    "cut": [7, "x", {}], "method": ["best", None, 7, []], "mode": ["best", None, 7],
     "time_budget": [0, -1, float("nan"), float("inf"), "x", None, 10**400], "placement": ["best", None, 7],
     "group_size": [0, -1, 2, "x", 1.5, 10**12],
     "eps": [-1, float("nan"), float("inf"), "x", None, 10**400],

@@ -69,7 +69,7 @@ def stages_of_one_phase(draw):
 
 @given(stages_of_one_phase(), st.lists(st.integers(0, 60), min_size=8, max_size=20), st.integers(1, 2))
 def test_makespans_are_what_events_say_and_files_hold_them(tmp_path_factory, stages, lengths, ranks):
-    plan = balancer.balance(lengths, ranks, micro_batches=cut(stages))
+    plan = balancer.balance(lengths, ranks, cut=cut(stages))
     work = [[length] for length in lengths]
     assert plan.makespan == naive_makespan(work, plan.rank_of_sample, plan.slot_of_sample, plan, stages)
     assert plan.lower_bound <= plan.makespan
@@ -78,7 +78,7 @@ def test_makespans_are_what_events_say_and_files_hold_them(tmp_path_factory, sta
     busy = sum(int(run.busy.sum()) for run in runs)
     assert Fraction(*plan.perfect()) == Fraction(busy, ranks * stages.num_devices)
     assert (plan.slot_loads.sum(axis=1) == plan.loads).all()
-    again = balancer.balance(lengths, ranks, micro_batches=cut(stages))
+    again = balancer.balance(lengths, ranks, cut=cut(stages))
     assert again == plan
     path = tmp_path_factory.mktemp("plans") / "plan.parquet"
     plan.save(path)
@@ -90,7 +90,7 @@ def test_makespans_are_what_events_say_and_files_hold_them(tmp_path_factory, sta
 def test_before_dispatch_samples_are_cut_as_they_lie():
     stages = PipelineStages.of(2)
     lengths = [9, 1, 5, 5, 2, 2, 7, 3]
-    plan = balancer.balance(lengths, 2, micro_batches=cut(stages, 2))
+    plan = balancer.balance(lengths, 2, cut=cut(stages, 2))
     slot = [0, 0, 1, 1, 0, 0, 1, 1]
     before = naive_makespan([[x] for x in lengths], plan.home.rank_of_sample, slot, plan, stages)
     assert plan.home_makespan == before
@@ -102,8 +102,8 @@ def test_before_dispatch_samples_are_cut_as_they_lie():
 
 def test_a_ramp_beats_even_micro_batches():
     lengths = np.random.default_rng(0).integers(1, 60, 2 * 16 * 8)
-    exact = balancer.balance(lengths, 2, micro_batches=cut(PipelineStages.of(4), 16))
-    even = balancer.balance(lengths, 2, micro_batches=MicroBatches(CAP, "pipeline", 16, pipeline_stages=4))
+    exact = balancer.balance(lengths, 2, cut=cut(PipelineStages.of(4), 16))
+    even = balancer.balance(lengths, 2, cut=MicroBatches(CAP, "pipeline", 16, pipeline_stages=4))
     priced = max(PipelineStages.of(4).run(even.slot_loads[rank][:, None]).makespan for rank in range(2))
     assert exact.makespan < 0.95 * priced
     assert exact.gap < 0.02
@@ -119,7 +119,7 @@ STAGES = PipelineStages.of({"vision": 1, "llm": 3})
 
 
 def step_plan(stages=STAGES, **more):
-    return balancer.orchestrate(BATCH, PHASES, 2, micro_batches=cut(stages, **more))
+    return balancer.orchestrate(BATCH, PHASES, 2, cut=cut(stages, **more))
 
 
 def test_encoders_are_stages_of_the_pipeline_of_their_samples():
@@ -137,7 +137,7 @@ def test_encoders_are_stages_of_the_pipeline_of_their_samples():
 
 @pytest.mark.parametrize("strategy", ["as_sampled", "llm_only", "orchestrated"])
 def test_every_strategy_is_priced_by_its_own_run(strategy):
-    plan = plan_with(strategy, BATCH, PHASES, 2, micro_batches=cut(STAGES))
+    plan = plan_with(strategy, BATCH, PHASES, 2, cut=cut(STAGES))
     llm, best = plan["llm"], step_plan()["llm"]
     assert llm.makespan == max(llm.pipeline_run(rank).makespan for rank in range(2))
     assert best.lower_bound <= best.makespan
@@ -226,7 +226,7 @@ def test_a_file_names_the_feature(tmp_path):
     step_plan().save(path)
     header = json.loads(pq.read_schema(path).metadata[b"balancer"])
     assert header["features"] == ["pipeline stages"]
-    balancer.balance([1, 2], 2, micro_batches=MicroBatches(9, "pipeline", pipeline_stages=2)).save(path)
+    balancer.balance([1, 2], 2, cut=MicroBatches(9, "pipeline", pipeline_stages=2)).save(path)
     assert json.loads(pq.read_schema(path).metadata[b"balancer"])["features"] == []
 
 
@@ -279,12 +279,12 @@ def test_fractions_are_made_whole():
 def test_tied_replicas_wait_for_the_slowest_in_every_op(tmp_path):
     lengths = np.random.default_rng(1).integers(1, 100, 60)
     stages = PipelineStages.of(3, tied=True, hop=4, overhead=2)
-    plan = balancer.balance(lengths, 2, micro_batches=cut(stages, 6))
+    plan = balancer.balance(lengths, 2, cut=cut(stages, 6))
     slots = plan.work_of_slots[:, :, 0]
     slowest = PipelineStages.of(3, hop=4, overhead=2).run(slots.max(axis=0)[:, None])
     assert plan.pipeline_makespans().tolist() == [slowest.makespan] * 2 == [plan.makespan] * 2
     assert plan.pipeline_run(1).makespan == plan.makespan
-    free = balancer.balance(lengths, 2, micro_batches=cut(PipelineStages.of(3, hop=4, overhead=2), 6))
+    free = balancer.balance(lengths, 2, cut=cut(PipelineStages.of(3, hop=4, overhead=2), 6))
     assert stages.makespans(free.work_of_slots).max() >= plan.makespan  # which is planned for it
     plan.save(tmp_path / "plan.parquet")
     assert balancer.load_plan(tmp_path / "plan.parquet") == plan
@@ -294,7 +294,7 @@ def placed(stages, eps=0.02, **more):
     lengths, home = np.random.default_rng(1).integers(1, 100, 144), np.repeat(np.arange(4), 36)
     return {
         name: balancer.balance(
-            lengths, 4, ranks_per_node=2, home_rank=home, placement=name, micro_batches=cut(stages, 6, **more), eps=eps,
+            lengths, 4, ranks_per_node=2, home_rank=home, placement=name, cut=cut(stages, 6, **more), eps=eps,
             cost="quadratic:a=100,b=1", time_budget=0.05,
         )
         for name in ("any", "rearrange", "relocate")
@@ -335,18 +335,18 @@ def test_no_replica_holds_more_than_its_time_allows(stages, num_slots, lengths, 
 @pytest.mark.parametrize("count", [None, "fewest"])
 def test_a_free_number_of_micro_batches_keeps_to_the_rules(count):
     lengths = np.random.default_rng(1).integers(1, 100, 200)
-    plan = balancer.balance(lengths, 2, micro_batches=cut(PipelineStages.of(4, chunks=2), count))
+    plan = balancer.balance(lengths, 2, cut=cut(PipelineStages.of(4, chunks=2), count))
     assert plan.num_slots % 2 == 0
     assert plan.slot_loads.max() <= CAP
-    given = balancer.balance(lengths, 2, micro_batches=cut(PipelineStages.of(4, chunks=2), plan.num_slots))
+    given = balancer.balance(lengths, 2, cut=cut(PipelineStages.of(4, chunks=2), plan.num_slots))
     assert given.num_slots == plan.num_slots
 
 
 def test_what_is_in_flight_is_capped(tmp_path):
     lengths = np.random.default_rng(1).integers(50, 60, 64)
-    free = balancer.balance(lengths, 2, micro_batches=cut(PipelineStages.of(4), 8))
+    free = balancer.balance(lengths, 2, cut=cut(PipelineStages.of(4), 8))
     held = max(int(free.pipeline_run(rank).in_flight.max()) for rank in range(2))
-    capped = balancer.balance(lengths, 2, micro_batches=cut(PipelineStages.of(4, in_flight_tokens=held - 20), 8))
+    capped = balancer.balance(lengths, 2, cut=cut(PipelineStages.of(4, in_flight_tokens=held - 20), 8))
     assert max(int(capped.pipeline_run(rank).in_flight.max()) for rank in range(2)) <= held - 20
     said = replace(capped.micro_batches, stages=PipelineStages.of(4, in_flight_tokens=held - 200))
     broken = said.violation(lengths, capped.rank_of_sample, capped.slot_of_sample, 2, 8)
@@ -355,7 +355,7 @@ def test_what_is_in_flight_is_capped(tmp_path):
 
 def test_a_sample_over_the_cap_has_a_micro_batch_alone():
     lengths = [CAP + 50, *[30] * 30]
-    plan = balancer.balance(lengths, 2, micro_batches=cut(PipelineStages.of(2), over_long="own"))
+    plan = balancer.balance(lengths, 2, cut=cut(PipelineStages.of(2), over_long="own"))
     rank, slot = plan.rank_of_sample[0], plan.slot_of_sample[0]
     assert plan.samples_in_slot(rank, slot).tolist() == [0]
 
@@ -378,7 +378,7 @@ def test_no_sample_not_even_of_length_0_is_beside_one_over_the_cap(schedule, len
     kind = {"schedule": schedule} if schedule != "stages" else {"schedule": "pipeline", "stages": PipelineStages.of(2)}
     asked = MicroBatches(10, count=count, over_long="own", allow_empty=allow_empty, **kind)
     try:
-        plan = balancer.balance(lengths, ranks, micro_batches=asked, time_budget=1e-3)
+        plan = balancer.balance(lengths, ranks, cut=asked, time_budget=1e-3)
     except solvers.InfeasibleError:
         assert not isinstance(count, int) or not there_is_a_way(lengths, ranks * count, 10, allow_empty)
         return
@@ -401,7 +401,7 @@ def test_a_plan_with_a_sample_of_length_0_beside_one_over_the_cap_is_refused():
         (lambda: cut(STAGES, pipeline_stages=2), "give stages or pipeline_stages, not both"),
         (lambda: MicroBatches(9, stages=STAGES), "stages contradicts schedule = 'lockstep'"),
         (lambda: MicroBatches(9, "pipeline", stages=4), "stages must be PipelineStages"),
-        (lambda: cut(PipelineStages.of(4, chunks=2), 3), "num_micro_batches must be a multiple of the 2 devices"),
+        (lambda: cut(PipelineStages.of(4, chunks=2), 3), "cut.count must be a multiple of the 2 devices"),
         (lambda: PipelineStages.of(4, chunks=3), "chunks must divide the 4 stages"),
         (lambda: PipelineStages.of({"a": 1, "a+b": 2}), "name each phase once"),
         (lambda: PipelineStages.of({"a": 1}, frozen="b"), "frozen must be phases of layout: a"),
@@ -412,11 +412,11 @@ def test_a_plan_with_a_sample_of_length_0_beside_one_over_the_cap_is_refused():
         (lambda: PipelineStages({"a": [1]}, {"b": [1]}), "backward must be of the modules of forward: a"),
         (lambda: PipelineStages({}), "forward must have an entry"),
         (lambda: step_plan(PipelineStages.of({"llm": 2})), "stages must be of the phases vision, llm, got llm"),
-        (lambda: balancer.balance([1] * 9, 2, micro_batches=cut(STAGES)), "of the phases all, got"),
-        (lambda: balancer.balance([1] * 9, 2, equal_counts=True, micro_batches=cut(PipelineStages.of(2))),
+        (lambda: balancer.balance([1] * 9, 2, cut=cut(STAGES)), "of the phases all, got"),
+        (lambda: balancer.balance([1] * 9, 2, equal_counts=True, cut=cut(PipelineStages.of(2))),
          "stages cannot be combined with equal_counts"),
-        (lambda: balancer.balance([1] * 7, 2, micro_batches=cut(PipelineStages.of(2))), "are too few for 4 slots"),
-        (lambda: balancer.balance([CAP] * 9, 2, micro_batches=cut(PipelineStages.of(2))), "8 slots hold 3200"),
+        (lambda: balancer.balance([1] * 7, 2, cut=cut(PipelineStages.of(2))), "are too few for 4 slots"),
+        (lambda: balancer.balance([CAP] * 9, 2, cut=cut(PipelineStages.of(2))), "8 slots hold 3200"),
         (lambda: balancer.balance([1, 2], 2).pipeline_run(0), "no pipeline stages"),
     ],
 )  # fmt: skip

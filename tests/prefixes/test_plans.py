@@ -163,7 +163,7 @@ WRONG = {
     "prefix cannot be combined with initial_loads": {**SHARED, "initial_loads": [1] * RANKS},
     "prefix cannot be combined with keep_together": {**SHARED, "keep_together": KEYS},
     "prefix cannot be combined with max_tokens_per_rank": {**SHARED, "max_tokens_per_rank": 10**6},
-    "sequence_groups cannot be combined with prefix": {**SHARED, "sequence_groups": balancer.SequenceGroups((1, 2))},
+    "sequence_groups cannot be combined with prefix": {**SHARED, "cut": balancer.SequenceGroups((1, 2))},
     "cost 'padded' does not take prefix": {**SHARED, "cost": "padded"},
     "prefix is for method 'auto', not for 'lpt'": {**SHARED, "method": "lpt"},
 }  # fmt: skip
@@ -236,7 +236,7 @@ def test_shared_prompts_whose_tokens_see_each_other():
         ({"cost": OWN}, "needs prefix_lengths: its mask 'prefix' is of each sample's own"),
         ({"cost": OWN, "prefix_lengths": PROMPTS[:4]}, "prefix_lengths must have a length for each of 192 samples"),
         ({"cost": OWN, "prefix_lengths": PROMPTS - 10_000}, r"prefix_lengths\[0\] must be >= 0"),
-        ({"cost": OWN, "prefix_lengths": PROMPTS, "sequence_groups": balancer.SequenceGroups((1, 2))},
+        ({"cost": OWN, "prefix_lengths": PROMPTS, "cut": balancer.SequenceGroups((1, 2))},
          "is of a prefix of each sample, which sequence_groups do not know"),
     ],
 )  # fmt: skip

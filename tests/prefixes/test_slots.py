@@ -171,14 +171,14 @@ KEYS = np.repeat(np.arange(24), 8)
 PROMPTS = RNG.integers(100, 3000, 24)[KEYS]
 LENGTHS = PROMPTS + RNG.lognormal(6.5, 1, 192).astype(int) + 1
 CAP = 16_384
-ASKED = {"prefix": KEYS, "prefix_lengths": PROMPTS, "micro_batch_tokens": CAP}
+ASKED = {"prefix": KEYS, "prefix_lengths": PROMPTS, "cut": balancer.MicroBatches(CAP)}
 
 
 @pytest.mark.parametrize("schedule", ["lockstep", "step"])
 @pytest.mark.parametrize("cost", ["linear", "quadratic:a=500,b=1"])
 def test_plans_keep_the_cap_and_are_read_back(schedule, cost, tmp_path):
     plan = balancer.balance(LENGTHS, 4, ranks_per_node=2, home_rank=np.arange(192) // 48, cost=cost,
-                            schedule=schedule, **ASKED)  # fmt: skip
+                            **ASKED | {"cut": balancer.MicroBatches(CAP, schedule)})  # fmt: skip
     model = parse_cost(cost)
     costs, once = (model.sample_costs(np.asarray(each)) for each in (LENGTHS, PROMPTS))
     case = (costs - once).tolist(), (LENGTHS - PROMPTS).tolist(), 4, KEYS.tolist(), once.tolist(), PROMPTS.tolist()
@@ -213,7 +213,7 @@ def test_a_plan_file_over_the_cap_is_refused(tmp_path):
 
 
 def test_a_prompt_counts_again_in_each_micro_batch_of_a_plan_file(tmp_path):
-    given = {"prefix": ["a"] * 4, "prefix_lengths": [4] * 4, "micro_batch_tokens": 8}
+    given = {"prefix": ["a"] * 4, "prefix_lengths": [4] * 4, "cut": balancer.MicroBatches(8)}
     balancer.balance([6] * 4, 1, **given).save(tmp_path / "plan.parquet")
 
     def change(rows):
@@ -229,10 +229,10 @@ def test_a_prompt_counts_again_in_each_micro_batch_of_a_plan_file(tmp_path):
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"schedule": "pipeline"}, "schedule='pipeline'"),
+        ({"cut": balancer.MicroBatches(CAP, "pipeline")}, "schedule='pipeline'"),
         ({"equal_counts": True}, "equal_counts"),
-        ({"micro_batches": balancer.MicroBatches(CAP, over_long="own"), "micro_batch_tokens": None}, "over_long='own'"),
-        ({"micro_batch_tokens": 2000}, "micro_batch_tokens"),
+        ({"cut": balancer.MicroBatches(CAP, over_long="own")}, "over_long='own'"),
+        ({"cut": balancer.MicroBatches(2000)}, "cut.tokens"),
     ],
 )
 def test_bad_input_is_a_line(more, told):

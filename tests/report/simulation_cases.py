@@ -32,7 +32,7 @@ def simulated(log, names=("vision", "audio", "llm"), *, ranks=4, batch=3, steps=
     phases = tuple(Phase(name, f"c{i}", bytes_in=4, bytes_out=8) for i, name in enumerate(names))
     shapes = dict(zip(names, SHAPES[-len(names) :], strict=True))
     models = {name: PhaseModel.on(shape, H100.peak_flops, 0.5) for name, shape in shapes.items()}
-    planned = PlanSettings(cut=as_cut(options.pop("micro_batches", None)))
+    planned = PlanSettings(cut=as_cut(options.pop("cut", None)))
     settings = LogSettings(Setup(Topology.uniform(ranks, min(ranks, 2)), phases, planned), batch)
     data = SimulationData(waits, step)
     options = {"strategies": tuple(STRATEGIES), "num_steps": steps} | options

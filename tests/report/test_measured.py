@@ -85,14 +85,14 @@ def test_noise_of_ranks_is_fitted_and_explains_the_slowest():
 
 
 def test_ranks_that_meet_in_every_micro_batch_wait_in_each():
-    plans = plans_of(4, micro_batches=MicroBatches(4000, "lockstep"))
+    plans = plans_of(4, cut=MicroBatches(4000, "lockstep"))
     assert max(plan.num_slots for plan in plans) > 2
     times = measured(plans, noise=0.02)
     found = fit_of(plans, times)
     by_slot = [np.array(list(step.values())).max(axis=0).sum() for step in times.values()]
     assert found.slowest == pytest.approx(sum(by_slot))
     assert found.predicted_noisy == pytest.approx(found.slowest, rel=0.01)
-    once = plans_of(4, micro_batches=MicroBatches(4000, "step"))
+    once = plans_of(4, cut=MicroBatches(4000, "step"))
     times = measured(once, noise=0.02)
     by_step = [np.array(list(step.values())).sum(axis=1).max() for step in times.values()]
     assert fit_of(once, times).slowest == pytest.approx(sum(by_step))

@@ -58,7 +58,7 @@ def test_no_heat_map_of_nothing():
 def test_micro_batches_and_why_samples_were_not_kept_near_home_are_said(schedule):
     """In the words of the table."""
     micro_batches = balancer.MicroBatches(9, schedule)
-    plan = balancer.balance([5, 4, 3, 2, 2, 2], 2, 1, [0, 0, 0, 1, 1, 1], micro_batches=micro_batches)
+    plan = balancer.balance([5, 4, 3, 2, 2, 2], 2, 1, [0, 0, 0, 1, 1, 1], cut=micro_batches)
     summary, data = run_of([replace(plan, fell_back="relocated, it takes 1.5% <longer>"), replace(plan, fell_back="")])
     seen = Seen(page(summary, data, "plan.parquet"))
     why = why_not_relocated(summary.phases["all"])
@@ -255,7 +255,7 @@ def test_a_thousand_steps_of_2560_ranks_stay_small():
         ([0, 0, 0, 0], {}),
         ([5], {"num_ranks": 1}),
         ([3, 9, 4, 1], {"rank_speeds": [1, 2]}),
-        ([3, 9, 4, 1], {"micro_batch_tokens": 9}),
+        ([3, 9, 4, 1], {"cut": balancer.MicroBatches(9)}),
         ([2**60, 1, 1], {}),
     ],
 )

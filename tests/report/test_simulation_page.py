@@ -163,8 +163,8 @@ def test_names_are_text(log, tmp_path):
         {"steps": 1},
         {"strategies": ("as_sampled",)},
         {"ranks": 1},
-        {"strategies": ("orchestrated",), "micro_batches": MicroBatches(9000, over_long="own")},
-        {"micro_batches": MicroBatches(900, "pipeline", pipeline_stages=3, over_long="own", allow_empty=True)},
+        {"strategies": ("orchestrated",), "cut": MicroBatches(9000, over_long="own")},
+        {"cut": MicroBatches(900, "pipeline", pipeline_stages=3, over_long="own", allow_empty=True)},
         {"overlap": 1.0},
     ],
     ids=str,
@@ -177,14 +177,14 @@ def test_odd_runs_have_pages(log, options):
 
 
 def test_how_many_micro_batches_every_strategy_makes(log):
-    cut = simulated(log, micro_batches=MicroBatches(900, over_long="own", allow_empty=True))
+    cut = simulated(log, cut=MicroBatches(900, over_long="own", allow_empty=True))
     text = " ".join(Seen(page_of(*cut, "log")).text)
     for run in cut[0].strategies.values():
         assert run.most_slots > 1
         assert f"micro-batches {as_range(run.fewest_slots, run.most_slots)}" in text
     assert "padding included, in a micro-batch." in text
     assert "encoders compute an item in the micro-batch of its sample" in text
-    early = simulated(log, micro_batches=MicroBatches(900, over_long="own", allow_empty=True, encoders="step"))
+    early = simulated(log, cut=MicroBatches(900, over_long="own", allow_empty=True, encoders="step"))
     assert "encoders compute all items before the first" in " ".join(Seen(page_of(*early, "log")).text)
     whole = " ".join(Seen(page_of(*simulated(log), "log")).text)
     assert "micro-batches 1" not in whole

@@ -52,9 +52,7 @@ def batch_of(rng, n=12):
 def test_everything_a_phase_takes_arrives_once(seed, cut):
     """Streams of a fed phase bring each element of its samples once; one exchange of all brings the same."""
     rng = np.random.default_rng(seed)
-    step = orchestrate(
-        batch_of(rng), PHASES, NODES, layouts=LAYOUTS, micro_batches=cut, home_rank=rng.integers(0, 8, 12)
-    )
+    step = orchestrate(batch_of(rng), PHASES, NODES, layouts=LAYOUTS, cut=cut, home_rank=rng.integers(0, 8, 12))
     assert [step[name].num_ranks for name in step.phases] == [8, 4, 2]
     seen = [np.zeros(length, dtype=int) for length in step["llm"].lengths]
     for name in ("vision:out", "audio:out", "llm:own"):
@@ -223,10 +221,10 @@ STAGES = PipelineStages.of(2)
         ({"llm": ModuleLayout(dp=8)}, {}, "must be of the phases vision, llm"),
         (StepLayout({"vision": ModuleLayout(dp=4), "llm": ModuleLayout(dp=4)}), {}, "of mode 'stages' are not planned"),
         ([1], {}, "layouts must map phases to ModuleLayout(...), or be a StepLayout"),
-        (None, {"sequence_groups": SequenceGroups((1, 2))}, "sequence_groups cannot be combined with layouts"),
+        (None, {"cut": SequenceGroups((1, 2))}, "sequence_groups cannot be combined with layouts"),
         (
             None,
-            {"micro_batches": MicroBatches(500, "pipeline", 2, stages=STAGES)},
+            {"cut": MicroBatches(500, "pipeline", 2, stages=STAGES)},
             "stages that encoders are part of cannot be combined",
         ),
         (None, {"group_size": 2}, "group_size = 2 cannot be combined with the layout of phase 'llm'"),

@@ -20,7 +20,7 @@ LENGTHS = [9, 7, 6, 5, 4, 4, 3, 2, 1, 1]
 
 def planned(schedule):
     stages = SCHEDULES[schedule]
-    return balancer.balance(LENGTHS, num_ranks=2, micro_batches=MicroBatches(11, schedule, pipeline_stages=stages))
+    return balancer.balance(LENGTHS, num_ranks=2, cut=MicroBatches(11, schedule, pipeline_stages=stages))
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -61,7 +61,7 @@ def test_any_step_of_micro_batches_against_loops(strategy, encoders, items, sche
     stages = SCHEDULES[schedule]
     cut = MicroBatches(30, schedule, pipeline_stages=stages, allow_empty=True, encoders=encoders)
     batch = {"patches": patches, "tokens": tokens}
-    plan = plan_with(strategy, batch, phases, num_ranks, micro_batches=cut)
+    plan = plan_with(strategy, batch, phases, num_ranks, cut=cut)
     rates = {"vision": (2, 3, 1), "llm": (0, 7, 2)}
     models = {name: model(*values, kept_bytes=4, working_bytes=i) for i, (name, values) in enumerate(rates.items())}
     step = step_time(plan, models, CLUSTER, waits=waits)

@@ -36,12 +36,12 @@ class PlacedSlots(WholeShares):
     def least_crossing(self, makespan: int) -> int:
         """Return how many elements cross nodes at least, by tokens that micro-batches have room for, and by time."""
         batch, node = self.problem.batch, self.problem.topology.node_of_rank
-        room = min(self.cut.max_tokens * self.num_slots, INT64_MAX)
+        room = min(self.cut.tokens * self.num_slots, INT64_MAX)
         taken = self.cut.taken_tokens(self.problem.costs, batch.lengths, makespan, self.num_slots)
         full = crossing_bound(taken, batch.lengths, batch.home.rank_of_sample, node, room)
         return max(full, WholeShares.least_crossing(self, makespan))
 
     def held_by_a_rank(self, makespan: int) -> tuple[Ints, int]:
         """Return a cost of samples, and how much of it a rank's micro-batches hold at most."""
-        num_ranks, tokens = self.problem.topology.num_ranks, np.minimum(self.problem.batch.lengths, self.cut.max_tokens)
+        num_ranks, tokens = self.problem.topology.num_ranks, np.minimum(self.problem.batch.lengths, self.cut.tokens)
         return self.cut.held_by_a_rank(self.problem.costs, tokens, makespan, num_ranks, self.num_slots)

@@ -193,7 +193,7 @@ class WholeShares(Record):
 
     def groups(self, slot: int) -> list[SequenceGroup]:
         """Return the groups of ranks that share samples in a slot, by rank, with samples that are kept."""
-        raise ValueError("the plan has no sequence groups: plan with sequence_groups=SequenceGroups(...)")
+        raise ValueError("the plan has no sequence groups: plan with cut=SequenceGroups(...)")
 
     def layouts_beside(self) -> Iterator[tuple[int, Ints, Mapping[str, MeasuredLayout]]]:
         """Yield of packs that ranks share tokens, layers of each kind, and what this layout and others' rules take."""
@@ -266,7 +266,7 @@ class WholeShares(Record):
 
     def gap_run(self, rank: int) -> MultiplexResult:
         """Run a rank's pipeline with what runs in its gaps."""
-        raise ValueError("no encoders run in gaps: plan with micro_batches=MicroBatches.in_gaps(layout.times)")
+        raise ValueError("no encoders run in gaps: plan with cut=MicroBatches.in_gaps(layout.times)")
 
 
 def checked_target(problem: Problem, rows: ItemRows) -> Placement:

@@ -8,7 +8,7 @@ from balancer.problem.cuts.cut import WHOLE_SHARES, Cut, WholeShares
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.problem.cuts.sequence_groups import LongShort, SequenceGroups
-from solvers.errors import ArgumentTypeError, UsageError
+from solvers.errors import ArgumentTypeError
 
 __all__ = ["CUTS", "WHOLE_SHARES", "ContextShards", "Cut", "LongShort", "MicroBatches", "PipelineStages",
            "SequenceGroups", "WholeShares", "as_cut", "cut_from_json"]  # fmt: skip
@@ -25,28 +25,13 @@ CUTS: dict[str, type[Cut]] = {
 """Requests by :attr:`Cut.name`; micro-batches with stages are pipelines, in whose gaps other phases may run."""
 
 
-def as_cut(
-    cut: Cut | None = None, micro_batches: MicroBatches | None = None, sequence_groups: SequenceGroups | None = None
-) -> Cut:
-    """Return the cut that a caller asks for by one of these; ValueError if by several."""
-    given = {"cut": cut, "micro_batches": micro_batches, "sequence_groups": sequence_groups}
-    asked = {name: value for name, value in given.items() if value is not None}
-    if len(asked) > 1:
-        first, other = list(asked)[:2]
-        raise UsageError(f"give {{{first}}} or {{{other}}}, not both: either cuts the step into slots")
-    for name, value in asked.items():
-        kind, rule = _KINDS[name]
-        if not isinstance(value, kind):
-            raise ArgumentTypeError(name, f"be {rule}", repr(value))
-        return value
-    return WHOLE_SHARES
-
-
-_KINDS: dict[str, tuple[type[Cut], str]] = {
-    "cut": (Cut, "one of balancer's cuts, such as MicroBatches(max_tokens)"),
-    "micro_batches": (Cut, "MicroBatches(max_tokens, ...)"),
-    "sequence_groups": (SequenceGroups, "SequenceGroups(degrees, ...)"),
-}
+def as_cut(cut: Cut | None) -> Cut:
+    """Return the cut that a caller asks for; None: whole shares."""
+    if cut is None:
+        return WHOLE_SHARES
+    if not isinstance(cut, Cut):
+        raise ArgumentTypeError("cut", "be one of balancer's cuts, such as MicroBatches(8192)", f"{cut!r:.80}")
+    return cut
 
 
 def cut_from_json(found: Mapping[str, Any] | None) -> Cut:

@@ -1,7 +1,7 @@
 """Micro-batches: how a rank's share is cut into slots under a token cap, and where the ranks wait for each other."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from math import lcm
 from typing import Any, ClassVar
 
@@ -50,8 +50,8 @@ MOST_SLOTS_OF_STAGES = 2**12
 _ANY_SIZE = 2**53
 
 PACKING = Wording({
-    "cap": "micro_batch_tokens", "tokens": "length", "num_slots": "num_micro_batches", "min_slots": "min_micro_batches",
-    "slots_multiple_of": "micro_batches_multiple_of", "slots": "micro-batches", "item": "sample", "items": "samples",
+    "cap": "cut.tokens", "tokens": "length", "num_slots": "cut.count", "min_slots": "cut.at_least",
+    "slots_multiple_of": "cut.multiple_of", "slots": "micro-batches", "item": "sample", "items": "samples",
     "sizes": "lengths", "in_flight_cap": "in_flight_tokens", "num_replicas": "num_ranks",
 })  # fmt: skip
 """The arguments of :mod:`solvers.packing` and :mod:`solvers.pipeline` under the names of the fields that set them."""
@@ -63,7 +63,7 @@ class MicroBatches(Cut):
 
     Attributes
     ----------
-    max_tokens : int
+    tokens : int
         No micro-batch holds more elements.
     schedule : str
         ``"lockstep"``: ranks wait in every micro-batch slot, as with FSDP; a step takes the sum over slots of the
@@ -84,14 +84,14 @@ class MicroBatches(Cut):
         Whether a micro-batch may hold nothing.
     over_long : str
         A sample over the cap is an ``"error"``, or gets a micro-batch of its ``"own"``. To train without such samples,
-        leave them out beforehand: ``lengths <= max_tokens``.
+        leave them out beforehand: ``lengths <= tokens``.
     encoders : str
         For several phases. ``"slot"``: an encoder computes an item in the slot of its sample, and keeps only a slot's
         activations for the backward pass. ``"step"``: encoders compute all items of the step before the first
         micro-batch. This is more even, but they keep them for the whole step; in plans they are in slot 0.
     """
 
-    max_tokens: int
+    tokens: int
     schedule: str = "lockstep"
     count: int | str | None = None
     at_least: int = 1
@@ -102,11 +102,11 @@ class MicroBatches(Cut):
     encoders: str = "slot"
     stages: PipelineStages | None = None
 
-    called: ClassVar[str] = "micro_batch_tokens"
+    called: ClassVar[str] = "cut.tokens"
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
-        set_(self, "max_tokens", as_integer("micro_batch_tokens", self.max_tokens, 1))
+        set_(self, "tokens", as_integer("cut.tokens", self.tokens, 1))
         for name in ("at_least", "multiple_of"):
             set_(self, name, self._as_slots(name))
         set_(self, "pipeline_stages", as_count("pipeline_stages", self.pipeline_stages))
@@ -116,12 +116,12 @@ class MicroBatches(Cut):
         check_choice("encoders", self.encoders, ENCODERS)
         if self.count is not None and self.count != "fewest":
             if isinstance(self.count, str):
-                raise ArgumentError("num_micro_batches", "be an integer, 'fewest' or None", repr(self.count))
+                raise ArgumentError("cut.count", "be an integer, 'fewest' or None", repr(self.count))
             set_(self, "count", self._as_slots("count"))
             if self.count < self.at_least or self.count % self.multiple_of:
                 raise UsageError(
-                    "{num_micro_batches} = {count} contradicts {min_micro_batches} = {at_least} or "
-                    "{micro_batches_multiple_of} = {multiple_of}",
+                    "{cut.count} = {count} contradicts {cut.at_least} = {at_least} or "
+                    "{cut.multiple_of} = {multiple_of}",
                     count=self.count, at_least=self.at_least, multiple_of=self.multiple_of,
                 )  # fmt: skip
         if self.pipeline_stages > 1 and self.schedule != "pipeline":
@@ -134,10 +134,10 @@ class MicroBatches(Cut):
 
     def _as_slots(self, name: str) -> int:
         """Return a field that says something of K as an int, or raise an error that calls it as callers do."""
-        slots = as_count(_CALLED[name], getattr(self, name))
+        slots = as_count(f"cut.{name}", getattr(self, name))
         most = MOST_SLOTS if self.stages is None else MOST_SLOTS_OF_STAGES
         if slots > most:
-            raise ArgumentError(_CALLED[name], f"be <= {most}{' with {stages}' * (self.stages is not None)}", slots)
+            raise ArgumentError(f"cut.{name}", f"be <= {most}{' with {stages}' * (self.stages is not None)}", slots)
         return slots
 
     def _check_stages(self) -> None:
@@ -154,9 +154,7 @@ class MicroBatches(Cut):
         # Interleaved stages take micro-batches by turns of as many as there are devices.
         devices = self.stages.num_devices if self.stages.chunks > 1 else 1
         if isinstance(self.count, int) and self.count % devices:
-            raise ArgumentError(
-                "num_micro_batches", f"be a multiple of the {devices} devices of {{stages}}", self.count
-            )
+            raise ArgumentError("cut.count", f"be a multiple of the {devices} devices of {{stages}}", self.count)
         object.__setattr__(self, "multiple_of", lcm(self.multiple_of, devices))
         if self.over_long == "own" and self.stages.in_flight_tokens is not None:
             raise UsageError("{over_long='own'} cannot be combined with {in_flight_tokens}, which it would exceed")
@@ -175,9 +173,7 @@ class MicroBatches(Cut):
         if not times.encoders:
             raise UsageError("a plan says what encoders do in gaps, and these {times} have none")
         if times.slots > MOST_SLOTS_OF_STAGES:
-            raise ArgumentError(
-                "num_micro_batches", f"be <= {MOST_SLOTS_OF_STAGES} where encoders run in gaps", times.slots
-            )
+            raise ArgumentError("cut.count", f"be <= {MOST_SLOTS_OF_STAGES} where encoders run in gaps", times.slots)
         return cls(
             _ANY_SIZE, "pipeline", at_least=times.slots, multiple_of=times.slots, allow_empty=True,
             stages=PipelineStages.of_times(times),
@@ -267,7 +263,7 @@ class MicroBatches(Cut):
             self._check_prompts(constraints)
         if refused := not_taken("micro_batches", [name for name in constraints if name != "prefix_length"]):
             raise UsageError(
-                "{micro_batch_tokens} cannot be combined with {" + refused[0] + "}: ranks wait for each other in every "
+                "{cut.tokens} cannot be combined with {" + refused[0] + "}: ranks wait for each other in every "
                 "slot, and schedules for ranks that differ are not made; leave one of them out"
             )
 
@@ -281,7 +277,7 @@ class MicroBatches(Cut):
         for what, asked in unlike.items():
             if asked:
                 raise UsageError(
-                    f"{{prefix}} in {{micro_batch_tokens}} cannot be combined with {what}, which is not planned yet",
+                    f"{{prefix}} in {{cut.tokens}} cannot be combined with {what}, which is not planned yet",
                     "leave one of them out",
                 )  # fmt: skip
 
@@ -295,21 +291,20 @@ class MicroBatches(Cut):
             check_longest(batch, "in_flight_tokens", self.stages.in_flight_tokens, "every device holds it at some time")
 
     def _check_longest(self, batch: GlobalBatch) -> None:
-        cap, over = self.max_tokens, np.flatnonzero(batch.lengths > self.max_tokens)
+        cap, over = self.tokens, np.flatnonzero(batch.lengths > self.tokens)
         if not len(over):
             return
         sample = int(np.argmax(batch.lengths))
         longest, them, each = int(batch.lengths[sample]), "it", "it"
-        what = f"{{sample}} of length {longest} is longer than {{micro_batch_tokens}} = {cap}"
+        what = f"{{sample}} of length {longest} is longer than {{cut.tokens}} = {cap}"
         if len(over) > 1:
             them, each = "them", "each"
             what = (
-                f"{len(over)} {{samples}} are longer than {{micro_batch_tokens}} = {cap} (the longest, {{sample}}: "
-                f"{longest})"
+                f"{len(over)} {{samples}} are longer than {{cut.tokens}} = {cap} (the longest, {{sample}}: {longest})"
             )
         raise InfeasibleError(
             what,
-            InfeasibilityCertificate("micro_batch_tokens", over.tolist(), [], longest, cap),
+            InfeasibilityCertificate("cut.tokens", over.tolist(), [], longest, cap),
             [
                 f"leave {them} out beforehand (lengths <= {cap})", "raise the cap",
                 f"{{over_long='own'}} gives {each} a micro-batch of its own",
@@ -348,12 +343,12 @@ class MicroBatches(Cut):
         """Return the cap on a micro-batch, if every sample must keep to it."""
         if self.over_long != "error":
             return None
-        return "{micro_batch_tokens}", self.max_tokens, num_ranks * self.count if isinstance(self.count, int) else None
+        return "{cut.tokens}", self.tokens, num_ranks * self.count if isinstance(self.count, int) else None
 
     @property
     def tokens_of_slot(self) -> int | None:
         """The cap on a micro-batch."""
-        return self.max_tokens
+        return self.tokens
 
     def of_encoder(self, num_slots: int, num_elements: int) -> "MicroBatches":
         """Return an encoder's: possibly empty, and of any size; no ranks meet in the slots of a pipeline."""
@@ -380,7 +375,7 @@ class MicroBatches(Cut):
     def solver_keywords(self) -> dict[str, Any]:
         """Return these as :func:`solvers.packing.schedule_micro_batches` takes them."""
         return {
-            "cap": self.max_tokens,
+            "cap": self.tokens,
             "objective": self.schedule,
             "num_slots": self.count,
             "min_slots": self.at_least,
@@ -394,8 +389,8 @@ class MicroBatches(Cut):
         """Return an error of the solvers in the names of these fields, with the cap that would do."""
         too_few = getattr(getattr(error, "certificate", None), "constraint", None) == "num_slots"
         if too_few and isinstance(self.count, int) and self.over_long != "own":
-            what = f"with {{num_micro_batches}} = {self.count} {{micro_batch_tokens}}"
-            error = error.with_remedy(needed(what, lengths, num_ranks * self.count, self.max_tokens))
+            what = f"with {{cut.count}} = {self.count} {{cut.tokens}}"
+            error = error.with_remedy(needed(what, lengths, num_ranks * self.count, self.tokens))
         return error.in_words(PACKING)
 
     def to_json(self) -> dict[str, Any]:
@@ -408,7 +403,7 @@ class MicroBatches(Cut):
         how = self.schedule if self.stages is None else self.stages.in_words()
         if self.stages is not None and self.stages.gaps is not None:
             return f"micro-batches within the memory of the layout, {how}"
-        return f"micro-batches of at most {self.max_tokens:,}, {how}"
+        return f"micro-batches of at most {self.tokens:,}, {how}"
 
     def makespan(self, slot_loads: NDArray[np.int64]) -> int:
         """Return what a step takes in cost units, from the cost of each micro-batch, int64[ranks, K].
@@ -432,7 +427,7 @@ class MicroBatches(Cut):
         self, costs: NDArray[np.int64], tokens: NDArray[np.int64], makespan: int, num_ranks: int, num_slots: int
     ) -> tuple[NDArray[np.int64], int]:
         """Return a cost of samples, and how much of it a rank holds at most in a step of no more than `makespan`."""
-        cap = self.max_tokens
+        cap = self.tokens
         if self.schedule == "lockstep":
             rests = rests_of_lockstep(costs, tokens, makespan, num_ranks, num_slots, cap)
         elif self.schedule == "pipeline":
@@ -447,10 +442,10 @@ class MicroBatches(Cut):
         self, costs: NDArray[np.int64], lengths: NDArray[np.int64], makespan: int, num_slots: int
     ) -> NDArray[np.int64]:
         """Return what samples take of the tokens of a rank's micro-batches in a step of no more than `makespan`."""
-        tokens = np.minimum(lengths, self.max_tokens)
+        tokens = np.minimum(lengths, self.tokens)
         if self.schedule != "pipeline" or self.stages is not None:
             return tokens
-        return taken_tokens(costs, tokens, makespan // (num_slots + self.pipeline_stages - 1), self.max_tokens)
+        return taken_tokens(costs, tokens, makespan // (num_slots + self.pipeline_stages - 1), self.tokens)
 
     def perfect(self, total: int, num_ranks: int, num_slots: int) -> tuple[int, int]:
         """Return what a perfectly even step would take, as a fraction: numerator and denominator."""
@@ -464,13 +459,13 @@ class MicroBatches(Cut):
         """Say which rule micro-batches break first; None if they keep to all."""
         bins = (rank.astype(np.int64) * slots + slot).astype(np.int32)
         tokens, counts = group_loads(lengths, bins, num_ranks * slots), np.bincount(bins, minlength=num_ranks * slots)
-        over = tokens > self.max_tokens
+        over = tokens > self.tokens
         if self.over_long == "own":
             over &= counts > 1
         if over.any():
             first = int(np.argmax(over))
             where = f"micro-batch {first % slots} of rank {first // slots}"
-            return f"{where} holds {tokens[first]} tokens, cap {self.max_tokens}"
+            return f"{where} holds {tokens[first]} tokens, cap {self.tokens}"
         if not self.allow_empty and len(lengths) and counts.min() == 0:
             first = int(np.argmin(counts))
             return f"micro-batch {first % slots} of rank {first // slots} is empty"
@@ -488,27 +483,6 @@ class MicroBatches(Cut):
                 device = int(np.argmax(held > most))
                 return f"device {device} of rank {rank} has {held[device]} tokens in flight, cap {most}"
         return None
-
-
-_CALLED = {"max_tokens": "micro_batch_tokens", "count": "num_micro_batches", "at_least": "min_micro_batches",
-           "multiple_of": "micro_batches_multiple_of"}  # fmt: skip
-
-IN_SHORT = {_CALLED.get(spec.name, spec.name): spec.name for spec in fields(MicroBatches)}
-"""The fields, by the names that errors and callers who give them one by one have for them."""
-
-
-def as_micro_batches(
-    tokens: int | None, schedule: str, given: MicroBatches | None, **others: Any
-) -> MicroBatches | None:
-    """Return the micro-batches that a caller asks for, in full, or in short by the names in :data:`IN_SHORT`."""
-    check_choice("schedule", schedule, SCHEDULES)
-    if given is not None and (tokens is not None or others):
-        raise ValueError(f"give {next(iter(others), 'micro_batch_tokens')} or micro_batches, not both")
-    if tokens is None:
-        if others:
-            raise ValueError(f"{next(iter(others))} needs micro_batch_tokens, the cap on a micro-batch")
-        return given
-    return MicroBatches(tokens, schedule, **{IN_SHORT[name]: value for name, value in others.items()})
 
 
 def check_adds_up(cut: Cut, cost: CostModel) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from balancer._public import *  # noqa: F403
 
 __all__ = [
+    "ContextShards",
     "CostModel",
     "DeferBuffer",
     "Deferral",

@@ -51,6 +51,13 @@ def unknown(what: str, given: object, known: Iterable[str]) -> UsageError:
     )
 
 
+def as_flag(name: str, value: object) -> bool:
+    """Return `value` as a bool, or raise an error that calls it `name`: text such as "no" would count as true."""
+    if not isinstance(value, bool | np.bool_):
+        raise ArgumentTypeError(name, "be True or False", repr(value))
+    return bool(value)
+
+
 def as_integer(name: str, value: SupportsIndex, minimum: int = 0) -> int:
     """Return `value` as an int from `minimum` to int64's largest, or raise an error that calls it `name`."""
     number = _as_int(name, value)

@@ -42,6 +42,8 @@ one item. An initial load counts as one item more. With speeds, all groups are a
 bounds.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -52,7 +54,7 @@ from numpy.typing import ArrayLike, NDArray
 from solvers._jit import kernel
 from solvers._sort import sort_descending
 from solvers._units import Units, merge
-from solvers.arguments import INT64_MAX, as_costs, as_count
+from solvers.arguments import INT64_MAX, as_costs, as_count, as_flag
 from solvers.constraints import ConstrainedProblem, Constraints, is_vector
 from solvers.dual_feasible import groups_needed, runs_of_equal_sizes
 from solvers.groups import read_only
@@ -245,7 +247,7 @@ def makespan_bound(costs: ArrayLike, num_groups: int, equal_counts: bool = False
     if not is_vector(costs) and not given.beyond_counts:
         num_groups = as_count("num_groups", num_groups)
         array, largest, total = as_costs(costs)
-        return best_bound(sort_descending(array, largest)[1], total, num_groups, bool(equal_counts))
+        return best_bound(sort_descending(array, largest)[1], total, num_groups, as_flag("equal_counts", equal_counts))
     problem = given.check(costs, num_groups)
     return total_bound(problem, merge(problem))[0]
 

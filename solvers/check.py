@@ -5,6 +5,8 @@ each holds), and must prove what is claimed. Of other bounds (:data:`TRUSTED_BOU
 much code as the search itself: they are believed if they are no larger than what was found.
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction

@@ -4,6 +4,8 @@ Names, shapes and rules are defined only here: :func:`solvers.partition`, :func:
 :func:`solvers.makespan_lower_bound` take the same keywords and hand them to :class:`Constraints`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solvers.arguments import INT64_MAX, as_costs, as_count, as_int64
+from solvers.arguments import INT64_MAX, as_costs, as_count, as_flag, as_int64
 from solvers.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -95,7 +97,7 @@ class Constraints:
         is_set = any(other is not None for other in others) or self.speeds is not None
         return is_set or not (isinstance(self.min_items, int) and self.min_items == 0) or self.objective != "sum"
 
-    def check(self, costs: ArrayLike, num_groups: int) -> "ConstrainedProblem":
+    def check(self, costs: ArrayLike, num_groups: int) -> ConstrainedProblem:
         """Check everything once and return it as arrays.
 
         Raises
@@ -259,9 +261,7 @@ def _check_counts(given: Constraints, n: int, m: int) -> tuple[int, int]:
             f"{{min_items}} = {least} contradicts {{max_items}} = {most}",
             InfeasibilityCertificate("min_items + max_items", range(n), range(m), least, most),
         )
-    if not isinstance(given.equal_counts, bool | np.bool_):
-        raise ArgumentTypeError("equal_counts", "be a bool", repr(given.equal_counts))
-    if given.equal_counts:
+    if as_flag("equal_counts", given.equal_counts):
         few, many = n // m, -(-n // m)
         make = f"{n} {{items}} in {m} {{groups}} make"
         if most < many:

@@ -10,6 +10,8 @@ is always the same problem: groups and *boxes* (on the first level a class of ra
 stand in parts, and each part has as many seats in its boxes as groups.
 """
 
+from __future__ import annotations
+
 import math
 import time
 from collections.abc import Callable
@@ -390,7 +392,7 @@ class _Problem(NamedTuple):
     def of(
         cls, volumes: Volumes | ArrayLike, node_of_rank: ArrayLike, class_of_group: ArrayLike | None,
         class_of_rank: ArrayLike | None,
-    ) -> "_Problem":  # fmt: skip
+    ) -> _Problem:  # fmt: skip
         """Check everything. Raises TypeError, ValueError or InfeasibleError that name the argument and the rule."""
         checked = _as_volumes(volumes)
         m = checked.num_ranks

@@ -20,6 +20,8 @@ The task is load rebalancing (Aggarwal, Motwani & Zhu, "The load rebalancing pro
 2006), with nodes.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -359,10 +361,10 @@ def _laid(
 class _Asked(NamedTuple):
     """What the kernel is asked, in its own numbers."""
 
-    items: "Items"
+    items: Items
     order: NDArray[np.int64]  # int64[n]: items by descending cost
-    ranks: "Places"
-    nodes: "Places"
+    ranks: Places
+    nodes: Places
     by_node: NDArray[np.int64]  # int64[m]: ranks, node by node
     begin: NDArray[np.int64]  # int64[k + 1]: where each node begins there
     enough: int  # so much may cross
@@ -371,7 +373,7 @@ class _Asked(NamedTuple):
     def of(
         cls, limits: _Limits, cap: int, home: NDArray[np.int32], node: NDArray[np.int64], near: NDArray[np.int64],
         far: NDArray[np.int64], bound: int,
-    ) -> "_Asked":  # fmt: skip
+    ) -> _Asked:  # fmt: skip
         """Nodes keep half of the slack, as their ranks need it; a cap binds nothing beyond the sum of all."""
         cost, n, m, size = limits.costs, len(limits.costs), len(node), np.bincount(node)
         total, all_sizes = int(cost.sum()), int(limits.sizes.sum())

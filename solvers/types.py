@@ -1,5 +1,7 @@
 """What a solver returns: groups, their loads, and the proof of how far from the optimum they are."""
 
+from __future__ import annotations
+
 import enum
 import functools
 import math

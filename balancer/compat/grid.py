@@ -1,5 +1,7 @@
 """A global batch as micro-batches under a cap, for trainers with a batcher of their own: torchtitan, VeOmni."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from numpy.typing import ArrayLike

@@ -1,5 +1,7 @@
 """From a plan file straight to a loader: each rank reads the samples that it will run, and no sample is exchanged."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os

@@ -4,6 +4,8 @@ Told from top to bottom: the *order* of an epoch -> *blocks* of ``window + 1`` s
 sorted block -> *ranks* and *micro-batches* -> the *place* in the epoch, which is saved. All ranks compute the same.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -20,8 +22,8 @@ from balancer.cost.given import as_numbers, given_costs
 from balancer.cost.model import CostModel
 from balancer.cost.parse import parse_cost
 from balancer.problem.shuffle import shuffled
-from solvers.arguments import INT64_MAX, as_count, as_index, as_int64, as_integer, as_share
-from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, Wording
+from solvers.arguments import INT64_MAX, as_count, as_flag, as_index, as_int64, as_integer, as_share
+from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 from solvers.partitioning import partition
 
 __all__ = ["BalancedBatchSampler"]
@@ -136,7 +138,7 @@ class BalancedBatchSampler(RankBatches):
         for name, value in ("drop_last", drop_last), ("shuffle", shuffle):
             if not isinstance(value, bool | np.bool_):
                 raise ArgumentTypeError(name, "be True or False", repr(value))
-        self._drop, count = bool(drop_last), len(self.lengths)
+        self._drop, count = as_flag("drop_last", drop_last), len(self.lengths)
         self._order = EpochOrder(order, count, bool(shuffle), self.seed, self.samples_per_step if drop_last else 1)
         self._costs_given = None if isinstance(cost, str | CostModel) else given_costs("cost", cost, count)
         self._cost = parse_cost(cost if isinstance(cost, str | CostModel) else "linear")
@@ -167,18 +169,14 @@ class BalancedBatchSampler(RankBatches):
         from balancer.problem.batch import checked_prefixes
         from balancer.problem.constraints import Constraints
 
-        words = Wording({"prefix_lengths": "prefix_length"})
-        try:
-            if self._cost.needs_prefixes and lengths is not None:
-                self._prefixes = checked_prefixes(lengths, count)
-                if len(odd := np.flatnonzero(self._prefixes > self.lengths)):
-                    row = int(odd[0])
-                    raise ArgumentError("prefix_length", "be <= the length of its sample", self._prefixes[row], row)
-            if keys is not None or self._prefixes is None:
-                self._prompts = Constraints.from_given(count, 1, prefix=(keys, lengths)).prefix
-                self._prompts.check(self.lengths)  # type: ignore[union-attr]
-        except UsageError as error:
-            raise error.in_words(words) from None
+        if self._cost.needs_prefixes and lengths is not None:
+            self._prefixes = checked_prefixes(lengths, count)
+            if len(odd := np.flatnonzero(self._prefixes > self.lengths)):
+                row = int(odd[0])
+                raise ArgumentError("prefix_length", "be <= the length of its sample", self._prefixes[row], row)
+        if keys is not None or self._prefixes is None:
+            self._prompts = Constraints.from_given(count, 1, prefix=(keys, lengths)).prefix
+            self._prompts.check(self.lengths)  # type: ignore[union-attr]
         if self._prompts is not None and (self.window or self._costs_given is not None or not self._cost.additive):
             raise UsageError(
                 "{prefix} is for window=0 and a cost of lengths without padding: prompts stay with their samples",

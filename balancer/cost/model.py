@@ -1,5 +1,7 @@
 """Cost models: what a sample, or a padded mini-batch, costs in integer work units."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -131,7 +133,7 @@ class CostModel:
         """Its text form, and the model that it is of, as reports say it."""
         return f"{self} of {self.model}" if self.model else str(self)
 
-    def times(self, factor: int) -> "CostModel":
+    def times(self, factor: int) -> CostModel:
         """Return the same cost in a unit of which one of this cost's has `factor`; ValueError past int64."""
         if not self.additive or self.sharing != Sharing():
             raise UsageError(f"cost '{self}' is not one of plain terms, which can be told in another unit")
@@ -170,8 +172,8 @@ class CostModel:
         """
         if (prefixes is None) == self.needs_prefixes:
             if prefixes is None:
-                raise UsageError(f"cost '{self}' needs {{prefix_lengths}}: its mask 'prefix' is of each sample's own")
-            raise UsageError(f"cost '{self}' has no mask 'prefix' without a number: leave {{prefix_lengths}} out")
+                raise UsageError(f"cost '{self}' needs {{prefix_length}}: its mask 'prefix' is of each sample's own")
+            raise UsageError(f"cost '{self}' has no mask 'prefix' without a number: leave {{prefix_length}} out")
         longest = int(lengths[lengths.argmax()]) if len(lengths) else 0  # a fourth of the time of max()
         # Costs never fall with the length or the prefix, so one sample bounds all of them.
         largest = self.exact(longest, longest)

@@ -1,5 +1,7 @@
 """Deferral where lengths become known as samples are drawn: a buffer that looks a few steps ahead."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Mapping
@@ -34,7 +36,7 @@ class _Tighter(NamedTuple):
     less: int = 0  # tokens of all samples below what all ranks hold
     tall: int = UNLIMITED  # tokens in samples over a third of a cap: two of these share a rank, and three never
 
-    def after(self, lengths: Ints, num_ranks: int, cap: int) -> "_Tighter":
+    def after(self, lengths: Ints, num_ranks: int, cap: int) -> _Tighter:
         """Return the next try, after a step of these lengths that had no plan."""
         over = solvers.partition(lengths, num_ranks, time_budget=0.002, stop_at=0).makespan - cap
         less = max(2 * self.less, num_ranks * max(over, 1))
@@ -254,7 +256,7 @@ class DeferBuffer:
         step: Ints = found.step_of_item[: waiting.shape[1]] + begin
         return step
 
-    def __iter__(self) -> "DeferBuffer":
+    def __iter__(self) -> DeferBuffer:
         """Iterate over steps, as long as they can be chosen."""
         return self
 

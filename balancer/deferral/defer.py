@@ -1,5 +1,7 @@
 """Deferral of a whole epoch whose lengths are known."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

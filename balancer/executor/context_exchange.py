@@ -1,5 +1,7 @@
 """Context parallelism: each rank gets the rows of keys and values that its queries see and others have, and no more."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta

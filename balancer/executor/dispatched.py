@@ -9,6 +9,8 @@ Ranks that hold the same share, such as tensor shards, are *replica peers*. One 
 the others get what it gets.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -4,6 +4,8 @@ A step is: read the mini-batch (``fields.py``), gather all ranks' lengths (``gat
 one and agree on the plan (``agreement.py``), move every byte once (``dispatched.py``, which also holds the ways back).
 """
 
+from __future__ import annotations
+
 import os
 import time
 import warnings
@@ -182,7 +184,7 @@ class Dispatcher:
         compile_at_once()
 
     @classmethod
-    def from_step(cls, step: str | os.PathLike[str], dp_group: Any = None, **beside: Any) -> "Dispatcher":
+    def from_step(cls, step: str | os.PathLike[str], dp_group: Any = None, **beside: Any) -> Dispatcher:
         """Make a dispatcher of a step file (``step.toml``): nodes, phases with costs and constraints, cut, placement.
 
         Parameters

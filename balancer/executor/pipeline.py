@@ -1,5 +1,7 @@
 """A planned pipeline, run: the stages of this process, by the list of ops of its device."""
 
+from __future__ import annotations
+
 import hashlib
 import math
 from collections import defaultdict, deque

@@ -1,5 +1,7 @@
 """Overlap: the next step planned and exchanged on a thread of its own while this one computes."""
 
+from __future__ import annotations
+
 import contextlib
 import copy
 import os
@@ -144,7 +146,7 @@ class PrefetchDispatcher:
         return self._length
 
     @property
-    def sampler(self) -> "PrefetchDispatcher":
+    def sampler(self) -> PrefetchDispatcher:
         """Itself: Lightning tells epochs to what it finds under this name, and to nothing else."""
         return self
 

@@ -1,5 +1,7 @@
 """A ragged tensor: one row of elements for every sample, or for every item of every sample, without padding."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,5 +1,7 @@
 """A log packed: window after window, into a file, a folder of parts, or arrays."""
 
+from __future__ import annotations
+
 import hashlib
 import os
 import tempfile
@@ -63,7 +65,7 @@ class PackTotals:
             found.step_cost = sum(np.maximum.reduceat(window.costs, begins).tolist()) * settings.per_step
         self.join(found)
 
-    def join(self, other: "PackTotals") -> None:
+    def join(self, other: PackTotals) -> None:
         """Take in what others add up to."""
         for each in fields(self):
             mine, theirs = getattr(self, each.name), getattr(other, each.name)
@@ -143,7 +145,7 @@ class Packs:
             file.close(described(self.description))
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "Packs":
+    def load(cls, path: str | os.PathLike[str]) -> Packs:
         """Read a file or folder of packs, and check that it says what it holds.
 
         Raises

@@ -1,5 +1,7 @@
 """What context shards have and need: whose rows of keys go to whom, and what each rank's queries see. Arrays alone."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -78,7 +80,7 @@ class ShardRows:
     padded: bool = False
 
     @classmethod
-    def from_result(cls, shards: ContextShardsResult, masks: Mapping[str, int] | None = None) -> "ShardRows":
+    def from_result(cls, shards: ContextShardsResult, masks: Mapping[str, int] | None = None) -> ShardRows:
         """Take what :func:`solvers.context_shards` found; UsageError if it was found for other masks."""
         if not isinstance(shards, ContextShardsResult):
             raise ArgumentTypeError("shards", "be what solvers.context_shards returns", repr(type(shards).__name__))
@@ -100,7 +102,7 @@ class ShardRows:
         )
 
     @classmethod
-    def from_plan(cls, plan: DispatchPlan, slot: int, replica: int) -> "ShardRows":
+    def from_plan(cls, plan: DispatchPlan, slot: int, replica: int) -> ShardRows:
         """Take a pack of a plan; its documents are the samples of the pack, in ascending order."""
         cut = plan.cut
         if not isinstance(cut, ContextShards):

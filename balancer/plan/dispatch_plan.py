@@ -1,5 +1,7 @@
 """The dispatch plan: which sample runs on which rank, in which order, and the proof of how good that is. Pure data."""
 
+from __future__ import annotations
+
 import os
 import time
 from collections.abc import Callable
@@ -93,7 +95,7 @@ class DispatchPlan(Record):
         status: SolveStatus | None = None,
         fell_back: str = "",
         started: float | None = None,
-    ) -> "DispatchPlan":
+    ) -> DispatchPlan:
         """Make the finished plan of samples that are placed; every plan is made here.
 
         `prove` returns the best lower bound on any plan's makespan, given this plan's, and that decides the status; of
@@ -212,7 +214,7 @@ class DispatchPlan(Record):
         return self.target.rank_of_sample
 
     @property
-    def last(self) -> "DispatchPlan":
+    def last(self) -> DispatchPlan:
         """The plan of the last phase, as a step plan has one: this one."""
         return self
 
@@ -466,7 +468,7 @@ class DispatchPlan(Record):
         """
         return self.stream.exchange(rank)
 
-    def inverse(self) -> "DispatchPlan":
+    def inverse(self) -> DispatchPlan:
         """Return the plan of the way back: each sample from where it runs to its home, with the loads exchanged.
 
         Raises

@@ -4,6 +4,8 @@ It takes any two placements: dispatch is home -> target, its way back target -> 
 the encoder's placement to the LLM's.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np

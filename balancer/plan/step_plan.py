@@ -1,5 +1,7 @@
 """The plan of one step of a multimodal model: a placement for every phase, and the streams between them. Pure data."""
 
+from __future__ import annotations
+
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
@@ -383,7 +385,7 @@ class StepPlan:
         return f"<StepPlan: {self.num_samples} samples on {self.num_ranks} ranks, imbalance {ratios}>"
 
 
-def as_step_plan(plan: "StepPlan | DispatchPlan", bytes_per_element: int = 1) -> StepPlan:
+def as_step_plan(plan: StepPlan | DispatchPlan, bytes_per_element: int = 1) -> StepPlan:
     """Return a plan as a step plan: a dispatch plan becomes its only phase, ``"all"``."""
     if isinstance(plan, StepPlan):
         return plan

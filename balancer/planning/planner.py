@@ -9,6 +9,8 @@ relocated if they were not, and `prove`, a function that gives the lower bound. 
 which only the plan knows. No bound needs to prove more than that.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
@@ -53,7 +55,7 @@ def balance(
     max_samples_per_rank: int | None = None,
     keep_together: ArrayLike | None = None,
     prefix: ArrayLike | None = None,
-    prefix_lengths: ArrayLike | None = None,
+    prefix_length: ArrayLike | None = None,
     caps: Mapping[str, tuple[ArrayLike, int]] | None = None,
     allowed_ranks: ArrayLike | Sequence[Sequence[int] | None] | None = None,
     initial_loads: ArrayLike | None = None,
@@ -98,7 +100,7 @@ def balance(
     prefix : int[n] or str[n], optional
         Samples of equal keys begin with one prompt. A rank computes the prompt once for all its samples of this key: it
         pays for each of its prompts, and for what each response adds. On a rank, samples of one key are neighbours.
-    prefix_lengths : int64[n], optional
+    prefix_length : int64[n], optional
         The length of each sample's prompt, which is part of its length. For a cost with a mask ``prefix`` without a
         number: how many of its tokens see each other.
     caps : mapping of str to (int64[n], int), optional
@@ -160,9 +162,9 @@ def balance(
     )  # fmt: skip
     model = parse_cost(cost)
     # The same argument means two things: what a mask lets see each other, or what of a sample is its prompt.
-    own = prefix_lengths if model.needs_prefixes else None
+    own = prefix_length if model.needs_prefixes else None
     batch = GlobalBatch.from_lengths(lengths, topology.num_ranks, home_rank, own)
-    no_prompts = prefix is None and (prefix_lengths is None or own is not None)
+    no_prompts = prefix is None and (prefix_length is None or own is not None)
     constraints = Constraints.from_given(
         len(batch.lengths),
         topology.num_ranks,
@@ -171,7 +173,7 @@ def balance(
         min_samples_per_rank=min_samples_per_rank,
         max_samples_per_rank=max_samples_per_rank,
         keep_together=keep_together,
-        prefix=None if no_prompts else (prefix, prefix_lengths),
+        prefix=None if no_prompts else (prefix, prefix_length),
         caps=caps,
         allowed_ranks=allowed_ranks,
         initial_loads=initial_loads,

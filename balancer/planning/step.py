@@ -4,6 +4,8 @@ columns -> :func:`~balancer.problem.phases.resolve_phases` -> one :class:`~balan
 -> dispatch plans -> streams -> :class:`~balancer.plan.step_plan.StepPlan`.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -7,6 +7,8 @@ share (:mod:`balancer.planning.micro_batches_by_rank`). By every strategy an enc
 sample, or before the first.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -98,7 +98,7 @@ def _in_gaps() -> None:
 def _prompted(**asked: Any) -> None:
     prompts = np.arange(1, 40) // 5
     lengths, of_prompts = np.arange(1, 40) * 10 + 50, np.minimum(prompts * 7 + 5, 50)
-    balance(lengths, 4, prefix=prompts, prefix_lengths=of_prompts, **asked)
+    balance(lengths, 4, prefix=prompts, prefix_length=of_prompts, **asked)
 
 
 def _shared_items() -> None:

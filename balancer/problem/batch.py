@@ -80,12 +80,12 @@ class GlobalBatch(Record):
 
 def checked_prefixes(given: ArrayLike, num_samples: int) -> NDArray[np.int64]:
     """Return lengths of prefixes that come from a caller: int64[n], >= 0."""
-    array = as_int64("prefix_lengths", given)
+    array = as_int64("prefix_length", given)
     if len(array) != num_samples:
-        raise ArgumentError("prefix_lengths", f"have a length for each of {num_samples} samples", len(array))
+        raise ArgumentError("prefix_length", f"have a length for each of {num_samples} samples", len(array))
     if (array < 0).any():
         index = int(np.argmax(array < 0))
-        raise ArgumentError("prefix_lengths", "be >= 0", array[index], index)
+        raise ArgumentError("prefix_length", "be >= 0", array[index], index)
     return array
 
 

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from balancer.problem.batch import checked_prefixes
 from balancer.problem.placement import Placement
-from solvers.arguments import as_count, as_int64, as_integer
+from solvers.arguments import as_count, as_flag, as_int64, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, UsageError, Wording, braced
 from solvers.groups import group_loads
 
@@ -42,13 +42,13 @@ class Prompts(NamedTuple):
         """Raise ValueError for a prompt that is longer than a sample, or of two lengths."""
         if (longer := self.lengths > lengths).any():
             i = int(np.argmax(longer))
-            raise ArgumentError("prefix_lengths", f"be <= the length of its sample, {lengths[i]}", self.lengths[i], i)
+            raise ArgumentError("prefix_length", f"be <= the length of its sample, {lengths[i]}", self.lengths[i], i)
         first = np.unique(self.keys, return_index=True)[1][self.keys]
         if (unlike := self.lengths != self.lengths[first]).any():
             j = int(np.argmax(unlike))
             i = int(first[j])
             raise UsageError(
-                "samples {one} and {other} have one {prefix} key, and {prefix_lengths} of {a} and {b}: it must be one",
+                "samples {one} and {other} have one {prefix} key, and {prefix_length} of {a} and {b}: it must be one",
                 one=i, other=j, a=int(self.lengths[i]), b=int(self.lengths[j]),
             )  # fmt: skip
 
@@ -104,8 +104,8 @@ def _as_keys(name: str, keys: ArrayLike, num_samples: int, _: int) -> NDArray[An
 def _as_prompts(name: str, given: Any, num_samples: int, num_ranks: int) -> Prompts:
     keys, lengths = given
     if keys is None or lengths is None:
-        missing = "prefix" if keys is None else "prefix_lengths"
-        raise UsageError(f"{{prefix}} and {{prefix_lengths}} need each other: give {{{missing}}} as well")
+        missing = "prefix" if keys is None else "prefix_length"
+        raise UsageError(f"{{prefix}} and {{prefix_length}} need each other: give {{{missing}}} as well")
     return Prompts(_as_keys(name, keys, num_samples, num_ranks), checked_prefixes(lengths, num_samples))
 
 
@@ -191,7 +191,7 @@ def _number(least: int) -> Read:
 
 CONSTRAINTS = {
     "equal_counts": Declared(
-        "equally many samples a rank, within one", "flag", lambda name, value, *_: bool(value), False,
+        "equally many samples a rank, within one", "flag", lambda name, value, *_: as_flag(name, value), False,
         "equal_counts", frozenset({"padded", "convolution", "micro_batches", "relocation"}),
     ),
     MAX_TOKENS: Declared(

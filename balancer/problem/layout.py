@@ -3,6 +3,8 @@
 Generators, such as decoders of audio or images, come after the language model: last stages.
 """
 
+from __future__ import annotations
+
 import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -306,7 +308,7 @@ class StepLayout:
         return found | {name: value for name, value in more.items() if value is not None}
 
     @classmethod
-    def from_json(cls, found: Any) -> "StepLayout":
+    def from_json(cls, found: Any) -> StepLayout:
         """Read back what :meth:`to_json` wrote; TypeError or ValueError that names what is wrong. Key `found` is free.
 
         Examples

@@ -1,5 +1,7 @@
 """Meshes: which GPU is which shard of which replica of a module."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -36,7 +38,7 @@ class Mesh(Record):
     gpus: NDArray[np.int32]
 
     @classmethod
-    def of(cls, layout: ModuleLayout, gpus: ArrayLike | None = None) -> "Mesh":
+    def of(cls, layout: ModuleLayout, gpus: ArrayLike | None = None) -> Mesh:
         """Lay a module out on GPUs: without any given, as Megatron-LM does, the last axis innermost, from GPU 0 on.
 
         Raises

@@ -4,6 +4,8 @@ An encoder's items are parts of samples: the images of a page, the clips of a vi
 encoders put out, and computes whole samples: one item a sample.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +21,7 @@ from balancer.problem.constraints import COLUMNS, MAX_TOKENS, NONE, Constraints
 from balancer.problem.constraints import CONSTRAINTS as OF_PLANS
 from balancer.problem.items import parse_items
 from balancer.problem.ragged import Ragged, offsets_of
-from solvers.arguments import as_count, as_int64, as_integer
+from solvers.arguments import as_count, as_flag, as_int64, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, Named, UsageError, WordedError
 from solvers.types import Record
 
@@ -116,7 +118,7 @@ class Phase:
             if self.max_tokens_per_rank is not None:
                 object.__setattr__(self, "max_tokens_per_rank", as_integer(MAX_TOKENS, self.max_tokens_per_rank, 1))
             for name in ("equal_counts", "every_rank_nonempty"):
-                object.__setattr__(self, name, bool(getattr(self, name)))
+                object.__setattr__(self, name, as_flag(name, getattr(self, name)))
             for name, least in (
                 ("bytes_in", 1),
                 ("bytes_out", 1),
@@ -246,7 +248,7 @@ class PhaseItems(Record):
         asked = {name: getattr(phase, name) for name in OF_PLANS if name not in of_items} | of_items
         return Constraints.from_given(len(self.lengths), num_ranks, **asked)
 
-    def between(self, start: int, stop: int) -> "PhaseItems":
+    def between(self, start: int, stop: int) -> PhaseItems:
         """Return the items of samples ``start..stop - 1``, which are numbered anew; the arrays are shared."""
         if stop - start == len(self.own):
             return self
@@ -439,7 +441,7 @@ class _Batch:
         return np.asarray(column)[sample_of_item]
 
     def prompts(
-        self, phase: Phase, asked: "_Batch", sample_of_item: NDArray[np.int64]
+        self, phase: Phase, asked: _Batch, sample_of_item: NDArray[np.int64]
     ) -> tuple[NDArray[Any] | None, NDArray[np.int64]] | None:
         """Return the key of each item's prompt, where prompts are shared, and the length of its prefix."""
         if phase.prefix_length is None:

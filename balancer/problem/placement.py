@@ -1,5 +1,7 @@
 """A placement: for every sample the rank it is on and its position there. Homes are one, a plan's target is another."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +34,7 @@ class Placement(Record):
     offsets: NDArray[np.int64]
 
     @classmethod
-    def by_sample_order(cls, rank_of_sample: NDArray[np.int32], num_ranks: int) -> "Placement":
+    def by_sample_order(cls, rank_of_sample: NDArray[np.int32], num_ranks: int) -> Placement:
         """Each rank's samples in ascending order. The ranks must be within 0..num_ranks-1. O(n + num_ranks)."""
         samples, offsets, positions = members_by_group(rank_of_sample, num_ranks)
         return cls(rank_of_sample, positions, samples, offsets)
@@ -40,7 +42,7 @@ class Placement(Record):
     @classmethod
     def by_slots(
         cls, rank_of_sample: NDArray[np.int32], slot_of_sample: NDArray[np.int32], num_ranks: int, num_slots: int
-    ) -> "Placement":
+    ) -> Placement:
         """Each rank's samples by slot, then in ascending order. O(n + num_ranks * num_slots)."""
         bins = rank_of_sample * np.int64(num_slots) + slot_of_sample
         samples, offsets, _ = members_by_group(bins.astype(np.int32), num_ranks * num_slots)
@@ -49,7 +51,7 @@ class Placement(Record):
         positions[samples] = np.arange(len(samples)) - offsets[rank_of_sample[samples]]
         return cls(rank_of_sample, positions, samples, offsets)
 
-    def lifted(self, sample_of_item: NDArray[np.int64]) -> "Placement":
+    def lifted(self, sample_of_item: NDArray[np.int64]) -> Placement:
         """Place items where their samples are: by position of the sample, then in ascending order.
 
         Parameters
@@ -65,7 +67,7 @@ class Placement(Record):
     def checked(
         cls, rank_of_sample: ArrayLike, num_ranks: int, position_of_sample: ArrayLike | None = None,
         name: str = "rank_of_sample",
-    ) -> "Placement":  # fmt: skip
+    ) -> Placement:  # fmt: skip
         """Build from arrays that come from outside, the ranks called `name`; ValueError names sample and rule."""
         ranks = as_int64(name, rank_of_sample)
         outside = (ranks < 0) | (ranks >= num_ranks)

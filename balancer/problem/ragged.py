@@ -1,5 +1,7 @@
 """Lists of integers, one a row, as two flat arrays: the lengths of the items inside each sample."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -39,7 +41,7 @@ class Ragged(Record):
     offsets: NDArray[np.int64]
 
     @classmethod
-    def of(cls, rows: Iterable[Sequence[int]]) -> "Ragged":
+    def of(cls, rows: Iterable[Sequence[int]]) -> Ragged:
         """Build from a list of lists; TypeError or ValueError names the row and the entry that is no int64."""
         rows = list(rows)
         try:
@@ -51,7 +53,7 @@ class Ragged(Record):
         return cls(values.copy(), offsets_of([len(row) for row in rows]))
 
     @classmethod
-    def checked(cls, values: ArrayLike, offsets: ArrayLike) -> "Ragged":
+    def checked(cls, values: ArrayLike, offsets: ArrayLike) -> Ragged:
         """Build from arrays that come from outside, which are copied.
 
         Raises
@@ -74,7 +76,7 @@ class Ragged(Record):
         return cls(flat.copy(), bounds.copy())
 
     @classmethod
-    def concatenate(cls, parts: Sequence["Ragged"]) -> "Ragged":
+    def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
         """Concatenate the rows of several; without any, there are no rows."""
         if len(parts) == 1:
             return parts[0]
@@ -85,13 +87,13 @@ class Ragged(Record):
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, rows: slice) -> "Ragged":
+    def __getitem__(self, rows: slice) -> Ragged:
         """Cut out consecutive rows; the values are shared."""
         within = consecutive(rows, len(self), "; row(i) gives one row")
         bounds = self.offsets[within.start : within.stop + 1]
         return Ragged(self.values[bounds[0] : bounds[-1]], bounds - bounds[0])
 
-    def take(self, rows: NDArray[np.int64]) -> "Ragged":
+    def take(self, rows: NDArray[np.int64]) -> Ragged:
         """Pick out rows, in any order; the values are copied."""
         counts = self.counts[rows]
         offsets = offsets_of(counts)

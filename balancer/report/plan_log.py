@@ -1,5 +1,7 @@
 """A whole log planned from Python: what ``balancer plan`` does, and what it found."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import shutil

@@ -1,5 +1,7 @@
 """Which layout a cluster is to have: all that there are, most of them excluded by proof, the rest scheduled."""
 
+from __future__ import annotations
+
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -1,5 +1,7 @@
 """Context shards: which rank of a group has which tokens of a pack, so that work is even and little must travel."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Mapping
 from fractions import Fraction

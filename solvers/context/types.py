@@ -1,5 +1,7 @@
 """What a layout of context shards is: who has which tokens, what that takes, and what proves how good it is."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,5 +1,7 @@
 """The check of context shards, from scratch: masks query by query, with no code of the solver, its counts or bounds."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

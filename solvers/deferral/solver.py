@@ -1,5 +1,7 @@
 """Deferral: which items form a step, when each may run a few steps before or after its own."""
 
+from __future__ import annotations
+
 import time
 
 import numpy as np

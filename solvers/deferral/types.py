@@ -1,5 +1,7 @@
 """What deferral returns: the step of each item, and what proves how far the steps are from the best there are."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import ClassVar
 

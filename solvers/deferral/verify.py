@@ -1,5 +1,7 @@
 """The check of a deferral, from scratch, with no code of the search or the bound: plain loops, exact numbers."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 

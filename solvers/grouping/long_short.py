@@ -4,6 +4,8 @@ All groups of a degree run after those of larger degrees, and groups are aligned
 the same time: a rank's time is the sum over the groups that it is in. Sharing costs rank-time, and evens ranks out.
 """
 
+from __future__ import annotations
+
 import time
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,5 +1,7 @@
 """The checks of long and short, from scratch, with no code of the solver: plain loops, exact numbers."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +26,7 @@ class _Given:
     def read(
         cls, alone: ArrayLike, shared: ArrayLike, size: int, degrees: ArrayLike | None, overhead: int,
         shares: ArrayLike | None = None, caps: ArrayLike | None = None,
-    ) -> "_Given":  # fmt: skip
+    ) -> _Given:  # fmt: skip
         single = as_costs(alone, "alone")[0].tolist()
         listed = [size] if degrees is None else np.asarray(degrees).tolist()
         rows = np.asarray(shared)

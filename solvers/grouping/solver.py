@@ -1,5 +1,7 @@
 """Sequence groups: which ranks share which items, in which slot, so that the sum of the slots' times is small."""
 
+from __future__ import annotations
+
 import time
 
 import numpy as np

@@ -1,5 +1,7 @@
 """What the solver of sequence groups returns: groups of ranks, slot by slot, their items, and how good that is."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,5 +1,7 @@
 """The check of sequence groups, from scratch, with no code of the solver: plain loops, exact numbers."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 
@@ -24,7 +26,7 @@ class _Given:
     asked: SequenceRequest
 
     @classmethod
-    def read(cls, asked: SequenceRequest) -> "_Given":
+    def read(cls, asked: SequenceRequest) -> _Given:
         every, cap = np.asarray(asked.degrees).tolist(), asked.cap
         listed = sorted(degree for degree in every if degree <= asked.num_ranks)
         place = [every.index(degree) for degree in listed]

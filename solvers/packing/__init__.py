@@ -1,5 +1,7 @@
 """Bin packing and micro-batch schedules: one file per algorithm, and the registry of packers."""
 
+from __future__ import annotations
+
 from typing import Protocol
 
 from numpy.typing import ArrayLike

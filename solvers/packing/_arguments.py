@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from solvers.arguments import as_count, as_integer
 from solvers.errors import (
     ArgumentError,
-    ArgumentTypeError,
     InfeasibilityCertificate,
     InfeasibleError,
     Named,
@@ -50,13 +49,6 @@ def as_choice(name: str, value: object, choices: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise ArgumentError(name, f"be one of {', '.join(map(repr, choices))}", repr(value))
     return value
-
-
-def as_flag(name: str, value: object) -> bool:
-    """Return `value` as a bool, or raise if it is none."""
-    if not isinstance(value, bool | np.bool_):
-        raise ArgumentTypeError(name, "be True or False", repr(value))
-    return bool(value)
 
 
 def as_slots(value: SupportsIndex | str | None, min_slots: int, multiple: int) -> int | Literal["fewest"] | None:

@@ -1,5 +1,7 @@
 """What a micro-batch scheduler returns: a rank and a slot for every sample, and the proof of how even they can be."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import ClassVar
 

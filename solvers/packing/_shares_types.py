@@ -1,5 +1,7 @@
 """What cutting shares returns: a slot for every sample on the rank where it lies, and how few slots there can be."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -6,6 +6,8 @@ tokens, the longest samples of all ranks share one expensive slot under the cap,
 evenly.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
@@ -15,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from solvers._budget import work_units
 from solvers._sort import sort_descending
-from solvers.arguments import as_budget, as_costs, as_count
+from solvers.arguments import as_budget, as_costs, as_count, as_flag
 from solvers.bounds import Bound, best_bound
 from solvers.errors import InfeasibilityCertificate, InfeasibleError, TimeLimitError, UsageError
 from solvers.groups import group_loads, read_only
@@ -23,7 +25,6 @@ from solvers.packing._arguments import (
     MOST_BINS,
     as_cap,
     as_choice,
-    as_flag,
     as_slots,
     check_as_many,
     check_bins,

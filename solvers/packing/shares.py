@@ -4,6 +4,8 @@ It is what a trainer does that plans no micro-batches. To choose rank and slot t
 :func:`solvers.packing.schedule_micro_batches`.
 """
 
+from __future__ import annotations
+
 import time
 from typing import Literal, NamedTuple, SupportsIndex
 
@@ -11,13 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers._sort import sort_descending
-from solvers.arguments import INT64_MAX, as_costs, as_count, as_labels
+from solvers.arguments import INT64_MAX, as_costs, as_count, as_flag, as_labels
 from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleError, Named, SolverError, UsageError
 from solvers.groups import group_loads, members_by_group, read_only
 from solvers.packing._arguments import (
     as_cap,
     as_choice,
-    as_flag,
     as_slots,
     check_as_many,
     check_bins,
@@ -58,7 +59,7 @@ class _Shares(NamedTuple):
     @classmethod
     def from_samples(
         cls, costs: NDArray[np.int64], tokens: NDArray[np.int64], ranks: NDArray[np.int32], num_ranks: int
-    ) -> "_Shares":
+    ) -> _Shares:
         by_tokens, offsets = _by_rank(tokens, ranks, num_ranks)
         by_costs, _ = _by_rank(costs, ranks, num_ranks)
         return cls(costs, tokens, ranks, offsets, by_tokens, by_costs)

@@ -1,5 +1,7 @@
 """What a packer returns: groups under a cap, and the proof of how many any packing needs."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -6,6 +6,8 @@ bisected (:func:`_fill`). Where items are few, swaps between the largest group a
 (:func:`_swap`). :mod:`solvers.partitioning._mixed_bounds` proves how far from the optimum that can be.
 """
 
+from __future__ import annotations
+
 import time
 
 import numpy as np

@@ -9,6 +9,8 @@ some solution. Runs that this leaves with fewer than k take the next k; they beg
 many.
 """
 
+from __future__ import annotations
+
 import time
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Items to groups, the largest load as small as possible: the methods by name, and the function that runs them."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace

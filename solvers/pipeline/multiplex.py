@@ -4,6 +4,8 @@ Schedules are searched for slots that are given (:func:`multiplex`), or run agai
 (:func:`run_turns`).
 """
 
+from __future__ import annotations
+
 import time
 from dataclasses import replace
 

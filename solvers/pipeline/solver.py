@@ -6,6 +6,8 @@ of a cut, on which a module's work counts at least as in the slot where it count
 parts by that sum alone; then every part is scheduled by itself, and is done as soon as it ends in time.
 """
 
+from __future__ import annotations
+
 import time
 from dataclasses import replace
 from typing import Any

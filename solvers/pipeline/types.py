@@ -3,6 +3,8 @@
 Solvers and independent checkers both begin from requests; whoever takes one checks it, once.
 """
 
+from __future__ import annotations
+
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import SupportsIndex
 
@@ -69,7 +71,7 @@ class TaskRequest:
     held_cap: ArrayLike | None = None
     devices: ArrayLike | str = "any"
 
-    def of_slots(self, slots: ArrayLike, chosen: NDArray[np.int64]) -> "TaskRequest":
+    def of_slots(self, slots: ArrayLike, chosen: NDArray[np.int64]) -> TaskRequest:
         """Return the tasks with these numbers, each of the slot given."""
         return replace(
             self, owner=slots, forward=np.asarray(self.forward)[chosen], backward=np.asarray(self.backward)[chosen],

@@ -1,5 +1,7 @@
 """The check of a schedule of pipelines, from scratch, with no code of the solver: plain loops, exact numbers."""
 
+from __future__ import annotations
+
 import operator
 from typing import NamedTuple
 
@@ -93,7 +95,7 @@ class Pipe(NamedTuple):
     hop: int
 
     @classmethod
-    def from_request(cls, asked: PipelineRequest) -> "Pipe":
+    def from_request(cls, asked: PipelineRequest) -> Pipe:
         """Read it from a request, as it is given."""
         ahead, back = rows_of(asked.forward), rows_of(asked.backward)
         unit = [[*a, *b] for a, b in zip(ahead, back, strict=True)]

@@ -52,7 +52,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "max_items zero": ({"max_items": 0}, ValueError, "max_items must be >= 1, got 0"),
     "max_items a bool": ({"max_items": True}, TypeError, "max_items must be an integer, got True"),
     "equal_counts a string": (
-        {"equal_counts": "yes", "max_items": 3}, TypeError, "equal_counts must be a bool, got 'yes'",
+        {"equal_counts": "yes", "max_items": 3}, TypeError, "equal_counts must be True or False, got 'yes'",
     ),
     "mask of numbers": (
         {"allowed": np.ones((3, 2), int)}, TypeError, "allowed as a table must be bool[n, m], got dtype int64",

@@ -75,7 +75,7 @@ def settings_of(case):
     if "keep_together" in named:
         given["keep_together"] = whole("prompt")
     if "prefix" in named:
-        given = {"prefix": whole("uid"), "prefix_lengths": whole("prompt_tokens")}
+        given = {"prefix": whole("uid"), "prefix_length": whole("prompt_tokens")}
     if "allowed_ranks" in named:
         given["allowed_ranks"] = mask() if case == "allowed_ranks" else np.eye(size, dtype=bool)[whole("pinned")]
     return named, given

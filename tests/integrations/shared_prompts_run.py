@@ -16,7 +16,7 @@ prompts, responses = drawn()
 key = [k for k, of_prompt in enumerate(responses) for _ in of_prompt]
 every = [(prompts[k], each) for k, of_prompt in enumerate(responses) for each in of_prompt]
 lengths = [len(prompt) + len(each) for prompt, each in every]
-plan = balancer.balance(lengths, dist.get_world_size(), prefix=key, prefix_lengths=[len(prompt) for prompt, _ in every])
+plan = balancer.balance(lengths, dist.get_world_size(), prefix=key, prefix_length=[len(prompt) for prompt, _ in every])
 assert plan.prompt_copies.max() > 1  # else nothing is tried of copies
 code, model = page(), MODEL()
 count = sum(len(each) for _, each in every)

@@ -29,7 +29,7 @@ def drawn(prompts=24, responses=8, seed=0):
 
 
 LENGTHS, KEYS, PROMPTS = drawn()
-SHARED = {"prefix": KEYS, "prefix_lengths": PROMPTS}
+SHARED = {"prefix": KEYS, "prefix_length": PROMPTS}
 PROMPTED = {"prefix": KEYS, "prefix_length": PROMPTS}  # as samplers call them
 
 
@@ -63,7 +63,7 @@ def test_loads_bound_and_order(equal, cost):
 
 def test_whole_prompts_take_longer():
     lengths, keys, prompts = drawn(prompts=8)
-    plan = balancer.balance(lengths, RANKS, cost=COST, prefix=keys, prefix_lengths=prompts)
+    plan = balancer.balance(lengths, RANKS, cost=COST, prefix=keys, prefix_length=prompts)
     whole = balancer.balance(lengths, RANKS, cost=COST, keep_together=keys)
     ranks = whole.rank_of_sample
     assert plan.makespan_of_whole_prompts() == max(loads_of(lengths, keys, prompts, ranks, RANKS))
@@ -72,7 +72,7 @@ def test_whole_prompts_take_longer():
 
 def test_no_prompt_is_as_without():
     plain = balancer.balance(LENGTHS, RANKS, cost="linear")
-    none = balancer.balance(LENGTHS, RANKS, cost="linear", prefix=KEYS, prefix_lengths=np.zeros_like(KEYS))
+    none = balancer.balance(LENGTHS, RANKS, cost="linear", prefix=KEYS, prefix_length=np.zeros_like(KEYS))
     assert none.loads.sum() == plain.loads.sum()
     assert none.lower_bound <= plain.makespan
 
@@ -103,7 +103,7 @@ def test_a_log_planned_read_and_reported(log, tmp_path, monkeypatch):
     for t, step in enumerate(balancer.load_steps(out, log)):
         rows = slice(96 * t, 96 * (t + 1))
         homes = np.arange(96) // 12  # a log's samples lie on ranks in its order
-        asked = {"cost": COST, "prefix": KEYS[rows], "prefix_lengths": PROMPTS[rows]}
+        asked = {"cost": COST, "prefix": KEYS[rows], "prefix_length": PROMPTS[rows]}
         alone = balancer.balance(LENGTHS[rows], RANKS, home_rank=homes, **asked)
         assert step["all"] == alone
         assert step["all"].makespan == alone.makespan
@@ -152,13 +152,13 @@ def test_a_sampler_keeps_prompts_side_by_side():
 
 
 WRONG = {
-    "prefix and prefix_lengths need each other: give prefix_lengths as well": {"prefix": KEYS},
-    "prefix and prefix_lengths need each other: give prefix as well": {"prefix_lengths": PROMPTS},
-    "prefix_lengths must have a length for each of 192 samples, got 9": {"prefix": KEYS, "prefix_lengths": PROMPTS[:9]},
-    "prefix must have a key for each of 192 samples": {"prefix": KEYS[:3], "prefix_lengths": PROMPTS},
-    "prefix_lengths[0] must be >= 0": {"prefix": KEYS, "prefix_lengths": -PROMPTS},
-    "prefix_lengths[0] must be <= the length of its sample": {"prefix": KEYS, "prefix_lengths": LENGTHS + 1},
-    "have one prefix key, and prefix_lengths of": {"prefix": 0 * KEYS, "prefix_lengths": PROMPTS},
+    "prefix and prefix_length need each other: give prefix_length as well": {"prefix": KEYS},
+    "prefix and prefix_length need each other: give prefix as well": {"prefix_length": PROMPTS},
+    "prefix_length must have a length for each of 192 samples, got 9": {"prefix": KEYS, "prefix_length": PROMPTS[:9]},
+    "prefix must have a key for each of 192 samples": {"prefix": KEYS[:3], "prefix_length": PROMPTS},
+    "prefix_length[0] must be >= 0": {"prefix": KEYS, "prefix_length": -PROMPTS},
+    "prefix_length[0] must be <= the length of its sample": {"prefix": KEYS, "prefix_length": LENGTHS + 1},
+    "have one prefix key, and prefix_length of": {"prefix": 0 * KEYS, "prefix_length": PROMPTS},
     "prefix cannot be combined with rank_speeds": {**SHARED, "rank_speeds": [1] * RANKS},
     "prefix cannot be combined with initial_loads": {**SHARED, "initial_loads": [1] * RANKS},
     "prefix cannot be combined with keep_together": {**SHARED, "keep_together": KEYS},
@@ -199,7 +199,7 @@ def exact(lengths, prefixes):
 def test_a_mask_over_the_prefix_of_each_sample(log, tmp_path):
     costs = parse_cost(OWN).sample_costs(LENGTHS, PROMPTS)
     assert costs.tolist() == exact(LENGTHS, PROMPTS)
-    plan = balancer.balance(LENGTHS, RANKS, cost=OWN, prefix_lengths=PROMPTS)
+    plan = balancer.balance(LENGTHS, RANKS, cost=OWN, prefix_length=PROMPTS)
     expected = np.bincount(plan.rank_of_sample, costs).astype(np.int64)
     assert plan.loads.tolist() == expected.tolist()
     assert plan.gap < 0.001
@@ -233,10 +233,10 @@ def test_shared_prompts_whose_tokens_see_each_other():
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"cost": OWN}, "needs prefix_lengths: its mask 'prefix' is of each sample's own"),
-        ({"cost": OWN, "prefix_lengths": PROMPTS[:4]}, "prefix_lengths must have a length for each of 192 samples"),
-        ({"cost": OWN, "prefix_lengths": PROMPTS - 10_000}, r"prefix_lengths\[0\] must be >= 0"),
-        ({"cost": OWN, "prefix_lengths": PROMPTS, "cut": balancer.SequenceGroups((1, 2))},
+        ({"cost": OWN}, "needs prefix_length: its mask 'prefix' is of each sample's own"),
+        ({"cost": OWN, "prefix_length": PROMPTS[:4]}, "prefix_length must have a length for each of 192 samples"),
+        ({"cost": OWN, "prefix_length": PROMPTS - 10_000}, r"prefix_length\[0\] must be >= 0"),
+        ({"cost": OWN, "prefix_length": PROMPTS, "cut": balancer.SequenceGroups((1, 2))},
          "is of a prefix of each sample, which sequence_groups do not know"),
     ],
 )  # fmt: skip

@@ -171,7 +171,7 @@ KEYS = np.repeat(np.arange(24), 8)
 PROMPTS = RNG.integers(100, 3000, 24)[KEYS]
 LENGTHS = PROMPTS + RNG.lognormal(6.5, 1, 192).astype(int) + 1
 CAP = 16_384
-ASKED = {"prefix": KEYS, "prefix_lengths": PROMPTS, "cut": balancer.MicroBatches(CAP)}
+ASKED = {"prefix": KEYS, "prefix_length": PROMPTS, "cut": balancer.MicroBatches(CAP)}
 
 
 @pytest.mark.parametrize("schedule", ["lockstep", "step"])
@@ -213,7 +213,7 @@ def test_a_plan_file_over_the_cap_is_refused(tmp_path):
 
 
 def test_a_prompt_counts_again_in_each_micro_batch_of_a_plan_file(tmp_path):
-    given = {"prefix": ["a"] * 4, "prefix_lengths": [4] * 4, "cut": balancer.MicroBatches(8)}
+    given = {"prefix": ["a"] * 4, "prefix_length": [4] * 4, "cut": balancer.MicroBatches(8)}
     balancer.balance([6] * 4, 1, **given).save(tmp_path / "plan.parquet")
 
     def change(rows):

@@ -1,5 +1,7 @@
 """What every cut can be asked, and whole shares, which is what a cut answers that does not override it."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
@@ -189,7 +191,7 @@ class Cut:
 
     # Other cuts that follow from it
 
-    def of_encoder(self, num_slots: int, num_elements: int) -> "Cut":
+    def of_encoder(self, num_slots: int, num_elements: int) -> Cut:
         """Return that of another phase in a step of so many slots, of so many elements in all."""
         return WHOLE_SHARES
 
@@ -197,11 +199,11 @@ class Cut:
         """Return those of another phase's constraints that its plan can keep to."""
         return constraints
 
-    def of_whole_samples(self) -> "Cut":
+    def of_whole_samples(self) -> Cut:
         """Return that of ranks which do not share samples."""
         return self
 
-    def with_costs(self, costs: Mapping[str, CostModel]) -> "Cut":
+    def with_costs(self, costs: Mapping[str, CostModel]) -> Cut:
         """Return the same where phases cost something else."""
         return self
 
@@ -216,7 +218,7 @@ class Cut:
         return {"cut": self.name, **asdict(self)}  # type: ignore[call-overload]  # every cut is a dataclass
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> "Cut":
+    def from_json(cls, found: Mapping[str, Any]) -> Cut:
         """Read back what :meth:`to_json` wrote."""
         return cls(**{name: value for name, value in found.items() if name != "cut"})
 

@@ -1,5 +1,7 @@
 """Micro-batches: how a rank's share is cut into slots under a token cap, and where the ranks wait for each other."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import lcm
@@ -16,7 +18,7 @@ from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.problem.smallest_cap import check_cap, check_longest, needed
 from balancer.problem.step_times import StepTimes, TimedStep
 from balancer.problem.topology import Topology
-from solvers.arguments import INT64_MAX, as_count, as_integer
+from solvers.arguments import INT64_MAX, as_count, as_flag, as_integer
 from solvers.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -110,7 +112,7 @@ class MicroBatches(Cut):
         for name in ("at_least", "multiple_of"):
             set_(self, name, self._as_slots(name))
         set_(self, "pipeline_stages", as_count("pipeline_stages", self.pipeline_stages))
-        set_(self, "allow_empty", bool(self.allow_empty))
+        set_(self, "allow_empty", as_flag("cut.allow_empty", self.allow_empty))
         check_choice("schedule", self.schedule, SCHEDULES)
         check_choice("over_long", self.over_long, OVER_LONG)
         check_choice("encoders", self.encoders, ENCODERS)
@@ -160,7 +162,7 @@ class MicroBatches(Cut):
             raise UsageError("{over_long='own'} cannot be combined with {in_flight_tokens}, which it would exceed")
 
     @classmethod
-    def in_gaps(cls, times: StepTimes) -> "MicroBatches":
+    def in_gaps(cls, times: StepTimes) -> MicroBatches:
         """Return those of a layout whose encoders run in the gaps of its pipeline, within its memory.
 
         There are as many as the layout has, or twice as many, and so on, in a step that would not fit.
@@ -350,7 +352,7 @@ class MicroBatches(Cut):
         """The cap on a micro-batch."""
         return self.tokens
 
-    def of_encoder(self, num_slots: int, num_elements: int) -> "MicroBatches":
+    def of_encoder(self, num_slots: int, num_elements: int) -> MicroBatches:
         """Return an encoder's: possibly empty, and of any size; no ranks meet in the slots of a pipeline."""
         schedule = "step" if self.encoders_in_stages else "lockstep"
         return MicroBatches(max(1, num_elements), schedule, num_slots, allow_empty=True)
@@ -359,7 +361,7 @@ class MicroBatches(Cut):
         """Return where items may run, if slots say when: what a rank holds over the step is not planned then."""
         return Constraints(allowed_ranks=constraints.allowed_ranks) if self.encoders == "slot" else constraints
 
-    def with_costs(self, costs: Mapping[str, CostModel]) -> "MicroBatches":
+    def with_costs(self, costs: Mapping[str, CostModel]) -> MicroBatches:
         """Return the same with stages whose work costs this."""
         return self if self.stages is None else replace(self, stages=replace(self.stages, costs=costs))
 

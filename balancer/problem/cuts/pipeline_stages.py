@@ -1,5 +1,7 @@
 """Pipeline stages: how the modules of a model are cut into stages, and what each takes of a sample's work."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
@@ -14,7 +16,7 @@ from balancer.cost import CostModel, Decoder, LengthPolynomial, Module, module, 
 from balancer.cost.integer import at_least_one
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.step_times import PER_SECOND, GapTasks, StepTimes, TimedStep
-from solvers.arguments import as_count, as_integer
+from solvers.arguments import as_count, as_flag, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 from solvers.pipeline import (
     MultiplexResult,
@@ -121,7 +123,7 @@ class PipelineStages:
         for name, value in zip(("hop", "overhead"), besides, strict=True):
             set_(self, name, int(value * scale))
         set_(self, "chunks", as_count("chunks", self.chunks))
-        set_(self, "tied", bool(self.tied))
+        set_(self, "tied", as_flag("tied", self.tied))
         if self.num_stages % self.chunks:
             raise ArgumentError("chunks", f"divide the {self.num_stages} stages", self.chunks)
         if self.op_order not in ("1f1b", "gpipe"):
@@ -158,7 +160,7 @@ class PipelineStages:
         in_flight_tokens: int | None = None,
         tied: bool = False,
         op_order: str = "1f1b",
-    ) -> "PipelineStages":
+    ) -> PipelineStages:
         """Cut modules into stages, as evenly as their layers allow.
 
         Parameters
@@ -219,7 +221,7 @@ class PipelineStages:
         )  # fmt: skip
 
     @classmethod
-    def of_times(cls, times: StepTimes) -> "PipelineStages":
+    def of_times(cls, times: StepTimes) -> PipelineStages:
         """Return the pipeline of a layout whose encoders run in its gaps; units are tenths of nanoseconds."""
         if len(times.piped) != 1:  # of several, work and times would have to be in one order
             raise UsageError(
@@ -436,7 +438,7 @@ class PipelineStages:
         return {name: value for name, unset in _OF_OPS.items() if (value := getattr(self, name)) != unset}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> "PipelineStages":
+    def from_json(cls, found: Mapping[str, Any]) -> PipelineStages:
         """Read back what :meth:`to_json` wrote."""
         return cls(**found) if "gaps" not in found else cls.of_times(StepTimes.from_json(found["gaps"]))
 

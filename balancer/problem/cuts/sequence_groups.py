@@ -1,5 +1,7 @@
 """Sequence groups: in every slot, the ranks are divided into groups of unequal size that share samples."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import gcd, isqrt
@@ -341,7 +343,7 @@ class LongShort(SequenceGroups):
     own_slots: ClassVar[bool] = True
 
     @classmethod
-    def from_size(cls, size: int, pad_to: int = 1) -> "LongShort":
+    def from_size(cls, size: int, pad_to: int = 1) -> LongShort:
         """Return that of groups of so many ranks; a rank's share of an item is padded to a multiple of `pad_to`."""
         degrees = [as_count(cls.name, size, 2)]
         while degrees[-1] > 1:

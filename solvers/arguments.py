@@ -119,6 +119,7 @@ def as_share(name: str, value: Any) -> Fraction:
             share = _printed(value if isinstance(value, str) else str(float(value)))
         else:
             share = value if isinstance(value, Fraction) else Fraction(value)
+        float(share)  # plans and logs print it as one
     except (TypeError, ValueError, OverflowError, ZeroDivisionError):
         raise ArgumentTypeError(name, "be {a finite number or Fraction}", repr(value)) from None
     if share.numerator < 0:
@@ -129,6 +130,14 @@ def as_share(name: str, value: Any) -> Fraction:
 @functools.lru_cache  # a run has one, and asks for it at every step
 def _printed(number: str) -> Fraction:
     return Fraction(number[:-1]) / 100 if number.endswith("%") else Fraction(number)
+
+
+def as_array(name: str, values: ArrayLike) -> NDArray[Any]:
+    """Return `values` as an array of any shape, or raise an error that calls it `name`: rows may differ in length."""
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ArgumentTypeError(name, "be an array: {why}", why=str(error)) from None
 
 
 def as_int64(name: str, values: ArrayLike) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solvers.arguments import INT64_MAX, as_costs, as_count, as_flag, as_int64
+from solvers.arguments import INT64_MAX, as_array, as_costs, as_count, as_flag, as_int64
 from solvers.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -95,7 +95,8 @@ class Constraints:
         """Whether anything but `equal_counts`, which every method supports, is set (valid or not)."""
         others = (self.sizes, self.caps, self.max_items, self.allowed, self.keep_together, self.initial_loads)
         is_set = any(other is not None for other in others) or self.speeds is not None
-        return is_set or not (isinstance(self.min_items, int) and self.min_items == 0) or self.objective != "sum"
+        few = isinstance(self.min_items, int) and self.min_items == 0
+        return is_set or not few or not (isinstance(self.objective, str) and self.objective == "sum")
 
     def check(self, costs: ArrayLike, num_groups: int) -> ConstrainedProblem:
         """Check everything once and return it as arrays.
@@ -116,7 +117,7 @@ class Constraints:
         mask_of_item, masks = _check_allowed(self.allowed, n, m)
         initial = _check_initial_loads(self.initial_loads, m, matrix.shape[1], vector)
         speeds = _check_speeds(self.speeds, m)
-        if self.objective not in OBJECTIVES:
+        if not isinstance(self.objective, str) or self.objective not in OBJECTIVES:
             raise ArgumentError("objective", f"be one of {', '.join(OBJECTIVES)}", repr(self.objective))
         _check_products(matrix, initial, speeds)
         return ConstrainedProblem(
@@ -211,18 +212,19 @@ def _check_caps(sizes: ArrayLike | None, caps: ArrayLike | None, n: int, m: int)
         raise UsageError("{caps} limit {sizes}: give {sizes} as well")
     if caps is None:
         raise UsageError("{sizes} are limited by {caps}: give {caps} as well")
-    one_quantity = np.ndim(sizes) != 2
+    sizes, caps = as_array("sizes", sizes), as_array("caps", caps)
+    one_quantity = sizes.ndim != 2
     table = as_costs(sizes, "sizes")[0].reshape(-1, 1) if one_quantity else _as_matrix("sizes", sizes)
     _check_length("sizes", len(table), n, "item")
     return table, _caps_table(caps, table, m, one_quantity)
 
 
-def _caps_table(caps: ArrayLike, sizes: Ints, m: int, one_quantity: bool) -> Ints:
+def _caps_table(caps: NDArray[Any], sizes: Ints, m: int, one_quantity: bool) -> Ints:
     q = sizes.shape[1]
     shape = np.shape(caps)
     if shape == ():
         if q != 1:
-            raise ArgumentError("caps", f"have one entry for each quantity, {q}", f"the single number {caps!r}")
+            raise ArgumentError("caps", f"have one entry for each quantity, {q}", f"the single number {caps}")
         table = np.full((m, 1), as_int64("caps", np.reshape(caps, 1))[0])
     elif len(shape) == 1:
         flat = as_int64("caps", caps)
@@ -286,9 +288,9 @@ def _check_allowed(allowed: Any, n: int, m: int) -> tuple[NDArray[np.int32], NDA
     if not isinstance(allowed, Sequence) or isinstance(allowed, str):
         raise ArgumentTypeError("allowed", "be bool[n, m] or a list of groups an item", type(allowed).__name__)
     _check_length("allowed", len(allowed), n, "item")
-    first = next((row for row in allowed if row is not None and len(row)), None)
+    first = next((row for row in allowed if isinstance(row, Sequence | np.ndarray) and len(row)), None)
     if first is not None and isinstance(first[0], bool | np.bool_):
-        return _distinct_rows(_mask_table(np.asarray(allowed), n, m))
+        return _distinct_rows(_mask_table(as_array("allowed", allowed), n, m))
     known: dict[tuple[int, ...], int] = {}
     same_object: dict[int, int] = {}
     mask_of_item = np.empty(n, dtype=np.int32)
@@ -356,8 +358,9 @@ def _check_initial_loads(loads: ArrayLike | None, m: int, components: int, vecto
     if loads is None:
         return np.zeros((m, components), dtype=np.int64)
     if vector:
-        if np.ndim(loads) != 2 or np.shape(loads) != (m, components):
-            raise ArgumentError("initial_loads", f"have shape ({m}, {components})", np.shape(loads))
+        loads = as_array("initial_loads", loads)
+        if loads.shape != (m, components):
+            raise ArgumentError("initial_loads", f"have shape ({m}, {components})", loads.shape)
         return _as_matrix("initial_loads", loads)
     flat = as_costs(loads, "initial_loads")[0]
     _check_length("initial_loads", len(flat), m, "group")

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from balancer.problem.batch import checked_prefixes
 from balancer.problem.placement import Placement
-from solvers.arguments import as_count, as_flag, as_int64, as_integer
+from solvers.arguments import as_array, as_count, as_flag, as_int64, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, UsageError, Wording, braced
 from solvers.groups import group_loads
 
@@ -90,7 +90,7 @@ class Declared(NamedTuple):
 
 
 def _as_keys(name: str, keys: ArrayLike, num_samples: int, _: int) -> NDArray[Any]:
-    array = np.asarray(keys)
+    array = as_array(name, keys)
     if array.shape != (num_samples,):
         raise ArgumentError(name, f"have a key for each of {num_samples} samples", f"shape {array.shape}")
     try:
@@ -134,7 +134,7 @@ def _as_mask(name: str, allowed: ArrayLike, num_samples: int, num_ranks: int) ->
     # A matrix of plain Python lists looks like lists of ranks; only its values, all bool, tell.
     if isinstance(allowed, Sequence) and not isinstance(allowed, str) and not all(map(_is_row, allowed)):
         return _mask_of_lists(name, allowed, num_samples, num_ranks)
-    array = np.asarray(allowed)
+    array = as_array(name, allowed)
     if array.dtype != np.bool_ or array.shape != (num_samples, num_ranks):
         shape = f"({num_samples}, {num_ranks})"
         raise ArgumentError(name, f"be bool of shape {shape}", f"{array.dtype} of {array.shape}")

@@ -119,5 +119,5 @@ def check_method(method: str, cost: CostModel) -> str:
 
 
 def _check_known(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise ValueError(f"unknown {name} {value!r}; known {name}s are {', '.join(known)}")

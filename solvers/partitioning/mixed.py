@@ -17,7 +17,7 @@ from solvers._budget import work_units
 from solvers._jit import helper, kernel
 from solvers._loops import copy, first_at_most, first_largest
 from solvers._sort import sort_descending
-from solvers.arguments import INT64_MAX, as_budget, as_costs, as_count
+from solvers.arguments import INT64_MAX, as_budget, as_costs, as_count, as_flag
 from solvers.bounds import Bound, best_bound
 from solvers.errors import Named, UsageError
 from solvers.groups import mixed_loads
@@ -206,7 +206,7 @@ def mixed(
     ([0, 0, 1, 1, 1, 1], [32, 8])
     """
     started = time.perf_counter()
-    work = work_units(as_budget(time_budget))
+    work, equal_counts = work_units(as_budget(time_budget)), as_flag("equal_counts", equal_counts)
     order, fixed, rows = _sorted(costs, row_costs)
     num_groups = as_count("num_groups", num_groups)
     start, plain = _lpt(fixed, rows, num_groups, equal_counts)
@@ -242,7 +242,7 @@ def mixed(
 def mixed_bound(costs: ArrayLike, row_costs: ArrayLike, num_groups: int, equal_counts: bool = False) -> Bound:
     """Return the lower bound that :func:`mixed` proves; arguments and errors are the same."""
     _, fixed, rows = _sorted(costs, row_costs)
-    num_groups = as_count("num_groups", num_groups)
+    num_groups, equal_counts = as_count("num_groups", num_groups), as_flag("equal_counts", equal_counts)
     start, plain = _lpt(fixed, rows, num_groups, equal_counts)
     reached = int(mixed_loads(fixed, rows, start, num_groups).max())
     return tighter_bound(fixed, rows, num_groups, equal_counts, plain, reached)

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from solvers._jit import helper, kernel
 from solvers._sort import sort_descending
-from solvers.arguments import as_costs, as_count
+from solvers.arguments import as_costs, as_count, as_flag
 from solvers.constraints import check_enough_items
 from solvers.groups import check_padded_overflow, padded_loads
 from solvers.types import PartitionResult, SolveStatus
@@ -99,6 +99,7 @@ def padded(
     ([0, 0, 1, 1, 1, 1], [16, 4])
     """
     started = time.perf_counter()
+    equal_counts = as_flag("equal_counts", equal_counts)
     num_groups, least = as_count("num_groups", num_groups), as_count("min_items", min_items, 0)
     unsorted, largest, total = as_costs(costs)
     check_padded_overflow(largest, len(unsorted))

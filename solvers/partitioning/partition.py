@@ -137,7 +137,7 @@ def partition(
     [10, 12]
     """
     started = time.perf_counter()
-    solver = PARTITIONERS.get(method)
+    solver = PARTITIONERS.get(method) if isinstance(method, str) else None
     if solver is None:
         raise unknown("method", method, PARTITIONERS)
     seconds, share = as_budget(time_budget), as_share("stop_at", stop_at)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solvers.arguments import INT64_MAX, as_costs, as_count
+from solvers.arguments import INT64_MAX, as_costs, as_count, as_flag
 from solvers.constraints import keys_as_numbers
 from solvers.errors import ArgumentError, UsageError
 from solvers.groups import read_only
@@ -97,5 +97,5 @@ def prepare(
     sums = np.zeros(num_prefixes, dtype=np.int64)
     np.add.at(sums, keys, array)
     given = Prefixes(*map(read_only, (array[order], keys[order], starts, once, sums)))
-    least, most = (n // m, max(1, -(-n // m))) if equal_counts else (0, max(1, n))
+    least, most = (n // m, max(1, -(-n // m))) if as_flag("equal_counts", equal_counts) else (0, max(1, n))
     return PrefixProblem(given, order, m, least, most)

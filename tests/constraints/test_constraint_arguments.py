@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import balancer
 import solvers
 from solvers import PARTITIONERS
 from solvers.constraints import Constraints
@@ -85,6 +86,12 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         {"initial_loads": [2**63 - 5, 0]}, ValueError, "the sum of costs and initial_loads must fit int64, got ",
     ),
     "objective": ({"objective": "mean"}, ValueError, "objective must be one of sum, max, got 'mean'"),
+    "objective an array": ({"objective": np.zeros(2)}, ValueError, "objective must be one of sum, max, got array"),
+    "ragged sizes": ({"sizes": [[1], [1, 2], [1]], "caps": 9}, TypeError, "sizes must be an array: "),
+    "ragged caps": ({"sizes": [1, 1, 1], "caps": [[1], [1, 2]]}, TypeError, "caps must be an array: "),
+    "ragged mask": ({"allowed": [[True, False], [True], [True]]}, TypeError, "allowed must be an array: "),
+    "masks numbers": ({"allowed": [0, 1, 1]}, ValueError, "allowed[0] must be one-dimensional, got shape ()"),
+    "masks sets": ({"allowed": [{0}, {1}, {0, 1}]}, ValueError, "allowed[0] must be one-dimensional, got shape ()"),
 }  # fmt: skip
 
 CALLS = {
@@ -111,6 +118,8 @@ def test_bad_vectors() -> None:
         solvers.partition([[2**62, 2**62]], 2)
     with pytest.raises(ValueError, match=re.escape("initial_loads must have shape (2, 2), got (2,)")):
         solvers.partition([[1, 1]], 2, initial_loads=[1, 1])
+    with pytest.raises(TypeError, match="initial_loads must be an array: "):
+        solvers.partition([[1, 1]], 2, initial_loads=[[1], [1, 1]])
     with pytest.raises(ValueError, match=r"but equal_counts \(padded ones min_items too\), got max_items"):
         solvers.check_partition([1, 2], solvers.padded([1, 2], 2), padded=True, max_items=1)
 
@@ -184,3 +193,22 @@ def test_forms_of_masks_and_keys_agree() -> None:
     assert all(one == found[0] for one in found)
     assert found[0].loads.tolist() == [4, 2]
     assert solvers.partition([2, 2], 2, keep_together=[1, "1"]).makespan == 2  # a number is not a string
+
+
+def test_choices_of_the_wrong_kind() -> None:
+    with pytest.raises(ValueError, match=r"unknown method \['lpt'\]; known methods are auto, "):
+        solvers.partition([2, 1], 2, ["lpt"])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="stop_at must be a finite number or Fraction, got '1e999%'"):
+        solvers.partition([2, 1], 2, stop_at="1e999%")
+    wrong: Any = "no"  # a string that is not empty counts as true
+    for call in (
+        lambda: solvers.padded([2, 1], 2, equal_counts=wrong),
+        lambda: solvers.mixed([2, 1], [2, 1], 2, equal_counts=wrong),
+        lambda: solvers.makespan_lower_bound([2, 1], 2, equal_counts=wrong),
+        lambda: solvers.partition([2, 1], 2, equal_counts=wrong, prefix=[1, 1], prefix_costs=[1, 1]),
+        lambda: balancer.balance([2, 1], 2, equal_counts=wrong),
+    ):
+        with pytest.raises(TypeError, match="equal_counts must be True or False, got 'no'"):
+            call()
+    with pytest.raises(TypeError, match="keep_together must be an array: "):
+        balancer.balance([2, 1], 2, keep_together=[[1], [1, 2]])

@@ -157,7 +157,9 @@ def balance(
             ranks = f"{topology.num_ranks} ranks: give the same num_ranks (got {num_ranks})"
             raise ValueError(f"topology has {ranks} and no ranks_per_node")
     settings = PlanSettings(
-        method, placement or default_placement(home_rank is not None, topology.num_nodes), eps, time_budget,
+        method,
+        default_placement(home_rank is not None, topology.num_nodes) if placement is None else placement,
+        eps, time_budget,
         cut=as_cut(cut), stop_at=stop_at,
     )  # fmt: skip
     model = parse_cost(cost)

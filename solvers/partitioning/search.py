@@ -27,7 +27,7 @@ from solvers._jit import helper, kernel
 from solvers._loops import draw, first_at_most, numbers
 
 FAR = 2**61
-"""No limit. With 2^62 the sum of two rooms could leave int64, and then a plan would seem impossible that is not."""
+"""No limit. Rooms are added one at a time and kept at FAR at most: so a sum fits int64, as with 2^62 it would not."""
 NOBODY = -1
 """No unit where a unit stands, no group where a group does."""
 
@@ -39,7 +39,9 @@ _PAIRS = 24  # pairs of the other group that one pair may be traded for
 _DIVIDED = 5  # groups that are divided anew at once, at most
 _NODES = 2_000  # of the tree that one division looks at
 
-_SELDOM = 8  # groups without room come back after one unit for so many of them: with a unit for each, two caps lose 1 %
+# Groups without room are asked again after one unit for every so many of them. After one unit for each of them, plans
+# under two caps are 1 % longer.
+_SELDOM = 8
 
 
 class State(NamedTuple):
@@ -183,7 +185,8 @@ def swap(s, upper, g, d, need, room):
                                 return True, work + 20 * dims
                 if not pairs:
                     break
-                if work > 20 * count:  # pairs of a group of hundreds are too many to look at
+                # Pairs of a group of hundreds are too many: a swap costs no more than a few looks at every unit.
+                if work > 20 * count:
                     return False, work
                 b = s.near[b, 1]
             a = s.near[a, 1]
@@ -230,7 +233,7 @@ def choices(s, g, d, skip, out, keys):
         for j in range(i + 1):
             out[count] = members[i] << 31
             keys[count] = s.amounts[members[i], d]
-            if j < i and members[j] != members[i]:
+            if j < i and members[j] != members[i]:  # a small group comes round in its own window
                 out[count] += members[j] + 1
                 keys[count] += s.amounts[members[j], d]
             count += 1
@@ -252,7 +255,7 @@ def scarcest(s, upper, g, h, d, need):
         least, most = s.held[g, e] - upper[g, e], upper[h, e] - s.held[h, e]
         if e == d:
             least = need
-        elif least > 0:  # the group is over this limit too, and may stay so
+        elif least > 0:  # the group is over this limit too: it may stay over it, but not get more
             least = np.int64(0)
         width = (max(most, 0) - float(least)) * s.scale[e]
         if width < narrow:
@@ -318,7 +321,8 @@ def trade(s, upper, g, d, need, turn, start, by_room):
 def divide(s, upper, groups, work):
     """Divide the units of `groups` anew such that all are under their limits: depth first, the largest unit first.
 
-    Returns 1 and does so; 0 if there is no way; -1 if `work` did not suffice to know; and the work spent.
+    Largest by the first cost, whatever dimension is over its limit. Returns 1 and does so; 0 if there
+    is no way; -1 if `work` did not suffice to know; and the work spent.
     """
     k, dims = len(groups), s.held.shape[1]
     last = dims - 1
@@ -468,6 +472,7 @@ def bring_under(s, upper, first, last, attempts, seed, work):
         for g in range(m):
             rooms[g] = upper[g, d] - s.held[g, d]
             by_room[g] = g
+        # Sorted once: moves change few groups, and each move asks for the room that there is by then.
         sort_descending(rooms, by_room, m)
         work -= 40 * m
         for g in range(m):
@@ -477,7 +482,7 @@ def bring_under(s, upper, first, last, attempts, seed, work):
                 done = False
                 # All that is too much at once, or else an eighth of that, and so on.
                 while not done and need > 0 and work > 0:
-                    if need <= rooms[0]:  # rooms only become smaller
+                    if need <= rooms[0]:  # who takes loses room; who gives was over its limit
                         done, spent = swap(s, upper, g, d, need, rooms[0])
                         work -= spent
                     if not done and need <= rooms[0]:
@@ -486,7 +491,8 @@ def bring_under(s, upper, first, last, attempts, seed, work):
                     need //= 8
                     turn += 1
                 while not done and attempt < attempts and work > 0:
-                    need = max(1, (s.held[g, d] - upper[g, d]) >> attempt % 3 * 2)
+                    # All that is too much, a fourth, a sixteenth, and all again: small steps where no large one goes.
+                    need = max(1, (s.held[g, d] - upper[g, d]) >> (2 * (attempt % 3)))
                     done, spent = trade(s, upper, g, d, need, turn, draw(seed, m), by_room)
                     work -= spent
                     if not done:
@@ -548,10 +554,10 @@ def fullness(s, weight, g, unit):
 def greedy(s, order, upper, weight, kind, slack):
     """Put each unit of `order` that is in no group where it is finished first, by `weight`, and where it has room.
 
-    Groups of one kind, 0, 1, ..., have the same masks and weights, or all are of one kind; there is a heap of each, the
-    least full group first. `slack` is how many items there are beyond those that groups lack to their fewest. Returns
-    how many units fit nowhere, and stay out, and the work. O(log m) a unit and kind where the least full groups have
-    room.
+    There is a heap of each kind of group, 0, 1, ..., the least full group first. Groups of one kind have the same masks
+    and weights; where there would be too many kinds, the caller puts all groups into one. `slack` is how many items
+    there are beyond those that groups lack to their fewest. Returns how many units fit nowhere, and stay out, and the
+    work. O(log m) a unit and kind where the least full groups have room.
     """
     m, dims = s.held.shape
     last, work = dims - 1, np.int64(40 * m)
@@ -658,7 +664,7 @@ def resemble(s, order, upper, costs, first, last):
     failed, work = 0, np.int64(40 * (last - first))
     # A group that is nearly full has hardly a direction. Where no cap binds, the cosine is softened for that: without,
     # a sum of costs ends 4 % over the bound.
-    soft = 1.0 if dims - costs == 1 else 1e-12
+    soft = 1.0 if dims - costs == 1 else 1e-12  # the number of items alone is no cap
     direction, likeness = np.empty((dims, last)), np.empty(last)
     for g in range(first, last):
         point(s, upper, g, soft, direction)

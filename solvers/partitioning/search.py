@@ -401,9 +401,9 @@ def divide(s, upper, groups, work):
                 for d in range(dims):
                     same = same and s.amounts[unit, d] == s.amounts[units[depth - 1], d]
                 fits = not same
-            # Of groups that are alike by now, only the first is tried.
+            # Of groups that are alike by now, and that units may be in, only the first is tried.
             for j in range(i if fits and len(s.allowed) == 1 else 0):
-                same = s.lower[g] == s.lower[groups[j]]
+                same = s.allowed[0, groups[j]] and s.lower[g] == s.lower[groups[j]]
                 for d in range(dims):
                     same = same and held[i, d] == held[j, d] and upper[g, d] == upper[groups[j], d]
                 if same:

@@ -88,6 +88,20 @@ def test_division_over_all_groups_is_exhaustive(seed: int) -> None:
     assert divide_all(s, np.full(upper.shape, FAR), 0)[0] in (1, -1)  # no work: not known, or found at once
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_groups_that_no_unit_may_be_in_hide_no_way(seed: int) -> None:
+    """All units with one mask: an empty group outside was taken for one like those inside, and these were passed by."""
+    rng = np.random.default_rng(seed)
+    n, k = int(rng.integers(5, 12)), int(rng.integers(2, 4))
+    sizes, held = rng.integers(1, 60, (n, 2)), np.zeros((k, 2), dtype=np.int64)
+    np.add.at(held, rng.integers(0, k, n), sizes)
+    costs, rules = rng.integers(1, 100, n), {"sizes": sizes, "caps": held.max(axis=0).tolist(), "stop_at": 0}
+    inside = solvers.partition(costs, k, **rules)
+    beside = solvers.partition(costs, k + 1, allowed=[list(range(1, k + 1))] * n, **rules)
+    assert beside.lower_bound <= inside.makespan
+    assert inside.lower_bound <= beside.makespan
+
+
 @given(seed=SEEDS, n=st.integers(1, 60), m=st.integers(1, 8))
 def test_every_start_keeps_caps_counts_and_masks(seed: int, n: int, m: int) -> None:
     """Each way by itself: what fits nowhere stays out."""

@@ -63,7 +63,7 @@ Ints = NDArray[np.int64]
 
 # Distinct masks up to which unions of two are tried too: with 48 there are 1,128 of them, each O(m).
 _MASKS = 48
-# And from which on there is no such bound: each mask is compared with each other.
+# And from which on there is no such bound, nor such a proof that there is no plan.
 _MOST_MASKS = 1024
 # Sizes changed, over all dual feasible functions that are tried: a few milliseconds.
 _SIZES_CHANGED = 2**20
@@ -219,8 +219,6 @@ def _masks(
     masks: NDArray[np.bool_], mask_of_unit: NDArray[np.integer[Any]], costs: Ints, initial: Ints, speeds: Ints, low: int
 ) -> int:
     """Return the level, `low` at least, to which units fill masks, and unions of two, that they cannot leave."""
-    if len(masks) > _MOST_MASKS:
-        return low
     weight = np.zeros(len(masks), dtype=np.int64)
     np.add.at(weight, mask_of_unit, costs)
     sets = mask_sets(masks)
@@ -234,9 +232,12 @@ def _masks(
 
 
 def mask_sets(masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the sets of groups that are worth a look: every mask and, where they are few, every union of two."""
+    """Return the sets of groups that are worth a look: every mask and, where they are few, every union of two.
+
+    Where there are very many there are none: each is compared with each mask.
+    """
     if len(masks) > _MASKS:
-        return masks
+        return masks if len(masks) <= _MOST_MASKS else masks[:0]
     one, other = np.triu_indices(len(masks), 1)
     return np.concatenate([masks, masks[one] | masks[other]])
 

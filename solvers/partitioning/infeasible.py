@@ -118,10 +118,11 @@ def _check_totals(problem: ConstrainedProblem) -> None:
 def _check_each_unit(problem: ConstrainedProblem, units: Units) -> None:
     """Every unit must fit one of its groups alone, in all its quantities at once."""
     sizes = units.sizes
-    if sizes.shape[1] == 0:
-        return
-    for k, mask in enumerate(units.masks):
-        mine = np.flatnonzero(units.mask_of_unit == k)
+    # Units that are within the smallest caps fit wherever they may be: mostly that is all of them.
+    large = np.flatnonzero((sizes > problem.caps.min(axis=0)).any(axis=1))
+    mask_of_large = units.mask_of_unit[large]
+    for k in np.unique(mask_of_large).tolist():
+        mine, mask = large[mask_of_large == k], units.masks[k]
         rows = np.unique(problem.caps[mask], axis=0)
         fits = np.zeros(len(mine), dtype=np.bool_)
         for row in rows[::-1]:  # the largest caps come last, and most units fit there
@@ -129,8 +130,7 @@ def _check_each_unit(problem: ConstrainedProblem, units: Units) -> None:
             if fits.all():
                 break
         else:
-            if len(mine):
-                _refuse_unit(problem, units, int(mine[np.argmin(fits)]), mask, rows)
+            _refuse_unit(problem, units, int(mine[np.argmin(fits)]), mask, rows)
 
 
 def _refuse_unit(problem: ConstrainedProblem, units: Units, unit: int, mask: Bools, rows: Ints) -> NoReturn:
@@ -187,21 +187,33 @@ def _limits(problem: ConstrainedProblem, units: Units) -> Iterator[tuple[int | N
 
 def _check_sets_of_groups(problem: ConstrainedProblem, units: Units) -> None:
     """Hall: what may be nowhere but in a set of groups must fit it; and who needs items must be allowed some."""
+    sets, masks = mask_sets(units.masks), units.masks
+    # Units stay inside a set of groups where no group of their mask is outside.
+    stay = (~sets).astype(np.float32) @ masks.T.astype(np.float32) == 0
     for quantity, amounts, room in _limits(problem, units):
-        for groups in mask_sets(units.masks):
+        needed = stay @ _by_mask(units, amounts)
+        # Compared as floats, as rooms together may not fit int64; what is near is then added up exactly.
+        for groups in sets[needed > 0.999999 * (sets @ room.astype(np.float64))]:
             _check_set(problem, units, groups, quantity, amounts, room)
         violator = _hall_violator(units, amounts, room)
         if violator is not None:
             _check_set(problem, units, violator, quantity, amounts, room)
-    for group in range(problem.num_groups if problem.least_items else 0):
-        mine = units.masks[:, group][units.mask_of_unit]
-        there = int(units.items[mine].sum())
-        if there < problem.least_items:
-            name = _counted_by(problem, "min_items")
-            _refuse(
-                f"{{{name}}}: {{these groups}} must hold {problem.least_items} {{items}} and only {there} may be in it",
-                f"{name} + allowed", units.items_of(mine), [group], problem.least_items, there,
-            )  # fmt: skip
+    there = _by_mask(units, units.items) @ masks
+    if problem.least_items > there.min():
+        group, name = int(np.argmax(there < problem.least_items)), _counted_by(problem, "min_items")
+        _refuse(
+            f"{{{name}}}: {{these groups}} must hold {problem.least_items} {{items}} and only {there[group]} may be in "
+            "it",
+            f"{name} + allowed", units.items_of(masks[:, group][units.mask_of_unit]), [group], problem.least_items,
+            int(there[group]),
+        )  # fmt: skip
+
+
+def _by_mask(units: Units, amounts: Ints) -> Ints:
+    """Return what the units of each mask have together."""
+    sums = np.zeros(len(units.masks), dtype=np.int64)
+    np.add.at(sums, units.mask_of_unit, amounts)
+    return sums
 
 
 def _check_set(
@@ -229,7 +241,7 @@ def _hall_violator(units: Units, amounts: Ints, room: Ints) -> Bools | None:
     (k, m), masks = units.masks.shape, units.masks
     if k * m > _MOST_EDGES:
         return None
-    supply = np.array([amounts[units.mask_of_unit == i].sum() for i in range(k)], dtype=np.int64)
+    supply = _by_mask(units, amounts)
     # SciPy's flows are int32. Supplies rounded down and room up: what then still has no room has none.
     shift = max(0, int(supply.sum()).bit_length() - 30)
     rooms = np.minimum((room >> shift) + ((room & ((1 << shift) - 1)) > 0), 1 << 30)

@@ -72,24 +72,31 @@ def auto(problem: ConstrainedProblem, seconds: float, stop_at: Fraction) -> Foun
         Where none was found, nor proven impossible.
     """
     coarse = coarser(problem)
-    found = Search(coarse, work_units(seconds), stop_at, proves=coarse is problem).run()
-    return found if coarse is problem else Found(found.group_of_unit, closed_bound(problem))
+    if coarse is problem:
+        return Search(problem, work_units(seconds), stop_at).run()
+    try:
+        found = Search(coarse, work_units(seconds), stop_at, proves=False).run()
+    except SolverError:
+        prove_infeasible(problem, merge(problem))
+        raise
+    return Found(found.group_of_unit, closed_bound(problem))
 
 
 def coarser(problem: ConstrainedProblem) -> ConstrainedProblem:
     """Return the problem in numbers of fewer bits where sums are near the end of int64, else the problem itself.
 
-    Sizes are rounded up and caps down, so that what fits then fits.
+    Sizes are rounded up and caps down, so that what fits then fits. A cap on all there is stays none.
     """
-    total = int(problem.costs.sum()) + int(problem.initial.sum())
+    total, all_sizes = int(problem.costs.sum()) + int(problem.initial.sum()), problem.sizes.sum(axis=0)
     shift = max(0, total.bit_length() - _MOST_BITS)
-    columns = [max(0, total.bit_length() - _MOST_BITS) for total in problem.sizes.sum(axis=0).tolist()]
+    columns = [max(0, total.bit_length() - _MOST_BITS) for total in all_sizes.tolist()]
     if not shift and not any(columns):
         return problem
     down = np.array(columns, dtype=np.int64)
+    sizes = -(-problem.sizes >> down)
     return replace(
-        problem, costs=problem.costs >> shift, initial=problem.initial >> shift, sizes=-(-problem.sizes >> down),
-        caps=problem.caps >> down,
+        problem, costs=problem.costs >> shift, initial=problem.initial >> shift, sizes=sizes,
+        caps=np.where(problem.caps == all_sizes, sizes.sum(axis=0), problem.caps >> down),
     )  # fmt: skip
 
 
@@ -253,6 +260,8 @@ class Search:
             tried.append((failed, len(tried), s.group.copy()))
         if self.best is None and self.proves:
             prove_infeasible(self.problem, self.units)
+        if self.best is None:  # to try all ways often takes less than to mend one
+            self.exhaust(_EXHAUSTED // 4)
         for _, _, group in sorted(tried, key=lambda one: one[:2]):
             if self.best is None:
                 self._mend(group)
@@ -424,6 +433,8 @@ class Search:
             self._exhaust_sums(most_work)
             lay_out(self.state, self.best, self.before)
             return
+        if self.best is None:  # a start that failed has units in no group, which would not be divided
+            lay_out(self.state, np.zeros(len(self.units.costs), dtype=np.int64), self.before)
         while not self.close:
             aim = FAR if self.best is None else self.makespan - 1
             verdict = self._reach([aim] * self.components, most_work)

@@ -1,12 +1,14 @@
 """What cannot be met is refused with a certificate that says which constraint, which items and by how much."""
 
+import contextlib
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
 import solvers
-from solvers import ContradictionError, InfeasibilityCertificate, InfeasibleError
+from solvers import ContradictionError, InfeasibilityCertificate, InfeasibleError, _jit
 
 CASES: dict[str, tuple[int, int, dict[str, Any], str, InfeasibilityCertificate]] = {
     "item over every cap": (
@@ -132,6 +134,30 @@ def test_what_no_argument_proves_is_proven_by_search() -> None:
         solvers.partition([1] * 5, 2, "exact", 5.0, **given)
 
 
+def test_few_items_are_all_tried_before_the_budget_is_spent_on_mending() -> None:
+    """A thousand assignments of ten items: to mend four starts spent all, and nothing was proven."""
+    sizes = [[4, 3], [3, 4], [4, 16], [9, 17], [9, 8], [10, 7], [9, 3], [17, 14], [6, 3], [2, 8]]
+    costs = [[17, 12, 12], [17, 13, 7], [7, 13, 2], [4, 9, 9], [3, 10, 16], [15, 6, 9], [14, 12, 16], [10, 11, 14],
+             [17, 8, 5], [5, 18, 19]]  # fmt: skip
+    allowed = [[1] if item in (3, 4, 9) else None for item in range(10)]
+    rules = {"sizes": sizes, "caps": [[39, 37], [34, 46]], "min_items": 2, "allowed": allowed, "objective": "max"}
+    with pytest.raises(InfeasibleError, match="every assignment of 10 items to 2 groups breaks one of caps"):
+        solvers.partition(costs, 2, **rules)
+
+
+@pytest.mark.parametrize("method", ["auto", "lpt"])
+def test_a_list_of_groups_for_each_item_takes_no_quadratic_time(method: str) -> None:
+    """8,000 lists: to compare each with each, and the caps under each, took 20 s; the search takes milliseconds."""
+    rng = np.random.default_rng(0)
+    n, m = 8000, 256
+    home, sizes = rng.integers(0, m, n), rng.integers(1, 100, n)
+    allowed = [sorted({int(g), *rng.integers(0, m, 3).tolist()}) for g in home]
+    started = time.process_time()
+    with contextlib.suppress(solvers.SolverError):
+        solvers.partition(sizes, m, method, 1e-3, sizes=sizes, caps=int(1.05 * sizes.sum() / m), allowed=allowed)
+    assert time.process_time() - started < 5 or _jit._numba() is None
+
+
 def test_neither_found_nor_proven() -> None:
     """A perfect packing of 40 triples under a cap with no slack: found by no search here, and with no proof."""
     rng = np.random.default_rng(4)
@@ -149,3 +175,14 @@ def test_room_of_all_groups_that_does_not_fit_int64() -> None:
     assert sorted(solvers.partition(costs, 2, **caps).loads.tolist()) == [4242751136953196868, 4980620899901578932]
     many = solvers.partition([2**58] * 9, 16, sizes=[2**58] * 9, caps=2**62)  # 16 of these are 2**66
     assert many.makespan == many.lower_bound == 2**58
+
+
+def test_proofs_and_caps_near_the_end_of_int64() -> None:
+    """There the search has numbers of fewer bits: a cap on all there is shrank below it, and nothing was proven."""
+    size = 2**61 + 1
+    assert solvers.partition([1], 1, sizes=[size], caps=2**63 - 1).makespan == 1
+    assert solvers.partition([1, 1], 2, sizes=[[size, 3], [1, 3]], caps=[size + 1, 3]).makespan == 1
+    with pytest.raises(InfeasibleError, match="min_items: group 1 must hold 1 items and only 0 may be in it"):
+        solvers.partition([2**61, 2**61], 2, min_items=1, allowed=[[0], [0]])
+    with pytest.raises(InfeasibleError, match="min_items: group 1 must hold 1 items and only 0 may be in it"):
+        solvers.partition([2**61, 2**61], 2, "lpt", min_items=1, allowed=[[0], [0]])

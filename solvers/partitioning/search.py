@@ -613,6 +613,8 @@ def greedy(s, order, upper, weight, kind, slack):
                         if ends < least:
                             least, where = ends, k
                         break
+                    if not s.allowed[s.mask[unit], g]:  # it has room, and the next unit may be in it
+                        since = 0
                     if s.held[g, last] < upper[g, last]:  # else it is full, and never asked again
                         parked[waiting] = g
                         waiting += 1

@@ -114,6 +114,15 @@ def test_every_start_keeps_caps_counts_and_masks(seed: int, n: int, m: int) -> N
         assert failed == (s.group == NOBODY).sum()
 
 
+@pytest.mark.parametrize("rules", [{}, {"min_items": 12}])
+def test_a_group_that_one_unit_may_not_be_in_is_asked_by_the_next(rules: dict[str, Any]) -> None:
+    """A list of four groups for each item: the emptiest groups waited, and plans were 60 % over the bound."""
+    rng = np.random.default_rng(1)
+    home, costs = rng.integers(0, 130, 2000), rng.integers(1, 10**6, 2000)
+    allowed = [sorted({int(g), *rng.integers(0, 130, 3).tolist()}) for g in home]
+    assert solvers.partition(costs, 130, allowed=allowed, **rules).gap < 0.02
+
+
 def test_a_start_fills_many_groups_in_blocks() -> None:
     """Two costs on 200 groups: blocks of 64 first, and then the groups of each."""
     rng = np.random.default_rng(3)

@@ -16,6 +16,7 @@ from balancer.deferral.effects import TrainingEffects, effects_of
 from balancer.deferral.request import Request, held_in
 from balancer.deferral.work import Chosen, PhaseWork, choose
 from balancer.planning.planner import balance
+from balancer.problem.cuts.micro_batches import MicroBatches
 from solvers.deferral import windows
 from solvers.errors import ArgumentError, SolverError, UsageError
 from solvers.types import Proven, status_of
@@ -323,9 +324,10 @@ class Drawn:
     def _makespans(self, step: Ints) -> Ints:
         order = np.argsort(step, kind="stable")
         ends = np.searchsorted(step[order], np.arange(self.num_steps + 1))
+        cap = self.request.micro_batch_tokens
         settings: dict[str, Any] = {
             "cost": self.request.cost, "max_tokens_per_rank": self.request.max_tokens_per_rank,
-            "micro_batch_tokens": self.request.micro_batch_tokens, "placement": "any",
+            "cut": None if cap is None else MicroBatches(cap), "placement": "any",
         }  # fmt: skip
         found = np.zeros(self.num_steps, dtype=np.int64)
         for t in range(self.num_steps):

@@ -56,7 +56,7 @@ def test_lists_that_end_elsewhere_are_named(four):
 def test_settings_that_differ_are_named(four):
     text = "rank 1 of 4 differs from the majority in setting 'cost' ('quadratic:a=1,b=1', not 'linear');"
     assert_blamed(four.errors(cases.other_settings, 1), "PlanMismatchError", (1,), text)
-    text = "rank 3 of 4 differs from the majority in setting 'allow_empty' (True, not False);"
+    text = "rank 3 of 4 differs from the majority in setting 'cut.allow_empty' (True, not False);"
     assert_blamed(four.errors(cases.other_micro_batches, 3), "PlanMismatchError", (3,), text)
     text = (
         "in setting 'cost' of phase 'llm' ('quadratic:a=1,b=1', not 'linear') and setting 'max_tokens_per_rank' of "

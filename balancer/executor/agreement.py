@@ -92,7 +92,7 @@ def check_groups(peers: Peers, setup: Setup) -> None:
     """Raise PlanMismatchError unless all ranks are about to make the same process groups. All peers call this."""
     held_by_rank = held_by_all(peers, dict(_settings(setup)))
     asked = [held for of_rank in held_by_rank for held in of_rank]
-    of_groups = ("setting 'degrees of sequence_groups'", "setting 'degree of context_shards'",
+    of_groups = ("setting 'cut.degrees'", "setting 'cut.degree'",
                  "setting 'sequence_parallel'")  # fmt: skip
     degrees = [{name: value for name, value in held.items() if name.startswith(of_groups)} for held in asked]
     nodes = [held["setting 'node_sizes'"] for held in asked]

@@ -26,7 +26,9 @@ from numba.core import event
 import balancer
 compiled = []
 with event.install_timer("numba:compile", compiled.append):
-    plan = balancer.balance([(i * 7919) % 4000 + 1 for i in range(199)], 8, **json.loads(sys.argv[1]))
+    given = json.loads(sys.argv[1])
+    cut = {"cut": balancer.MicroBatches(given["cut"])} if "cut" in given else {}
+    plan = balancer.balance([(i * 7919) % 4000 + 1 for i in range(199)], 8, **given | cut)
 print(json.dumps([plan.digest(), plan.lower_bound, plan.makespan, len(compiled)]))
 """
 
@@ -95,7 +97,7 @@ def test_a_call_counts_as_its_work_or_as_its_numbers_where_those_are_fewer_turns
     [
         {},
         {"cost": "padded"},
-        {"cut": balancer.MicroBatches(16000)},
+        {"cut": 16000},
         {"ranks_per_node": 4, "home_rank": [i % 8 for i in range(199)], "method": "lpt"},
     ],
 )
@@ -103,7 +105,8 @@ def test_a_first_plan_compiles_nothing_and_is_the_plan_that_compiled_kernels_mak
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     words = [sys.executable, "-c", SCRIPT, json.dumps(settings)]
     first = json.loads(subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout)
-    plan = balancer.balance([(i * 7919) % 4000 + 1 for i in range(199)], 8, **settings)
+    cut = {"cut": balancer.MicroBatches(settings["cut"])} if "cut" in settings else {}
+    plan = balancer.balance([(i * 7919) % 4000 + 1 for i in range(199)], 8, **settings | cut)
     assert first == [plan.digest(), plan.lower_bound, plan.makespan, 0]
     assert not list(tmp_path.iterdir())
 

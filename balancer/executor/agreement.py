@@ -124,7 +124,7 @@ def _settings(setup: Setup) -> Mapping[str, Any]:
     """Return all settings by the names that errors call them by."""
     given = setup.to_json()
     cut = given["settings"].pop("micro_batches") or {}
-    given["settings"] |= {f"cut.{name}": value for name, value in cut.items()}
+    given["settings"] |= {"cut" if name == "cut" else f"cut.{name}": value for name, value in cut.items()}
     laid_out = {shown: given[name] for name, shown in (("layout", "layouts"), ("gpus", "gpus")) if name in given}
     of_all = {**given["topology"], **given["settings"], **laid_out}
     found = {f"setting {name!r}": value for name, value in of_all.items()}

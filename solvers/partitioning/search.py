@@ -27,8 +27,8 @@ from solvers._jit import helper, kernel
 from solvers._loops import draw, first_at_most, numbers
 
 FAR = 2**61
-"""No limit. Sums of rooms fit int64: :func:`divide` keeps them at FAR at most, :func:`divide_some` adds at most four to a
-room below 0. With 2^62 they would not fit, and then a plan would seem impossible that is not."""
+"""No limit. Sums of rooms fit int64: :func:`divide` keeps them at FAR at most, and :func:`divide_some` adds at most
+four to a room below 0. With 2^62 they would not fit, and then a plan would seem impossible that is not."""
 NOBODY = -1
 """No unit where a unit stands, no group where a group does."""
 

@@ -84,7 +84,7 @@ class Constraints:
             if field.name in ("objective", "sizes"):
                 continue
             if field.name in ("equal_counts", "min_items"):
-                if value is not False and not (isinstance(value, int) and value == 0):
+                if not _is_zero(value):
                     given.append(field.name)
             elif value is not None or (field.name == "caps" and self.sizes is not None):
                 given.append(field.name)
@@ -95,8 +95,8 @@ class Constraints:
         """Whether anything but `equal_counts`, which every method supports, is set (valid or not)."""
         others = (self.sizes, self.caps, self.max_items, self.allowed, self.keep_together, self.initial_loads)
         is_set = any(other is not None for other in others) or self.speeds is not None
-        few = isinstance(self.min_items, int) and self.min_items == 0
-        return is_set or not few or not (isinstance(self.objective, str) and self.objective == "sum")
+        is_sum = isinstance(self.objective, str) and self.objective == "sum"
+        return is_set or not (_is_zero(self.min_items) and is_sum)
 
     def check(self, costs: ArrayLike, num_groups: int) -> ConstrainedProblem:
         """Check everything once and return it as arrays.
@@ -253,6 +253,11 @@ def check_enough_items(n: int, m: int, least: int) -> None:
             f"{{min_items}}: {m} {{groups}} of at least {least} need {least * m} {{items}}, there are {n}",
             InfeasibilityCertificate("min_items", range(n), range(m), least * m, n),
         )
+
+
+def _is_zero(value: object) -> bool:
+    """Whether it is False or 0, of Python or NumPy; an array is not, nor anything else that is wrong here."""
+    return isinstance(value, int | np.integer | np.bool_) and not value
 
 
 def _check_counts(given: Constraints, n: int, m: int) -> tuple[int, int]:

@@ -37,7 +37,8 @@ _EXHAUSTED = 2_000_000
 # Turns: in the first, no groups are divided anew; in the others 4, 16, ... times for each group that is too full.
 _TURNS, _TURNS_TO_OPTIMUM = 6, 60
 _MOST_ATTEMPTS = 1024
-# Kinds of groups that each have a heap of their own; where there are more, all are in one.
+# Kinds of groups that each have a heap of their own. Where there are more, all are in one, unless a unit may be in so
+# few groups that it would pass by most of that heap.
 _MOST_KINDS = 16
 # Groups of a block, within which units are placed by likeness.
 _BLOCK = 64
@@ -260,9 +261,12 @@ class Search:
             tried.append((failed, len(tried), s.group.copy()))
         if self.best is None and self.proves:
             prove_infeasible(self.problem, self.units)
+        nearest = [group for _, _, group in sorted(tried, key=lambda one: one[:2])]
+        if self.best is None:  # counts alone are mended without a search
+            self._put_all(nearest[0])
         if self.best is None:  # to try all ways often takes less than to mend one
             self.exhaust(_EXHAUSTED // 4)
-        for _, _, group in sorted(tried, key=lambda one: one[:2]):
+        for group in nearest:
             if self.best is None:
                 self._mend(group)
         if self.best is None:
@@ -289,7 +293,12 @@ class Search:
         if weight is None:
             return self._resemble(order)
         slack = len(problem.costs) - problem.least_items * problem.num_groups
-        return self._spend(greedy(self.state, order, self.upper, weight, self.kinds(), slack))
+        failed = self._spend(greedy(self.state, order, self.upper, weight, self.kinds(), slack))
+        if failed and problem.least_items:  # who may be where decides who has too few: these are filled afterwards
+            lay_out(self.state, np.full(len(order), NOBODY), self.before)
+            failed = self._spend(greedy(self.state, order, self.upper, weight, self.kinds(), FAR))
+            self._fill_up()
+        return failed
 
     def _resemble(self, order: Ints) -> int:
         """Place all units by likeness: of many groups first in blocks of them, then inside each block.
@@ -344,7 +353,8 @@ class Search:
         alike = np.column_stack([self.state.allowed.T, self.problem.speeds])
         _, kind = np.unique(alike, axis=0, return_inverse=True)
         kind = kind.reshape(m).astype(np.int64)
-        return kind if kind.max() < _MOST_KINDS else np.zeros(m, dtype=np.int64)
+        choices = self.state.allowed.sum(axis=1)[self.state.mask].mean()
+        return kind if kind.max() < _MOST_KINDS or choices <= _MOST_KINDS else np.zeros(m, dtype=np.int64)
 
     def _ways(self) -> Iterator[tuple[Ints, Floats | None]]:
         """Yield orders of units, with weights for :func:`greedy` or None for likeness; what is mostly best is first."""
@@ -370,26 +380,67 @@ class Search:
             ways = [(order[np.argsort(freedom[order], kind="stable")], weight) for order, weight in ways]
         yield from ways
 
-    def _mend(self, group: Ints) -> None:
-        """Put units that fit nowhere where they may be, and exchange until nothing is over a limit."""
-        c, dims = self.components, self.state.held.shape[1]
+    def _put_all(self, group: Ints) -> None:
+        """Put units that fit nowhere where they may be, and fill groups with too few items."""
         lay_out(self.state, group, self.before)
         anything = np.full(self.upper.shape, FAR)
         self._spend(greedy(self.state, self.state.by_amount[0], anything, self._weights()[1], self.kinds(), FAR))
-        for attempts in (0, 16, 64):
-            for _ in range(2):
-                ok, self.work = bring_under(self.state, self.upper, c, dims, attempts, self.seed, self.work)
-                self._fill_up()
-                if (ok and self.offer()) or self.work <= 0:
-                    return
+        self._fill_up()
+        self.offer()
+
+    def _mend(self, group: Ints) -> None:
+        """Put all units somewhere, and exchange until nothing is over a limit."""
+        self._put_all(group)
+        for attempts in (0, 0, 16, 16, 64, 64):
+            if self.best is not None or self.work <= 0:
+                return
+            c, dims = self.components, self.state.held.shape[1]
+            _, self.work = bring_under(self.state, self.upper, c, dims, attempts, self.seed, self.work)
+            self._fill_up()
+            self.offer()
 
     def _fill_up(self) -> None:
-        """Groups with too few items get some from the others: for these, the mean is an upper limit."""
-        s, dims = self.state, self.state.held.shape[1]
-        if (s.held[:, -1] < s.lower).any():
-            upper = self.upper.copy()
-            upper[:, -1] = np.maximum(s.lower, -(-len(self.problem.costs) // self.problem.num_groups))
-            _, self.work = bring_under(s, upper, dims - 1, dims, 16, self.seed, self.work)
+        """Give groups with too few items some, one by one (Ford and Fulkerson 1956).
+
+        An item may have to come a long way: each group of a chain gives one to the group before it, and the last has
+        one to spare.
+        """
+        s, m = self.state, self.problem.num_groups
+        for g in np.repeat(np.arange(m), np.maximum(s.lower - s.held[:, -1], 0)):
+            if s.held[g, -1] >= s.lower[g]:  # a unit of several items came
+                continue
+            chain = self._chain_to(int(g))
+            if not chain:
+                break
+            group = s.group.copy()
+            for unit, to in chain:
+                group[unit] = to
+            lay_out(s, group, self.before)
+
+    def _chain_to(self, short: int) -> list[tuple[int, int]]:
+        """Return the shortest chain of moves, each a unit and its group to be, that fills `short`, or none."""
+        s, last = self.state, self.state.held.shape[1] - 1
+        move = {short: (NOBODY, NOBODY)}  # of each group that was reached: the unit that it gives, and to whom
+        reached = [short]
+        for to in reached:
+            fits = s.allowed[s.mask, to] & (s.group != to)
+            for d in range(last):
+                fits &= s.amounts[:, d] <= self.upper[to, d] - s.held[to, d]
+            self.work -= len(fits) * (last + 1)
+            units = np.flatnonzero(fits)
+            for unit in units[np.argsort(s.amounts[units, 0], kind="stable")].tolist():  # the cheapest moves
+                giver = int(s.group[unit])
+                if giver in move:
+                    continue
+                move[giver] = (unit, to)
+                reached.append(giver)
+                if giver == NOBODY or s.held[giver, last] - s.amounts[unit, last] >= s.lower[giver]:
+                    chain, at = [], giver
+                    while at != short:
+                        chain.append(move[at])
+                        at = move[at][1]
+                    return chain
+        return []
 
     # Lower and lower ------------------------------------------------------------------------------------------------
 

@@ -597,6 +597,7 @@ def greedy(s, order, upper, weight, kind, slack):
                 work += 30 * waiting
                 waiting, since = 0, 1 + waiting // _SELDOM
             least = np.inf
+            work += kinds
             for k in range(kinds):
                 at = first[k]
                 if size[k] == 0 or (kinds > 1 and not s.allowed[s.mask[unit], groups[at]]):

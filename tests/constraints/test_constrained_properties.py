@@ -119,6 +119,17 @@ def test_trainer_shapes_are_within_a_thousandth(case: str) -> None:
     assert result.gap < 1e-3
 
 
+@pytest.mark.parametrize("counts", [{"min_items": 20}, {"equal_counts": True}], ids=["min_items", "equal_counts"])
+@pytest.mark.parametrize("seed", range(3))
+def test_groups_of_few_candidates_get_their_fewest_items_along_chains(seed: int, counts: dict[str, Any]) -> None:
+    """Each item may be in 4 of 20 groups, and none has one to spare: an item often has to come a long way."""
+    rng = np.random.default_rng(seed)
+    costs = rng.lognormal(6, 1, 400).astype(np.int64) + 1
+    result = solve(costs, 20, 0.05, {"allowed": [rng.choice(20, 4, replace=False).tolist() for _ in costs], **counts})
+    assert result is not None
+    assert result.gap < 0.05
+
+
 def test_compiled_and_plain_python_agree() -> None:
     code = """
 import json, numpy as np, solvers

@@ -156,6 +156,9 @@ def test_names_of_what_is_set() -> None:
     for constraint, (_, given) in ONE_OF_EACH.items():
         assert Constraints(**given).names() == (() if constraint == "vector_costs" else (constraint,))
     assert Constraints(min_items=0, max_items=None, objective="max").names() == ()
+    nothing = Constraints(equal_counts=np.False_, min_items=np.int64(0))  # type: ignore[arg-type]
+    assert nothing.names() == ()
+    assert not nothing.beyond_counts
 
 
 def test_defaults_take_the_path_without_constraints() -> None:

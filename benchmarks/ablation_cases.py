@@ -140,13 +140,13 @@ def rules_few(draws: int) -> Iterator[Case]:
 
 
 def schedules(draws: int) -> Iterator[Case]:
-    def case(k, per_rank, ranks, factor, objective, budget):
+    def case(k, per_rank, ranks, factor, sync, budget):
         tokens = lengths(k, per_rank * ranks)
         cap = max(int(tokens.max()), int(factor * tokens.mean()))
-        asked = {"objective": objective, "stages": 4 if objective == "pipeline" else 1, "time_budget": budget}
+        asked = {"sync": sync, "stages": 4 if sync == "pipeline" else 1, "time_budget": budget}
         return scored(lambda: solvers.schedule_micro_batches(costs_of(tokens, k), tokens, ranks, cap, **asked), by_gap)
 
-    every = itertools.product(range(draws), (8, 16, 64), (8, 64, 512), (2, 8), ("lockstep", "step", "pipeline"))
+    every = itertools.product(range(draws), (8, 16, 64), (8, 64, 512), (2, 8), ("micro_batch", "step", "pipeline"))
     for k, (draw, *shape) in enumerate(every):
         yield functools.partial(case, k + draw, *shape, (0.01, 0.1)[k % 2])
 
@@ -172,10 +172,10 @@ def relocation(draws: int, equal_counts: bool = False) -> Iterator[Case]:
 
 
 def slots_near_home(draws: int) -> Iterator[Case]:
-    def case(k, per_rank, ranks, factor, schedule):
+    def case(k, per_rank, ranks, factor, sync):
         tokens = lengths(k, per_rank * ranks)
         cap = max(int(tokens.max()), int(factor * tokens.mean()))
-        slots = balancer.MicroBatches(cap, schedule, pipeline_stages=4 if schedule == "pipeline" else 1)
+        slots = balancer.MicroBatches(cap, sync, pipeline_stages=4 if sync == "pipeline" else 1)
         cost = ("quadratic:a=24576,b=1", "linear")[k % 2]
         total = int(tokens.sum()) / 100
 
@@ -185,7 +185,7 @@ def slots_near_home(draws: int) -> Iterator[Case]:
         asked = {"micro_batches": slots, "placement": "relocate", "eps": (0.001, 0.01)[k // 2 % 2], "cost": cost}
         return scored(lambda: balancer.balance(tokens, ranks, 8, **asked), score)
 
-    every = itertools.product(range(draws), (8, 32), (16, 64, 256), (4, 8), ("lockstep", "step", "pipeline"))
+    every = itertools.product(range(draws), (8, 32), (16, 64, 256), (4, 8), ("micro_batch", "step", "pipeline"))
     for k, (draw, *shape) in enumerate(every):
         yield functools.partial(case, k + draw, *shape)
 
@@ -243,14 +243,14 @@ def prefixes(draws: int) -> Iterator[Case]:
 def prefix_slots(draws: int) -> Iterator[Case]:
     """The same in micro-batches under a cap."""
 
-    def case(batch, own, tokens, cap, objective):
+    def case(batch, own, tokens, cap, sync):
         once = batch.prompts[batch.key]
         return scored(lambda: solvers.packing.schedule_with_prefixes(
-            batch.costs, own, batch.num_ranks, cap, batch.key, once, tokens, objective=objective), by_gap)  # fmt: skip
+            batch.costs, own, batch.num_ranks, cap, batch.key, once, tokens, sync=sync), by_gap)  # fmt: skip
 
-    for cost, objective in itertools.product(shared_prompts.COSTS.values(), ("lockstep", "step")):
+    for cost, sync in itertools.product(shared_prompts.COSTS.values(), ("micro_batch", "step")):
         for step in shared_prompts.in_micro_batches(cost, 60 * draws):
-            yield functools.partial(case, *step, objective)
+            yield functools.partial(case, *step, sync)
 
 
 def deferral(draws: int) -> Iterator[Case]:

@@ -5,6 +5,7 @@ for each commit, with that commit's packages in front on the path: a line on sta
 line of JSON on standard output is its answer. Nothing here may come from the side that is measured, but the call.
 """
 
+import inspect
 import itertools
 import json
 import os
@@ -157,13 +158,20 @@ def two_phases(rng: np.random.Generator, **asked: Any) -> Iterator[Case]:
 
 # Micro-batches --------------------------------------------------------------------------------------------------------
 
+# A side may be older than the name "sync", and than its value "micro_batch".
+SYNC = "sync" if "sync" in inspect.signature(solvers.schedule_micro_batches).parameters else "objective"
 
-def micro_batches(rng: np.random.Generator, objective: str, **_: Any) -> Iterator[Case]:
+
+def in_its_words(sync: str) -> str:
+    return "lockstep" if (SYNC, sync) == ("objective", "micro_batch") else sync
+
+
+def micro_batches(rng: np.random.Generator, sync: str, **_: Any) -> Iterator[Case]:
     for (per_rank, ranks), factor in itertools.product(((8, 8), (16, 64), (64, 64), (16, 512)), (2, 8)):
         for source, kind in zip(SOURCES, ("quadratic", "linear", "quadratic"), strict=True):
             tokens = lengths(source, per_rank * ranks, rng)
             cap = max(int(tokens.max()), int(factor * tokens.mean()))
-            kept = {"objective": objective, "stages": 4 if objective == "pipeline" else 1, "time_budget": 0.01}
+            kept = {SYNC: in_its_words(sync), "stages": 4 if sync == "pipeline" else 1, "time_budget": 0.01}
 
             def case(
                 tokens: np.ndarray = tokens, kind: str = kind, ranks: int = ranks, cap: int = cap, kept: Answer = kept
@@ -175,14 +183,14 @@ def micro_batches(rng: np.random.Generator, objective: str, **_: Any) -> Iterato
 
 
 def micro_batches_near_home(rng: np.random.Generator, **asked: Any) -> Iterator[Case]:
-    every = itertools.product(("lockstep", "step", "pipeline"), ((64, 16), (64, 64), (256, 32)), SOURCES)
-    for schedule, (ranks, per_rank), source in every:
+    every = itertools.product(("micro_batch", "step", "pipeline"), ((64, 16), (64, 64), (256, 32)), SOURCES)
+    for sync, (ranks, per_rank), source in every:
         tokens = lengths(source, ranks * per_rank, rng)
         cap = max(int(tokens.max()), int(6 * tokens.mean()))
-        cut = balancer.MicroBatches(cap, schedule, pipeline_stages=4 if schedule == "pipeline" else 1)
+        cut = balancer.MicroBatches(cap, in_its_words(sync), pipeline_stages=4 if sync == "pipeline" else 1)
         home = np.repeat(np.arange(ranks), per_rank)
         ask = partial(balancer.balance, tokens, ranks, NODE, home, QUADRATIC, cut=cut, eps=0.001, **asked)
-        yield f"{schedule} {source} {ranks} x {per_rank}", partial(crossed, ask, tokens)
+        yield f"{sync} {source} {ranks} x {per_rank}", partial(crossed, ask, tokens)
 
 
 # Pipelines, and work in their gaps ------------------------------------------------------------------------------------
@@ -299,9 +307,9 @@ FAMILIES: dict[str, Callable[..., Iterator[Case]]] = {
     "near home, equal counts": partial(near_home, limit="equal"),
     "near home, token cap": partial(near_home, limit="cap"),
     "two phases": two_phases,
-    "micro-batches, lockstep": partial(micro_batches, objective="lockstep"),
-    "micro-batches, step": partial(micro_batches, objective="step"),
-    "micro-batches, pipeline": partial(micro_batches, objective="pipeline"),
+    "micro-batches, micro_batch": partial(micro_batches, sync="micro_batch"),
+    "micro-batches, step": partial(micro_batches, sync="step"),
+    "micro-batches, pipeline": partial(micro_batches, sync="pipeline"),
     "micro-batches near home": micro_batches_near_home,
     "pipelines": pipelines,
     "gaps": gaps,

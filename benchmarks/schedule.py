@@ -1,6 +1,6 @@
 """Micro-batch schedules on lognormal lengths under quadratic costs: ten seeds, median and worst.
 
-Run: python benchmarks/schedule.py [objective ...]. Costs are 24576 * l + l * l, the cap is 32,768 tokens. Values and
+Run: python benchmarks/schedule.py [SYNC ...]. Costs are 24576 * l + l * l, the cap is 32,768 tokens. Values and
 bounds are in units of a perfectly even schedule; seconds are of one core, after compilation, for orientation. The
 second table has micro-batches under other constraints, by `balancer.balance` with 0.1 s of budget at (4096, 64); the
 third, micro-batches with samples kept near their homes, nodes of 8 ranks.
@@ -15,7 +15,7 @@ import numpy as np
 import balancer
 from solvers import check_schedule
 from solvers._jit import compile_at_once
-from solvers.packing import OBJECTIVES, schedule_micro_batches
+from solvers.packing import SYNCS, schedule_micro_batches
 
 SHAPES = [(4096, 64), (16384, 256)]
 SEEDS = range(10)
@@ -44,20 +44,20 @@ def run(n, num_ranks, seed, rules):
     )
 
 
-def row(objective, num_slots, n, num_ranks):
-    rules = {"objective": objective, "num_slots": num_slots, "stages": STAGES if objective == "pipeline" else 1}
+def row(sync, num_slots, n, num_ranks):
+    rules = {"sync": sync, "num_slots": num_slots, "stages": STAGES if sync == "pipeline" else 1}
     for seed in SEEDS:  # compile all that will be needed
         run(n, num_ranks, seed, rules)
     columns = list(zip(*(run(n, num_ranks, seed, rules) for seed in SEEDS), strict=True))
     values, bounds, gaps, slots, seconds = columns
     print(
-        f"| {objective} | {n:,} on {num_ranks} | {num_slots or 'free'} | {min(slots)} to {max(slots)} "
+        f"| {sync} | {n:,} on {num_ranks} | {num_slots or 'free'} | {min(slots)} to {max(slots)} "
         f"| {statistics.median(values):.4f} | {max(values):.4f} | {statistics.median(bounds):.4f} | {max(bounds):.4f} "
         f"| {statistics.median(gaps):.3f} | {max(gaps):.3f} | {statistics.median(seconds):.2f} | {max(seconds):.2f} |"
     )
 
 
-def constrained(objective, name, keywords):
+def constrained(sync, name, keywords):
     """Ranks first, then slots: what other constraints on a rank cost."""
     n, num_ranks = SHAPES[0]
     gaps, ratios, seconds, slots = [], [], [], []
@@ -65,25 +65,25 @@ def constrained(objective, name, keywords):
         started = time.process_time()
         plan = balancer.balance(
             lengths_of(n, seed), num_ranks, 8, cost="quadratic:a=24576,b=1", time_budget=0.1,
-            cut=balancer.MicroBatches(CAP, objective), **keywords,
+            cut=balancer.MicroBatches(CAP, sync), **keywords,
         )  # fmt: skip
         seconds.append(time.process_time() - started)
         ratios.append(plan.imbalance_ratio), gaps.append(100 * plan.gap), slots.append(plan.num_slots)
     print(
-        f"| {objective} | {name} | {min(slots)} to {max(slots)} | {statistics.median(ratios[1:]):.4f} "
+        f"| {sync} | {name} | {min(slots)} to {max(slots)} | {statistics.median(ratios[1:]):.4f} "
         f"| {max(ratios):.4f} | {statistics.median(gaps[1:]):.3f} | {max(gaps):.3f} "
         f"| {statistics.median(seconds[1:]):.2f} | {max(seconds[1:]):.2f} |"
     )
 
 
-def near_home(objective, cost, cap, eps):
+def near_home(sync, cost, cap, eps):
     """What crosses nodes: relocated where that costs at most `eps`, and groups laid on nodes as well as can be."""
     n, num_ranks = SHAPES[0]
     homes = np.arange(n) // (n // num_ranks)
     plans, seconds, crosses, least, far, gaps = [], [], [], [], [], []
     for seed in (0, *SEEDS):  # the first compiles
         lengths = lengths_of(n, seed)
-        rules = {"cut": balancer.MicroBatches(cap, objective), "eps": eps}
+        rules = {"cut": balancer.MicroBatches(cap, sync), "eps": eps}
         started = time.process_time()
         plan = balancer.balance(lengths, num_ranks, 8, homes, cost, **rules)
         seconds.append(1e3 * (time.process_time() - started))
@@ -94,38 +94,38 @@ def near_home(objective, cost, cap, eps):
     relocated = sum(not plan.fell_back for plan in plans[1:])
     medians = [statistics.median(values[1:]) for values in (crosses, least, far, gaps, seconds)]
     print(
-        f"| {objective} | {cost} | {cap:,} | {100 * eps:g} | {relocated} of {len(SEEDS)} | {medians[0]:.1f} "
+        f"| {sync} | {cost} | {cap:,} | {100 * eps:g} | {relocated} of {len(SEEDS)} | {medians[0]:.1f} "
         f"| {medians[1]:.1f} | {medians[2]:.1f} | {medians[3]:.2f} | {max(gaps):.2f} | {medians[4]:.0f} |"
     )
 
 
 def main() -> None:
     compile_at_once()
-    print("| objective | samples on ranks | slots | K | value, median | worst | bound, median | highest ", end="")
+    print("| sync | samples on ranks | slots | K | value, median | worst | bound, median | highest ", end="")
     print("| gap %, median | worst | seconds, median | worst |")
     print("|---|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|")
-    for objective in sys.argv[1:] or OBJECTIVES:
+    for sync in sys.argv[1:] or SYNCS:
         for n, num_ranks in SHAPES:
             for num_slots in ("fewest", None):
-                row(objective, num_slots, n, num_ranks)
-    print("\n| objective | constraint on a rank | K | value, median | worst | gap %, median | worst ", end="")
+                row(sync, num_slots, n, num_ranks)
+    print("\n| sync | constraint on a rank | K | value, median | worst | gap %, median | worst ", end="")
     print("| seconds, median | worst |\n|---|---|---|--:|--:|--:|--:|--:|--:|")
-    for objective in sys.argv[1:] or OBJECTIVES:
-        if objective != "pipeline":
-            constrained(objective, "none", {})
-            constrained(objective, "equal counts", {"equal_counts": True})
-            constrained(objective, "8 responses to a prompt together", {"keep_together": np.arange(SHAPES[0][0]) // 8})
-            constrained(objective, "at most 80 samples", {"max_samples_per_rank": 80})
+    for sync in sys.argv[1:] or SYNCS:
+        if sync != "pipeline":
+            constrained(sync, "none", {})
+            constrained(sync, "equal counts", {"equal_counts": True})
+            constrained(sync, "8 responses to a prompt together", {"keep_together": np.arange(SHAPES[0][0]) // 8})
+            constrained(sync, "at most 80 samples", {"max_samples_per_rank": 80})
     print(
-        "\n| objective | cost | cap | eps, % | relocated | crosses, % | must, % | rearranged, % | gap %, median ",
+        "\n| sync | cost | cap | eps, % | relocated | crosses, % | must, % | rearranged, % | gap %, median ",
         end="",
     )
     print("| worst | ms |\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
-    for objective in sys.argv[1:] or OBJECTIVES:
+    for sync in sys.argv[1:] or SYNCS:
         for cost in ("linear", "quadratic:a=24576,b=1"):
             for cap in (CAP, 2 * CAP):
                 for eps in (0.001, 0.01, 0.05):
-                    near_home(objective, cost, cap, eps)
+                    near_home(sync, cost, cap, eps)
 
 
 if __name__ == "__main__":

@@ -175,22 +175,22 @@ def in_micro_batches(cost: str, count: int = 60) -> Iterator[tuple]:
 def slots() -> None:
     """Micro-batches under a cap: a step's time over the bound, and with every prompt computed."""
     for name, cost in COSTS.items():
-        for objective in ("lockstep", "step"):
+        for sync in ("micro_batch", "step"):
             rows = []
             for batch, own, tokens, cap in in_micro_batches(cost):
                 once, started = batch.prompts[batch.key], time.thread_time()
                 found = solvers.packing.schedule_with_prefixes(
-                    batch.costs, own, batch.num_ranks, cap, batch.key, once, tokens, objective=objective
+                    batch.costs, own, batch.num_ranks, cap, batch.key, once, tokens, sync=sync
                 )
                 ms = 1e3 * (time.thread_time() - started)
                 alone = solvers.schedule_micro_batches(
-                    batch.costs + once, own + tokens, batch.num_ranks, cap, objective=objective
+                    batch.costs + once, own + tokens, batch.num_ranks, cap, sync=sync
                 )
                 bound, few = found.lower_bound, tokens.max() <= cap / 4
                 rows.append((found.value / bound, alone.value / bound, ms, few))
             ratio, alone_ratio, ms, few = map(np.array, zip(*rows, strict=True))
             short = ratio[few.astype(bool)]
-            print(f"{name}, {objective}: {ratio.mean():.4f} of the bound, {ratio.max():.3f} at worst; prompts under a "
+            print(f"{name}, {sync}: {ratio.mean():.4f} of the bound, {ratio.max():.3f} at worst; prompts under a "
                   f"quarter of the cap ({len(short)} of {len(ratio)}): {short.mean():.4f}, {short.max():.3f}; every "
                   f"prompt computed {alone_ratio.mean():.3f}; {np.median(ms):.0f} ms")  # fmt: skip
 

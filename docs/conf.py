@@ -41,7 +41,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(fractions|scipy)\..*"),
     ("py:data", r"balancer\.problem\.settings\.\w+|TRUSTED_BOUNDS|balancer\.planning\.strategies\.STRATEGIES"),
     ("py:data", r"balancer\.problem\.cuts\.micro_batches\.\w+|OVER_LONG|balancer\.cost\.areas\.AREAS"),
-    ("py:obj", "schedule|pipeline_stages|over_long"),  # fields that a cut's properties stand for
+    ("py:obj", "sync|pipeline_stages|over_long"),  # fields that a cut's properties stand for
     (
         "py:.*",
         r"balancer\.cost\.(fit\.CostFit|integer\.integer_flops)|balancer\.problem\.shuffle\.shuffled",

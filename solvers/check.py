@@ -19,7 +19,7 @@ from solvers.arguments import INT64_MAX, as_costs, as_count, as_int64, as_intege
 from solvers.constraints import ConstrainedProblem, Constraints, keys_as_numbers
 from solvers.errors import CertificateError
 from solvers.groups import check_padded_overflow
-from solvers.packing._schedule_types import OBJECTIVES, OVER_LONG, ScheduleResult
+from solvers.packing._schedule_types import OVER_LONG, SYNCS, ScheduleResult
 from solvers.packing._shares_types import SharesResult
 from solvers.packing.types import PackingResult
 from solvers.types import STOP_AT, PartitionResult, Proven, SolveStatus
@@ -35,7 +35,7 @@ TRUSTED_BOUNDS: Mapping[str, frozenset[str]] = {
     "mixed": frozenset({"prefix"}),
     "mixed, equal counts": frozenset({"quota"}),
     "prefix": frozenset({"parts"}),
-    "lockstep": frozenset({"tall_slots"}),
+    "micro_batch": frozenset({"tall_slots"}),
     "step": frozenset(),
     "pipeline": frozenset({"room"}),
     "packing": frozenset({"fekete_schepers", "ccm1", "search"}),
@@ -400,7 +400,7 @@ def check_schedule(
     *,
     num_ranks: int,
     cap: int,
-    objective: str = "lockstep",
+    sync: str = "micro_batch",
     num_slots: int | str | None = None,
     min_slots: int = 1,
     slots_multiple_of: int = 1,
@@ -418,7 +418,7 @@ def check_schedule(
     costs, tokens : int64[n]
         As given to :func:`schedule_micro_batches`.
     result : ScheduleResult
-    num_ranks, cap, objective, num_slots, min_slots, slots_multiple_of, stages, allow_empty, over_long
+    num_ranks, cap, sync, num_slots, min_slots, slots_multiple_of, stages, allow_empty, over_long
         As given to :func:`schedule_micro_batches`. That ``"fewest"`` slots are the fewest is not checked.
     prefix, prefix_costs, prefix_tokens : array[n], optional
         Of items that share prefixes, as given to :func:`solvers.packing.schedule_with_prefixes`.
@@ -428,7 +428,7 @@ def check_schedule(
     CertificateError
         Naming the first violated rule.
     TypeError, ValueError
-        If the costs or tokens themselves, the objective or `over_long` are unusable.
+        If the costs or tokens themselves, `sync` or `over_long` are unusable.
 
     Examples
     --------
@@ -436,10 +436,10 @@ def check_schedule(
     >>> check_schedule([3, 2, 1], [3, 2, 1], schedule_micro_batches([3, 2, 1], [3, 2, 1], 1, 4), num_ranks=1, cap=4)
     """
     own, own_tokens = as_costs(costs)[0], as_costs(tokens, "tokens")[0]
-    if objective not in OBJECTIVES or over_long not in OVER_LONG:
-        raise ValueError(f"objective and over_long must be known, got {objective!r} and {over_long!r}")
+    if sync not in SYNCS or over_long not in OVER_LONG:
+        raise ValueError(f"sync and over_long must be known, got {sync!r} and {over_long!r}")
     require(result.cap == cap, f"cap is {cap}, not {result.cap}")
-    require(result.objective == objective, f"objective is {objective!r}, not {result.objective!r}")
+    require(result.sync == sync, f"sync is {sync!r}, not {result.sync!r}")
     _require_places(result, num_ranks, len(own), num_slots, min_slots, slots_multiple_of)
     _require_over_long(result, own_tokens, cap, over_long)
     whole, whole_tokens = own, own_tokens
@@ -452,26 +452,26 @@ def check_schedule(
         whole_tokens = own_tokens + _borne(places, keys, as_costs(prefix_tokens, "prefix_tokens")[0])
     _require_cells(result, whole, whole_tokens, cap, allow_empty)
     loads, ahead = result.slot_loads, result.num_slots + stages - 1
-    if objective == "lockstep":
+    if sync == "micro_batch":
         value, even = int(loads.max(axis=0).sum()), -(-int(whole.sum()) // num_ranks)
-    elif objective == "step":
+    elif sync == "step":
         value, even = int(loads.sum(axis=1).max()), -(-int(whole.sum()) // num_ranks)
     else:
         value, even = ahead * int(loads.max()), ahead * -(-int(whole.sum()) // (num_ranks * result.num_slots))
-    require(result.value == value, f"the {objective} objective is {value}, not value = {result.value}")
+    require(result.value == value, f"with sync {sync!r} it takes {value}, not value = {result.value}")
     require(result.perfect == even, f"perfect is {even}, not {result.perfect}")
     require_status(result.status, result.lower_bound, value, "value")
     if prefix is not None:
         _require_bound(result, {}, TRUSTED_BOUNDS["prefix"])
         return
     proven = _plain(own, num_ranks, equal_counts=False)
-    if objective == "pipeline":
+    if sync == "pipeline":
         slots: Iterable[int] = [result.num_slots]
         if num_slots is None:
             most = None if allow_empty else len(own) // num_ranks
             slots = _permitted(np.minimum(own_tokens, cap), num_ranks, cap, min_slots, slots_multiple_of, most)
         proven = dict.fromkeys(proven, _best_pipeline(own, num_ranks, slots, stages))
-    _require_bound(result, proven, TRUSTED_BOUNDS[objective])
+    _require_bound(result, proven, TRUSTED_BOUNDS[sync])
 
 
 def _require_places(

@@ -4,11 +4,11 @@ import itertools
 from collections.abc import Sequence
 
 
-def objective_of(cells: Sequence[Sequence[int]], objective: str, stages: int) -> int:
+def value_of_cells(cells: Sequence[Sequence[int]], sync: str, stages: int) -> int:
     """Value of costs by [rank][slot]."""
-    if objective == "lockstep":
+    if sync == "micro_batch":
         return sum(max(slot) for slot in zip(*cells, strict=True))
-    if objective == "step":
+    if sync == "step":
         return max(sum(rank) for rank in cells)
     return (len(cells[0]) + stages - 1) * max(max(rank) for rank in cells)
 
@@ -20,7 +20,7 @@ def optimal_value(
     cap: int,
     num_slots: int,
     *,
-    objective: str = "lockstep",
+    sync: str = "micro_batch",
     stages: int = 1,
     allow_empty: bool = False,
 ) -> int | None:
@@ -35,6 +35,6 @@ def optimal_value(
             continue
         sums = [sum(costs[i] for i in items) for items in held]
         cells = [sums[rank * num_slots : (rank + 1) * num_slots] for rank in range(num_ranks)]
-        value = objective_of(cells, objective, stages)
+        value = value_of_cells(cells, sync, stages)
         best = value if best is None else min(best, value)
     return best

@@ -309,8 +309,8 @@ WORDS = {
     "items", "heights", "lengths", "masks", "max_items", "max_rows_held", "method", "min_items", "min_slots",
     "num_bins", "num_devices", "num_ranks", "num_slots", "num_stages", "objective", "order", "pad=True",
     "prefix", "prefix_costs", "prices", "row_costs", "shared", "size", "size_limits", "sizes", "slots",
-    "slots_multiple_of", "speeds", "stages", "targets", "time_budget", "times", "token_limits", "token_slack", "tokens",
-    "volumes",
+    "slots_multiple_of", "speeds", "stages", "sync", "targets", "time_budget", "times", "token_limits", "token_slack",
+    "tokens", "volumes",
     "a finite number or Fraction", "allow_empty=True", "method='auto'", "method='exact'",
     "over_long='own'",
 }  # fmt: skip

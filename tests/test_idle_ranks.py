@@ -28,7 +28,7 @@ def test_ranks_without_samples_are_not_packed(monkeypatch: pytest.MonkeyPatch) -
     packed = []
     pack = module.auto  # type: ignore[attr-defined]
     monkeypatch.setattr(module, "auto", lambda tokens, *given, **more: packed.append(1) or pack(tokens, *given, **more))
-    result = schedule_micro_batches(FEW, FEW, MANY, 4000, objective="step", allow_empty=True)
+    result = schedule_micro_batches(FEW, FEW, MANY, 4000, sync="step", allow_empty=True)
     assert len(packed) == len(np.unique(result.rank_of_item)) <= len(FEW)
 
 

@@ -24,7 +24,7 @@ def most_waiting(lengths: list[int], num_ranks: int) -> float:
 def phases() -> balancer.StepPlan:
     """Plan two phases."""
     batch = {"patches": [16, 0, 64], "tokens": [300, 900, 120]}
-    cut = balancer.MicroBatches(1024, "lockstep")
+    cut = balancer.MicroBatches(1024, "micro_batch")
     step = balancer.orchestrate(batch, {"vision": "patches", "llm": "tokens"}, 2, cut=cut)
     assert_type(step["llm"], balancer.DispatchPlan)
     return step

@@ -19,8 +19,9 @@ from balancer.io.log_files import LogPath
 from balancer.offline.engines import ENGINES
 from balancer.problem.batch import HOMES
 from balancer.problem.cluster import CLUSTERS
-from balancer.problem.cuts.micro_batches import OVER_LONG, SCHEDULES
+from balancer.problem.cuts.micro_batches import OVER_LONG
 from balancer.problem.settings import EPS, METHODS, MODES, PLACEMENTS, STOP_AT, as_tolerance
+from solvers.packing import SYNCS
 
 _SEVERAL: dict[str, Any] = {"multiple": True}
 
@@ -330,9 +331,9 @@ def _micro_batch_options(command: Any) -> Any:
     options = (
         click.option("--micro-batch-tokens", type=int, metavar="T", help="Cut shares into micro-batches of at most T."),
         click.option(
-            "--schedule", metavar="S", default=None,
-            help=f"Ranks wait for each other in every slot, once a step or along a pipeline: {' | '.join(SCHEDULES)} "
-            "[default: lockstep].",
+            "--sync", metavar="S", default=None,
+            help=f"Ranks wait for each other in every slot, once a step or along a pipeline: {' | '.join(SYNCS)} "
+            "[default: micro_batch].",
         ),
         click.option("--micro-batches", metavar="K", help="How many per rank, or 'fewest' [default: the fastest]."),
         click.option("--min-micro-batches", type=int, metavar="K", help="At least K per rank [default: 1]."),
@@ -387,7 +388,7 @@ def _sharing_options(command: Any) -> Any:
         ),
         click.option(
             "--context", type=int, metavar="G",
-            help="Instead of micro-batches: G ranks share each pack of documents, token by token. --schedule lockstep "
+            help="Instead of micro-batches: G ranks share each pack of documents, token by token. --sync micro_batch "
             "or step says where replicas wait for each other; --micro-batches is the number of packs.",
         ),
         click.option("--pack-tokens", type=int, metavar="T", help="With --context, the most tokens of a pack."),

@@ -48,7 +48,7 @@ def _lines(log: LengthLog) -> Iterator[str]:
     yield from ("", "[plan]", _line("plan", "placement", "relocate"), _line("plan", "eps", 0.001))
     yield from ("", "# [micro_batches]")
     yield f"# {_line('micro_batches', 'tokens', 16_384)}"
-    yield f"# {_line('micro_batches', 'schedule', 'lockstep')}"
+    yield f"# {_line('micro_batches', 'sync', 'micro_batch')}"
     yield from ("", "# [context_shards]", f"# {_line('context_shards', 'degree', 8)}")
     yield f"# {_line('context_shards', 'pack_tokens', 131_072)}"
 

@@ -13,7 +13,7 @@ OPTIONS = Wording({
         name: f"--{name.replace('_', '-')}"
         for name in (
             *CONSTRAINTS, "ranks_per_node", "batch_per_rank", "epochs", "shuffle", "time_budget",
-            "schedule", "pipeline_stages",
+            "pipeline_stages",
             "over_long", "encoders", "overwrite", "group_size", "gpus_per_rank", "overlap",
             "efficiency",
             "stages", "chunks", "recompute", "frozen", "tied", "in_flight_tokens", "outputs", "own",
@@ -23,7 +23,7 @@ OPTIONS = Wording({
         )
     },
     "num_gpus": "--gpus", "batch": "--batch", "generators": "--generator", "gpus": "GPUs",
-    "cut.tokens": "--micro-batch-tokens", "cut.at_least": "--min-micro-batches",
+    "cut.sync": "--sync", "cut.tokens": "--micro-batch-tokens", "cut.at_least": "--min-micro-batches",
     "cut.multiple_of": "--micro-batches-multiple-of",
     "num_ranks": "--ranks", "num_groups": "--groups", "num_steps": "--steps", "cut.count": "--micro-batches",
     "num_slots": "--micro-batches", "slots_multiple_of": "--micro-batches-multiple-of", "caps": "--cap",
@@ -35,7 +35,8 @@ OPTIONS = Wording({
     "early": "--defer-early", "late": "--defer-late", "tokens_within": "--step-tokens-within",
     "counts": "--step-counts", "batch_size": "--batch-per-rank",
     "models": "--model", "share_multiple_of": "--sequence-parallel NAME=D,M",
-    "over_long='own'": "--over-long own", "encoders='step'": "--encoders step",
+    "over_long='own'": "--over-long own", "cut.sync='pipeline'": "--sync pipeline",
+    "encoders='step'": "--encoders step",
     "allow_empty=True": "--allow-empty-micro-batches", "mode='separate'": "--mode separate",
     "method='auto'": "--method auto", "method='exact'": "--method exact",
     "Topology(node_sizes=[...])": None,

@@ -101,7 +101,7 @@ def capped_groups(costs: NDArray[np.int64], tokens: NDArray[np.int64], cap: int,
     """Return `count` groups of indices of at most `cap` tokens each, the largest cost as small as was found."""
     # More groups than items are asked for where another rank needs more micro-batches than this one has items.
     slots = schedule_micro_batches(
-        costs, tokens, 1, cap, objective="pipeline", num_slots=count, allow_empty=count > len(tokens),
+        costs, tokens, 1, cap, sync="pipeline", num_slots=count, allow_empty=count > len(tokens),
         time_budget=_BUDGET,
     ).slot_of_item  # fmt: skip
     return [np.flatnonzero(slots == slot) for slot in range(count)]

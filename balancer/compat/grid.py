@@ -19,7 +19,7 @@ def micro_batch_grid(
     micro_batch_tokens: int,
     *,
     cost: str | CostModel = "linear",
-    schedule: str = "lockstep",
+    sync: str = "micro_batch",
     micro_batches: int | None = None,
     multiple_of: int = 1,
     over_long: str = "error",
@@ -33,8 +33,10 @@ def micro_batch_grid(
     num_ranks : int
     micro_batch_tokens : int
         Never exceeded.
-    cost, schedule
-        As :func:`balancer.balance` has them.
+    cost : str or CostModel
+        As :func:`balancer.balance` takes it.
+    sync : str
+        As :class:`balancer.MicroBatches` has it.
     micro_batches : int, optional
         Number for each rank; by default the number that takes the least time.
     multiple_of : int
@@ -59,7 +61,7 @@ def micro_batch_grid(
     >>> micro_batch_grid([7, 5, 4, 4, 3, 1, 8], num_ranks=2, micro_batch_tokens=8)
     [[[6], [0, 5]], [[1, 4], [2, 3]]]
     """
-    cut = MicroBatches(micro_batch_tokens, schedule, micro_batches, multiple_of=multiple_of, over_long=over_long)
+    cut = MicroBatches(micro_batch_tokens, sync, micro_batches, multiple_of=multiple_of, over_long=over_long)
     plan = balance(lengths, num_ranks, cost=cost, cut=cut, **constraints)
     return [
         [sorted(plan.samples_in_slot(rank, slot).tolist()) for rank in range(num_ranks)]

@@ -2,7 +2,8 @@
 
 Without constraints one search lays out all micro-batches of all ranks. Constraints are about what a rank holds, however
 that is cut: then samples are partitioned over the ranks under the constraints, with room for K micro-batches, and each
-rank's share is cut into K that are as even as possible (in lockstep: each up to what all ranks wait for anyway).
+rank's share is cut into K that are as even as possible (where ranks wait in every slot: each up to what all wait for
+anyway).
 """
 
 from collections.abc import Iterable, Iterator
@@ -99,7 +100,7 @@ def _with_prompts(problem: Problem, shared: Prompts, cut: MicroBatches) -> Sched
     """Lay out micro-batches, in each of which a prompt counts once."""
     try:
         found = schedule_with_prefixes(
-            *_of_prompts(problem, shared, cut), objective=cut.schedule, num_slots=cut.count, min_slots=cut.at_least,
+            *_of_prompts(problem, shared, cut), sync=cut.sync, num_slots=cut.count, min_slots=cut.at_least,
             slots_multiple_of=cut.multiple_of, allow_empty=cut.allow_empty,
         )  # fmt: skip
     except SolverError as error:
@@ -110,10 +111,11 @@ def _with_prompts(problem: Problem, shared: Prompts, cut: MicroBatches) -> Sched
 def _place_slots(problem: Problem, micro_batches: MicroBatches, found: Schedule, placement: str) -> NDArray[np.int32]:
     """Lay finished micro-batches on ranks: those of each slot by themselves, where no rank's sum counts.
 
-    In lockstep and along a pipeline a step takes the same whichever rank computes which of a slot's micro-batches.
+    Where ranks wait in every slot, and along a pipeline, a step takes the same whichever rank computes which of a
+    slot's micro-batches.
     """
     ranks = found.rank_of_sample
-    if micro_batches.schedule == "step" or problem.constraints.names():
+    if micro_batches.sync == "step" or problem.constraints.names():
         return place(problem, ranks, placement, 0).rank_of_sample
     return place_slots(problem, found.slot_of_sample, ranks, found.num_slots, placement)
 
@@ -243,7 +245,7 @@ def _best_cut(
         enough = model.value + model.value // _CLOSE
         takes = _takes(problem, micro_batches, shares, model.num_slots)
         # Sums alone do not say that shares fill tall slots. Swaps between ranks mend what shows when they are cut.
-        if micro_batches.schedule == "lockstep" and takes > enough:
+        if micro_batches.sync == "micro_batch" and takes > enough:
             heights = heights_of(model)
             counted = priced_by(problem, micro_batches, heights).costs
             shares = mended(problem, micro_batches, limits, shares, counted, heights)
@@ -260,10 +262,10 @@ def _best_cut(
 def _to_be_even(problem: Problem, micro_batches: MicroBatches, model: ScheduleResult) -> Iterator[NDArray[np.int64]]:
     """What may be made even over the ranks, int64[n] or int64[n, c]: their costs, or those beside tall slots.
 
-    In lockstep a rank has more room for samples whose cost a token is high; at each of several prices of a token what
-    it has room for is a sum.
+    Where ranks wait in every slot, a rank has more room for samples whose cost a token is high; at each of several
+    prices of a token what it has room for is a sum.
     """
-    if micro_batches.schedule == "lockstep":
+    if micro_batches.sync == "micro_batch":
         heights = heights_of(model)
         priced = [priced_by(problem, micro_batches, heights, room) for room in ROOMS]
         if priced[0].tall and all(one.most > 0 for one in priced):

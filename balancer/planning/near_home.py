@@ -59,11 +59,11 @@ PARTS = (Fraction(9, 10), Fraction(1, 2), Fraction(1, 10))
 """Parts of the room that ranks or nodes have beyond an even share. With less room, their samples become more alike."""
 
 _TRIED = {
-    "lockstep": ((PARTS[0], False), (PARTS[1], True), (PARTS[2], True)),
+    "micro_batch": ((PARTS[0], False), (PARTS[1], True), (PARTS[2], True)),
     "pipeline": ((PARTS[0], False), (PARTS[1], False), (PARTS[2], True), (PARTS[1], True)),
 }
-"""By schedule, the parts of the room that nodes are tried with, in this order. With True, nodes that take too long are
-mended: in lockstep they swap samples, along a pipeline two of them are laid out as one."""
+"""By where ranks wait, the parts of the room that nodes are tried with, in this order. With True, nodes that take too
+long are mended: they swap samples, or along a pipeline two of them are laid out as one."""
 
 _MOST_JOINED = 16
 """Times that two nodes, or what was joined before, are laid out together."""
@@ -237,8 +237,8 @@ def relocate_schedule(
     costs, num_ranks, part = problem.costs, problem.topology.num_ranks, as_share("eps", eps)
     taken = micro_batches.makespan(found.slot_loads(costs, num_ranks))
     longest, least = math.floor((1 + part) * taken), math.inf
-    # In lockstep and in a step one slot more has room for what lies unevenly, and costs little.
-    one_more = micro_batches.count is None and micro_batches.schedule != "pipeline"  # there each costs a K-th
+    # Other than in a pipeline one slot more has room for what lies unevenly, and costs little.
+    one_more = micro_batches.count is None and micro_batches.sync != "pipeline"  # there each costs a K-th
     for more in range(1 + one_more):
         k = found.num_slots + more * micro_batches.multiple_of
         with contextlib.suppress(SolverError):  # no partition was found that fits k micro-batches
@@ -298,7 +298,7 @@ def _by_slots(asked: _Asked, targets: NDArray[np.int64]) -> Iterator[Schedule]:
         groups = partition_ranks(nodes, asked.problem.constraints, asked.time_budget)
         # A node is one rank with the slots of all its ranks: as many of each height.
         bins = np.repeat(targets, sizes[0])
-        for part, mend in _TRIED[asked.micro_batches.schedule]:
+        for part, mend in _TRIED[asked.micro_batches.sync]:
             less = with_less_room(nodes, part)
             yield from _in_nodes(asked, less, groups, part * room, bins, mend)
 
@@ -322,8 +322,8 @@ def _in_nodes(
         with contextlib.suppress(SolverError):  # the samples that a node then has do not fit
             where, slots = _bins_of_nodes(asked, nodes, placed.rank_of_sample, size, targets, mend)
             found = asked.schedule(where, slots, placed.fell_back)
-            # Which rank of a node has which micro-batch changes no time in lockstep: so each slot is laid out by
-            # itself.
+            # Where ranks wait in every slot, no time changes with the rank of a node that has a micro-batch: so each
+            # slot is laid out by itself.
             if asked.takes(found) <= asked.longest:
                 where, slots = found.rank_of_sample, found.slot_of_sample
                 where = place_slots(asked.problem, slots, where, found.num_slots)
@@ -336,7 +336,7 @@ def _bins_of_nodes(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Lay out the samples of each node, of `size` ranks, over its micro-batches: rank and slot."""
     problem, micro_batches = asked.problem, asked.micro_batches
-    if micro_batches.schedule != "pipeline":  # each slot has a height of its own; a pipeline is searched for one height
+    if micro_batches.sync != "pipeline":  # each slot has a height of its own; a pipeline is searched for one height
         own = replace(nodes, batch=replace(nodes.batch, lengths=problem.batch.lengths), costs=problem.costs)
         bins = cut_at_once(own, micro_batches, node, len(targets), targets)
         if mend:
@@ -405,10 +405,10 @@ def _targets(
     problem: Problem, micro_batches: MicroBatches, found: Schedule, num_slots: int, longest: int, time_budget: float
 ) -> NDArray[np.int64] | None:
     """Return what micro-batches may take for a step to take `longest`: int64[K], descending; None: any sum will do."""
-    if micro_batches.schedule == "step":
+    if micro_batches.sync == "step":
         return None
     total = int(problem.costs.sum())  # which no micro-batch takes more than
-    if micro_batches.schedule == "pipeline":
+    if micro_batches.sync == "pipeline":
         each = longest // (num_slots + micro_batches.pipeline_stages - 1)
         return np.full(num_slots, min(each, total), dtype=np.int64)
     numbered = replace(micro_batches, count=num_slots)

@@ -147,11 +147,12 @@ def cut_slots(
 ) -> NDArray[np.int32]:
     """Cut each rank's share into micro-batches: int32[n] of slots.
 
-    Those of a rank are to be even; in lockstep they may be as high as the slots of `model`, where all ranks wait for
-    the longest samples anyway. All shares are cut at once, quickly; where one of them does not fit so, one by one.
+    Those of a rank are to be even; where ranks wait in every slot they may be as high as the slots of `model`, in which
+    all wait for the longest samples anyway. All shares are cut at once, quickly; where one of them does not fit so, one
+    by one.
     """
     heights = heights_of(model)
-    targets = heights if micro_batches.schedule == "lockstep" else None
+    targets = heights if micro_batches.sync == "micro_batch" else None
     try:
         return cut_at_once(problem, micro_batches, ranks, model.num_slots, targets)
     except SolverError:

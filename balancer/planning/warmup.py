@@ -47,9 +47,9 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
     yield partial(_prompted, equal_counts=True)
     yield partial(_prompted, cut=MicroBatches(1000))
     yield _shared_items
-    for schedule, eps in (("lockstep", EPS), ("lockstep", 0.5), ("step", EPS)):  # micro-batches, near home or not
+    for sync, eps in (("micro_batch", EPS), ("micro_batch", 0.5), ("step", EPS)):  # micro-batches, near home or not
         for tokens in (150, 400):  # which hold all with hardly any room, and with much
-            cut = MicroBatches(tokens, schedule)
+            cut = MicroBatches(tokens, sync)
             yield partial(balance, rising, 4, 2, homes, "quadratic:a=9,b=1", cut=cut, eps=eps)
     for method in methods:
         for num_samples, num_ranks in ((600, 200), (40, 4)):  # many groups take another path than few

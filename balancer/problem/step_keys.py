@@ -10,10 +10,11 @@ from typing import Any
 
 from balancer.cost import EXCHANGES
 from balancer.problem.batch import HOMES
-from balancer.problem.cuts.context_shards import SHARD_SCHEDULES
-from balancer.problem.cuts.micro_batches import ENCODERS, OVER_LONG, SCHEDULES
+from balancer.problem.cuts.context_shards import SHARD_SYNCS
+from balancer.problem.cuts.micro_batches import ENCODERS, OVER_LONG
 from balancer.problem.settings import METHODS, MODES, PLACEMENTS
 from solvers.arguments import as_share
+from solvers.packing import SYNCS
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ KEYS: dict[str, dict[str, Key]] = {
     },
     "micro_batches": {
         "tokens": Key("count", "micro_batch_tokens", "Elements of a micro-batch at most."),
-        "schedule": Key("text", "schedule", "Where ranks meet: lockstep, step or pipeline.", SCHEDULES),
+        "sync": Key("text", "sync", "Where ranks wait: micro_batch, step or pipeline.", SYNCS),
         "count": Key("count or text", "micro_batches", "How many a rank, or \"fewest\"; by default the fastest."),
         "at_least": Key("count", "min_micro_batches", "At least so many a rank."),
         "multiple_of": Key("count", "micro_batches_multiple_of", "A multiple of so many."),
@@ -105,7 +106,7 @@ KEYS: dict[str, dict[str, Key]] = {
         "pack_tokens": Key("count", "pack_tokens", "Tokens of a pack at most."),
         "masks": Key("counts by name", "masks", "Layers by what queries see: full = 1, window1024 = 5."),
         "block": Key("count", "context_block", "Documents are cut at its multiples; by default 128."),
-        "schedule": Key("text", "schedule", "Where replicas meet: lockstep or step.", SHARD_SCHEDULES),
+        "sync": Key("text", "sync", "Where replicas wait: micro_batch or step.", SHARD_SYNCS),
         "slots": Key("count", "micro_batches", "How many packs a replica; by default the fastest."),
     },
     "stages": {

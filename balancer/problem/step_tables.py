@@ -35,6 +35,7 @@ DEGREES = (1, 2, 4, 8)
 
 _ARGUMENTS = {
     "ranks": ("num_ranks",),
+    "sync": ("cut.sync",),
     "micro_batch_tokens": ("cut.tokens",),
     "min_micro_batches": ("cut.at_least",),
     "micro_batches": ("cut.count", "num_slots"),
@@ -198,7 +199,7 @@ class StepTables:
                 raise UsageError(f"{given} needs {{cut.tokens}}, the cap on a micro-batch")
             return WHOLE_SHARES
         if stages:
-            keys.setdefault("schedule", "pipeline")
+            keys.setdefault("sync", "pipeline")
             keys["stages"] = self._stages(keys.get("encoders") == "step", models, pieces)
         return MicroBatches(keys.pop("tokens"), **keys)
 

@@ -121,7 +121,7 @@ class MeasuredSteps:
         speeds = plan.constraints.rank_speeds
         pace = np.ones(plan.num_ranks) if speeds is None else np.asarray(speeds, dtype=np.float64)
         loads = plan.slot_loads.T / pace
-        if plan.cut.schedule != "lockstep":
+        if plan.cut.sync != "micro_batch":
             loads, seconds = loads.sum(axis=0, keepdims=True), seconds.sum(axis=0, keepdims=True)
         self._loads += list(loads)
         self._seconds += list(seconds)

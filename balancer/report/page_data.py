@@ -178,7 +178,7 @@ def _encoder_slots(plan: StepPlan, phase: str) -> str:
         return ""
     if plan.encoders_in_pipeline:
         return f"{'in the gaps' if plan.setup.in_gaps else 'stages'} of the last phase's pipeline"
-    return "before the first micro-batch" if plan.encoders_first else "in the micro-batches of the samples, lockstep"
+    return "before the first micro-batch" if plan.encoders_first else "in the micro-batches of the samples"
 
 
 @dataclass(slots=True)

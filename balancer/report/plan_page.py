@@ -80,7 +80,7 @@ def _lead(summary: RunSummary, data: PageData) -> str:
 def _lead_of_flops(phases: dict[str, PhaseSummary], data: PageData) -> str:
     """Return what a step of all phases saves where models say how many FLOPs a unit of each cost is; else nothing."""
     units = [_flops_of_unit(phase) for phase in phases.values()]
-    if data.laid_out or not all(units) or any(phase.schedule is not None for phase in phases.values()):
+    if data.laid_out or not all(units) or any(phase.sync is not None for phase in phases.values()):
         return html("")
     before, after = (
         sum(unit * spent for unit, spent in zip(units, of, strict=True))
@@ -151,8 +151,8 @@ def _headline(name: str, phase: PhaseSummary) -> Card:
     }
     if phase.eps and phase.placement == "relocate":
         rows[within_eps(phase)] = f"{phase.within_eps_steps:,} of {phase.steps:,}"
-    if phase.schedule is not None:
-        rows[f"micro-batches ({phase.schedule})"] = as_range(phase.fewest_slots, phase.most_slots)
+    if phase.sync is not None:
+        rows[f"micro-batches ({phase.sync})"] = as_range(phase.fewest_slots, phase.most_slots)
     if phase.items_volume:
         rows["items that ranks share"] = f"{phase.shared_items:,}, {as_percent(phase.shared_fraction)} of all elements"
     for degree, count in phase.groups_by_degree.items():

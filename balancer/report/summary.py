@@ -46,7 +46,7 @@ class PhaseSummary:
     worked_after: int | Fraction = 0
     fewest_slots: int = 0
     most_slots: int = 0
-    schedule: str | None = None
+    sync: str | None = None
     groups: dict[str, int] = field(default_factory=dict)
     shared_items: int = 0
     shared_volume: int = 0
@@ -116,7 +116,7 @@ class PhaseSummary:
             if plan.cut.own_slots:
                 self._add_shared(plan, plan.group_table)
         if plan.cut.meets and not before_slots:
-            self.schedule, self.num_stages = plan.cut.meets, plan.cut.num_stages
+            self.sync, self.num_stages = plan.cut.meets, plan.cut.num_stages
             # 0 stands for no step yet.
             self.fewest_slots = min(self.fewest_slots or plan.num_slots, plan.num_slots)
             self.most_slots = max(self.most_slots, plan.num_slots)
@@ -175,7 +175,7 @@ class PhaseSummary:
             self.cap_row, self.cap_length = later.cap_row, later.cap_length
         self.fewest_slots = min(self.fewest_slots or later.fewest_slots, later.fewest_slots or self.fewest_slots)
         self.fell_back.join(later.fell_back.stored())
-        self.schedule, self.placement = later.schedule or self.schedule, later.placement
+        self.sync, self.placement = later.sync or self.sync, later.placement
         self.cost, self.model, self.holder = later.cost, later.model, later.holder
         self.several_nodes |= later.several_nodes
         self.loss_assumed |= later.loss_assumed
@@ -256,8 +256,8 @@ class PhaseSummary:
             document["must_cross_nodes"] = self._share(self.inter_node_bound)
             document["moves_within_nodes"] = self._share(self.intra_node_volume)
             document["largest_send"] = self.largest_send
-        if self.schedule is not None:
-            document["schedule"] = self.schedule
+        if self.sync is not None:
+            document["sync"] = self.sync
             document["micro_batches_fewest"], document["micro_batches_most"] = self.fewest_slots, self.most_slots
         if self.num_stages:
             document["pipeline_stages"] = self.num_stages
@@ -497,7 +497,7 @@ class RunSummary:
     @property
     def in_slots(self) -> bool:
         """Whether ranks of some phase meet in every micro-batch or along a pipeline."""
-        return any(phase.schedule not in (None, "step") for phase in self.phases.values())
+        return any(phase.sync not in (None, "step") for phase in self.phases.values())
 
     @property
     def in_pipeline(self) -> bool:

@@ -160,8 +160,8 @@ def _rows(phase: PhaseSummary, ratios: Sequence[str]) -> Iterator[Sequence[str]]
         yield within_eps(phase), "", f"{phase.within_eps_steps:,} of {phase.steps:,}", ""
     else:
         yield proven_to(phase), "", f"{phase.proven_within_steps:,} of {phase.steps:,}", ""
-    if phase.schedule is not None:
-        yield f"micro-batches ({phase.schedule})", "", as_range(phase.fewest_slots, phase.most_slots), ""
+    if phase.sync is not None:
+        yield f"micro-batches ({phase.sync})", "", as_range(phase.fewest_slots, phase.most_slots), ""
     if phase.items_volume:
         what = f"{phase.shared_items:,}, {as_percent(phase.shared_fraction)}"
         yield "shared items, of all elements", "", what, ""
@@ -238,7 +238,7 @@ def _what_prompts_do(name: str, phase: PhaseSummary) -> str:
     whole = phase.spent_with_whole_prompts / phase.spent_after if phase.spent_after else 1.0
     kept = f"would take {whole:.2f} times as long" if whole > 1.0005 else "would take no longer: keep them together"
     copies = phase.prompt_copies / phase.prompts
-    where = "on {:.2f} ranks" if phase.schedule is None else "in {:.2f} micro-batches"
+    where = "on {:.2f} ranks" if phase.sync is None else "in {:.2f} micro-batches"
     said = f"a prompt is computed {where.format(copies)} on average; samples of a prompt on one rank {kept}.\n"
     return of_phase(name, said)
 

@@ -167,7 +167,7 @@ def step_time(
 
     Notes
     -----
-    Ranks wait for each other as the schedule of the micro-batches says. The encoders' ranks wait in every micro-batch,
+    Ranks wait for each other as the cut's ``sync`` says. The encoders' ranks wait in every micro-batch,
     or with ``encoders="step"`` once, before the first. With ``waits="step"`` all phases of a micro-batch count
     together, but not a pipeline with encoders before it. With pipeline stages every replica's run is exact, and its
     phases wait for each other only in it. Exchanges count once a step, as if all micro-batches had one exchange.
@@ -266,7 +266,7 @@ def _phase_time(found: Computed, cut: Cut, pipeline: Pipelined | None, name: str
 def _span_of_all(found: Mapping[str, Computed], cut: Cut) -> float:
     """Seconds until all ranks are done with all phases, where they do not wait after each."""
     seconds = [part.seconds for part in found.values()]
-    if cut.schedule == "pipeline" and cut.encoders == "step" and len(seconds) > 1:  # which are no stage of it
+    if cut.sync == "pipeline" and cut.encoders == "step" and len(seconds) > 1:  # which are no stage of it
         return span(np.sum(seconds[:-1], axis=0), WHOLE_SHARES) + span(seconds[-1], cut)
     return span(np.sum(seconds, axis=0), cut)
 

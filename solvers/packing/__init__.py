@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from solvers.arguments import as_budget, unknown
 from solvers.packing._arguments import MOST_BINS, slots_for
 from solvers.packing._schedule_bounds import taken_tokens
-from solvers.packing._schedule_types import OBJECTIVES, ScheduleResult
+from solvers.packing._schedule_types import SYNCS, ScheduleResult
 from solvers.packing._shares_types import SharesResult
 from solvers.packing.auto import auto
 from solvers.packing.best_fit import best_fit_decreasing
@@ -17,16 +17,16 @@ from solvers.packing.exact import exact
 from solvers.packing.first_fit import first_fit_decreasing
 from solvers.packing.pair_fit import pair_fit
 from solvers.packing.prefix_schedule import prefix_schedule_bound, schedule_with_prefixes
-from solvers.packing.prices import Priced, price_tokens, rests_of_lockstep
+from solvers.packing.prices import Priced, price_tokens, rests_of_slots
 from solvers.packing.schedule import schedule_micro_batches
 from solvers.packing.shares import cut_shares
 from solvers.packing.types import PackingResult
 
 __all__ = [
-    "MOST_BINS", "OBJECTIVES", "PACKERS", "PackingResult", "Priced", "ScheduleResult", "SharesResult", "auto",
+    "MOST_BINS", "PACKERS", "SYNCS", "PackingResult", "Priced", "ScheduleResult", "SharesResult", "auto",
     "best_fit_decreasing", "cut_shares",
     "exact", "first_fit_decreasing", "pack", "pair_fit", "prefix_schedule_bound", "price_tokens",
-    "rests_of_lockstep", "schedule_micro_batches", "schedule_with_prefixes", "slots_for", "taken_tokens",
+    "rests_of_slots", "schedule_micro_batches", "schedule_with_prefixes", "slots_for", "taken_tokens",
 ]  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 """Lower bounds on micro-batch schedules, whatever the number of slots that is chosen.
 
-In lockstep the longest sample is paid for twice: its slot is at least as high as the sample costs, and no slot absorbs
-more work than fits under R caps of tokens. With C the sum of the costs, G(T) the most cost that T tokens can hold (the
-densest samples first, the last one in part: Dantzig 1957), and x_k the height that at least k slots must have,
+Where ranks wait in every slot, the longest sample is paid for twice: its slot is at least as high as the sample costs,
+and no slot absorbs more work than fits under R caps of tokens. With C the sum of the costs, G(T) the most cost that T
+tokens can hold (the densest samples first, the last one in part: Dantzig 1957), and x_k the height that at least k
+slots must have,
 
     height_1 + ... + height_j      >=  x_1 + ... + x_j
     height_j+1 + ... + height_K    >=  (C - G(j * R * cap)) / R
@@ -12,10 +13,10 @@ for the slots in descending order of height, so the sum of all heights is at lea
 =============== =================================================================================================
 name            why no schedule does better
 =============== =================================================================================================
-``mean``        as in :mod:`solvers.bounds`: of the R ranks' sums in lockstep and step, of the R * K micro-batches in a
-``largest``     pipeline, times K + stages - 1 and for the K at which that is least
+``mean``        as in :mod:`solvers.bounds`: of the R ranks' sums; in a pipeline of the R * K micro-batches, times
+``largest``     K + stages - 1 and for the K at which that is least
 ``pigeonhole``
-``tall_slots``  lockstep: the argument above, for the best j >= 1
+``tall_slots``  ranks wait in every slot: the argument above, for the best j >= 1
 ``room``        a pipeline: beside a long sample there is room in cost for less than the rest of a cap of tokens
 =============== =================================================================================================
 """
@@ -101,7 +102,9 @@ def absorbed(
     return found
 
 
-def lockstep_bound(costs: NDArray[np.int64], tokens: NDArray[np.int64], total: int, num_ranks: int, cap: int) -> Bound:
+def tall_slots_bound(
+    costs: NDArray[np.int64], tokens: NDArray[np.int64], total: int, num_ranks: int, cap: int
+) -> Bound:
     """Return the best bound on the sum over slots of the slowest rank. `costs` descend; `tokens` are at most `cap`."""
     best = best_bound(costs, total, num_ranks)  # a rank's slots take at least its sum
     heights = forced_heights(costs, tokens, num_ranks, cap)

@@ -314,8 +314,9 @@ def _best_move(samples, bins, levels, g, least, limit):
 def level(samples, bin_of_item, num_bins, levels, work):
     """Lower the largest group of every class by moves and swaps of items under the cap, in place.
 
-    The objective is the sum over the classes of their largest group: lockstep has bins as groups and slots as classes,
-    pipeline has one class of bins, step has one class of ranks. Returns the work left; positive if it ended by itself.
+    The objective is the sum over the classes of their largest group: ``"micro_batch"`` has bins as groups and slots
+    as classes, ``"pipeline"`` has one class of bins, ``"step"`` has one class of ranks. Returns the work left; positive
+    if it ended by itself.
     """
     bins = _bins_of(samples, bin_of_item, levels, num_bins)
     loads, sums, span = bins.loads, bins.sums, levels.span

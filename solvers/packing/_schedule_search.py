@@ -1,7 +1,8 @@
 """Micro-batches for a given number of slots: built in several ways, the best of them levelled by local search.
 
-Until the end a micro-batch is a *bin* without a rank. For lockstep the best use of finished bins is known: sort them
-by load and cut the order into slots, so that a slot is as high as its first bin. For a pipeline any use will do.
+Until the end a micro-batch is a *bin* without a rank. Where ranks wait in every slot, the best use of finished bins is
+known: sort them by load and cut the order into slots, so that a slot is as high as its first bin. For a pipeline any
+use will do.
 """
 
 from collections.abc import Iterator
@@ -204,7 +205,7 @@ def _level(instance: Instance, layout: Layout, num_bins: int, width: int, num_cl
     return int(level(instance.samples, layout, num_bins, levels, work))
 
 
-def search_lockstep(
+def search_slots(
     instance: Instance, num_slots: int, forced: list[int], bound: int, work: int
 ) -> tuple[Layout, int, int] | None:
     """Minimise the sum over slots of their largest bin; slot k is bins k * R to (k + 1) * R - 1.
@@ -243,7 +244,7 @@ def search_lockstep(
 
 
 def search_pipeline(instance: Instance, num_slots: int, bound: int, work: int) -> tuple[Layout, int, int] | None:
-    """As :func:`search_lockstep`, but minimise the largest bin of all."""
+    """As :func:`search_slots`, but minimise the largest bin of all."""
     num_bins = instance.num_ranks * num_slots
     best: tuple[Layout, int] | None = None
     for layout in _even(instance, num_slots):
@@ -261,7 +262,7 @@ def search_pipeline(instance: Instance, num_slots: int, bound: int, work: int) -
 
 
 def search_step(instance: Instance, num_slots: int, bound: int, work: int) -> tuple[Layout, int, int] | None:
-    """As :func:`search_lockstep`, but minimise the largest sum of a rank; rank r is bins r * K to (r + 1) * K - 1.
+    """As :func:`search_slots`, but minimise the largest sum of a rank; rank r is bins r * K to (r + 1) * K - 1.
 
     Ranks first: partition the costs over the ranks and pack every rank, at first as if there were no cap, then with
     less and less of a rank's tokens. Where some rank never fits, micro-batches first, and swaps under their caps.

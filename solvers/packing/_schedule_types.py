@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from solvers.types import Proven
 
-OBJECTIVES = ("lockstep", "step", "pipeline")
+SYNCS = ("micro_batch", "step", "pipeline")
+"""Where ranks wait for each other: in every micro-batch, once a step, or along a pipeline."""
+
 OVER_LONG = ("error", "own")
 
 
@@ -45,10 +47,10 @@ class ScheduleResult(CutResult):
         The tokens of each micro-batch: at most `cap`, but for the samples in `own`.
     cap : int
         The cap that was asked for.
-    objective : str
-        ``"lockstep"``, ``"step"`` or ``"pipeline"``.
+    sync : str
+        ``"micro_batch"``, ``"step"`` or ``"pipeline"``.
     value : int
-        The objective: see :func:`schedule_micro_batches`.
+        What is minimised: see :func:`schedule_micro_batches`.
     perfect : int
         What `value` would be if all ranks (``"pipeline"``: all micro-batches of the K slots) were perfectly even.
     lower_bound : int
@@ -70,7 +72,7 @@ class ScheduleResult(CutResult):
     slot_loads: NDArray[np.int64]
     slot_tokens: NDArray[np.int64]
     cap: int
-    objective: str
+    sync: str
     value: int
     perfect: int
     own: NDArray[np.int64]

@@ -26,7 +26,7 @@ from solvers.types import status_of
 
 __all__ = ["prefix_schedule_bound", "schedule_with_prefixes"]
 
-_OBJECTIVES = ("lockstep", "step")
+_SYNCS = ("micro_batch", "step")
 
 # benchmarks/ablation.py, prefix_slots, says what these buy
 _MOST_TRIED = 4
@@ -41,7 +41,7 @@ _FINE = 256
 
 def schedule_with_prefixes(
     costs: ArrayLike, tokens: ArrayLike, num_ranks: int, cap: int, prefix: ArrayLike | Sequence[int | str | None],
-    prefix_costs: ArrayLike, prefix_tokens: ArrayLike, *, objective: str = "lockstep",
+    prefix_costs: ArrayLike, prefix_tokens: ArrayLike, *, sync: str = "micro_batch",
     num_slots: int | str | None = None, min_slots: int = 1, slots_multiple_of: int = 1, allow_empty: bool = False,
 ) -> ScheduleResult:  # fmt: skip
     """Cut a step into micro-batches of at most `cap` tokens, in each of which a prefix counts once.
@@ -57,8 +57,8 @@ def schedule_with_prefixes(
         Items of equal keys share a prefix.
     prefix_costs, prefix_tokens : int64[n]
         Of each item's prefix, the same for all items of one.
-    objective : str
-        ``"lockstep"``, the sum over slots of the slowest rank; or ``"step"``, the largest sum of a rank.
+    sync : str
+        ``"micro_batch"``, the sum over slots of the slowest rank; or ``"step"``, the largest sum of a rank.
     num_slots : int or "fewest", optional
         K; by default the fastest of a few. ``"fewest"`` are the fewest that a packing was found for.
     min_slots, slots_multiple_of : int
@@ -89,11 +89,11 @@ def schedule_with_prefixes(
     asked = given if isinstance(given, int) else slots_for(1, min_slots, slots_multiple_of)
     check_bins(num_ranks, asked)  # before anything of that size is made
     problem, held = _read(costs, tokens, num_ranks, cap, prefix, prefix_costs, prefix_tokens)
-    as_choice("objective", objective, _OBJECTIVES)
+    as_choice("sync", sync, _SYNCS)
     n = len(problem.order)
     if not n:
         nothing = _Schedule(np.empty(0, dtype=np.int64), np.arange(num_ranks * asked).reshape(num_ranks, asked), 0)
-        return _result(problem, held, objective, nothing, 0, started)
+        return _result(problem, held, sync, nothing, 0, started)
     if n < num_ranks * asked and not allow_empty:
         raise InfeasibleError(
             f"{num_ranks} ranks of {asked} {{slots}} are {num_ranks * asked} micro-batches, but there are {n} "
@@ -109,7 +109,7 @@ def schedule_with_prefixes(
     best: _Schedule | None = None
     tried = 0
     for count in [given] if isinstance(given, int) else _numbers(fewest, slots_multiple_of, most):
-        for found in _schedules(problem, held, of_ranks, count, objective, allow_empty, enough):
+        for found in _schedules(problem, held, of_ranks, count, sync, allow_empty, enough):
             best = found if best is None or found.value < best.value else best
         tried += best is not None
         if best is not None and (tried == _MOST_TRIED or best.value <= enough or given == "fewest"):
@@ -119,7 +119,7 @@ def schedule_with_prefixes(
             f"found no packing under {{cap}} = {cap} of all {{items}} with their prefixes: give more {{slots}} or a "
             "larger {cap}"
         )
-    return _result(problem, held, objective, best, low, started)
+    return _result(problem, held, sync, best, low, started)
 
 
 def prefix_schedule_bound(
@@ -168,7 +168,7 @@ def _numbers(fewest: int, multiple: int, most: int) -> Iterator[int]:
 
 
 def _schedules(
-    problem: PrefixProblem, held: Tokens, of_ranks: Ints, num_slots: int, objective: str, allow_empty: bool,
+    problem: PrefixProblem, held: Tokens, of_ranks: Ints, num_slots: int, sync: str, allow_empty: bool,
     enough: int,
 ) -> Iterator[_Schedule]:  # fmt: skip
     """Yield schedules of so many slots, until one takes no more than is enough."""
@@ -179,7 +179,7 @@ def _schedules(
         if bin_of is None or not (allow_empty or _fill_empty(problem, bin_of, every)):
             continue
         costs = _sums(problem, bin_of, problem.given.costs, problem.given.once, len(every))
-        found = _Schedule(bin_of, place := _dealt(costs, num_slots, num_ranks), _value(costs[place], objective))
+        found = _Schedule(bin_of, place := _dealt(costs, num_slots, num_ranks), _value(costs[place], sync))
         yield found
         if found.value <= enough:
             return
@@ -189,12 +189,12 @@ def _schedules(
         costs = _sums(problem, bin_of, problem.given.costs, problem.given.once, len(every))
         # Each rank's by cost, so that what meets in a slot is alike
         place = np.take_along_axis(of_rank, np.argsort(-costs[of_rank], axis=1, kind="stable"), axis=1)
-        yield _Schedule(bin_of, place, _value(costs[place], objective))
+        yield _Schedule(bin_of, place, _value(costs[place], sync))
 
 
-def _value(table: Ints, objective: str) -> int:
+def _value(table: Ints, sync: str) -> int:
     """Return what a step takes from what each rank takes in each slot."""
-    return int(table.max(axis=0).sum() if objective == "lockstep" else table.sum(axis=1).max())
+    return int(table.max(axis=0).sum() if sync == "micro_batch" else table.sum(axis=1).max())
 
 
 def _least_high(problem: PrefixProblem, held: Tokens, order: Ints, num_slots: int) -> Ints | None:
@@ -326,7 +326,7 @@ def _dealt(costs: Ints, num_slots: int, num_ranks: int) -> Ints:
 
 
 def _result(
-    problem: PrefixProblem, held: Tokens, objective: str, found: _Schedule, low: int, started: float
+    problem: PrefixProblem, held: Tokens, sync: str, found: _Schedule, low: int, started: float
 ) -> ScheduleResult:
     """Return a schedule in the order in which items came."""
     num_ranks, num_slots = found.place.shape
@@ -338,7 +338,7 @@ def _result(
     tokens = _sums(problem, found.bin_of, held.each, held.once, len(at))
     return ScheduleResult(
         read_only(rank), read_only(slot), num_slots, read_only(costs[found.place]), read_only(tokens[found.place]),
-        held.most, objective, found.value, -(-int(costs.sum()) // num_ranks), read_only(np.empty(0, dtype=np.int64)),
+        held.most, sync, found.value, -(-int(costs.sum()) // num_ranks), read_only(np.empty(0, dtype=np.int64)),
         lower_bound=low, bound_name="parts", status=status_of(found.value, low),
         runtime_s=time.perf_counter() - started,
     )  # fmt: skip

@@ -87,17 +87,17 @@ def price_tokens(
     return best
 
 
-def rests_of_lockstep(
+def rests_of_slots(
     costs: NDArray[np.int64], tokens: NDArray[np.int64], makespan: int, num_ranks: int, num_slots: int, cap: int
 ) -> list[int]:
     """Return what slots but the j tallest cost together at most, for j = 0, 1, ..., in a step of at most `makespan`.
 
-    The j tallest cost at least what the largest samples force: all schedules in lockstep with `num_slots` slots.
+    The j tallest cost at least what the largest samples force: all schedules of `num_slots` slots in which ranks wait.
 
     Examples
     --------
     >>> lengths = np.array([8, 5, 4, 4, 3, 3, 2, 2, 1])
-    >>> rests_of_lockstep(lengths**2, lengths, 86, num_ranks=2, num_slots=2, cap=9)
+    >>> rests_of_slots(lengths**2, lengths, 86, num_ranks=2, num_slots=2, cap=9)
     [86, 22]
     """
     order = np.argsort(-costs, kind="stable")

@@ -1,9 +1,9 @@
 """Micro-batch schedules: a rank and a slot for every sample, under a cap on tokens and balanced where ranks wait.
 
 Every rank runs the same number K of micro-batches. What has to be even depends on where ranks wait for each other: once
-a step, in every slot, or along a pipeline. In lockstep slots should differ in cost: where costs grow faster than
-tokens, the longest samples of all ranks share one expensive slot under the cap, and the other slots share the rest
-evenly.
+a step, in every slot, or along a pipeline. Where they wait in every slot, slots should differ in cost: if costs grow
+faster than tokens, the longest samples of all ranks share one expensive slot under the cap, and the other slots share
+the rest evenly.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from solvers.packing._arguments import (
 from solvers.packing._schedule_bounds import (
     forced_heights,
     least_micro_batches,
-    lockstep_bound,
     pipeline_bound,
     slot_counts,
+    tall_slots_bound,
 )
 from solvers.packing._schedule_search import (
     Instance,
     Layout,
     ranks_of_bins,
-    search_lockstep,
     search_pipeline,
+    search_slots,
     search_step,
 )
-from solvers.packing._schedule_types import OBJECTIVES, OVER_LONG, ScheduleResult
+from solvers.packing._schedule_types import OVER_LONG, SYNCS, ScheduleResult
 from solvers.packing.auto import auto
 from solvers.packing.best_fit import best_fit_decreasing
 from solvers.types import status_of
@@ -67,7 +67,7 @@ class _Request(NamedTuple):
 
     num_ranks: int
     cap: int
-    objective: str
+    sync: str
     num_slots: int | Literal["fewest"] | None
     min_slots: int
     multiple: int
@@ -167,10 +167,10 @@ def _bound(prepared: _Prepared, request: _Request, num_slots: int | None) -> Bou
     """Return a bound on every schedule, or, for a pipeline with `num_slots`, on those with that many."""
     instance = prepared.instance
     costs, total, num_ranks = instance.costs, instance.total, instance.num_ranks
-    if request.objective == "step":
+    if request.sync == "step":
         return best_bound(costs, total, num_ranks)
-    if request.objective == "lockstep":
-        return lockstep_bound(costs, prepared.clipped, total, num_ranks, instance.cap)
+    if request.sync == "micro_batch":
+        return tall_slots_bound(costs, prepared.clipped, total, num_ranks, instance.cap)
     if num_slots is not None:
         return pipeline_bound(costs, prepared.clipped, total, num_ranks, instance.cap, [num_slots], request.stages)
     least = least_micro_batches(prepared.clipped, instance.cap)
@@ -185,9 +185,9 @@ def _search(
     """Search the schedules with `num_slots` slots."""
     instance = prepared.instance
     scale = 1
-    if request.objective == "lockstep":
-        found = search_lockstep(instance, num_slots, forced, bound.value, work)
-    elif request.objective == "step":
+    if request.sync == "micro_batch":
+        found = search_slots(instance, num_slots, forced, bound.value, work)
+    elif request.sync == "step":
         found = search_step(instance, num_slots, bound.value, work)
     else:
         scale = num_slots + request.stages - 1
@@ -204,7 +204,7 @@ def _free_slots(prepared: _Prepared, request: _Request, first: int) -> Iterator[
     most = MOST_BINS // request.num_ranks
     if not request.allow_empty:
         most = min(most, len(prepared.order) // request.num_ranks)
-    if request.objective != "pipeline":
+    if request.sync != "pipeline":
         yield from range(first, min(most, first + (_MOST_TRIED - 1) * request.multiple) + 1, request.multiple)
         return
     instance, bounds = prepared.instance, []
@@ -248,7 +248,7 @@ def _choose(prepared: _Prepared, request: _Request, first: int) -> tuple[_Found,
                     "exclude",
                     f"{instance.num_packed} would do: give more {{slots}} or a larger {{cap}}",
                 )
-    if request.objective == "pipeline" and not free:
+    if request.sync == "pipeline" and not free:
         bound = _bound(prepared, request, best.num_slots)
     return best, bound
 
@@ -265,11 +265,11 @@ def _result(
     """Give the micro-batches to ranks, and build the result in the order in which the samples were given."""
     num_ranks, num_slots = request.num_ranks, found.num_slots
     num_bins = num_ranks * num_slots
-    if request.objective == "step":
+    if request.sync == "step":
         bins = found.layout
     else:
         ranks = ranks_of_bins(prepared.instance.loads(found.layout, num_bins), num_ranks)
-        # A layout in lockstep numbers bins slot by slot; files and trainers know them rank by rank.
+        # Such a layout numbers bins slot by slot; files and trainers know them rank by rank.
         bins = (ranks[found.layout] * num_slots + found.layout // num_ranks).astype(np.int32)
     rank_of_item, slot_of_item = (np.empty(len(costs), dtype=np.int32) for _ in range(2))
     rank_of_item[prepared.order], slot_of_item[prepared.order] = np.divmod(bins, num_slots)
@@ -277,10 +277,10 @@ def _result(
     volumes = group_loads(tokens[prepared.order], bins, num_bins).reshape(num_ranks, num_slots)
     total = prepared.instance.total
     perfect = -(-total // num_ranks)
-    if request.objective == "pipeline":
+    if request.sync == "pipeline":
         perfect = (num_slots + request.stages - 1) * -(-total // num_bins)
     return ScheduleResult(
-        rank_of_item, slot_of_item, num_slots, loads, volumes, request.cap, request.objective, found.value, perfect,
+        rank_of_item, slot_of_item, num_slots, loads, volumes, request.cap, request.sync, found.value, perfect,
         prepared.own, lower_bound=bound.value, bound_name=bound.name,
         status=status_of(found.value, bound.value), runtime_s=time.perf_counter() - started,
     )  # fmt: skip
@@ -292,7 +292,7 @@ def schedule_micro_batches(
     num_ranks: int,
     cap: int,
     *,
-    objective: str = "lockstep",
+    sync: str = "micro_batch",
     num_slots: int | Literal["fewest"] | None = None,
     min_slots: int = 1,
     slots_multiple_of: int = 1,
@@ -313,17 +313,17 @@ def schedule_micro_batches(
         R, at least 1.
     cap : int
         The most tokens that a micro-batch may hold, at least 1.
-    objective : str
-        Where the ranks meet, and so what is minimised. ``"lockstep"``: in every slot; the sum over the slots of the
+    sync : str
+        Where ranks wait, and so what is minimised. ``"micro_batch"``: in every slot; the sum over the slots of the
         costliest micro-batch. ``"step"``: once a step; the largest sum of a rank. ``"pipeline"``:
         (K + stages - 1) times the costliest micro-batch.
     num_slots : int, "fewest" or None
         K; ``"fewest"``: as few as the cap permits; None: the best of the fewest and up to three more numbers, which are
-        tried unless the objective is within 1/512 of its bound.
+        tried unless `value` is within 1/512 of its bound.
     min_slots, slots_multiple_of : int
         What K must be at least, and a multiple of.
     stages : int
-        Stages of the pipeline; 1 for the other objectives.
+        Stages of the pipeline; 1 unless `sync` is ``"pipeline"``.
     allow_empty : bool
         Whether a micro-batch may hold no sample.
     over_long : str
@@ -335,7 +335,7 @@ def schedule_micro_batches(
     Returns
     -------
     ScheduleResult
-        Rank and slot of each sample, the micro-batches' costs and tokens, the objective and a lower bound.
+        Rank and slot of each sample, the micro-batches' costs and tokens, what is minimised and a lower bound.
 
     Raises
     ------
@@ -371,13 +371,13 @@ def schedule_micro_batches(
     min_slots = as_count("min_slots", min_slots)
     multiple = as_count("slots_multiple_of", slots_multiple_of)
     request = _Request(
-        as_count("num_ranks", num_ranks), as_cap(cap), as_choice("objective", objective, OBJECTIVES),
+        as_count("num_ranks", num_ranks), as_cap(cap), as_choice("sync", sync, SYNCS),
         as_slots(num_slots, min_slots, multiple), min_slots, multiple, as_count("stages", stages),
         as_flag("allow_empty", allow_empty), as_choice("over_long", over_long, OVER_LONG),
         work_units(as_budget(time_budget)),
     )  # fmt: skip
-    if request.stages > 1 and request.objective != "pipeline":
-        raise UsageError(f"{{stages}} = {stages} contradicts {{objective}} = {objective!r}: only a pipeline has stages")
+    if request.stages > 1 and request.sync != "pipeline":
+        raise UsageError(f"{{stages}} = {stages} contradicts {{sync}} = {sync!r}: only a pipeline has stages")
     prepared = _prepare(costs, tokens, request)
     found, bound = _choose(prepared, request, _first_slots(prepared, request))
     return _result(as_costs(costs)[0], as_costs(tokens, "tokens")[0], prepared, request, found, bound, started)

@@ -403,7 +403,7 @@ def test_a_cost_is_one_number_a_sample():
         (([3], 1, 2, 2), {}, r"rank must be within 0\.\.1, or \"all\", got 2"),
         (([3], 1, 0, 0), {}, "num_replicas must be >= 1"),
         (([3], 1, 1, 0), {"gradient_accumulation_steps": 0}, "gradient_accumulation_steps must be >= 1"),
-        (([3], 1, 1, 0), {"sync": "lockstep"}, "sync must be one of step, micro_batch, got 'lockstep'"),
+        (([3], 1, 1, 0), {"sync": "pipeline"}, "sync must be one of step, micro_batch, got 'pipeline'"),
         (([3], 1, 1, 0), {"window": -1}, "window must be >= 0"),
         (([3], 1, 1, 0), {"step_tokens_within": -0.1}, "step_tokens_within must be >= 0"),
         (

@@ -171,14 +171,12 @@ def test_bad_constraints(constraint, error, message):
 
 @given(
     st.lists(st.integers(0, 40), max_size=24),
-    st.sampled_from(["lockstep", "step", "pipeline"]),
+    st.sampled_from(["micro_batch", "step", "pipeline"]),
     st.integers(1, 2),
     st.sampled_from(["any", "rearrange", "relocate"]),
 )
-def test_micro_batches(lengths, schedule, multiple, placement):
-    rules = MicroBatches(
-        50, schedule, multiple_of=multiple, allow_empty=True, pipeline_stages=3 if schedule[0] == "p" else 1
-    )
+def test_micro_batches(lengths, sync, multiple, placement):
+    rules = MicroBatches(50, sync, multiple_of=multiple, allow_empty=True, pipeline_stages=3 if sync[0] == "p" else 1)
     plan = balancer.balance(
         lengths, RANKS, 2, cost="quadratic:a=7,b=1", cut=rules, placement=placement, time_budget=0.001
     )
@@ -192,24 +190,24 @@ def test_micro_batches(lengths, schedule, multiple, placement):
     loads = [[sum(costs[s] for s in cell) for cell in row] for row in cells]
     assert plan.slot_loads.tolist() == loads
     value = {
-        "lockstep": sum(max(row[k] for row in loads) for k in range(plan.num_slots)),
+        "micro_batch": sum(max(row[k] for row in loads) for k in range(plan.num_slots)),
         "step": max(sum(row) for row in loads),
         "pipeline": (plan.num_slots + 2) * max(max(row) for row in loads),
-    }[schedule]
+    }[sync]
     assert plan.makespan == value >= plan.lower_bound
 
 
 @given(
     constrained(),
-    st.sampled_from(["lockstep", "step", "pipeline"]),
+    st.sampled_from(["micro_batch", "step", "pipeline"]),
     st.sampled_from(["own", "error"]),
     st.booleans(),
     st.sampled_from(["any", "rearrange"]),
 )
-def test_micro_batches_under_every_mix_of_constraints(case, schedule, over_long, allow_empty, placement):
+def test_micro_batches_under_every_mix_of_constraints(case, sync, over_long, allow_empty, placement):
     lengths, kept, home = case
     kept = {name: value for name, value in kept.items() if name not in ("initial_loads", "rank_speeds")}
-    rules = MicroBatches(45, schedule, over_long=over_long, allow_empty=allow_empty)
+    rules = MicroBatches(45, sync, over_long=over_long, allow_empty=allow_empty)
     asked = {"cost": "quadratic:a=7,b=1", "placement": placement, "time_budget": 0.001, "cut": rules, **kept}
     try:
         plan = balancer.balance(lengths, RANKS, 2, home_rank=home, **asked)
@@ -226,14 +224,14 @@ def test_micro_batches_under_every_mix_of_constraints(case, schedule, over_long,
     assert plan.lower_bound <= plan.makespan
 
 
-@pytest.mark.parametrize("schedule", ["lockstep", "step", "pipeline"])
-def test_the_bound_on_constrained_micro_batches_holds(schedule):
+@pytest.mark.parametrize("sync", ["micro_batch", "step", "pipeline"])
+def test_the_bound_on_constrained_micro_batches_holds(sync):
     """Every way to lay six samples out on two ranks of two slots."""
     rng = np.random.default_rng(7)
     for _ in range(20):
         lengths = rng.integers(1, 9, 6).tolist()
         keys = rng.integers(0, 4, 6).tolist()
-        rules = MicroBatches(16, schedule, count=2, pipeline_stages=2 if schedule == "pipeline" else 1)
+        rules = MicroBatches(16, sync, count=2, pipeline_stages=2 if sync == "pipeline" else 1)
         values = []
         for cells in itertools.product(range(4), repeat=6):
             loads = np.bincount(cells, weights=lengths, minlength=4).astype(np.int64).reshape(2, 2)
@@ -283,11 +281,11 @@ def test_shares_that_cannot_be_cut_prove_nothing():
 
 
 @pytest.mark.parametrize("count", [None, "fewest"])
-@pytest.mark.parametrize("schedule", ["lockstep", "step", "pipeline"])
-def test_many_more_slots_than_without_constraints(schedule, count):
+@pytest.mark.parametrize("sync", ["micro_batch", "step", "pipeline"])
+def test_many_more_slots_than_without_constraints(sync, count):
     allowed = np.zeros((20, 5), dtype=bool)
     allowed[:, 3] = True
-    rules = MicroBatches(10, schedule, count=count, allow_empty=True)
+    rules = MicroBatches(10, sync, count=count, allow_empty=True)
     plan = balancer.balance([10] * 20, 5, cut=rules, allowed_ranks=allowed)
     assert (plan.num_slots, plan.makespan, plan.gap) == (20, 200, 0)
     with pytest.raises(InfeasibleError, match="sample 3 may be in no rank"):

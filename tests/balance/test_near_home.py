@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import solvers
 from balancer import MicroBatches, balance, load_plan
-from balancer.problem.cuts.micro_batches import SCHEDULES
+from solvers.packing import SYNCS
 from solvers.relocation import LAID
 
 
@@ -32,12 +32,12 @@ def lognormal(seed, count, longest=32_768):
     return np.random.default_rng(seed).lognormal(np.log(2000) - 0.5, 1, count).clip(1, longest).astype(np.int64)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("sync", SYNCS)
 @pytest.mark.parametrize("cost", ["linear", "quadratic:a=24576,b=1"])
-def test_little_crosses_nodes_for_as_good_as_nothing(schedule, cost):
+def test_little_crosses_nodes_for_as_good_as_nothing(sync, cost):
     lengths, homes = lognormal(0, 1024), np.arange(1024) // 64
     # Of a pipeline each micro-batch more costs a K-th, so there must be room.
-    micro_batches = MicroBatches(65_536, schedule, count=3 if schedule == "pipeline" else None)
+    micro_batches = MicroBatches(65_536, sync, count=3 if sync == "pipeline" else None)
     far, near = (
         balance(lengths, 16, 4, homes, cost, cut=micro_batches, placement=placement)
         for placement in ("rearrange", "relocate")
@@ -50,18 +50,18 @@ def test_little_crosses_nodes_for_as_good_as_nothing(schedule, cost):
 
 
 @pytest.mark.parametrize(
-    ("seed", "eps", "cap", "schedule"),
+    ("seed", "eps", "cap", "sync"),
     [
         (6, 0.01, 32_768, {}),
         (1, 0.001, 32_768, {}),  # nodes swap samples until their micro-batches fit
-        (4, 0.001, 32_768, {"schedule": "pipeline", "pipeline_stages": 4}),
-        (0, 0.01, 65_536, {"schedule": "pipeline"}),  # full of tokens and of cost: nodes are searched
+        (4, 0.001, 32_768, {"sync": "pipeline", "pipeline_stages": 4}),
+        (0, 0.01, 65_536, {"sync": "pipeline"}),  # full of tokens and of cost: nodes are searched
     ],
 )
-def test_little_crosses_nodes_where_micro_batches_are_full(seed, eps, cap, schedule):
+def test_little_crosses_nodes_where_micro_batches_are_full(seed, eps, cap, sync):
     """The longest sample fills its micro-batch, and all ranks have that slot full; what must cross says so."""
     lengths, homes = lognormal(seed, 1024), np.arange(1024) // 64
-    rules = MicroBatches(cap, **schedule)
+    rules = MicroBatches(cap, **sync)
     far, near = (
         balance(lengths, 16, 4, homes, "quadratic:a=24576,b=1", cut=rules, placement=placement, eps=eps)
         for placement in ("rearrange", "relocate")
@@ -76,17 +76,17 @@ def test_little_crosses_nodes_where_micro_batches_are_full(seed, eps, cap, sched
     st.lists(st.integers(0, 30), max_size=30),
     st.sampled_from([(1, 1), (2, 1), (4, 2), (6, 3)]),
     st.integers(5, 60),
-    st.sampled_from(SCHEDULES),
+    st.sampled_from(SYNCS),
     st.sampled_from([None, "fewest"]),
     st.sampled_from([0, 1e-3, 0.2]),
     st.sampled_from([{}, {"equal_counts": True}, {"max_tokens_per_rank": 900}, {"keep_together": True}]),
     st.integers(0, 9),
 )
-def test_never_more_than_eps_beyond_the_best_found(lengths, ranks, cap, schedule, count, eps, constraint, seed):
+def test_never_more_than_eps_beyond_the_best_found(lengths, ranks, cap, sync, count, eps, constraint, seed):
     if "keep_together" in constraint:
         constraint = {"keep_together": np.arange(len(lengths)) // 2}
     homes = np.random.default_rng(seed).integers(0, ranks[0], len(lengths))
-    rules = MicroBatches(cap, schedule, count, allow_empty=True, over_long="own")
+    rules = MicroBatches(cap, sync, count, allow_empty=True, over_long="own")
     far, near = (
         balance(lengths, *ranks, homes, cut=rules, placement=placement, eps=eps, **constraint)
         for placement in ("rearrange", "relocate")
@@ -109,12 +109,12 @@ def test_what_does_not_fit_is_said():
     assert generous.inter_node_volume < 0.1 * plan.inter_node_volume
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_micro_batches_of_what_began_as_a_partition_say_why(monkeypatch, schedule):
+@pytest.mark.parametrize("sync", SYNCS)
+def test_micro_batches_of_what_began_as_a_partition_say_why(monkeypatch, sync):
     """With next to no work there is no way from home: ranks share anew what a partition brought."""
     monkeypatch.setattr("solvers.relocation._WORK_A_RANK", 1)
     lengths, homes = np.random.default_rng(0).integers(100, 3000, 4 * 64), np.arange(4 * 64) // 4
-    rules = MicroBatches(int(lengths.sum()), schedule, count=1)
+    rules = MicroBatches(int(lengths.sum()), sync, count=1)
     plan = balance(lengths, 64, 4, homes, cut=rules, equal_counts=True)
     check(plan)
     assert plan.inter_node_volume > 0.2 * lengths.sum()
@@ -155,9 +155,9 @@ QUARTER = 2**61
         ([QUARTER, 0, 7, 7, QUARTER, 7], {"tokens": QUARTER, "count": 2}, {}),  # targets of 6 times as much
         ([QUARTER - 9, 6, QUARTER], {"tokens": END, "at_least": 2}, {}),
         ([QUARTER, QUARTER - 1, 3, QUARTER], {"tokens": QUARTER}, {"keep_together": [0, 1, 1, 0]}),
-        ([QUARTER], {"tokens": END, "schedule": "pipeline", "pipeline_stages": 9}, {"max_samples_per_rank": 1}),
-        ([QUARTER] * 3, {"tokens": QUARTER, "schedule": "pipeline", "pipeline_stages": 4}, {}),
-        ([QUARTER] * 2 + [9], {"tokens": END, "schedule": "step", "count": 3}, {}),
+        ([QUARTER], {"tokens": END, "sync": "pipeline", "pipeline_stages": 9}, {"max_samples_per_rank": 1}),
+        ([QUARTER] * 3, {"tokens": QUARTER, "sync": "pipeline", "pipeline_stages": 4}, {}),
+        ([QUARTER] * 2 + [9], {"tokens": END, "sync": "step", "count": 3}, {}),
     ],
 )
 def test_costs_near_the_end_of_int64(lengths, rules, constraints):
@@ -176,11 +176,11 @@ def test_micro_batches_that_hold_nothing_on_any_rank_are_left_out(tmp_path):
     assert load_plan(tmp_path / "plan.parquet") == plan
 
 
-@pytest.mark.parametrize("schedule", ["lockstep", "pipeline"])
-def test_micro_batches_of_a_slot_are_laid_on_nodes_by_themselves(schedule):
+@pytest.mark.parametrize("sync", ["micro_batch", "pipeline"])
+def test_micro_batches_of_a_slot_are_laid_on_nodes_by_themselves(sync):
     """A step takes the same whichever rank computes which; together they would cross nodes more."""
     lengths, homes = lognormal(2, 512), np.random.default_rng(2).integers(0, 16, 512)
-    rules = MicroBatches(32_768, schedule, 3)
+    rules = MicroBatches(32_768, sync, 3)
     any_rank, near = (
         balance(lengths, 16, 4, homes, cut=rules, placement=placement) for placement in ("any", "rearrange")
     )
@@ -208,7 +208,7 @@ def test_micro_batches_of_a_slot_are_laid_on_nodes_by_themselves(schedule):
         ),
     ],
 )
-def test_lockstep_under_constraints_is_near_its_bound(seed, constraint, most):
+def test_micro_batches_under_constraints_is_near_its_bound(seed, constraint, most):
     count, ranks = np.shape(constraint["allowed_ranks"]) if "allowed_ranks" in constraint else (1024, 16)
     lengths = lognormal(seed, count)
     plan = balance(lengths, ranks, 4, cost="quadratic:a=24576,b=1", cut=MicroBatches(32_768), **constraint)

@@ -481,10 +481,10 @@ for equal_counts in (False, True):
             balancer.balance(huge, 4, cost=cost, method=method, equal_counts=equal_counts)
 balancer.balance([60, 60, 30, 10, 10], 2, cost="quadratic:a=0,b=1", max_tokens_per_rank=90)
 many, homes = rng.lognormal(7, 1, 512).clip(1, 32768).astype(int), np.arange(512) // 64
-for schedule in ("step", "lockstep", "pipeline"):
+for sync in ("step", "micro_batch", "pipeline"):
     for eps in (0, 1e-3, 0.1):
         for kept in ({}, {"equal_counts": True}, {"keep_together": np.arange(512) // 4}):
-            rules = {"cut": balancer.MicroBatches(32768, schedule), "eps": eps, **kept}
+            rules = {"cut": balancer.MicroBatches(32768, sync), "eps": eps, **kept}
             balancer.balance(many, 8, 4, homes, "quadratic:a=24576,b=1", **rules)
 for seed in range(12):  # few items a group
     balancer.balance(np.random.default_rng(seed).integers(350, 1400, 40), 16)

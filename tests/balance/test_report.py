@@ -202,24 +202,24 @@ def test_relocation_everywhere_gives_no_reason():
 
 
 @pytest.mark.parametrize(
-    ("encoders", "schedule", "cut", "piecewise"),
+    ("encoders", "sync", "cut", "piecewise"),
     [
-        ("slot", "lockstep", ["vision", "llm"], True),
+        ("slot", "micro_batch", ["vision", "llm"], True),
         ("slot", "step", ["vision", "llm"], True),  # encoders meet in every slot in any case
-        ("step", "lockstep", ["llm"], True),
+        ("step", "micro_batch", ["llm"], True),
         ("step", "step", ["llm"], False),
     ],
 )
-def test_who_computes_in_micro_batches(encoders, schedule, cut, piecewise):
-    micro_batches = balancer.MicroBatches(9, schedule, encoders=encoders)
+def test_who_computes_in_micro_batches(encoders, sync, cut, piecewise):
+    micro_batches = balancer.MicroBatches(9, sync, encoders=encoders)
     columns = {"vision": [4, 0, 2, 1, 3, 0], "llm": [5, 4, 3, 2, 2, 2]}
     plan = balancer.orchestrate(columns, {n: n for n in columns}, 2, cut=micro_batches)
     summary, data = RunSummary(), PageData()
     summary.add_step(plan)
     data.add(plan)
     phases = summary.as_json(1.0)["phases"]
-    assert [name for name in phases if "schedule" in phases[name]] == cut
+    assert [name for name in phases if "sync" in phases[name]] == cut
     assert ("not cut into micro-batches; ranks meet once a step" in text_of(summary)) == piecewise
-    assert data.asked["llm"].endswith(f"micro-batches of at most 9, {schedule}")
-    where = "in the micro-batches of the samples, lockstep" if encoders == "slot" else "before the first micro-batch"
+    assert data.asked["llm"].endswith(f"micro-batches of at most 9, sync {sync}")
+    where = "in the micro-batches of the samples" if encoders == "slot" else "before the first micro-batch"
     assert data.asked["vision"].endswith(where)

@@ -361,7 +361,7 @@ def test_the_step_that_needs_the_largest_cap_is_named(refused, tmp_path):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["caps", "schedule", "over_long", "group_size"])
+@pytest.mark.parametrize("name", ["caps", "sync", "over_long", "group_size"])
 def test_names_that_are_also_arguments_stay_what_they_are(name, command, tmp_path):
     columns = {name: [9, 1, 1, 1]}
     pq.write_table(pa.table(columns), f"{name}.parquet")

@@ -22,7 +22,7 @@ degree = 4
 pack_tokens = 6000
 masks = {full = 1, window256 = 5}
 block = 64
-schedule = "step"
+sync = "step"
 """
 
 
@@ -34,7 +34,7 @@ def log(tmp_path):
 
 def test_the_plan_is_that_of_the_library(command, log):
     found = json.loads(command("plan", log, *ASKED, *CONTEXT, *MASKS, "--out", "plan.parquet", "--json").out)
-    assert found["phases"]["all"]["schedule"] == "context shards"
+    assert found["phases"]["all"]["sync"] == "context shards"
     cut = balancer.ContextShards(4, 6000, masks={"full": 1, "window256": 5})
     lengths = balancer.load_plan("plan.parquet", step=1).lengths
     plan = balancer.balance(lengths, 8, ranks_per_node=4, home_rank=np.arange(32) // 4, cut=cut)
@@ -45,7 +45,7 @@ def test_the_plan_is_that_of_the_library(command, log):
 def test_step_file_and_options_say_the_same(command, log, tmp_path):
     (tmp_path / "step.toml").write_text(STEP)
     assert command("plan", log, "--step", "step.toml", "--out", "a.parquet").code == 0
-    typed = (*ASKED, *CONTEXT, *MASKS, "--context-block", 64, "--schedule", "step")
+    typed = (*ASKED, *CONTEXT, *MASKS, "--context-block", 64, "--sync", "step")
     assert command("plan", log, *typed, "--out", "b.parquet").code == 0
     assert balancer.load_plan("a.parquet", step=2).digest() == balancer.load_plan("b.parquet", step=2).digest()
     wrong = command("plan", log, "--step", "step.toml", "--pack-tokens", 10)
@@ -93,7 +93,7 @@ def test_simulate_takes_it(command, log):
         ((*CONTEXT, "--masks", "full"), "--masks must be MASK=LAYERS,..., such as full=1,window1024=5, got 'full'"),
         ((*CONTEXT, "--masks", "full=1,full=2"), "--masks names 'full' twice"),
         ((*CONTEXT, "--masks", "mamba=3"), "mamba"),
-        ((*CONTEXT, "--schedule", "pipeline"), "--schedule must be one of 'lockstep', 'step'"),
+        ((*CONTEXT, "--sync", "pipeline"), "--sync must be one of 'micro_batch', 'step'"),
         ((*CONTEXT[2:], "--context", 3), "--context = 3 must divide the 8 ranks"),
         ((*CONTEXT[2:], "--context", 0), "--context must be >= 1"),
         ((*CONTEXT, "--equal-counts"), "--context cannot be combined with --equal-counts"),

@@ -24,7 +24,7 @@ def test_plan_shares_long_rows_and_the_file_says_so(command, log):
     assert whole["imbalance_ratio_best_possible"] > 2
     assert shared["imbalance_ratio_after"] < 1.2
     assert sum(shared["groups_of_degree"].values()) >= 3
-    assert shared["schedule"] == "sequence groups"
+    assert shared["sync"] == "sequence groups"
     report = command("report", "plan.parquet", "--log", log, "--json")
     assert json.loads(report.out)["phases"]["all"]["imbalance_ratio_after"] == shared["imbalance_ratio_after"]
 

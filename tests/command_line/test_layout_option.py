@@ -63,7 +63,7 @@ PIPED = {"vision": {"dp": 2}, "llm": {"pp": 3, "dp": 2}}
         ({"micro_batches": 2}, ("--min-micro-batches", 3), "micro_batches of file.json = 2 contradicts --min"),
         ({"micro_batch_tokens": 20}, (), "longer than micro_batch_tokens of file.json = 20"),
         ({"micro_batch_tokens": 20}, ("--micro-batch-tokens", 21), "longer than --micro-batch-tokens = 21"),
-        ({}, ("--schedule", "lockstep"), "--layout file.json contradicts --schedule"),
+        ({}, ("--sync", "micro_batch"), "--layout file.json contradicts --sync"),
         ({}, ("--encoders", "step"), "--encoders step contradicts mode 'stages' of file.json"),
         ({}, ("--cost", "llm=flops:qwen2-7b"), "--layout file.json needs costs of one unit"),
         ({"mode": "stage"}, (), """file.json: unknown "mode" 'stage'; known are stages"""),

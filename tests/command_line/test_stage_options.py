@@ -23,7 +23,7 @@ def test_plan_and_report_know_the_pipeline(command, log):
     found = command("plan", log, *ASKED, *PHASES, *STAGES, "--out", "plan.parquet", "--json")
     phases = json.loads(found.out)["phases"]
     llm = phases["llm"]
-    assert (llm["schedule"], llm["pipeline_stages"], llm["micro_batches_most"]) == ("pipeline", 4, 4)
+    assert (llm["sync"], llm["pipeline_stages"], llm["micro_batches_most"]) == ("pipeline", 4, 4)
     assert 1 < llm["imbalance_ratio_best_possible"] <= llm["imbalance_ratio_after"] < llm["imbalance_ratio_before"]
     assert phases["vision"]["in_pipeline"]
     report = command("report", "plan.parquet", "--log", log, "--json", "--html", "page.html")
@@ -69,7 +69,7 @@ def test_simulate_takes_models_and_pieces(command, log):
         ((*CUT, "--stages", "4"), "--stages must be NAME[+NAME]=N for each of vision, llm"),
         ((*CUT, "--stages", "llm=3"), "--stages must be of the phases vision, llm, got llm"),
         ((*STAGES, "--pipeline-stages", 4), "give --stages or --pipeline-stages, not both"),
-        ((*STAGES, "--schedule", "lockstep"), "--stages contradicts --schedule"),
+        ((*STAGES, "--sync", "micro_batch"), "--stages contradicts --sync"),
         ((*STAGES, "--frozen", "audio"), "--frozen audio: there is no such phase; phases are vision, llm"),
         ((*CUT, "--frozen", "vision"), "--frozen needs --stages"),
         ((*STAGES, "--cost", "llm=flops:qwen2-7b"), "--stages needs costs of one unit"),

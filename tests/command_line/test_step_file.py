@@ -64,8 +64,8 @@ ALIKE = {
     "--length tokens --initial-loads 0,50,0,9 --min-samples-per-rank 3 --max-samples-per-rank 40": (
         '[[phase]]\nlength="tokens"\ninitial_loads=[0,50,0,9]\nmin_samples_per_rank=3\nmax_samples_per_rank=40'
     ),
-    "--length tokens --micro-batch-tokens 4000 --schedule step --micro-batches fewest": (
-        '[[phase]]\nlength="tokens"\n[micro_batches]\ntokens=4000\nschedule="step"\ncount="fewest"'
+    "--length tokens --micro-batch-tokens 4000 --sync step --micro-batches fewest": (
+        '[[phase]]\nlength="tokens"\n[micro_batches]\ntokens=4000\nsync="step"\ncount="fewest"'
     ),
     "--length tokens --micro-batch-tokens 4000 --min-micro-batches 2 --micro-batches-multiple-of 2 "
     "--allow-empty-micro-batches --over-long own": (

@@ -55,10 +55,10 @@ def test_loads_are_what_queries_cost_one_by_one(cost):
     assert plan.makespan == loads.max(axis=0).sum()
 
 
-@pytest.mark.parametrize("schedule", ["lockstep", "step"])
-def test_packs_keep_to_their_cap_and_shards_are_even(schedule):
+@pytest.mark.parametrize("sync", ["micro_batch", "step"])
+def test_packs_keep_to_their_cap_and_shards_are_even(sync):
     lengths = drawn(90)
-    plan = planned(lengths, degree=4, schedule=schedule)
+    plan = planned(lengths, degree=4, sync=sync)
     tokens = plan.placed.tokens
     packs = tokens.reshape(2, 4, -1).sum(axis=1)
     assert packs.max() <= 512
@@ -66,7 +66,7 @@ def test_packs_keep_to_their_cap_and_shards_are_even(schedule):
     assert (tokens <= -(-packs // 4).repeat(4, axis=0)).all()
     assert plan.lower_bound <= plan.makespan <= 1.1 * plan.lower_bound
     slowest = plan.slot_loads.reshape(2, 4, -1).max(axis=1)
-    assert plan.makespan == (slowest.max(axis=0).sum() if schedule == "lockstep" else slowest.sum(axis=1).max())
+    assert plan.makespan == (slowest.max(axis=0).sum() if sync == "micro_batch" else slowest.sum(axis=1).max())
 
 
 def test_no_layout_of_tiny_packs_is_below_the_bound():
@@ -188,7 +188,7 @@ def test_a_log_is_planned_and_reported(tmp_path, capsys):
     ({"masks": {"window0": 4}}, "size of 1"),
     ({"masks": 3}, "masks must be names"),
     ({"masks": {"prefix64": 1}}, "masks must be full, windowN or chunkN, got 'prefix64'"),
-    ({"schedule": "pipeline"}, "schedule must be one of"),
+    ({"sync": "pipeline"}, "sync must be one of"),
     ({"cost": "padded"}, "cannot be combined with cost"),
     ({"cost": "attention:a=1,topk64=3"}, "state runs along|chosen"),
     ({"cost": "attention:a=1,band64=3"}, "masks"),

@@ -309,8 +309,8 @@ def check_floors(run: Callable[..., str], log: Path, asked: list[str], folder: P
 CUTS = {
     "groups": ["--group-degrees", "1,2"],
     "groups under a cap": ["--group-degrees", "1,2", "--max-tokens-per-rank", "1500"],
-    "lockstep": ["--micro-batch-tokens", "3000", "--schedule", "lockstep"],
-    "micro-batches under way": ["--micro-batch-tokens", "3000", "--schedule", "pipeline", "--pipeline-stages", "4"],
+    "micro_batch": ["--micro-batch-tokens", "3000", "--sync", "micro_batch"],
+    "micro-batches under way": ["--micro-batch-tokens", "3000", "--sync", "pipeline", "--pipeline-stages", "4"],
     "stages": ["--micro-batch-tokens", "3000", "--stages", "3"],
     "chunks": ["--micro-batch-tokens", "3000", "--stages", "4", "--chunks", "2", "--allow-empty-micro-batches"],
 }

@@ -65,7 +65,7 @@ def test_over_nodes(ranks):
 
 SHARDS = st.sampled_from([
     {"degree": 2, "pack_tokens": 400, "block": 4},
-    {"degree": 4, "pack_tokens": 120, "block": 16, "schedule": "step"},
+    {"degree": 4, "pack_tokens": 120, "block": 16, "sync": "step"},
     {"degree": 2, "pack_tokens": 150, "masks": {"full": 1, "window8": 3}, "num_slots": 4},
     {"degree": 1, "pack_tokens": 400},
 ])  # fmt: skip

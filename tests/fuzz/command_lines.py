@@ -126,7 +126,7 @@ CONSTRAINTS: list[Option] = [
 MICRO_BATCHES: list[Option] = [
     (1.0, "--micro-batch-tokens", CAPS),
     (0.3, "--micro-batches", _of(3, 5, "fewest", odd=(1, 0, 10**8, "x", "-1", ""))),
-    (0.4, "--schedule", _of("lockstep", "step", "pipeline")),
+    (0.4, "--sync", _of("micro_batch", "step", "pipeline")),
     (0.2, "--min-micro-batches", FEW),
     (0.2, "--micro-batches-multiple-of", FEW),
     (0.1, "--pipeline-stages", COUNTS),

@@ -118,9 +118,9 @@ def _schedules():
     tokens = _numbers(200)
     costs = 24_576 * tokens + tokens * tokens
     for name, settings in {
-        "lockstep": {},
-        "step": {"objective": "step"},
-        "pipeline": {"objective": "pipeline", "stages": 3},
+        "micro_batch": {},
+        "step": {"sync": "step"},
+        "pipeline": {"sync": "pipeline", "stages": 3},
         "fewest": {"num_slots": "fewest"},
         "a number": {"num_slots": 9},
         "a multiple": {"slots_multiple_of": 4, "min_slots": 5},

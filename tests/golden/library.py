@@ -159,7 +159,7 @@ def _of_constraints():
 
 
 _CUTS = {
-    "lockstep": MicroBatches(16_384),
+    "micro_batch": MicroBatches(16_384),
     "step": MicroBatches(16_384, "step"),
     "pipeline": MicroBatches(16_384, "pipeline", pipeline_stages=4),
     "fewest": MicroBatches(16_384, count="fewest"),
@@ -204,7 +204,7 @@ def _of_errors():
         "unknown placement": lambda: balancer.balance([1], 2, placement="near"),
         "eps": lambda: balancer.balance([1], 2, eps=-1),
         "budget": lambda: balancer.balance([1], 2, time_budget=0),
-        "unknown schedule": lambda: balancer.balance([1], 2, cut=MicroBatches(5, "never")),
+        "unknown sync": lambda: balancer.balance([1], 2, cut=MicroBatches(5, "never")),
         "method with micro-batches": lambda: balancer.balance([1, 2], 2, method="lpt", cut=MicroBatches(5)),
         "speeds with micro-batches": lambda: balancer.balance([1, 2], 2, rank_speeds=[1, 2], cut=MicroBatches(5)),
         "cap": lambda: balancer.balance([9, 8, 7, 6], 2, max_tokens_per_rank=14),
@@ -290,10 +290,10 @@ def _of_steps():
 
 
 def _of_steps_in_slots():
-    for schedule in ("lockstep", "step", "pipeline"):
+    for sync in ("micro_batch", "step", "pipeline"):
         for encoders in ("slot", "step"):
-            cut = MicroBatches(4_096, schedule, encoders=encoders)
-            yield f"{schedule}, encoders by {encoders}", _orchestrated(cut=cut)
+            cut = MicroBatches(4_096, sync, encoders=encoders)
+            yield f"{sync}, encoders by {encoders}", _orchestrated(cut=cut)
     joint = {"cut": MicroBatches(4_096, encoders="step"), "mode": "joint", "placement": "rearrange"}
     yield "joint encoders first", _orchestrated(**joint)
     yield "own", _orchestrated(cut=MicroBatches(1_000, over_long="own"), eps=0.05)
@@ -357,7 +357,7 @@ def _simulated():
     told = {}
     cuts = {
         "whole": None,
-        "lockstep": MicroBatches(4_096),
+        "micro_batch": MicroBatches(4_096),
         "pipeline": MicroBatches(4_096, "pipeline", encoders="step"),
     }
     for name, cut in cuts.items():

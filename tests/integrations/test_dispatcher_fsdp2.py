@@ -1,4 +1,4 @@
-"""FSDP2 in lockstep micro-batches, a step with too few samples included: the training it was, killed and resumed."""
+"""FSDP2 with micro-batches, a step with too few samples included: the training it was, killed and resumed."""
 
 import pytest
 

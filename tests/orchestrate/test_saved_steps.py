@@ -31,7 +31,7 @@ def any_step(rng):
     cut, mode = None, str(rng.choice(["separate", "joint"]))
     if rng.random() < 0.6:
         cut = MicroBatches(
-            int(rng.integers(3, 12)), str(rng.choice(["lockstep", "step", "pipeline"])), over_long="own",
+            int(rng.integers(3, 12)), str(rng.choice(["micro_batch", "step", "pipeline"])), over_long="own",
             at_least=int(rng.integers(1, 4)), allow_empty=True, encoders=str(rng.choice(["slot", "step"])),
         )  # fmt: skip
     phases = [

@@ -8,18 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from balancer import MicroBatches, Phase, Topology, balance, orchestrate
-from balancer.problem.cuts.micro_batches import ENCODERS, OVER_LONG, SCHEDULES
+from balancer.problem.cuts.micro_batches import ENCODERS, OVER_LONG
 from balancer.problem.settings import METHODS, MODES, PlanSettings
 from balancer.problem.setup import Setup, as_topology
 from solvers import InfeasibleError
 from solvers.errors import ContradictionError
+from solvers.packing import SYNCS
 
 COLUMNS = st.sampled_from(["text", "text+image", "a b", "é+ü"])
 LISTS = st.sampled_from(["lengths(images)", "qwen2vl_patches(widths,heights)"])
 COSTS = st.sampled_from(["linear", "linear:a=3", "quadratic:a=24576,b=1", "padded", "convolution:a=9,b=1,c=40,p=1"])
 EPS = st.floats(0, 0.99, allow_subnormal=False) | st.fractions(0, Fraction(99, 100)) | st.just(0)
 CUTS = st.builds(
-    MicroBatches, st.integers(1, 10**12), st.sampled_from(SCHEDULES), st.none() | st.integers(1, 9) | st.just("fewest"),
+    MicroBatches, st.integers(1, 10**12), st.sampled_from(SYNCS), st.none() | st.integers(1, 9) | st.just("fewest"),
     at_least=st.just(1), multiple_of=st.just(1), pipeline_stages=st.just(1), allow_empty=st.booleans(),
     over_long=st.sampled_from(OVER_LONG), encoders=st.sampled_from(ENCODERS),
 )  # fmt: skip

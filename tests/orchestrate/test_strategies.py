@@ -22,7 +22,7 @@ BASELINES = [name for name in STRATEGIES if name != "orchestrated"]
 MICRO_BATCHES = st.builds(
     MicroBatches,
     st.integers(1, 200),
-    st.sampled_from(["lockstep", "step"]),
+    st.sampled_from(["micro_batch", "step"]),
     at_least=st.integers(1, 3),
     multiple_of=st.integers(1, 3),
     allow_empty=st.just(True),
@@ -122,7 +122,7 @@ def test_micro_batches_keep_to_their_rules(strategy, case, cut):
     cells = [[0] * llm.num_slots for _ in range(plan.num_ranks)]
     for rank, slot, length in zip(ranks.tolist(), slots.tolist(), lengths.tolist(), strict=True):
         cells[rank][slot] += length  # IndexError: a slot out of range
-    taken = max(map(sum, cells)) if cut.schedule == "step" else sum(map(max, zip(*cells, strict=True)))
+    taken = max(map(sum, cells)) if cut.sync == "step" else sum(map(max, zip(*cells, strict=True)))
     assert llm.makespan == taken >= llm.lower_bound
     for phase in plan.phases.values():
         assert phase.plan.num_slots == llm.num_slots

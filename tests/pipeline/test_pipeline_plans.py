@@ -369,13 +369,13 @@ def there_is_a_way(lengths, cells, cap, allow_empty):
     return False
 
 
-@pytest.mark.parametrize("schedule", ["lockstep", "step", "pipeline", "stages"])
+@pytest.mark.parametrize("sync", ["micro_batch", "step", "pipeline", "stages"])
 @given(
     st.lists(st.sampled_from([0, 0, 0, 1, 4, 7, 10, 11, 25]), min_size=1, max_size=6), st.integers(1, 2),
     st.sampled_from([None, "fewest", 1, 2, 3]), st.booleans(),
 )  # fmt: skip
-def test_no_sample_not_even_of_length_0_is_beside_one_over_the_cap(schedule, lengths, ranks, count, allow_empty):
-    kind = {"schedule": schedule} if schedule != "stages" else {"schedule": "pipeline", "stages": PipelineStages.of(2)}
+def test_no_sample_not_even_of_length_0_is_beside_one_over_the_cap(sync, lengths, ranks, count, allow_empty):
+    kind = {"sync": sync} if sync != "stages" else {"sync": "pipeline", "stages": PipelineStages.of(2)}
     asked = MicroBatches(10, count=count, over_long="own", allow_empty=allow_empty, **kind)
     try:
         plan = balancer.balance(lengths, ranks, cut=asked, time_budget=1e-3)
@@ -399,7 +399,7 @@ def test_a_plan_with_a_sample_of_length_0_beside_one_over_the_cap_is_refused():
     ("make", "told"),
     [
         (lambda: cut(STAGES, pipeline_stages=2), "give stages or pipeline_stages, not both"),
-        (lambda: MicroBatches(9, stages=STAGES), "stages contradicts schedule = 'lockstep'"),
+        (lambda: MicroBatches(9, stages=STAGES), "stages contradicts cut.sync = 'micro_batch'"),
         (lambda: MicroBatches(9, "pipeline", stages=4), "stages must be PipelineStages"),
         (lambda: cut(PipelineStages.of(4, chunks=2), 3), "cut.count must be a multiple of the 2 devices"),
         (lambda: PipelineStages.of(4, chunks=3), "chunks must divide the 4 stages"),

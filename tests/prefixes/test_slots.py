@@ -18,7 +18,7 @@ from solvers.errors import InfeasibleError, SolverError
 from solvers.packing import prefix_schedule_bound, schedule_with_prefixes
 
 
-def value_of(case, rank, slot, num_slots, objective):
+def value_of(case, rank, slot, num_slots, sync):
     """Return what a schedule takes, and the tokens of its micro-batches, by plain loops."""
     costs, tokens, num_ranks, keys, once, once_tokens = case
     loads = [[0] * num_slots for _ in range(num_ranks)]
@@ -29,7 +29,7 @@ def value_of(case, rank, slot, num_slots, objective):
         seen.add((r, k, keys[i]))
         loads[r][k] += costs[i] + fresh * once[i]
         held[r][k] += tokens[i] + fresh * once_tokens[i]
-    if objective == "step":
+    if sync == "step":
         return max(map(sum, loads)), held
     return sum(max(row[k] for row in loads) for k in range(num_slots)), held
 
@@ -69,21 +69,21 @@ def checked(case, cap, found, **keywords):
 
 
 @pytest.mark.more_by_night
-@pytest.mark.parametrize("objective", ["lockstep", "step"])
-def test_bound_optimum_and_result_of_tiny_cases(objective):
+@pytest.mark.parametrize("sync", ["micro_batch", "step"])
+def test_bound_optimum_and_result_of_tiny_cases(sync):
     near = 0
     count = min(examples(20), 400)  # every placement of each is tried
     for seed in range(count):
         case, cap = tiny(seed)
-        found = made(case, cap, objective=objective, allow_empty=True)
+        found = made(case, cap, sync=sync, allow_empty=True)
         num_slots, ranks = found.num_slots, case[2]
-        value, held = value_of(case, found.rank_of_item.tolist(), found.slot_of_item.tolist(), num_slots, objective)
+        value, held = value_of(case, found.rank_of_item.tolist(), found.slot_of_item.tolist(), num_slots, sync)
         assert value == found.value
         assert max(map(max, held)) <= cap
         best = None
         places = list(itertools.product(range(ranks), range(num_slots)))
         for where in itertools.product(places, repeat=len(case[0])):
-            taken, held = value_of(case, *zip(*where, strict=True), num_slots, objective)
+            taken, held = value_of(case, *zip(*where, strict=True), num_slots, sync)
             if max(map(max, held)) <= cap:
                 best = taken if best is None else min(best, taken)
         assert found.lower_bound <= best <= found.value
@@ -94,14 +94,14 @@ def test_bound_optimum_and_result_of_tiny_cases(objective):
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 300)), min_size=1, max_size=40),
     st.lists(st.integers(0, 500), min_size=6, max_size=6), st.integers(1, 5), st.integers(0, 2000),
-    st.sampled_from(["lockstep", "step"]), st.integers(1, 3), st.integers(1, 3), st.booleans(),
+    st.sampled_from(["micro_batch", "step"]), st.integers(1, 3), st.integers(1, 3), st.booleans(),
 )  # fmt: skip
-def test_what_holds_for_all(items, prefixes, num_ranks, more, objective, least, multiple, allow_empty):
+def test_what_holds_for_all(items, prefixes, num_ranks, more, sync, least, multiple, allow_empty):
     keys, tokens = [key for key, _ in items], [size for _, size in items]
     once = [prefixes[key] for key in keys]
     cap = max(1, max(map(sum, zip(tokens, once, strict=True))) + more)
     case = tokens, tokens, num_ranks, keys, once, once
-    keywords = {"objective": objective, "min_slots": least, "slots_multiple_of": multiple, "allow_empty": allow_empty}
+    keywords = {"sync": sync, "min_slots": least, "slots_multiple_of": multiple, "allow_empty": allow_empty}
     asked = -(-least // multiple) * multiple
     few = not allow_empty and len(items) < num_ranks * asked
     found = made_or_not(case, cap, **keywords)
@@ -110,7 +110,7 @@ def test_what_holds_for_all(items, prefixes, num_ranks, more, objective, least, 
         assert not allow_empty  # else each item may have a micro-batch to itself
         return
     assert not few
-    value, held = value_of(case, found.rank_of_item.tolist(), found.slot_of_item.tolist(), found.num_slots, objective)
+    value, held = value_of(case, found.rank_of_item.tolist(), found.slot_of_item.tolist(), found.num_slots, sync)
     bound = prefix_schedule_bound(tokens, tokens, num_ranks, cap, keys, once, once)
     assert value == found.value >= found.lower_bound == bound
     assert max(map(max, held)) <= cap
@@ -137,7 +137,7 @@ def test_numbers_of_slots_that_are_asked_for():
     several = {"num_slots": 3, "slots_multiple_of": 2}
     for wrong, told in (
         (several, "contradicts"),
-        ({"objective": "pipeline"}, "objective"),
+        ({"sync": "pipeline"}, "sync"),
         ({"num_slots": 2**40}, "must be <= "),
     ):
         with pytest.raises(ValueError, match=told):
@@ -174,15 +174,15 @@ CAP = 16_384
 ASKED = {"prefix": KEYS, "prefix_length": PROMPTS, "cut": balancer.MicroBatches(CAP)}
 
 
-@pytest.mark.parametrize("schedule", ["lockstep", "step"])
+@pytest.mark.parametrize("sync", ["micro_batch", "step"])
 @pytest.mark.parametrize("cost", ["linear", "quadratic:a=500,b=1"])
-def test_plans_keep_the_cap_and_are_read_back(schedule, cost, tmp_path):
+def test_plans_keep_the_cap_and_are_read_back(sync, cost, tmp_path):
     plan = balancer.balance(LENGTHS, 4, ranks_per_node=2, home_rank=np.arange(192) // 48, cost=cost,
-                            **ASKED | {"cut": balancer.MicroBatches(CAP, schedule)})  # fmt: skip
+                            **ASKED | {"cut": balancer.MicroBatches(CAP, sync)})  # fmt: skip
     model = parse_cost(cost)
     costs, once = (model.sample_costs(np.asarray(each)) for each in (LENGTHS, PROMPTS))
     case = (costs - once).tolist(), (LENGTHS - PROMPTS).tolist(), 4, KEYS.tolist(), once.tolist(), PROMPTS.tolist()
-    taken, held = value_of(case, plan.rank_of_sample.tolist(), plan.slot_of_sample.tolist(), plan.num_slots, schedule)
+    taken, held = value_of(case, plan.rank_of_sample.tolist(), plan.slot_of_sample.tolist(), plan.num_slots, sync)
     assert (plan.makespan, max(map(max, held)) <= CAP) == (taken, True)
     assert plan.unique_tokens().tolist() == [sum(row) for row in held]
     assert plan.lower_bound <= plan.makespan
@@ -229,7 +229,7 @@ def test_a_prompt_counts_again_in_each_micro_batch_of_a_plan_file(tmp_path):
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"cut": balancer.MicroBatches(CAP, "pipeline")}, "schedule='pipeline'"),
+        ({"cut": balancer.MicroBatches(CAP, "pipeline")}, "sync='pipeline'"),
         ({"equal_counts": True}, "equal_counts"),
         ({"cut": balancer.MicroBatches(CAP, over_long="own")}, "over_long='own'"),
         ({"cut": balancer.MicroBatches(2000)}, "cut.tokens"),

@@ -85,7 +85,7 @@ def test_noise_of_ranks_is_fitted_and_explains_the_slowest():
 
 
 def test_ranks_that_meet_in_every_micro_batch_wait_in_each():
-    plans = plans_of(4, cut=MicroBatches(4000, "lockstep"))
+    plans = plans_of(4, cut=MicroBatches(4000, "micro_batch"))
     assert max(plan.num_slots for plan in plans) > 2
     times = measured(plans, noise=0.02)
     found = fit_of(plans, times)

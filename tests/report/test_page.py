@@ -54,21 +54,21 @@ def test_no_heat_map_of_nothing():
     assert "traffic" not in {attributes.get("id") for _, attributes in seen.tags}
 
 
-@pytest.mark.parametrize("schedule", ["step", "lockstep"])
-def test_micro_batches_and_why_samples_were_not_kept_near_home_are_said(schedule):
+@pytest.mark.parametrize("sync", ["step", "micro_batch"])
+def test_micro_batches_and_why_samples_were_not_kept_near_home_are_said(sync):
     """In the words of the table."""
-    micro_batches = balancer.MicroBatches(9, schedule)
+    micro_batches = balancer.MicroBatches(9, sync)
     plan = balancer.balance([5, 4, 3, 2, 2, 2], 2, 1, [0, 0, 0, 1, 1, 1], cut=micro_batches)
     summary, data = run_of([replace(plan, fell_back="relocated, it takes 1.5% <longer>"), replace(plan, fell_back="")])
     seen = Seen(page(summary, data, "plan.parquet"))
     why = why_not_relocated(summary.phases["all"])
     assert why.endswith("Relocated, it takes 1.5% <longer>.")
     assert why in seen.text
-    assert f"micro-batches ({schedule})" in seen.text
+    assert f"micro-batches ({sync})" in seen.text
     said = " ".join(seen.text)
-    assert ("largest load over mean load" in said) == (schedule == "step")
+    assert ("largest load over mean load" in said) == (sync == "step")
     for more in ("Before: as the samples lie, not cut into micro-batches", "wait for more than these sums show"):
-        assert (more in said) == (schedule == "lockstep")
+        assert (more in said) == (sync == "micro_batch")
 
 
 def test_nothing_is_said_of_relocation_where_all_was(made):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
 
-from solvers.packing import price_tokens, rests_of_lockstep
+from solvers.packing import price_tokens, rests_of_slots
 
 SAMPLES = st.lists(
     st.tuples(st.integers(0, 90), st.integers(0, 12), st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=12
@@ -26,7 +26,7 @@ def test_no_rank_holds_more(samples, cost_unit, token_unit, room):
     np.add.at(used, (ranks, slots), tokens)
     cap, heights = max(1, int(used.max())), sorted(loads.max(axis=0).tolist(), reverse=True)
     known = [sum(heights[tall:]) for tall in range(3)]
-    proven = rests_of_lockstep(costs, tokens, sum(heights), 3, 3, cap)
+    proven = rests_of_slots(costs, tokens, sum(heights), 3, 3, cap)
     assert all(least >= rest for least, rest in zip(proven, known, strict=False))
     for rests in (known, proven):
         priced = price_tokens(costs, tokens, rests, 3, cap, Fraction(room))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
-from schedule_oracles import objective_of
+from schedule_oracles import value_of_cells
 
 from solvers.groups import read_only
 from solvers.packing._schedule_kernels import Filling, Levels, Measures, Samples, deal, fill_densest, level
@@ -21,32 +21,32 @@ def start_of(seed, num_bins, n=40):
     return read_only(costs), read_only(tokens), layout
 
 
-def value_of(costs, layout, num_bins, objective, num_ranks):
+def value_of(costs, layout, num_bins, sync, num_ranks):
     sums = [int(costs[layout == b].sum()) for b in range(num_bins)]
-    if objective == "step":  # rank by rank
+    if sync == "step":  # rank by rank
         slots = num_bins // num_ranks
         cells = [sums[r * slots : (r + 1) * slots] for r in range(num_ranks)]
     else:  # slot by slot
         cells = [sums[r::num_ranks] for r in range(num_ranks)]
-    return objective_of(cells, objective, 1)
+    return value_of_cells(cells, sync, 1)
 
 
-@pytest.mark.parametrize("objective", ["lockstep", "step", "pipeline"])
+@pytest.mark.parametrize("sync", ["micro_batch", "step", "pipeline"])
 @pytest.mark.parametrize("seed", range(6))
-def test_levelling_never_makes_it_worse_and_mostly_makes_it_even(objective, seed):
+def test_levelling_never_makes_it_worse_and_mostly_makes_it_even(sync, seed):
     num_ranks, num_slots = 3, 2
     num_bins = num_ranks * num_slots
     costs, tokens, layout = start_of(seed, num_bins)
-    before = value_of(costs, layout, num_bins, objective, num_ranks)
+    before = value_of(costs, layout, num_bins, sync, num_ranks)
     cap = int(np.bincount(layout, tokens, num_bins).max())
-    width, classes = {"lockstep": (1, num_slots), "step": (num_slots, 1), "pipeline": (1, 1)}[objective]
+    width, classes = {"micro_batch": (1, num_slots), "step": (num_slots, 1), "pipeline": (1, 1)}[sync]
     work = 100_000
     left = level(
         Samples(costs, tokens), layout, num_bins, Levels(width, num_bins // width // classes, cap, False), work
     )
-    after = value_of(costs, layout, num_bins, objective, num_ranks)
+    after = value_of(costs, layout, num_bins, sync, num_ranks)
     assert after < before
-    perfect = costs.sum() / num_ranks if objective != "pipeline" else num_slots * costs.sum() / num_bins
+    perfect = costs.sum() / num_ranks if sync != "pipeline" else num_slots * costs.sum() / num_bins
     assert after <= 1.02 * perfect + 10
     assert 0 < left < work
     assert np.bincount(layout, tokens, num_bins).max() <= cap

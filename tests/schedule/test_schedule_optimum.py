@@ -12,7 +12,7 @@ from schedule_oracles import optimal_value
 from solvers import check_schedule
 from solvers.bounds import Bound
 from solvers.errors import InfeasibleError
-from solvers.packing import OBJECTIVES, schedule_micro_batches
+from solvers.packing import SYNCS, schedule_micro_batches
 from solvers.packing._schedule_bounds import _room_bound
 
 SAMPLES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), min_size=1, max_size=6)
@@ -20,12 +20,12 @@ SHAPES = st.sampled_from([(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (3, 1)])
 
 
 @settings(max_examples=examples(40))
-@given(SAMPLES, SHAPES, st.sampled_from(OBJECTIVES), st.integers(1, 3), st.booleans(), st.integers(4, 12))
-def test_between_bound_and_optimum_for_a_given_number_of_slots(samples, shape, objective, stages, allow_empty, cap):
+@given(SAMPLES, SHAPES, st.sampled_from(SYNCS), st.integers(1, 3), st.booleans(), st.integers(4, 12))
+def test_between_bound_and_optimum_for_a_given_number_of_slots(samples, shape, sync, stages, allow_empty, cap):
     costs, tokens = (list(column) for column in zip(*samples, strict=True))
     num_ranks, num_slots = shape
-    stages = stages if objective == "pipeline" else 1
-    rules = {"objective": objective, "stages": stages, "allow_empty": allow_empty}
+    stages = stages if sync == "pipeline" else 1
+    rules = {"sync": sync, "stages": stages, "allow_empty": allow_empty}
     best = optimal_value(costs, tokens, num_ranks, cap, num_slots, **rules)
     rules |= {"num_slots": num_slots, "over_long": "own"}
     if best is None:
@@ -38,11 +38,11 @@ def test_between_bound_and_optimum_for_a_given_number_of_slots(samples, shape, o
 
 
 @settings(max_examples=examples(25))
-@given(SAMPLES, st.integers(1, 2), st.sampled_from(OBJECTIVES), st.integers(1, 3), st.integers(6, 12))
-def test_free_slots_stay_above_their_bound_and_every_number_of_slots_does(samples, num_ranks, objective, stages, cap):
+@given(SAMPLES, st.integers(1, 2), st.sampled_from(SYNCS), st.integers(1, 3), st.integers(6, 12))
+def test_free_slots_stay_above_their_bound_and_every_number_of_slots_does(samples, num_ranks, sync, stages, cap):
     costs, tokens = (list(column) for column in zip(*samples, strict=True))
-    stages = stages if objective == "pipeline" else 1
-    rules = {"objective": objective, "stages": stages}
+    stages = stages if sync == "pipeline" else 1
+    rules = {"sync": sync, "stages": stages}
     found = [
         optimal_value(costs, tokens, num_ranks, cap, k, **rules) for k in range(1, len(costs) // num_ranks + 1) if k < 4
     ]
@@ -59,16 +59,16 @@ def test_free_slots_stay_above_their_bound_and_every_number_of_slots_does(sample
     assert fewest.num_slots == 1 + next(k for k, value in enumerate(found) if value is not None)
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_mostly_optimal_on_small_cases(objective):
+@pytest.mark.parametrize("sync", SYNCS)
+def test_mostly_optimal_on_small_cases(sync):
     optimal = 0
     for seed in range(20):
         rng = np.random.default_rng(seed)
         tokens = rng.integers(1, 10, 6)
         costs = tokens * (10 + tokens)
-        best = optimal_value(costs.tolist(), tokens.tolist(), 2, 24, 2, objective=objective)
+        best = optimal_value(costs.tolist(), tokens.tolist(), 2, 24, 2, sync=sync)
         assert best is not None
-        optimal += schedule_micro_batches(costs, tokens, 2, 24, objective=objective, num_slots=2).value == best
+        optimal += schedule_micro_batches(costs, tokens, 2, 24, sync=sync, num_slots=2).value == best
     assert optimal >= 14
 
 
@@ -81,13 +81,13 @@ def test_the_bound_is_reached_where_the_longest_samples_fill_one_slot():
     assert result.gap == 0
 
 
-def test_lockstep_beats_a_schedule_that_is_even_for_each_rank_only():
+def test_slots_that_are_even_beat_a_schedule_that_is_even_for_each_rank_only():
     lengths = np.array([60, 60, *[10] * 12])
     costs = lengths**2
-    lockstep = schedule_micro_batches(costs, lengths, 2, 60)
-    step = schedule_micro_batches(costs, lengths, 2, 60, objective="step")
-    assert lockstep.value <= step.slot_loads.max(axis=0).sum()
-    assert step.value <= lockstep.slot_loads.sum(axis=1).max()
+    in_each = schedule_micro_batches(costs, lengths, 2, 60)
+    step = schedule_micro_batches(costs, lengths, 2, 60, sync="step")
+    assert in_each.value <= step.slot_loads.max(axis=0).sum()
+    assert step.value <= in_each.slot_loads.sum(axis=1).max()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -112,7 +112,7 @@ def test_all_small_shapes_with_equal_samples():
 def test_what_long_samples_leave_no_room_for_is_proven():
     """Micro-batches are all but full of tokens, and beside a long sample there is room in cost for few."""
     lengths = np.random.default_rng(8).lognormal(np.log(2000) - 0.5, 1, 4096).clip(1, 32_768).astype(np.int64)
-    costs, rules = 24_576 * lengths + lengths**2, {"objective": "pipeline", "num_slots": 2}
+    costs, rules = 24_576 * lengths + lengths**2, {"sync": "pipeline", "num_slots": 2}
     result = schedule_micro_batches(costs, lengths, 64, 65_536, **rules)
     assert result.bound_name == "room"
     assert result.gap < 0.01
@@ -125,8 +125,6 @@ def test_room_is_never_more_than_the_optimum(lengths, linear, shape, spare):
     tokens = -np.sort(-np.array(lengths))
     costs, bins = linear * tokens + tokens**2, shape[0] * shape[1]
     cap = max(int(tokens[0]), int(tokens.sum()) // bins + spare, 1)
-    best = optimal_value(
-        costs.tolist(), tokens.tolist(), shape[0], cap, shape[1], objective="pipeline", allow_empty=True
-    )
+    best = optimal_value(costs.tolist(), tokens.tolist(), shape[0], cap, shape[1], sync="pipeline", allow_empty=True)
     bound = _room_bound(costs, tokens, bins, cap, Bound(int(costs[0]), "largest"))
     assert best is None or shape[1] * bound.value <= best

@@ -11,7 +11,7 @@ from schedule_cases import COSTS, OTHER_RULES, TOKENS, changed
 
 from solvers import check_schedule
 from solvers.errors import CertificateError, InfeasibleError, TimeLimitError
-from solvers.packing import OBJECTIVES, schedule_micro_batches
+from solvers.packing import SYNCS, schedule_micro_batches
 from solvers.types import SolveStatus
 
 SAMPLES = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 120)), max_size=40)
@@ -22,22 +22,22 @@ SAMPLES = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 120)), max_si
     SAMPLES,
     st.integers(1, 5),
     st.integers(60, 400),
-    st.sampled_from(OBJECTIVES),
+    st.sampled_from(SYNCS),
     st.sampled_from([None, "fewest", 2, 4]),
     st.integers(1, 3),
     st.integers(1, 3),
     st.booleans(),
     st.sampled_from(["error", "own"]),
 )
-def test_every_rule_holds(samples, ranks, cap, objective, num_slots, least, multiple, allow_empty, over_long):
+def test_every_rule_holds(samples, ranks, cap, sync, num_slots, least, multiple, allow_empty, over_long):
     costs = [cost for cost, _ in samples]
     tokens = [t for _, t in samples]
     rules = {
-        "objective": objective,
+        "sync": sync,
         "num_slots": num_slots,
         "min_slots": least,
         "slots_multiple_of": multiple,
-        "stages": 3 if objective == "pipeline" else 1,
+        "stages": 3 if sync == "pipeline" else 1,
         "allow_empty": allow_empty,
         "over_long": over_long,
     }
@@ -76,29 +76,25 @@ def test_permuting_the_samples_permutes_the_schedule():
 
 def test_numbers_near_the_end_of_int64():
     huge = 2**62
-    for objective in ("lockstep", "step"):
-        result = schedule_micro_batches(
-            [huge, huge - 2, 1], [huge, 1, huge - 2], 1, huge, num_slots=2, objective=objective
-        )
+    for sync in ("micro_batch", "step"):
+        result = schedule_micro_batches([huge, huge - 2, 1], [huge, 1, huge - 2], 1, huge, num_slots=2, sync=sync)
         assert (result.value, result.gap) == (2**63 - 1, 0)
-        rules = {"num_slots": 3, "objective": objective, "allow_empty": True}
+        rules = {"num_slots": 3, "sync": sync, "allow_empty": True}
         check_schedule([huge] * 1, [huge], schedule_micro_batches([huge], [huge], 2, 2**63 - 1, **rules), num_ranks=2,
                        cap=2**63 - 1, **rules)  # fmt: skip
     with pytest.raises(ValueError, match=r"the sum of costs must fit int64: it overflows at costs\[2\]"):
         schedule_micro_batches([huge, huge - 1, 2], [1, 1, 1], 1, 3)
     with pytest.raises(ValueError, match="the sum of tokens must fit int64"):
         schedule_micro_batches([1, 1], [huge, huge], 1, huge)
-    result = schedule_micro_batches(
-        [2**61, 2**61], [2**62, 2**62 - 1], 2, 2**63 - 1, objective="pipeline", stages=2**20
-    )
+    result = schedule_micro_batches([2**61, 2**61], [2**62, 2**62 - 1], 2, 2**63 - 1, sync="pipeline", stages=2**20)
     assert result.value == 2**20 * 2**61
 
 
 def test_samples_without_cost_or_tokens():
-    for objective in OBJECTIVES:
-        result = schedule_micro_batches([0] * 6, [0] * 6, 2, 1, objective=objective)
+    for sync in SYNCS:
+        result = schedule_micro_batches([0] * 6, [0] * 6, 2, 1, sync=sync)
         assert (result.value, result.lower_bound, result.gap, result.status) == (0, 0, 0.0, SolveStatus.OPTIMAL)
-        result = schedule_micro_batches([], [], 3, 5, allow_empty=True, objective=objective)
+        result = schedule_micro_batches([], [], 3, 5, allow_empty=True, sync=sync)
         assert (result.num_slots, result.value, result.slot_loads.tolist()) == (1, 0, [[0]] * 3)
 
 
@@ -112,8 +108,8 @@ def test_samples_without_cost_or_tokens():
         ({"num_slots": 3, "slots_multiple_of": 2}, ValueError, "contradicts slots_multiple_of = 2: give .* such as 4"),
         ({"num_slots": "most"}, ValueError, "num_slots must be an integer, 'fewest' or None, got 'most'"),
         ({"num_slots": 1.5}, TypeError, "num_slots must be an integer"),
-        ({"stages": 2}, ValueError, "stages = 2 contradicts objective = 'lockstep'"),
-        ({"objective": "even"}, ValueError, "objective must be one of 'lockstep', 'step', 'pipeline', got 'even'"),
+        ({"stages": 2}, ValueError, "stages = 2 contradicts sync = 'micro_batch'"),
+        ({"sync": "even"}, ValueError, "sync must be one of 'micro_batch', 'step', 'pipeline', got 'even'"),
         ({"over_long": "cut"}, ValueError, "over_long must be one of 'error', 'own', got 'cut'"),
         ({"allow_empty": 1}, TypeError, "allow_empty must be True or False, got 1"),
         ({"cap": 0}, ValueError, "cap must be >= 1"),
@@ -152,19 +148,19 @@ def test_a_cap_that_the_average_would_exceed():
 
 def test_a_packing_without_slack_is_found():
     tokens = [6, 6, 5, 5, 4, 4, 3, 3, 2, 2]  # 40 tokens in four micro-batches of 10
-    for objective in OBJECTIVES:
-        result = schedule_micro_batches([t * t for t in tokens], tokens, 2, 10, num_slots="fewest", objective=objective)
+    for sync in SYNCS:
+        result = schedule_micro_batches([t * t for t in tokens], tokens, 2, 10, num_slots="fewest", sync=sync)
         assert (result.slot_tokens == 10).all()
 
 
 # --- samples over the cap --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_an_over_long_sample_lies_alone(objective):
+@pytest.mark.parametrize("sync", SYNCS)
+def test_an_over_long_sample_lies_alone(sync):
     costs, tokens = [9, 1, 1, 0, 5, 1, 1], [30, 1, 1, 0, 25, 2, 2]
-    own = schedule_micro_batches(costs, tokens, 2, 20, objective=objective, over_long="own")
-    check_schedule(costs, tokens, own, num_ranks=2, cap=20, objective=objective, over_long="own")
+    own = schedule_micro_batches(costs, tokens, 2, 20, sync=sync, over_long="own")
+    check_schedule(costs, tokens, own, num_ranks=2, cap=20, sync=sync, over_long="own")
     assert own.own.tolist() == [0, 4]
     for item in own.own:
         alone = (own.rank_of_item == own.rank_of_item[item]) & (own.slot_of_item == own.slot_of_item[item])
@@ -198,8 +194,8 @@ RULES = {"num_ranks": 2, "cap": 10, "over_long": "own"}
         ("slot_tokens", lambda r: changed(r.slot_tokens, (0, 1), 1), "slot 1 holds .* tokens, not 1"),
         ("slot_tokens", lambda r: r.slot_tokens.astype(np.int32), "slot_tokens must be int64"),
         ("cap", lambda r: 11, "cap is 10, not 11"),
-        ("objective", lambda r: "step", "objective is 'lockstep', not 'step'"),
-        ("value", lambda r: r.value - 1, "the lockstep objective is .*, not value = "),
+        ("sync", lambda r: "step", "sync is 'micro_batch', not 'step'"),
+        ("value", lambda r: r.value - 1, "with sync 'micro_batch' it takes .*, not value = "),
         ("perfect", lambda r: r.perfect + 1, "perfect is "),
         ("lower_bound", lambda r: r.value + 1, "lower_bound = .* must be within 0..value"),
         ("lower_bound", lambda r: -1, "lower_bound = -1 must be within"),
@@ -224,16 +220,16 @@ def test_a_result_made_under_other_rules_is_caught(rules, message):
         check_schedule(COSTS, TOKENS, result, **(RULES | rules))
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_a_bound_that_proves_too_much_is_caught(objective):
+@pytest.mark.parametrize("sync", SYNCS)
+def test_a_bound_that_proves_too_much_is_caught(sync):
     rng = np.random.default_rng(1)
     tokens = rng.integers(1, 20, 40)
     costs = tokens * tokens
-    result = schedule_micro_batches(costs, tokens, 3, 40, objective=objective, num_slots=5)
+    result = schedule_micro_batches(costs, tokens, 3, 40, sync=sync, num_slots=5)
     wrong = dataclasses.replace(result, lower_bound=result.value, status=SolveStatus.OPTIMAL, bound_name="mean")
     if result.gap > 0:
         with pytest.raises(CertificateError, match=r"'mean' proves .* at most"):
-            check_schedule(costs, tokens, wrong, num_ranks=3, cap=40, objective=objective, num_slots=5)
+            check_schedule(costs, tokens, wrong, num_ranks=3, cap=40, sync=sync, num_slots=5)
 
 
 def test_an_empty_micro_batch_is_caught():

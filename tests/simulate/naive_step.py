@@ -19,11 +19,11 @@ def slot_seconds(lengths, ranks, slots, num_ranks, num_slots, coefficients, flop
     return seconds
 
 
-def time_of_slots(seconds, schedule, stages):
+def time_of_slots(seconds, sync, stages):
     """Of a step whose ranks meet in every slot, once, or along a pipeline."""
-    if schedule == "lockstep":
+    if sync == "micro_batch":
         return sum(max(row[slot] for row in seconds) for slot in range(len(seconds[0])))
-    if schedule == "step":
+    if sync == "step":
         return max(sum(row) for row in seconds)
     return (len(seconds[0]) + stages - 1) * max(max(row) for row in seconds)
 

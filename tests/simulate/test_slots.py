@@ -14,36 +14,36 @@ from balancer.planning.strategies import STRATEGIES, plan_with
 from balancer.problem.cuts.micro_batches import ENCODERS
 from balancer.simulate import PhaseModel, step_time
 
-SCHEDULES = {"lockstep": 1, "step": 1, "pipeline": 3}
+SYNCS = {"micro_batch": 1, "step": 1, "pipeline": 3}
 LENGTHS = [9, 7, 6, 5, 4, 4, 3, 2, 1, 1]
 
 
-def planned(schedule):
-    stages = SCHEDULES[schedule]
-    return balancer.balance(LENGTHS, num_ranks=2, cut=MicroBatches(11, schedule, pipeline_stages=stages))
+def planned(sync):
+    stages = SYNCS[sync]
+    return balancer.balance(LENGTHS, num_ranks=2, cut=MicroBatches(11, sync, pipeline_stages=stages))
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_schedules_by_hand(schedule):
-    plan = planned(schedule)
+@pytest.mark.parametrize("sync", SYNCS)
+def test_schedules_by_hand(sync):
+    plan = planned(sync)
     loads = plan.slot_loads  # cost is tokens here
     step = step_time(plan, model(a=6, kept_bytes=5, working_bytes=2), CLUSTER)
     expected = {
-        "lockstep": loads.max(axis=0).sum(),
+        "micro_batch": loads.max(axis=0).sum(),
         "step": loads.sum(axis=1).max(),
         "pipeline": (plan.num_slots + 2) * loads.max(),
-    }[schedule]
+    }[sync]
     assert step.compute_s + step.waiting_s == pytest.approx(expected * 6 / 500)
     assert step.compute_s + step.waiting_s == pytest.approx(plan.makespan * 6 / 500)
     assert step.compute_s == pytest.approx(sum(LENGTHS) / 2 * 6 / 500)
     assert step.phases["all"].peak_tokens == loads.max()
-    under_way = min(SCHEDULES[schedule], plan.num_slots)
+    under_way = min(SYNCS[sync], plan.num_slots)
     assert step.activation_bytes == (5 * under_way + 2) * loads.max()
 
 
 def test_micro_batches_hold_less_and_wait_no_less_than_none():
     whole = step_time(balancer.balance(LENGTHS, num_ranks=2), model(kept_bytes=1), CLUSTER)
-    cut = step_time(planned("lockstep"), model(kept_bytes=1), CLUSTER)
+    cut = step_time(planned("micro_batch"), model(kept_bytes=1), CLUSTER)
     assert cut.activation_bytes <= 11 < whole.activation_bytes
     assert cut.compute_s == pytest.approx(whole.compute_s)
     assert cut.useful_flops == whole.useful_flops
@@ -54,12 +54,12 @@ ITEMS = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 20)), min_size=6, 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("encoders", ENCODERS)
-@given(ITEMS, st.sampled_from(sorted(SCHEDULES)), st.sampled_from(["phase", "step"]), st.integers(1, 3))
-def test_any_step_of_micro_batches_against_loops(strategy, encoders, items, schedule, waits, num_ranks):
+@given(ITEMS, st.sampled_from(sorted(SYNCS)), st.sampled_from(["phase", "step"]), st.integers(1, 3))
+def test_any_step_of_micro_batches_against_loops(strategy, encoders, items, sync, waits, num_ranks):
     patches, tokens = zip(*items, strict=True)
     phases = [Phase("vision", "patches"), Phase("llm", "tokens")]
-    stages = SCHEDULES[schedule]
-    cut = MicroBatches(30, schedule, pipeline_stages=stages, allow_empty=True, encoders=encoders)
+    stages = SYNCS[sync]
+    cut = MicroBatches(30, sync, pipeline_stages=stages, allow_empty=True, encoders=encoders)
     batch = {"patches": patches, "tokens": tokens}
     plan = plan_with(strategy, batch, phases, num_ranks, cut=cut)
     rates = {"vision": (2, 3, 1), "llm": (0, 7, 2)}
@@ -72,11 +72,11 @@ def test_any_step_of_micro_batches_against_loops(strategy, encoders, items, sche
             phase.items.lengths.tolist(), one.rank_of_sample.tolist(), one.slot_of_sample.tolist(),
             num_ranks, plan.num_slots, rates[name], 500.0,
         )  # fmt: skip
-    if waits == "phase" or (encoders == "step" and schedule == "pipeline"):
-        taken = time_of_slots(found["vision"], "lockstep", 1) + time_of_slots(found["llm"], schedule, stages)
+    if waits == "phase" or (encoders == "step" and sync == "pipeline"):
+        taken = time_of_slots(found["vision"], "micro_batch", 1) + time_of_slots(found["llm"], sync, stages)
     else:
         both = [[a + b for a, b in zip(*rows, strict=True)] for rows in zip(*found.values(), strict=True)]
-        taken = time_of_slots(both, schedule, stages)
+        taken = time_of_slots(both, sync, stages)
     assert step.compute_s + step.waiting_s == pytest.approx(taken)
     assert step.compute_s == pytest.approx(sum(sum(map(sum, rows)) for rows in found.values()) / num_ranks)
     for name, rows in found.items():

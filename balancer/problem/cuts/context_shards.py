@@ -26,7 +26,7 @@ from solvers.arguments import as_count, as_integer
 from solvers.context.masks import as_masks
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 
-SHARD_SCHEDULES = ("lockstep", "step")
+SHARD_SYNCS = ("micro_batch", "step")
 """Where replicas wait for each other: in every pack, or once a step."""
 
 _MOST_LAYERS = 2**20  # of one kind, there are fewer
@@ -51,22 +51,22 @@ class ContextShards(Cut):
     masks : dict from str to int, optional
         The number of layers by mask, as in :func:`solvers.context_shards`. By default the layers of
         the cost, or full causal attention if the cost names none.
-    schedule : str
-        Where replicas wait for each other: ``"lockstep"``, in every pack, or ``"step"``, once a step.
+    sync : str
+        Where replicas wait for each other: ``"micro_batch"``, in every pack, or ``"step"``, once a step.
     num_slots : int, optional
         Packs of a replica in a step, the same for all; by default the fastest number.
 
     Examples
     --------
     >>> ContextShards(2, 4096, masks={"full": 1, "window1024": 5}).in_words()
-    'context shards of 2 ranks, packs of at most 4,096, lockstep'
+    'context shards of 2 ranks, packs of at most 4,096, sync micro_batch'
     """
 
     degree: int
     pack_tokens: int
     block: int = 128
     masks: tuple[tuple[str, int], ...] | None = None
-    schedule: str = SHARD_SCHEDULES[0]
+    sync: str = SHARD_SYNCS[0]
     num_slots: int | None = None
 
     name: ClassVar[str] = "context_shards"
@@ -82,7 +82,7 @@ class ContextShards(Cut):
         for name in ("degree", "block"):
             set_(self, name, as_count(name, getattr(self, name)))
         set_(self, "pack_tokens", as_integer("pack_tokens", self.pack_tokens, 1))
-        check_choice("schedule", self.schedule, SHARD_SCHEDULES)
+        check_choice("cut.sync", self.sync, SHARD_SYNCS)
         if self.num_slots is not None:
             set_(self, "num_slots", as_count("num_slots", self.num_slots))
             if self.num_slots > MOST_SLOTS:
@@ -118,7 +118,7 @@ class ContextShards(Cut):
     @property
     def packs(self) -> MicroBatches:
         """How packs are made: micro-batches of replicas, which may be empty."""
-        return MicroBatches(self.pack_tokens, self.schedule, self.num_slots, allow_empty=True)
+        return MicroBatches(self.pack_tokens, self.sync, self.num_slots, allow_empty=True)
 
     def replicas(self, topology: Topology) -> Topology:
         """Return replicas instead of ranks; a replica of one node or more is a node itself."""
@@ -196,13 +196,13 @@ class ContextShards(Cut):
     def of_whole_samples(self) -> MicroBatches:
         """Return micro-batches of as many tokens as a rank has of a pack, which longer samples exceed."""
         share = -(-self.pack_tokens // self.degree)
-        return MicroBatches(share, self.schedule, self.num_slots, allow_empty=True, over_long="own", encoders="step")
+        return MicroBatches(share, self.sync, self.num_slots, allow_empty=True, over_long="own", encoders="step")
 
     # Words and files
 
     def in_words(self) -> str:
         """Say what they are, for a report."""
-        return f"context shards of {self.degree} ranks, packs of at most {self.pack_tokens:,}, {self.schedule}"
+        return f"context shards of {self.degree} ranks, packs of at most {self.pack_tokens:,}, sync {self.sync}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields."""

@@ -60,8 +60,8 @@ class Cut:
         return "cut"
 
     @property
-    def schedule(self) -> str:
-        """A name in :data:`balancer.problem.cuts.micro_batches.SCHEDULES`."""
+    def sync(self) -> str:
+        """Where ranks wait for each other: a name in ``solvers.packing.SYNCS``."""
         return "step"
 
     @property

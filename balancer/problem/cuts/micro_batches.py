@@ -30,10 +30,7 @@ from solvers.errors import (
     Wording,
 )
 from solvers.groups import group_loads
-from solvers.packing import OBJECTIVES, price_tokens, rests_of_lockstep, slots_for, taken_tokens
-
-SCHEDULES = OBJECTIVES
-"""Where ranks meet, by name: in every slot, once a step, or along a pipeline."""
+from solvers.packing import SYNCS, price_tokens, rests_of_slots, slots_for, taken_tokens
 
 OVER_LONG = ("error", "own")
 """What happens to a sample over the cap; see :class:`MicroBatches`."""
@@ -67,12 +64,12 @@ class MicroBatches(Cut):
     ----------
     tokens : int
         No micro-batch holds more elements.
-    schedule : str
-        ``"lockstep"``: ranks wait in every micro-batch slot, as with FSDP; a step takes the sum over slots of the
+    sync : str
+        ``"micro_batch"``: ranks wait in every micro-batch, as with FSDP; a step takes the sum over slots of the
         slowest rank. ``"step"``: ranks wait once a step; it takes the largest sum of a rank. ``"pipeline"``: with
         `stages` a step takes exactly as long as the longest pipeline run; with only `pipeline_stages`
-        (K + pipeline_stages - 1) times the largest micro-batch. If unsure, choose lockstep: its plans are nearly as
-        even if ranks wait once a step, but plans for ``"step"`` may take twice as long in lockstep.
+        (K + pipeline_stages - 1) times the largest micro-batch. If unsure, choose micro_batch: its plans are nearly as
+        even if ranks wait once a step, but plans for ``"step"`` may take twice as long where they wait in each.
     count : int, "fewest" or None
         K, the same on all ranks; None: the fastest. At most 2**20, with `stages` 4,096.
     at_least, multiple_of : int
@@ -94,7 +91,7 @@ class MicroBatches(Cut):
     """
 
     tokens: int
-    schedule: str = "lockstep"
+    sync: str = "micro_batch"
     count: int | str | None = None
     at_least: int = 1
     multiple_of: int = 1
@@ -113,7 +110,7 @@ class MicroBatches(Cut):
             set_(self, name, self._as_slots(name))
         set_(self, "pipeline_stages", as_count("pipeline_stages", self.pipeline_stages))
         set_(self, "allow_empty", as_flag("cut.allow_empty", self.allow_empty))
-        check_choice("schedule", self.schedule, SCHEDULES)
+        check_choice("cut.sync", self.sync, SYNCS)
         check_choice("over_long", self.over_long, OVER_LONG)
         check_choice("encoders", self.encoders, ENCODERS)
         if self.count is not None and self.count != "fewest":
@@ -126,10 +123,10 @@ class MicroBatches(Cut):
                     "{cut.multiple_of} = {multiple_of}",
                     count=self.count, at_least=self.at_least, multiple_of=self.multiple_of,
                 )  # fmt: skip
-        if self.pipeline_stages > 1 and self.schedule != "pipeline":
+        if self.pipeline_stages > 1 and self.sync != "pipeline":
             raise UsageError(
-                "{pipeline_stages} = {stages} contradicts {schedule} = {given!r}: only 'pipeline' has stages",
-                stages=self.pipeline_stages, given=self.schedule,
+                "{pipeline_stages} = {stages} contradicts {cut.sync} = {given!r}: only 'pipeline' has stages",
+                stages=self.pipeline_stages, given=self.sync,
             )  # fmt: skip
         if self.stages is not None:
             self._check_stages()
@@ -149,10 +146,8 @@ class MicroBatches(Cut):
             raise ArgumentTypeError("stages", "be PipelineStages(...)", repr(self.stages))
         if self.pipeline_stages > 1:
             raise UsageError("give {stages} or {pipeline_stages}, not both: either says how many there are")
-        if self.schedule != "pipeline":
-            raise UsageError(
-                "{stages} contradicts {schedule} = {given!r}: only 'pipeline' has stages", given=self.schedule
-            )
+        if self.sync != "pipeline":
+            raise UsageError("{stages} contradicts {cut.sync} = {given!r}: only 'pipeline' has stages", given=self.sync)
         # Interleaved stages take micro-batches by turns of as many as there are devices.
         devices = self.stages.num_devices if self.stages.chunks > 1 else 1
         if isinstance(self.count, int) and self.count % devices:
@@ -198,7 +193,7 @@ class MicroBatches(Cut):
     @property
     def meets(self) -> str:
         """Where ranks wait for each other."""
-        return self.schedule
+        return self.sync
 
     @property
     def num_stages(self) -> int:
@@ -272,7 +267,7 @@ class MicroBatches(Cut):
     def _check_prompts(self, constraints: Sequence[str]) -> None:
         """Raise ValueError for micro-batches in which no prompt can be shared."""
         unlike = {
-            "{schedule='pipeline'}": self.schedule == "pipeline",
+            "{cut.sync='pipeline'}": self.sync == "pipeline",
             "{over_long='own'}": self.over_long == "own",
             "{equal_counts}": "equal_counts" in constraints,
         }  # fmt: skip
@@ -327,7 +322,7 @@ class MicroBatches(Cut):
             (name,) = self.stages.forward
             return self.stages.least_work({name: (cost, lengths, np.arange(len(lengths)))}, len(lengths))
         costs = cost.sample_costs(lengths)
-        return costs, None if self.schedule != "pipeline" else self.pipeline_stages * costs
+        return costs, None if self.sync != "pipeline" else self.pipeline_stages * costs
 
     def least_work_together(
         self, items: Mapping[str, ItemsOfPhase], num_samples: int
@@ -354,8 +349,8 @@ class MicroBatches(Cut):
 
     def of_encoder(self, num_slots: int, num_elements: int) -> MicroBatches:
         """Return an encoder's: possibly empty, and of any size; no ranks meet in the slots of a pipeline."""
-        schedule = "step" if self.encoders_in_stages else "lockstep"
-        return MicroBatches(max(1, num_elements), schedule, num_slots, allow_empty=True)
+        sync = "step" if self.encoders_in_stages else "micro_batch"
+        return MicroBatches(max(1, num_elements), sync, num_slots, allow_empty=True)
 
     def kept_by_encoder(self, constraints: Constraints) -> Constraints:
         """Return where items may run, if slots say when: what a rank holds over the step is not planned then."""
@@ -378,7 +373,7 @@ class MicroBatches(Cut):
         """Return these as :func:`solvers.packing.schedule_micro_batches` takes them."""
         return {
             "cap": self.tokens,
-            "objective": self.schedule,
+            "sync": self.sync,
             "num_slots": self.count,
             "min_slots": self.at_least,
             "slots_multiple_of": self.multiple_of,
@@ -402,7 +397,7 @@ class MicroBatches(Cut):
 
     def in_words(self) -> str:
         """Say what they are, for a report."""
-        how = self.schedule if self.stages is None else self.stages.in_words()
+        how = f"sync {self.sync}" if self.stages is None else self.stages.in_words()
         if self.stages is not None and self.stages.gaps is not None:
             return f"micro-batches within the memory of the layout, {how}"
         return f"micro-batches of at most {self.tokens:,}, {how}"
@@ -417,9 +412,9 @@ class MicroBatches(Cut):
     def span(self, slots: NDArray[np.int64] | NDArray[np.float64]) -> float:
         """Return what a step takes from what each micro-batch takes, [ranks, K]: an int of integers."""
         taken: float
-        if self.schedule == "step":
+        if self.sync == "step":
             taken = slots.sum(axis=1).max().item()
-        elif self.schedule == "lockstep":
+        elif self.sync == "micro_batch":
             taken = slots.max(axis=0).sum().item()
         else:
             taken = (slots.shape[1] + self.pipeline_stages - 1) * slots.max().item()
@@ -430,9 +425,9 @@ class MicroBatches(Cut):
     ) -> tuple[NDArray[np.int64], int]:
         """Return a cost of samples, and how much of it a rank holds at most in a step of no more than `makespan`."""
         cap = self.tokens
-        if self.schedule == "lockstep":
-            rests = rests_of_lockstep(costs, tokens, makespan, num_ranks, num_slots, cap)
-        elif self.schedule == "pipeline":
+        if self.sync == "micro_batch":
+            rests = rests_of_slots(costs, tokens, makespan, num_ranks, num_slots, cap)
+        elif self.sync == "pipeline":
             each = makespan // (num_slots + self.pipeline_stages - 1)
             rests = [each * slots for slots in range(num_slots, 0, -1)]
         else:
@@ -445,13 +440,13 @@ class MicroBatches(Cut):
     ) -> NDArray[np.int64]:
         """Return what samples take of the tokens of a rank's micro-batches in a step of no more than `makespan`."""
         tokens = np.minimum(lengths, self.tokens)
-        if self.schedule != "pipeline" or self.stages is not None:
+        if self.sync != "pipeline" or self.stages is not None:
             return tokens
         return taken_tokens(costs, tokens, makespan // (num_slots + self.pipeline_stages - 1), self.tokens)
 
     def perfect(self, total: int, num_ranks: int, num_slots: int) -> tuple[int, int]:
         """Return what a perfectly even step would take, as a fraction: numerator and denominator."""
-        if self.schedule == "pipeline":
+        if self.sync == "pipeline":
             return (num_slots + self.pipeline_stages - 1) * total, num_ranks * num_slots
         return total, num_ranks
 

@@ -124,7 +124,7 @@ class SequenceGroups(Cut):
     features: ClassVar[tuple[str, ...]] = ("sequence groups",)
     called: ClassVar[str] = "sequence_groups"
     meets: ClassVar[str] = "sequence groups"
-    schedule: ClassVar[str] = "lockstep"
+    sync: ClassVar[str] = "micro_batch"
     shares: ClassVar[bool] = True
     strategies: ClassVar[tuple[str, ...]] = ("static_degree", "sequence_groups")
 
@@ -197,7 +197,7 @@ class SequenceGroups(Cut):
 
     def of_encoder(self, num_slots: int, num_elements: int) -> Cut:
         """Return micro-batches, possibly empty, and of any size: encoders compute whole items."""
-        return MicroBatches(max(1, num_elements), "lockstep", num_slots, allow_empty=True)
+        return MicroBatches(max(1, num_elements), "micro_batch", num_slots, allow_empty=True)
 
     def kept_by_encoder(self, constraints: Constraints) -> Constraints:
         """Return where items may run, if slots say when: what a rank holds over the step is not planned then."""
@@ -339,7 +339,7 @@ class LongShort(SequenceGroups):
     features: ClassVar[tuple[str, ...]] = ("long and short",)
     called: ClassVar[str] = "sequence_parallel"
     meets: ClassVar[str] = ""
-    schedule: ClassVar[str] = "step"
+    sync: ClassVar[str] = "step"
     own_slots: ClassVar[bool] = True
 
     @classmethod

@@ -121,7 +121,7 @@ def log():
     for num_ranks, each, degrees in ((64, 16, (1, 2, 4, 8)), (2560, 4, (1, 2, 4, 8, 16, 32))):
         for placement in ("any", "relocate"):
             size = num_ranks * each
-            cut, homes = balancer.SequenceGroups(degrees, num_slots=1), np.arange(size) // each
+            cut, homes = balancer.SequenceGroups(degrees, count=1), np.arange(size) // each
             sums, worst, seconds = np.zeros(5), 0.0, []
             for first in range(0, len(lengths) - size + 1, size):
                 step = lengths[first : first + size]

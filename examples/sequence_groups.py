@@ -193,7 +193,7 @@ def train(rank, way, steps=STEPS):
     model, reference = Model().double(), Model().double()
     reference.load_state_dict(model.state_dict())
     optimizers = [torch.optim.SGD(each.parameters(), lr=0.3, momentum=0.9) for each in (model, reference)]
-    cut = SequenceGroups((1, 2, 4), max_tokens_per_rank=TOKENS_A_RANK, exchange=way, order=WAYS[way])
+    cut = SequenceGroups((1, 2, 4), tokens_per_rank=TOKENS_A_RANK, exchange=way, order=WAYS[way])
     dispatcher = Dispatcher(length="ids", cost="quadratic:a=200,b=1", cut=cut)
     told = []
     for number in range(steps):

@@ -26,7 +26,7 @@ OPTIONS = Wording({
     "cut.sync": "--sync", "cut.tokens": "--micro-batch-tokens", "cut.at_least": "--min-micro-batches",
     "cut.multiple_of": "--micro-batches-multiple-of",
     "num_ranks": "--ranks", "num_groups": "--groups", "num_steps": "--steps", "cut.count": "--micro-batches",
-    "num_slots": "--micro-batches", "slots_multiple_of": "--micro-batches-multiple-of", "caps": "--cap",
+    "num_slots": "--micro-batches", "cut.tokens_per_rank": "--max-tokens-per-rank", "caps": "--cap",
     "sequence_groups": "--group-degrees", "degrees": "--group-degrees", "exchange": "--group-exchange",
     "context_shards": "--context", "degree": "--context", "pack_tokens": "--pack-tokens", "masks": "--masks",
     "block": "--context-block",

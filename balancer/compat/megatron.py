@@ -108,11 +108,11 @@ class BalancedPackingScheduler:
     def _dynamic(self, ids: Sequence[int], lengths: Sequence[int]) -> list[list[list[int]]]:
         """As :meth:`get_groups_and_subsamples`, with ranks divided anew in each micro-batch."""
         cap, multiple = self.max_seqlen_per_dp_cp_rank, self.microbatch_group_size_per_vp_stage or 1
-        cut = SequenceGroups(self._degrees, max_tokens_per_rank=cap, slots_multiple_of=multiple)
+        cut = SequenceGroups(self._degrees, cap, multiple_of=multiple)
         plan = balance(lengths, self._degrees[-1], cost=self.cost, cut=cut)
         if plan.num_slots > len(lengths) >= multiple:  # as none may be empty
             most = len(lengths) // multiple * multiple
-            plan = balance(lengths, self._degrees[-1], cost=self.cost, cut=replace(cut, num_slots=most))
+            plan = balance(lengths, self._degrees[-1], cost=self.cost, cut=replace(cut, count=most))
         work = plan.cost.sample_costs(plan.lengths).tolist()
         slots = [
             [_Pack(group.degree, [(work[i], i) for i in group.samples.tolist()]) for group in plan.groups(slot)]

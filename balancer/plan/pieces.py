@@ -103,7 +103,7 @@ class GroupTable(Record):
             return f"slots must be within 0..{num_slots - 1}, got {self.slot.min()} to {self.slot.max()}"
         if num_slots * num_ranks > MOST_BINS:
             return f"there are {num_slots} slots of {num_ranks} ranks, more slots than are planned"
-        if cut.slots_for(num_slots) != num_slots or cut.num_slots not in (None, num_slots):
+        if cut.slots_for(num_slots) != num_slots or cut.count not in (None, num_slots):
             return f"there are {num_slots} slots, which is not what was asked for"
         if not (allowed := cut.allows(self.slot, first, degree, topology)).all():
             g = int(np.argmin(allowed))
@@ -116,9 +116,9 @@ class GroupTable(Record):
             slot, rank = np.unravel_index(int(np.argmax(busy)), busy.shape)
             return f"rank {rank} is in {busy[slot, rank]} groups of slot {slot}"
         held = group_loads(cut.padded(lengths, degree[self.group_of_sample]), self.group_of_sample, len(degree))
-        if cut.max_tokens_per_rank is not None and (held > degree * cut.max_tokens_per_rank).any():
-            g = int(np.argmax(held - degree * cut.max_tokens_per_rank))
-            return f"group {g} holds {held[g]} tokens on {degree[g]} ranks of at most {cut.max_tokens_per_rank}"
+        if cut.tokens_per_rank is not None and (held > degree * cut.tokens_per_rank).any():
+            g = int(np.argmax(held - degree * cut.tokens_per_rank))
+            return f"group {g} holds {held[g]} tokens on {degree[g]} ranks of at most {cut.tokens_per_rank}"
         return None
 
     def broken(

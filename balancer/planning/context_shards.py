@@ -21,7 +21,7 @@ from solvers.bounds import Bound
 from solvers.errors import SolverError, Wording
 from solvers.groups import members_by_group
 
-_WORDING = Wording({"cut.tokens": "pack_tokens", "cut.count": "num_slots"})
+_WORDING = Wording({"cut.tokens": "pack_tokens"})
 
 Ints = NDArray[np.int64]
 

@@ -202,7 +202,7 @@ def _scheduled(problem: Problem, cut: MicroBatches, num_slots: int, time_budget:
                 f"{own} {{items}} over {{cap}} = {cut.tokens} take a micro-batch each, and the others find no "
                 f"place in what is left of {cells}",
                 None,
-                "give more {num_slots}, or a larger {cap}",
+                "give more {cut.count}, or a larger {cap}",
             )  # fmt: skip
         raise error.within(f"with {num_slots} micro-batches a rank") from None
 

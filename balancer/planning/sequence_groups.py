@@ -50,7 +50,7 @@ def plan_groups(problem: Problem, cut: SequenceGroups, settings: PlanSettings) -
     """Plan the groups of every slot, then put them where their samples lie, as far as that costs next to nothing."""
     ranks, slots = problem.topology.num_ranks, cut.fewest_slots(problem.batch.lengths, problem.topology.num_ranks)
     if ranks * slots > MOST_BINS:
-        raise UsageError(f"{{num_ranks}} * {{num_slots}} must be <= {MOST_BINS} micro-batches, got {ranks} * {slots}")
+        raise UsageError(f"{{num_ranks}} * {{cut.count}} must be <= {MOST_BINS} micro-batches, got {ranks} * {slots}")
     units = Units.from_problem(problem, cut)
     unit, times = units.of_sample, units.times
     try:
@@ -178,11 +178,11 @@ def _on_single_ranks(
     affinity = Affinity.from_parts(parts.sample[there], near[parts.ranks[there]], parts.volumes[there], len(samples))
     node = np.unique(problem.topology.node_of_rank[ranks], return_inverse=True)[1].astype(np.int32)
     home, inside, across = affinity.prices(node)
-    sizes = None if cut.max_tokens_per_rank is None else cut.padded(problem.batch.lengths[samples], 1)
+    sizes = None if cut.tokens_per_rank is None else cut.padded(problem.batch.lengths[samples], 1)
     try:
         found = solvers.relocate(
             problem.costs[samples], home, node, prices=(inside, across), cap=cap,
-            sizes=sizes, caps=cut.max_tokens_per_rank, groups=np.searchsorted(ranks, rank_of_sample[samples]),
+            sizes=sizes, caps=cut.tokens_per_rank, groups=np.searchsorted(ranks, rank_of_sample[samples]),
         )  # fmt: skip
     except solvers.SolverError:
         return None

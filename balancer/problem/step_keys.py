@@ -97,7 +97,7 @@ KEYS: dict[str, dict[str, Key]] = {
     "sequence_groups": {
         "degrees": Key("counts", "group_degrees", "How many ranks a group may have."),
         "exchange": Key("text", "group_exchange", "What ranks of a group exchange: ulysses or ring.", tuple(EXCHANGES)),
-        "slots": Key("count", "micro_batches", "How many slots; by default the fastest."),
+        "count": Key("count", "micro_batches", "How many slots; by default the fastest."),
         "multiple_of": Key("count", "micro_batches_multiple_of", "A multiple of so many."),
         "encoders": Key("text", "encoders", "As in micro_batches.", ENCODERS),
     },
@@ -107,7 +107,7 @@ KEYS: dict[str, dict[str, Key]] = {
         "masks": Key("counts by name", "masks", "Layers by what queries see: full = 1, window1024 = 5."),
         "block": Key("count", "context_block", "Documents are cut at its multiples; by default 128."),
         "sync": Key("text", "sync", "Where replicas wait: micro_batch or step.", SHARD_SYNCS),
-        "slots": Key("count", "micro_batches", "How many packs a replica; by default the fastest."),
+        "count": Key("count", "micro_batches", "How many packs a replica; by default the fastest."),
     },
     "stages": {
         "counts": Key("counts by name", "stages", "Stages of each phase, in order: \"vision+audio\" = 1, llm = 3."),

@@ -39,7 +39,8 @@ _ARGUMENTS = {
     "micro_batch_tokens": ("cut.tokens",),
     "min_micro_batches": ("cut.at_least",),
     "micro_batches": ("cut.count", "num_slots"),
-    "micro_batches_multiple_of": ("cut.multiple_of", "slots_multiple_of"),
+    "micro_batches_multiple_of": ("cut.multiple_of",),
+    "max_tokens_per_rank": ("max_tokens_per_rank", "cut.tokens_per_rank"),
     "group_degrees": ("sequence_groups", "degrees"),
     "group_exchange": ("exchange",),
     "context": ("context_shards", "degree"),
@@ -204,10 +205,8 @@ class StepTables:
         return MicroBatches(keys.pop("tokens"), **keys)
 
     def _groups(self, keys: dict[str, Any]) -> SequenceGroups:
-        called = {"slots": "num_slots", "multiple_of": "slots_multiple_of"}
-        given = {called.get(key, key): value for key, value in keys.items()}
-        given["degrees"] = tuple(given.get("degrees", DEGREES))
-        return SequenceGroups(max_tokens_per_rank=self.of_phases("max_tokens_per_rank").get(self.names[-1]), **given)
+        keys["degrees"] = tuple(keys.get("degrees", DEGREES))
+        return SequenceGroups(tokens_per_rank=self.of_phases("max_tokens_per_rank").get(self.names[-1]), **keys)
 
     def _stages(
         self, last_alone: bool, models: Mapping[str, Any] | None, pieces: Mapping[str, Any] | None
@@ -243,7 +242,7 @@ def _shards(keys: dict[str, Any]) -> ContextShards:
     for key, what in (("degree", "how many ranks share a pack"), ("pack_tokens", "the most tokens of a pack")):
         if key not in keys:
             raise UsageError(f"{{context_shards}} needs {{{key}}}, {what}")
-    return ContextShards(**{"num_slots" if key == "slots" else key: value for key, value in keys.items()})
+    return ContextShards(**keys)
 
 
 def keys_of_micro_batches(cut: MicroBatches) -> dict[str, Any]:

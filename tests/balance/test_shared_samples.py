@@ -32,7 +32,7 @@ def asked(draw):
     cap = draw(st.none() | st.integers(40, 300))
     degrees = draw(st.sampled_from([(1, 2, 4), (1, 2), (2, 1, 8), (1, 3), (1, 2, 3), (1,)]))
     cut = SequenceGroups(
-        degrees, cap, slots_multiple_of=draw(st.sampled_from([1, 2])), pad_to=draw(st.sampled_from([1, 2, 8])),
+        degrees, cap, multiple_of=draw(st.sampled_from([1, 2])), pad_to=draw(st.sampled_from([1, 2, 8])),
         order=draw(st.sampled_from(["contiguous", "zigzag"])),
     )  # fmt: skip
     if cap is not None:
@@ -130,8 +130,8 @@ def test_certificate_recomputed_from_scratch(case):
     for array in (result.group_times, result.slot_times):
         array.flags.writeable = False
     if (np.diff(busy.max(axis=0)) <= 0).all():  # near home a slot may overtake the next, within eps
-        rules = {"degrees": cut.degrees, "num_ranks": ranks, "cap": cut.max_tokens_per_rank}
-        rules |= {"slots_multiple_of": cut.slots_multiple_of, "overhead": given_.overhead}
+        rules = {"degrees": cut.degrees, "num_ranks": ranks, "cap": cut.tokens_per_rank}
+        rules |= {"slots_multiple_of": cut.multiple_of, "overhead": given_.overhead}
         solvers.check_sequence_groups(given_.times, sizes, result, **rules)
     assert plan.makespan == busy.max(axis=0).sum()
     assert plan.loads.tolist() == busy.sum(axis=1).tolist()
@@ -162,7 +162,7 @@ def test_bound_on_crossing_knows_who_has_the_padding(length, ranks, node, home, 
 
 def test_bound_on_crossing_of_groups_that_reach_over_the_end_of_a_node():
     """The last rank has the padding, though neither group has more ranks than a node."""
-    cut = SequenceGroups((4,), num_slots=1, pad_to=2)
+    cut = SequenceGroups((4,), count=1, pad_to=2)
     plan = balance([6, 7], 10, 5, [4, 2], cut=cut, cost="linear:loss=0")
     assert plan.group_table.first_rank.tolist() == [0, 4]
     assert plan.inter_node_bound <= plan.inter_node_volume == 4
@@ -187,7 +187,7 @@ def test_saved_and_loaded(case, tmp_path_factory):
 
 
 def test_long_samples_get_more_ranks():
-    plan = balance([8000, 900, 100, 500, 500], 4, cut=SequenceGroups(FEW, num_slots=1))
+    plan = balance([8000, 900, 100, 500, 500], 4, cut=SequenceGroups(FEW, count=1))
     (wide, *others) = plan.groups(0)
     assert (wide.degree, wide.samples.tolist()) == (4, [0, 1, 2, 3, 4])
     assert not others
@@ -241,8 +241,8 @@ def test_what_is_no_cut_is_refused():
         balance([1], 1, cut=(1, 2))
     with pytest.raises(ValueError, match="method 'lpt' makes no sequence groups"):
         balance([1], 1, method="lpt", cut=SequenceGroups())
-    with pytest.raises(ValueError, match=r"num_ranks \* num_slots must be <= 67108864 micro-batches"):
-        balance([1], 1, cut=SequenceGroups(slots_multiple_of=10**9))
+    with pytest.raises(ValueError, match=r"num_ranks \* cut.count must be <= 67108864 micro-batches"):
+        balance([1], 1, cut=SequenceGroups(multiple_of=10**9))
     with pytest.raises(ValueError, match="cost 'padded'"):
         balance([1], 1, cost="padded", cut=SequenceGroups())
 
@@ -254,9 +254,9 @@ def test_what_is_no_cut_is_refused():
         ({"degrees": (2, 2)}, "degrees must hold distinct"),
         ({"degrees": (0,)}, r"degrees\[0\] must be"),
         ({"degrees": None}, "degrees must be a sequence of integers, got None"),
-        ({"max_tokens_per_rank": 0}, "max_tokens_per_rank must be"),
-        ({"num_slots": 2**31}, "num_slots must be <= "),
-        ({"num_slots": 3, "slots_multiple_of": 2}, "num_slots = 3 contradicts slots_multiple_of = 2"),
+        ({"tokens_per_rank": 0}, "cut.tokens_per_rank must be"),
+        ({"count": 2**31}, "cut.count must be <= "),
+        ({"count": 3, "multiple_of": 2}, "cut.count = 3 contradicts cut.multiple_of = 2"),
         ({"exchange": "tree"}, "exchange must be one of 'ulysses', 'ring'"),
         ({"order": "zag"}, "order must be one of"),
         ({"pad_to": 0}, "pad_to must be"),
@@ -268,7 +268,7 @@ def test_settings_that_cannot_be(fields, rule):
 
 
 def test_a_sample_that_no_group_holds_is_named():
-    with pytest.raises(solvers.InfeasibleError, match=r"sample 1: its size 500 is over 400, max_tokens_per_rank = 100"):
+    with pytest.raises(solvers.InfeasibleError, match=r"sample 1: its size 500 is over 400, cut.tokens_per_rank = 100"):
         balance([10, 500], 4, cut=SequenceGroups(FEW, 100))
     with pytest.raises(
         solvers.InfeasibleError, match=r"sample 1 \(with all that stay together with it\): its size 452"
@@ -312,7 +312,7 @@ def changed(column, by):
 )
 def test_files_changed_by_hand_are_refused(tmp_path, rows, told):
     lengths = [400, 30, 20, 30, 40, 50]
-    plan = balance(lengths, 4, cut=SequenceGroups((1, 2, 3), num_slots=1), placement="any")
+    plan = balance(lengths, 4, cut=SequenceGroups((1, 2, 3), count=1), placement="any")
     plan.save(tmp_path / "plan.parquet")
     tamper(tmp_path / "plan.parquet", rows=rows)
     with pytest.raises(PlanError, match=told):

@@ -71,7 +71,7 @@ def test_packs_keep_to_their_cap_and_shards_are_even(sync):
 
 def test_no_layout_of_tiny_packs_is_below_the_bound():
     for lengths in ([5, 2, 1], [3, 3, 2], [7, 1, 0], [2, 2, 2]):
-        plan = planned(lengths, 4, None, 2, 8, "quadratic:a=1,b=1", num_slots=1)
+        plan = planned(lengths, 4, None, 2, 8, "quadratic:a=1,b=1", count=1)
         best = None
         of = [(sample, i) for sample, length in enumerate(lengths) for i in range(length)]
         for replicas, ranks in product(product(range(2), repeat=3), product(range(2), repeat=len(of))):
@@ -206,4 +206,4 @@ def test_a_document_longer_than_a_pack_and_constraints_are_refused():
     with pytest.raises(ValueError, match="cannot be combined with equal_counts"):
         balancer.balance([5, 3], 4, equal_counts=True, cut=ContextShards(2, 8))
     with pytest.raises(InfeasibleError, match="pack_tokens"):
-        planned([500] * 9, num_slots=1)
+        planned([500] * 9, count=1)

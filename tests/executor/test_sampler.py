@@ -27,7 +27,7 @@ OWN = balancer.MicroBatches(40, over_long="own")
 EMPTY = balancer.MicroBatches(999, count=9, allow_empty=True)
 
 
-SHARED = balancer.SequenceGroups((2, 4), num_slots=2, order="zigzag", pad_to=4)
+SHARED = balancer.SequenceGroups((2, 4), count=2, order="zigzag", pad_to=4)
 
 
 @pytest.mark.parametrize(

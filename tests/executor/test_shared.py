@@ -21,10 +21,10 @@ ZIGZAG = {"degrees": (1, 2, 4), "order": "zigzag", "pad_to": 2}
 cuts = st.sampled_from([  # few, as each makes a dispatcher and its groups
     ZIGZAG,
     {"degrees": (1, 2, 4)},
-    {"degrees": (1, 2, 4), "pad_to": 8, "num_slots": 3, "encoders": "slot"},
-    {"degrees": (1, 3), "num_slots": 3},
+    {"degrees": (1, 2, 4), "pad_to": 8, "count": 3, "encoders": "slot"},
+    {"degrees": (1, 3), "count": 3},
     {"degrees": (2, 4), "order": "zigzag", "pad_to": 8, "encoders": "slot"},
-    {"degrees": (4,), "order": "zigzag", "num_slots": 1},
+    {"degrees": (4,), "order": "zigzag", "count": 1},
     {"degrees": (1,)},
 ])  # fmt: skip
 fields = st.dictionaries(
@@ -51,7 +51,7 @@ def test_every_kind_of_field_goes_whole_to_every_rank_of_a_group(ranks, kind):
 
 def test_off_the_host(ranks):
     every = {name[:2]: (name, number % len(DTYPES), 0) for number, name in enumerate(sorted(KINDS))}
-    for cut in (ZIGZAG, {"degrees": (1, 3), "num_slots": 3}):
+    for cut in (ZIGZAG, {"degrees": (1, 3), "count": 3}):
         ranks.run(cases.off_the_host, "round_trip", 3, [4, 0, 3, 1], every, cut, {})
         ranks.run(cases.off_the_host, "phases_agree_with_no_exchange", 1, [3, 2, 0, 4], cut, {})
 
@@ -66,7 +66,7 @@ def test_over_nodes(ranks):
 SHARDS = st.sampled_from([
     {"degree": 2, "pack_tokens": 400, "block": 4},
     {"degree": 4, "pack_tokens": 120, "block": 16, "sync": "step"},
-    {"degree": 2, "pack_tokens": 150, "masks": {"full": 1, "window8": 3}, "num_slots": 4},
+    {"degree": 2, "pack_tokens": 150, "masks": {"full": 1, "window8": 3}, "count": 4},
     {"degree": 1, "pack_tokens": 400},
 ])  # fmt: skip
 

@@ -254,7 +254,7 @@ class PlacedShards(PlacedPieces):
 def _misplaced(problem: Problem, rows: ItemRows, of: Ints) -> str:
     """Say which rule ranks and slots of rows break first, `of` being the item of each; nothing if they keep to all."""
     there, cut, num_ranks, num_slots = rows.read.rows, problem.cut, problem.topology.num_ranks, rows.num_slots
-    given = cut.num_slots  # type: ignore[attr-defined]  # of context shards
+    given = cut.count  # type: ignore[attr-defined]  # of context shards
     if num_slots * num_ranks > MOST_BINS or cut.slots_for(num_slots) != num_slots or given not in (None, num_slots):
         return f"there are {num_slots} packs a replica, which is not what was asked for"
     if len(of) and not (there.slot.min() >= 0 and there.slot.max() < num_slots):

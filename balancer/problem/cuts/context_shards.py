@@ -53,7 +53,7 @@ class ContextShards(Cut):
         the cost, or full causal attention if the cost names none.
     sync : str
         Where replicas wait for each other: ``"micro_batch"``, in every pack, or ``"step"``, once a step.
-    num_slots : int, optional
+    count : int, optional
         Packs of a replica in a step, the same for all; by default the fastest number.
 
     Examples
@@ -67,7 +67,7 @@ class ContextShards(Cut):
     block: int = 128
     masks: tuple[tuple[str, int], ...] | None = None
     sync: str = SHARD_SYNCS[0]
-    num_slots: int | None = None
+    count: int | None = None
 
     name: ClassVar[str] = "context_shards"
     features: ClassVar[tuple[str, ...]] = ("context shards",)
@@ -83,10 +83,10 @@ class ContextShards(Cut):
             set_(self, name, as_count(name, getattr(self, name)))
         set_(self, "pack_tokens", as_integer("pack_tokens", self.pack_tokens, 1))
         check_choice("cut.sync", self.sync, SHARD_SYNCS)
-        if self.num_slots is not None:
-            set_(self, "num_slots", as_count("num_slots", self.num_slots))
-            if self.num_slots > MOST_SLOTS:
-                raise ArgumentError("num_slots", f"be <= {MOST_SLOTS}", self.num_slots)
+        if self.count is not None:
+            set_(self, "count", as_count("cut.count", self.count))
+            if self.count > MOST_SLOTS:
+                raise ArgumentError("cut.count", f"be <= {MOST_SLOTS}", self.count)
         if self.masks is not None:
             given = self.masks
             try:
@@ -118,7 +118,7 @@ class ContextShards(Cut):
     @property
     def packs(self) -> MicroBatches:
         """How packs are made: micro-batches of replicas, which may be empty."""
-        return MicroBatches(self.pack_tokens, self.sync, self.num_slots, allow_empty=True)
+        return MicroBatches(self.pack_tokens, self.sync, self.count, allow_empty=True)
 
     def replicas(self, topology: Topology) -> Topology:
         """Return replicas instead of ranks; a replica of one node or more is a node itself."""
@@ -170,7 +170,7 @@ class ContextShards(Cut):
 
     def cap_on_tokens(self, num_ranks: int) -> tuple[str, int, int | None]:
         """Return the cap on a pack."""
-        bins = None if self.num_slots is None else num_ranks // self.degree * self.num_slots
+        bins = None if self.count is None else num_ranks // self.degree * self.count
         return "{pack_tokens}", self.pack_tokens, bins
 
     # What plans of it have
@@ -196,7 +196,7 @@ class ContextShards(Cut):
     def of_whole_samples(self) -> MicroBatches:
         """Return micro-batches of as many tokens as a rank has of a pack, which longer samples exceed."""
         share = -(-self.pack_tokens // self.degree)
-        return MicroBatches(share, self.sync, self.num_slots, allow_empty=True, over_long="own", encoders="step")
+        return MicroBatches(share, self.sync, self.count, allow_empty=True, over_long="own", encoders="step")
 
     # Words and files
 

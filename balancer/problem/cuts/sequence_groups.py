@@ -33,8 +33,8 @@ ORDERS = ("contiguous", "zigzag")
 """Which part of a sample a rank of its group holds, by name; see :class:`SequenceGroups`."""
 
 GROUPING = Wording({
-    "cap": "max_tokens_per_rank", "sizes": "lengths", "times": "costs", "item": "sample", "items": "samples",
-    "group": "sequence group",
+    "cap": "cut.tokens_per_rank", "num_slots": "cut.count", "slots_multiple_of": "cut.multiple_of",
+    "sizes": "lengths", "times": "costs", "item": "sample", "items": "samples", "group": "sequence group",
 })  # fmt: skip
 """The arguments of :func:`solvers.sequence_groups` under the names of the fields that set them."""
 
@@ -88,11 +88,11 @@ class SequenceGroups(Cut):
         The numbers of ranks that a group may have. With ``exchange="ulysses"`` each must divide the attention heads.
         Where each divides the next, groups start at multiples of their degree: inside a node, if that divides the
         ranks of one. Others may reach over the end of a node, which the times of a cost do not tell apart.
-    max_tokens_per_rank : int or None
+    tokens_per_rank : int or None
         A group of degree d holds at most d times this number of tokens in a slot, padding included.
-    num_slots : int or None
+    count : int or None
         K, the same on all ranks; None: the fastest.
-    slots_multiple_of : int
+    multiple_of : int
         K must be a multiple of this.
     exchange : str
         What the ranks of a group exchange in attention: ``"ulysses"``, heads for tokens (all to all), or ``"ring"``,
@@ -112,9 +112,9 @@ class SequenceGroups(Cut):
     """
 
     degrees: tuple[int, ...] = (1, 2, 4, 8)
-    max_tokens_per_rank: int | None = None
-    num_slots: int | None = None
-    slots_multiple_of: int = 1
+    tokens_per_rank: int | None = None
+    count: int | None = None
+    multiple_of: int = 1
     exchange: str = EXCHANGES[0]
     order: str = ORDERS[0]
     pad_to: int = 1
@@ -136,18 +136,19 @@ class SequenceGroups(Cut):
         set_(self, "degrees", tuple(as_count(f"degrees[{i}]", degree) for i, degree in enumerate(given)))
         if not given or len(set(given)) < len(given):
             raise ArgumentError("degrees", "hold distinct numbers of ranks, at least one", given)
-        if self.max_tokens_per_rank is not None:
-            set_(self, "max_tokens_per_rank", as_integer("max_tokens_per_rank", self.max_tokens_per_rank, 1))
-        for name in ("num_slots", "slots_multiple_of", "pad_to"):
-            if name != "num_slots" or self.num_slots is not None:
-                set_(self, name, as_count(name, getattr(self, name)))
+        if self.tokens_per_rank is not None:
+            set_(self, "tokens_per_rank", as_integer("cut.tokens_per_rank", self.tokens_per_rank, 1))
+        if self.count is not None:
+            set_(self, "count", as_count("cut.count", self.count))
+        set_(self, "multiple_of", as_count("cut.multiple_of", self.multiple_of))
+        set_(self, "pad_to", as_count("pad_to", self.pad_to))
         check_choice("exchange", self.exchange, EXCHANGES)
         check_choice("order", self.order, ORDERS)
         check_choice("encoders", self.encoders, ENCODERS)
-        if self.num_slots is not None and self.num_slots % self.slots_multiple_of:
+        if self.count is not None and self.count % self.multiple_of:
             raise UsageError(
-                "{num_slots} = {count} contradicts {slots_multiple_of} = {multiple}",
-                count=self.num_slots, multiple=self.slots_multiple_of,
+                "{cut.count} = {count} contradicts {cut.multiple_of} = {multiple}",
+                count=self.count, multiple=self.multiple_of,
             )  # fmt: skip
 
     @property
@@ -187,7 +188,7 @@ class SequenceGroups(Cut):
         if MAX_TOKENS in refused:
             raise UsageError(
                 "{max_tokens_per_rank} is a cap on a rank's step; {sequence_groups} have a cap of their own, on a "
-                "rank's slot: give SequenceGroups(max_tokens_per_rank=...)"
+                "rank's slot: give SequenceGroups(tokens_per_rank=...)"
             )
         if refused:
             raise UsageError(
@@ -205,10 +206,10 @@ class SequenceGroups(Cut):
 
     def of_whole_samples(self) -> Cut:
         """Return micro-batches under the same cap, which longer samples exceed; without a cap whole shares."""
-        if self.max_tokens_per_rank is None:
+        if self.tokens_per_rank is None:
             return WHOLE_SHARES
         return MicroBatches(
-            self.max_tokens_per_rank, count=self.num_slots, multiple_of=self.slots_multiple_of, allow_empty=True,
+            self.tokens_per_rank, count=self.count, multiple_of=self.multiple_of, allow_empty=True,
             over_long="own", encoders=self.encoders,
         )  # fmt: skip
 
@@ -223,8 +224,8 @@ class SequenceGroups(Cut):
         degree = np.array(self.degrees)[:, None]
         times = found.times * found.unit
         work = degree * times
-        if self.max_tokens_per_rank is not None:
-            over = self.padded(lengths[None, :], degree) > self.max_tokens_per_rank * degree
+        if self.tokens_per_rank is not None:
+            over = self.padded(lengths[None, :], degree) > self.tokens_per_rank * degree
             # A sample that no degree holds keeps its numbers here: the planner says what is wrong, and how to mend
             # it.
             over &= ~over.all(axis=0)  # of what fits nowhere the planner tells
@@ -286,16 +287,16 @@ class SequenceGroups(Cut):
 
     def slots_for(self, used: int) -> int:
         """Return K, given that the `used`-th slot is the last that holds anything."""
-        return slots_for(used, self.num_slots or 1, self.slots_multiple_of)
+        return slots_for(used, self.count or 1, self.multiple_of)
 
     def fewest_slots(self, lengths: NDArray[np.int64], num_ranks: int) -> int:
         """Return a number of slots that no plan is below: what all ranks hold at once, and what is asked for."""
-        room = num_ranks * (self.max_tokens_per_rank or max(1, int(lengths.sum())))
+        room = num_ranks * (self.tokens_per_rank or max(1, int(lengths.sum())))
         return self.slots_for(max(1, -(-int(lengths.sum()) // room)))
 
     def in_words(self) -> str:
         """Say what they are, for a report."""
-        cap = "" if self.max_tokens_per_rank is None else f", at most {self.max_tokens_per_rank:,} a rank"
+        cap = "" if self.tokens_per_rank is None else f", at most {self.tokens_per_rank:,} a rank"
         return f"groups of {', '.join(map(str, self.degrees))} ranks{cap}"
 
     def makespan(self, slot_loads: NDArray[np.int64]) -> int:
@@ -312,9 +313,9 @@ class SequenceGroups(Cut):
         return {
             "degrees": self.degrees,
             "num_ranks": topology.num_ranks,
-            "cap": self.max_tokens_per_rank,
-            "num_slots": self.num_slots,
-            "slots_multiple_of": self.slots_multiple_of,
+            "cap": self.tokens_per_rank,
+            "num_slots": self.count,
+            "slots_multiple_of": self.multiple_of,
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -352,7 +353,7 @@ class LongShort(SequenceGroups):
             # as possible.
             prime = next((d for d in range(2, isqrt(last) + 1) if last % d == 0), last)
             degrees.append(degrees[-1] // prime)
-        return cls(tuple(degrees), num_slots=len(degrees), pad_to=pad_to)
+        return cls(tuple(degrees), count=len(degrees), pad_to=pad_to)
 
     @property
     def size(self) -> int:

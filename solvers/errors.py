@@ -193,6 +193,12 @@ def as_words(names: Iterable[str], between: str = ", ") -> str:
     return between.join(f"{{{name}}}" for name in names)
 
 
+def not_installed(user: str, package: str, extra: str) -> str:
+    """Return the words of an error about a missing package: who needs it, and which extra of ours brings it."""
+    # Double quotes, because the shell of Windows knows no single ones.
+    return f'{user} needs {package}, which is not installed; install it with: pip install "seqbalancer[{extra}]"'
+
+
 class UsageError(WordedError, ValueError):
     """A request that breaks a rule about several values: a sum, a choice, arguments that cannot be combined."""
 

@@ -47,6 +47,9 @@ class Advice(Findings):
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write a page of it; needs the extra ``plot``."""
+        from balancer.report.charts import require_plotting
+
+        require_plotting("to_html()")
         from balancer.advice.page import advice_page
         from balancer.report.page import write_page
 

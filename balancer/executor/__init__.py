@@ -4,12 +4,12 @@ It decides nothing: it gathers lengths, asks the planner, moves bytes once, and 
 :class:`Dispatcher`.
 """
 
+from solvers.errors import not_installed
+
 try:
     import torch.distributed  # noqa: F401
 except ImportError as error:
-    raise ImportError(
-        "balancer.executor needs PyTorch, which is not installed; install it with: pip install 'seqbalancer[torch]'"
-    ) from error
+    raise ImportError(not_installed("balancer.executor", "PyTorch", "torch")) from error
 
 from balancer.executor.context_exchange import ContextExchange, PendingGather, Sequences, shift_labels
 from balancer.executor.dispatched import Dispatched

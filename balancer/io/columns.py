@@ -336,12 +336,12 @@ def from_text(cells: Any, place: Place) -> NDArray[np.int64]:
     # Arrow reads hexadecimal, this package does not: such a block takes the careful road, and fails there.
     if not any(pc.any(pc.match_substring(cells, letter)).as_py() for letter in "xX"):
         try:
-            return from_numpy(cells.cast(pa.int64()).to_numpy(), place)
+            return from_numpy(as_numpy(cells.cast(pa.int64())), place)
         except pa.ArrowInvalid:
             cells = pc.utf8_trim_whitespace(cells)
         try:  # textual, because a float64 would round what stands behind its 16th digit
             whole = pc.replace_substring_regex(cells, r"^([0-9]+)\.0*$", r"\1")
-            return from_numpy(whole.cast(pa.int64()).to_numpy(), place)
+            return from_numpy(as_numpy(whole.cast(pa.int64())), place)
         except pa.ArrowInvalid:
             pass
     return from_python([_number_in(text) for text in cells.to_pylist()], place)

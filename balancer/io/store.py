@@ -16,6 +16,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from balancer.errors import InputError
+from solvers.errors import not_installed
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _BUFFER_BYTES = 4 << 20
@@ -78,7 +79,7 @@ def _file_system(path: str | os.PathLike[str]) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
     except ImportError:
-        raise InputError(f"{uri}: to read and write URIs, install fsspec: pip install 'seqbalancer[remote]'") from None
+        raise InputError(not_installed(f"{uri}: a URI", "fsspec", "remote")) from None
     with _told(uri, "open its store"):
         found: tuple[Any, str] = url_to_fs(uri)
         found[0].invalidate_cache()  # others write there too

@@ -18,6 +18,7 @@ from typing import Any, Protocol, Self
 import pyarrow as pa
 
 from balancer.errors import InputError
+from solvers.errors import not_installed
 
 Task = tuple[int, Any]
 """Something to do, and its number."""
@@ -99,7 +100,7 @@ class Cluster:
             import ray
             from ray import init  # noqa: F401 (a folder of that name has none)
         except ImportError:
-            raise InputError("the engine 'ray' needs Ray: pip install 'seqbalancer[ray]'") from None
+            raise InputError(not_installed("the engine 'ray'", "Ray", "ray")) from None
         except Exception as error:  # an installation that is damaged
             raise InputError(f"Ray cannot be imported: {type(error).__name__}: {error}") from None
         self._ray, self.address = ray, address

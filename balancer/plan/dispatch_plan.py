@@ -485,10 +485,10 @@ class DispatchPlan(Record):
         return DispatchPlan(placed, self.loads, self.home_loads, makespan, bound.value, bound.name, status, self.method)
 
     def to_pandas(self) -> Any:
-        """Return a row a sample as a pandas DataFrame, as plan files have them."""
-        from balancer.plan.rows import as_table  # those who plan at run time need no files
+        """Return a row a sample as a pandas DataFrame, as plan files have them; needs the extra ``pandas``."""
+        from balancer.plan.rows import as_table, data_frame  # those who plan at run time need no files
 
-        return as_table(self).to_pandas()
+        return data_frame(lambda: as_table(self))
 
     def _repr_html_(self) -> str:
         from balancer.plan.shown import Ratios, as_html

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from balancer.problem.constraints import PER_SAMPLE
 from balancer.problem.phases import Phase, PhaseItems
 from balancer.problem.placement import Placement
 from balancer.problem.setup import Setup
+from solvers.errors import not_installed
 
 
 class StepOfLog(NamedTuple):
@@ -121,6 +122,21 @@ def as_table(plan: Any) -> Any:
         path = os.path.join(folder, "plan.parquet")
         plan.save(path)
         return pq.read_table(path)
+
+
+def data_frame(table: Callable[[], Any]) -> Any:
+    """Return the Arrow table that `table` makes as a pandas DataFrame.
+
+    Raises
+    ------
+    ImportError
+        Before the table is made, if pandas is not installed.
+    """
+    try:
+        import pandas  # noqa: F401
+    except ImportError:
+        raise ImportError(not_installed("to_pandas()", "pandas", "pandas")) from None
+    return table().to_pandas()
 
 
 def _described(asked: Phase, mine: PhaseItems, plan: Any) -> dict[str, Any]:

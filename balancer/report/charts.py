@@ -21,6 +21,7 @@ from balancer.plan.gaps import Between
 from balancer.report.page_data import RankLoads
 from balancer.report.simulation_data import StepBars
 from balancer.report.table import as_percent
+from solvers.errors import not_installed
 from solvers.pipeline import MultiplexResult, PipelineRun
 
 __all__ = ["BACKWARD", "DARK", "FORWARD", "IN_PAGE", "LIGHT", "TASK", "Bar", "bars", "gantt", "heat_map",
@@ -64,9 +65,7 @@ def require_plotting(option: str) -> None:
     """Raise InputError, with the remedy, if what draws charts and pages is not installed."""
     for module, name in (("matplotlib", "matplotlib"), ("jinja2", "Jinja2")):
         if importlib.util.find_spec(module) is None:
-            raise InputError(
-                f"{option} needs {name}, which is not installed; install it with: pip install 'seqbalancer[plot]'"
-            )
+            raise InputError(not_installed(option, name, "plot"))
 
 
 @contextmanager

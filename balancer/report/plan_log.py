@@ -26,6 +26,7 @@ from balancer.offline.of_step import settings_of_step
 from balancer.offline.run import plan_run
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log as plans_of
+from balancer.plan.rows import data_frame
 from balancer.problem.cuts import as_cut
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE, Phase
@@ -104,11 +105,14 @@ class LogPlan:
             return pq.read_table(path)
 
     def to_pandas(self) -> Any:
-        """Return the rows of the plan as a pandas DataFrame."""
-        return self.to_arrow().to_pandas()
+        """Return the rows of the plan as a pandas DataFrame; needs the extra ``pandas``."""
+        return data_frame(self.to_arrow)
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the page of the plan, as ``balancer report --html`` does; needs the extra ``plot``."""
+        from balancer.report.charts import require_plotting
+
+        require_plotting("to_html()")
         from balancer.report.page import write_page
         from balancer.report.plan_page import plan_page
 

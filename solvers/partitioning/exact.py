@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from solvers._budget import work_units
 from solvers.bounds import Bound
 from solvers.constraints import ConstrainedProblem
-from solvers.errors import InfeasibleError, SolverError, TimeLimitError, UsageError, as_words
+from solvers.errors import InfeasibleError, SolverError, TimeLimitError, UsageError, as_words, not_installed
 from solvers.partitioning.auto import Found, Search, auto
 
 # Building the model in Python takes so long for each unit and group. A model that takes the budget to build is not
@@ -161,9 +161,7 @@ def load_cp_model() -> Any:
     try:
         from ortools.sat.python import cp_model
     except ImportError:
-        raise UsageError(
-            "{method} 'exact' needs OR-Tools, which is not installed", "pip install 'seqbalancer[exact]'"
-        ) from None
+        raise UsageError(not_installed("{method} 'exact'", "OR-Tools", "exact")) from None
     return cp_model
 
 

@@ -372,31 +372,20 @@ def test_bad_caps(cap, error):
 # --- import and warm-up ----------------------------------------------------------------------------------------------
 
 
-def test_import_is_light():
-    heavy = [
-        "torch",
-        "ortools",
-        "pyarrow",
-        "rich",
-        "click",
-        "pandas",
-        "matplotlib",
-        "scipy.optimize",
-    ]  # scipy alone: numba
+def test_import_compiles_nothing():
     done = run_python(
-        f"""
+        """
 import sys, balancer
-balancer.balance  # all that planning needs is imported when the first of it is asked for
-print([name for name in {heavy} if name in sys.modules])
+balancer.balance
 compiled = [
-    f"{{name}}.{{key}}"
+    f"{name}.{key}"
     for name, module in list(sys.modules.items()) if name.split(".")[0] in ("solvers", "balancer")
     for key, value in vars(module).items() if not isinstance(value, type) and getattr(value, "signatures", [])
 ]
 print(compiled)
 """
     )
-    assert done.stdout.split("\n")[:2] == ["[]", "[]"], done.stdout + done.stderr
+    assert done.stdout == "[]\n", done.stdout + done.stderr
 
 
 def test_planning_loads_no_file_formats():

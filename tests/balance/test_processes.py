@@ -255,7 +255,11 @@ def test_random_kills_of_workers_and_driver_change_no_byte(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"), [(None, "needs Ray: pip install"), ("1 / 0", "Ray cannot be imported: ZeroDivisionError")]
+    ("content", "told"),
+    [
+        (None, r'needs Ray, which is not installed; .* pip install "seqbalancer\[ray\]"'),
+        ("1 / 0", "Ray cannot be imported: ZeroDivisionError"),
+    ],
 )
 def test_a_ray_that_cannot_be_imported_is_told(tmp_path, monkeypatch, content, told):
     (tmp_path / "ray").mkdir()

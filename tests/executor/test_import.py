@@ -19,7 +19,7 @@ def test_without_torch_the_executor_says_what_to_install(module):
     last = done.stderr.strip().splitlines()[-1]
     assert last == (
         "ImportError: balancer.executor needs PyTorch, which is not installed; "
-        "install it with: pip install 'seqbalancer[torch]'"
+        'install it with: pip install "seqbalancer[torch]"'
     )
 
 

@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 # The executor's tests need torch, and the trainers that they run; `make test TORCH=` leaves both out, and skips them.
 TORCH ?= torch
+# What make demo makes of its plan; `make demo PAGE=` prints the report alone, which needs no extra.
+PAGE ?= --html out/report.html
 comma := ,
 EXTRAS := test,lint$(if $(TORCH),$(comma)integrations)
 BIN := $(VENV)/bin
@@ -27,7 +29,7 @@ demo: $(VENV)/demo  ## Plan a real log, check the plan that was written, and mak
 	mkdir -p out
 	$(BIN)/balancer plan data/omni_mix_dev.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 \
 	    --length text_tokens+image_tokens+audio_tokens --out out/plan.parquet
-	$(BIN)/balancer report out/plan.parquet --html out/report.html
+	$(BIN)/balancer report out/plan.parquet $(PAGE)
 
 pictures: $(VENV)/installed  ## The pictures of the README and the site, light and dark: docs/pictures/
 	$(BIN)/python docs/draw.py

@@ -353,8 +353,9 @@ class Search:
         alike = np.column_stack([self.state.allowed.T, self.problem.speeds])
         _, kind = np.unique(alike, axis=0, return_inverse=True)
         kind = kind.reshape(m).astype(np.int64)
-        choices = self.state.allowed.sum(axis=1)[self.state.mask].mean()
-        return kind if kind.max() < _MOST_KINDS or choices <= _MOST_KINDS else np.zeros(m, dtype=np.int64)
+        mask = self.state.mask
+        few = self.state.allowed.sum(axis=1)[mask].sum() <= _MOST_KINDS * len(mask)
+        return kind if few or kind.max() < _MOST_KINDS else np.zeros(m, dtype=np.int64)
 
     def _ways(self) -> Iterator[tuple[Ints, Floats | None]]:
         """Yield orders of units, with weights for :func:`greedy` or None for likeness; what is mostly best is first."""

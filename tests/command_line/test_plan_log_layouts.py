@@ -102,7 +102,7 @@ def test_a_flag_may_name_a_phase_of_a_step_file(command, log, tmp_path):
 
 def test_another_cut_beside_a_file_is_in_place_of_its_own(command, log, tmp_path):
     text = 'ranks = 2\nbatch_per_rank = 4\n[[phase]]\nlength = "tokens"\n'
-    (tmp_path / "step.toml").write_text(text + '[micro_batches]\ntokens = 90\nschedule = "step"')
+    (tmp_path / "step.toml").write_text(text + '[micro_batches]\ntokens = 90\nsync = "step"')
     assert command("plan", log, "--step", "step.toml", "--group-degrees", "1,2", "--out", "a.parquet").err == ""
     (tmp_path / "step.toml").write_text(text + "[sequence_groups]\ndegrees = [1, 2]")
     assert command("plan", log, "--step", "step.toml", "--out", "b.parquet").err == ""

@@ -201,8 +201,8 @@ def measured(folder: Path, rows: int, asked: argparse.Namespace) -> dict[str, fl
     """Plan a log of so many rows in every way; print a table, and return rows a second by way."""
     write_log(folder / "log.parquet", rows)
     shape = ["plan", str(folder / "log.parquet"), "--json", "--ranks", "64", "--ranks-per-node", "8"]
-    shape += ["--batch-per-rank", "16", "--length", "+".join(LENGTH), "--method", asked.method]
-    shape += ["--placement", asked.placement]
+    shape += ["--batch-per-rank", "16", "--length", "+".join(LENGTH), "--set", f"plan.method={asked.method}"]
+    shape += ["--set", f"plan.placement={asked.placement}"]
     workers, here = asked.workers, [sys.executable, "-c", RUN]
     ways = {
         "serial": ([*here, *shape, "--engine", "serial"], 1),

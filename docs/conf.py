@@ -19,6 +19,8 @@ from without_torch import stand_in  # noqa: E402
 
 from balancer._version import __version__  # noqa: E402
 from balancer.cli.main import cli  # noqa: E402
+from balancer.described import keys_of  # noqa: E402
+from balancer.step import StepFile  # noqa: E402
 
 if find_spec("torch") is None:
     stand_in()
@@ -84,6 +86,8 @@ html_context = {"default_mode": "auto"}
 html_sidebars = {"index": []}
 
 CONTEXT = click.Context(cli)
+_MARKS, _MARK = re.compile(r"([*`_|\\])"), r"\\\1"  # that would mean something in Markdown
+_KEYS = re.compile(r"%keys (\w+)%")
 _LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)")
 _LIGHT = re.compile(r"!\[([^\]]*)\]\(([^)]*)-light\.svg\)")
 
@@ -96,7 +100,7 @@ def _asked(parameter):
     _, told = parameter.get_help_record(CONTEXT) or ("", "")
     names = ", ".join((*parameter.opts, *parameter.secondary_opts))
     value = "" if parameter.is_flag else f" {parameter.make_metavar(CONTEXT)}"
-    return names + value, re.sub(r"([*`_|\\])", r"\\\1", told)
+    return names + value, _MARKS.sub(_MARK, told)
 
 
 def _directives(program, asked):
@@ -130,6 +134,33 @@ def _commands():
         )
     shown += ["## Options of several commands\n", _directives("balancer", shared)]
     return "\n".join(shown)
+
+
+OF_TYPES = {
+    "array": "whole numbers",
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "number": "a number",
+    "object": "a table of whole numbers",
+    "string": "text",
+}
+
+
+def _kept(schema):
+    """Return what a value is, in words."""
+    types = schema.get("type", ())
+    words = [_kept(each) for each in schema.get("anyOf", ())] + [f"`{word}`" for word in schema.get("enum", ())]
+    return ", ".join(words + [OF_TYPES[name] for name in ([types] if isinstance(types, str) else types)])
+
+
+def _keys(table):
+    """Return the keys of a table of steps, or of a kind of cut, as rows."""
+    rows = [
+        f"| `{each.name}` | {_kept(each.schema)} | {_MARKS.sub(_MARK, each.about)} |"
+        for each in keys_of(StepFile)
+        if (each.of_kind or each.table or "top") == table and (each.table, each.name) != ("cut", "kind")
+    ]
+    return "\n".join(("| key | value | says |", "|---|---|---|", *rows))
 
 
 def _examples():
@@ -166,6 +197,7 @@ def _read(app, docname, source):
     """Links of a page that is kept elsewhere are relative to there; a picture is shown in the reader's scheme."""
     page = Path(app.env.doc2path(docname))
     text = source[0].replace("%commands%", _commands()).replace("%examples%", _examples())
+    text = _KEYS.sub(lambda table: _keys(table[1]), text)
     if page.is_symlink():
         kept = page.resolve().parent
         text = _LINK.sub(lambda link: f"]({os.path.relpath(kept / link[1], page.parent)}", text)

@@ -410,26 +410,26 @@ def test_a_log_is_told_of_rows(tmp_path):
     assert found.startswith(f"{tmp_path}/log.jsonl: step 1: phase 'vision': item 3 (of row 5) {OVER}")
 
 
-def test_the_command_line_is_told_of_rows_and_options(tmp_path, capsys):
+def test_the_command_line_is_told_of_rows_and_keys(tmp_path, capsys):
     from balancer.cli.main import main
 
     log = tmp_path / "log.jsonl"
     asked = ["plan", str(log), "--ranks", "2", "--batch-per-rank", "2"]
-    encoder = ["--phase", "vision=lengths(images)", "--phase", "llm=text"]
+    encoder = ["--set", "phase.vision.length=lengths(images)", "--set", "phase.llm.length=text"]
+    llm = ["--set", "phase.llm.length=text", "--set", "phase.llm.max_tokens_per_rank=60"]
     log.write_text("".join(
         json.dumps({"images": images, "text": text}) + "\n"
         for images, text in zip(IMAGES, LENGTHS, strict=True)
     ))  # fmt: skip
     for options, place in (
-        (["--length", "text", "--max-tokens-per-rank", "60"], "row 5"),
-        (["--phase", "llm=text", "--max-tokens-per-rank", "60"], "phase 'llm': row 5"),
-        ([*encoder, "--max-tokens-per-rank", "vision=60"], "phase 'vision': item 3 (of row 5)"),
+        (["--length", "text", "--set", "phase.all.max_tokens_per_rank=60"], "row 5"),
+        (llm, "phase 'llm': row 5"),
+        ([*encoder, "--set", "phase.vision.max_tokens_per_rank=60"], "phase 'vision': item 3 (of row 5)"),
     ):
         with pytest.raises(SystemExit) as stopped:
             main([*asked, *options])
         assert stopped.value.code == 1
-        told = OVER.replace("max_tokens_per_rank", "--max-tokens-per-rank")
-        assert capsys.readouterr().err.startswith(f"balancer: {log}: step 1: {place} {told}")
+        assert capsys.readouterr().err.startswith(f"balancer: {log}: step 1: {place} {OVER}")
 
 
 @pytest.mark.parametrize("border", ["library", "trainer", "log"])

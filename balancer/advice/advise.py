@@ -14,7 +14,7 @@ from balancer.io.logs import LengthLog
 from balancer.offline.settings import LogSettings
 from balancer.report.plan_log import opened_by, settings_of
 from solvers.arguments import as_count
-from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, UsageError, WordedError, Wording
+from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, UsageError, WordedError
 
 __all__ = ["Advice", "Finding", "advise", "advise_opened"]
 
@@ -107,9 +107,8 @@ def advise(
 
 def advise_opened(
     log: LengthLog, settings: LogSettings, *, price: float | None = None, gpus_per_rank: int | None = None,
-    wording: Wording | None = None,
 ) -> Advice:  # fmt: skip
-    """Say what would help, of a log that is open; `wording` is for reasons why a remedy cannot be planned."""
+    """Say what would help, of a log that is open."""
     each = settings.setup.settings.cut.num_stages or 1 if gpus_per_rank is None else gpus_per_rank
     gpus = settings.setup.topology.num_ranks * as_count("gpus_per_rank", each)
     price = None if price is None else _checked_price(price)
@@ -130,7 +129,7 @@ def advise_opened(
         waiting=within.waiting, waiting_error=error, saves=1 - _ratio(within.after, within.before),
         moved=_moved(within, settings), steps=within.steps, tokens=within.tokens, plan_ms=within.plan_ms,
     )  # fmt: skip
-    others = tuple(_found(each, case, whole, wording or Wording()) for each in REMEDIES)
+    others = tuple(_found(each, case, whole) for each in REMEDIES)
     row, length, ratio = within.cap or (-1, 0, 1.0)
     return Advice(log, plain, sample, within.waiting_before, error_before, whole, others, within.capped, row, length,
                   ratio, gpus, price)  # fmt: skip
@@ -139,7 +138,7 @@ def advise_opened(
 def _refuse(settings: LogSettings) -> None:
     """Refuse what is tried anyhow, as what it is compared with would not be there."""
     if settings.across is not None and (settings.across.early or settings.across.late):
-        raise UsageError("{defer} is tried anyhow: leave it out")
+        raise UsageError("{early} and {late} are tried anyhow: leave them out")
     cut = settings.setup.settings.cut
     if cut.shares:
         raise UsageError(f"{{{cut.called}}} are tried anyhow: leave them out")
@@ -161,7 +160,7 @@ def _moved(found: Tried, settings: LogSettings) -> float:
     return found.moved / (found.steps * settings.setup.topology.num_ranks)
 
 
-def _found(remedy: Remedy, case: Case, whole: Finding, wording: Wording) -> Finding:
+def _found(remedy: Remedy, case: Case, whole: Finding) -> Finding:
     """Try a remedy; where it takes long on fewer steps, beside a plan within the step of those."""
     about = Finding(remedy.name, remedy.title, remedy.changes, remedy.assumed)
     if case.sample.is_short and remedy.name.startswith(("defer", "step_tokens")):
@@ -176,7 +175,7 @@ def _found(remedy: Remedy, case: Case, whole: Finding, wording: Wording) -> Find
         found = tried(sample, way.settings)
     # A remedy that cannot be planned is a finding; the advice goes on with the others.
     except WordedError as error:
-        return replace(about, why_not=str(error.in_words(wording)))
+        return replace(about, why_not=str(error))
     except (ValueError, SolverError) as error:
         return replace(about, why_not=str(error))
     if not found.steps or not found.tokens or not within.after:

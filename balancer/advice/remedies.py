@@ -12,7 +12,7 @@ from balancer.offline.settings import LogSettings
 from balancer.problem.cuts import Cut
 from balancer.problem.cuts.context_shards import ContextShards
 from balancer.problem.cuts.sequence_groups import SequenceGroups
-from balancer.problem.step_tables import DEGREES
+from balancer.problem.phases import Phase
 
 __all__ = ["REMEDIES", "Case", "Remedy", "Way", "prompts_of"]
 
@@ -81,7 +81,8 @@ class Remedy:
 def _defer(steps: int) -> Callable[[Case], Way | str]:
     def way(case: Case) -> Way | str:
         across = replace(case.settings.across or AcrossSteps(), early=steps, late=steps)
-        return Way(replace(case.settings, across=across), {"--defer": str(steps)}, f"defer={steps}")
+        keys: dict[str, str | None] = {"deferral.early": str(steps), "deferral.late": str(steps)}
+        return Way(replace(case.settings, across=across), keys, f"early={steps}, late={steps}")
 
     return way
 
@@ -92,7 +93,7 @@ def _step_tokens(case: Case) -> Way | str:
     # As many tokens as a step has now on average, so that there are as many steps.
     tokens = max(1, case.within.tokens // case.within.steps)
     settings = replace(case.settings, batch_per_rank=None, across=AcrossSteps(step_tokens=tokens))
-    return Way(settings, {"--batch-per-rank": None, "--step-tokens": str(tokens)}, f"step_tokens={tokens}")
+    return Way(settings, {"batch_per_rank": None, "step_tokens": str(tokens)}, f"step_tokens={tokens}")
 
 
 def _capped(case: Case) -> str:
@@ -111,7 +112,7 @@ def _most_on_a_rank(case: Case) -> int | None:
 def _degrees(case: Case) -> tuple[int, ...]:
     """Return how many ranks may share a sample: those of a node at most, as groups of them are all alike."""
     sizes = case.settings.setup.topology.node_sizes
-    return tuple(each for each in DEGREES if all(size % each == 0 for size in sizes))
+    return tuple(each for each in SequenceGroups().degrees if all(size % each == 0 for size in sizes))
 
 
 def _sequence_groups(case: Case) -> Way | str:
@@ -122,13 +123,13 @@ def _sequence_groups(case: Case) -> Way | str:
     cap = _most_on_a_rank(case)
     # The cap moves into the cut: groups keep it in each slot, not over a whole step.
     phases = (*others, replace(last, max_tokens_per_rank=None))
-    options: dict[str, str | None]
-    options = {"--group-degrees": ",".join(map(str, degrees)), "--micro-batch-tokens": None, "--over-long": None}
-    options |= {} if cap is None else {"--max-tokens-per-rank": str(cap)}
+    keys: dict[str, str | None] = {"cut.kind": "sequence_groups", "cut.degrees": str(list(degrees)).replace(" ", "")}
+    keys |= {} if cap is None else {"cut.tokens_per_rank": str(cap)}
+    keys |= _uncapped(last)
     given = f"({', '.join(map(str, degrees))})" + f", {cap}" * (cap is not None)
     steps = max(1, _GROUP_STEPS // case.settings.setup.topology.num_ranks)
     groups = _cut(case, SequenceGroups(degrees, cap), phases)
-    return Way(groups, options, f"cut=balancer.SequenceGroups({given})", steps)
+    return Way(groups, keys, f"cut=balancer.SequenceGroups({given})", steps)
 
 
 def _context_shards(case: Case) -> Way | str:
@@ -145,11 +146,17 @@ def _context_shards(case: Case) -> Way | str:
         longest = min(longest, degree * cap)
     shards = ContextShards(degree, longest)
     steps = max(1, _SHARD_PACKS * degree // num_ranks)
-    options: dict[str, str | None]
-    options = {"--context": str(degree), "--pack-tokens": str(longest), "--micro-batch-tokens": None,
-               "--over-long": None, "--max-tokens-per-rank": None}  # fmt: skip
+    keys: dict[str, str | None] = {
+        "cut.kind": "context_shards", "cut.degree": str(degree), "cut.pack_tokens": str(longest)
+    }  # fmt: skip
+    keys |= _uncapped(last)
     settings = _cut(case, shards, (*others, replace(last, max_tokens_per_rank=None)))
-    return Way(settings, options, f"cut=balancer.ContextShards({degree}, {longest})", steps)
+    return Way(settings, keys, f"cut=balancer.ContextShards({degree}, {longest})", steps)
+
+
+def _uncapped(last: Phase) -> dict[str, str | None]:
+    """Return the key of a cap that moves into the cut."""
+    return {} if last.max_tokens_per_rank is None else {f"phase.{last.name}.max_tokens_per_rank": None}
 
 
 def _cut(case: Case, cut: Cut, phases: tuple[Any, ...]) -> LogSettings:
@@ -159,13 +166,17 @@ def _cut(case: Case, cut: Cut, phases: tuple[Any, ...]) -> LogSettings:
 
 def _shared_prompts(case: Case) -> Way | str:
     if case.prompts is None:
-        return "no columns say which rows share a prompt (--prefix, --prefix-length)"
+        return "no columns say which rows share a prompt (prefix, prefix_length)"
     *others, last = case.settings.setup.phases
     key, length = case.prompts
     shared = replace(last, prefix=key, prefix_length=length)
     setup = replace(case.settings.setup, phases=(*others, shared))
     keywords = f"prefix={key!r}, prefix_length={length!r}"
-    return Way(replace(case.settings, setup=setup), {"--prefix": key, "--prefix-length": length}, keywords)
+    return Way(
+        replace(case.settings, setup=setup),
+        {f"phase.{last.name}.prefix": key, f"phase.{last.name}.prefix_length": length},
+        keywords,
+    )
 
 
 def prompts_of(log: LengthLog, settings: LogSettings) -> tuple[LogSettings, tuple[str, str] | None]:

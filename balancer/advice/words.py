@@ -185,17 +185,21 @@ def to_paste(finding: Finding, command: Sequence[str] = ()) -> Iterator[str]:
 
 
 def _with(words: Sequence[str], changed: Mapping[str, str | None]) -> Iterator[str]:
-    """Yield the words of a command with options set or left out, each of which has a value."""
+    """Yield the words of a command with keys set, or left out: None, which a step file may say, too."""
     rest = iter(words)
     for word in rest:
-        name, equals, _ = word.partition("=")
-        if name not in changed:
+        option, equals, value = word.partition("=")
+        key = option.removeprefix("--").replace("-", "_")
+        if option != "--set" and key not in changed:
             yield word
-        elif not equals:
-            next(rest, None)
-    for name, value in changed.items():
-        if value is not None:
-            yield from (name, value)
+            continue
+        text = value if equals else next(rest, "")
+        key = text.partition("=")[0].strip() if option == "--set" else key
+        if not (key in changed or (key.startswith("cut.") and "cut.kind" in changed)):
+            yield from (word,) if equals else (word, text)
+    for key, wanted in changed.items():
+        if wanted is not None or any(word.partition("=")[0] == "--step" for word in words):
+            yield from ("--set", f"{key}={wanted or ''}")
 
 
 def assumed(advice: Findings) -> Iterator[str]:

@@ -10,15 +10,13 @@ from balancer.cli.options import json_option, log_argument, planning_options
 from balancer.cli.pages import check_page
 from balancer.cli.parser import WORDS, command
 from balancer.cli.settings import open_job
-from balancer.cli.typed import said_step
-from balancer.cli.wording import GIVEN_IN, OPTIONS
+from balancer.cli.step_options import said_step
 from balancer.io.log_files import LogPath
 from balancer.report.text import printable
-from solvers.errors import Wording
 
 __all__ = ["advise_command"]
 
-_OWN = ("--price", "--gpus-per-rank", "--html")
+_OWN = ("--price", "--html")
 """Options with a value that ``balancer plan`` does not have."""
 
 
@@ -26,13 +24,9 @@ _OWN = ("--price", "--gpus-per-rank", "--html")
 @log_argument
 @planning_options
 @click.option("--price", type=float, metavar="P", help="Price of a GPU hour, in any currency.")
-@click.option("--gpus-per-rank", type=int, metavar="G",
-              help="GPUs that one data-parallel rank has: 1, of a pipeline's replica one a stage.")  # fmt: skip
 @click.option("--html", "page", metavar="FILE.html", help="Write the advice as a page; needs the extra 'plot'.")
 @json_option
-def advise_command(
-    log: LogPath, price: float | None, gpus_per_rank: int | None, page: str | None, as_json: bool, **options: Any
-) -> None:
+def advise_command(log: LogPath, price: float | None, page: str | None, as_json: bool, **options: Any) -> None:
     """Say what waiting costs in steps of LOG, what each remedy would gain, with proof, and how to get it.
 
     \b
@@ -45,11 +39,9 @@ def advise_command(
     if page is not None:
         check_page(page)
     context = click.get_current_context()
-    job = open_job(log, said_step(options))
-    # A key of the step file wins over the option's name: the error must lead to where the value stands.
-    said: Wording = context.meta[GIVEN_IN]
-    wording = Wording({**OPTIONS.names, **said.names})
-    found = advise_opened(job.log, job.settings, price=price, gpus_per_rank=gpus_per_rank, wording=wording)
+    step = said_step(options)
+    job = open_job(log, step)
+    found = advise_opened(job.log, job.settings, price=price, gpus_per_rank=step.gpus_per_rank)
     # Remedies are commands to paste: they repeat what was typed, but `balancer plan` must know every option.
     typed = list(_without_own(context.meta[WORDS]))
     if page is not None:

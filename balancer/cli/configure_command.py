@@ -10,43 +10,27 @@ from typing import Any
 import click
 
 from balancer.cli.layouts import about_layouts, layout_arguments
-from balancer.cli.options import add_options, cluster_option, json_option, log_argument, module_options, rate_options
+from balancer.cli.options import add_options, json_option, log_argument, rate_options
 from balancer.cli.pages import PageFile
 from balancer.cli.parser import command
 from balancer.cli.run import bar_of, table_console
-from balancer.cli.step_options import step_option
-from balancer.cli.typed import said_step
+from balancer.cli.step_options import said_step, step_options
 from balancer.errors import InputError
 from balancer.io._atomic import target_of, write_whole
 from balancer.io.log_files import LogPath
 from balancer.io.logs import open_log
 from balancer.problem.layout import LAYOUT_MODES, StepLayout
-from balancer.problem.step_tables import StepTables
 from balancer.report.text import printable
 from balancer.simulate.configure import LAST_S, Configuration, configure
+from balancer.step import StepFile
 
 _DOING = "write the layout"
-
-
-_OF_STEP = ("num_gpus", "batch", "cluster")
-"""The keys that are taken from the top of a step file. The command chooses others itself; the rest is for plans."""
 
 
 def _own_options(command: Any) -> Any:
     """Add what there is to choose from."""
     options = (
-        step_option(only=_OF_STEP),
-        click.option("--gpus", "num_gpus", type=int, required=True, metavar="N", help="GPUs of the cluster."),
-        click.option("--batch", type=int, required=True, metavar="B", help="Samples of a global batch."),
-        click.option(
-            "--phase", "phases", metavar="NAME=COL[+COL...]|F(COL,...)", multiple=True,
-            help="A module and the columns whose sum is its length, or, of several items in a sample, a function of "
-            "columns of lists: lengths(clips). Generators aside, the last is the language model.",
-        ),
-        cluster_option,
-        *module_options,
         *rate_options,
-        click.option("--frozen", metavar="NAME", multiple=True, help="A phase that is not trained."),
         click.option(
             "--generator", "generators", metavar="NAME", multiple=True,
             help="A phase after the language model that takes its outputs, a decoder of audio or images: last stages.",
@@ -71,14 +55,14 @@ def _own_options(command: Any) -> Any:
 
 @command("configure", short_help="Choose how the GPUs of a cluster are split.")
 @log_argument
+@step_options("gpus", "ranks", "batch_per_rank", "cluster")
 @_own_options
 @json_option
 def configure_command(log: LogPath, as_json: bool, out: str | None, page: str | None, **options: Any) -> None:
     """Choose tensor, pipeline, context and data ranks for every module, and where encoders run, for steps of LOG.
 
     \b
-    balancer configure log.parquet --gpus 512 --batch 4096 --cluster h100 --phase vision=image_patches \\
-        --model vision=internvit-6b --pieces vision=1024 --phase llm=text_tokens+image_tokens --model llm=qwen2-72b
+    balancer configure log.parquet --step step.toml --gpus 512 --batch-per-rank 8 --cluster h100 --out layout.json
     """  # noqa: D301 (click's mark, not an escape)
     file = PageFile(page, None)
     paths = [log] if isinstance(log, str) else [str(path) for path in log]  # type: ignore[union-attr]
@@ -88,9 +72,11 @@ def configure_command(log: LogPath, as_json: bool, out: str | None, page: str | 
             # Not the words are compared: a link to the log would overwrite the log, too.
             if path is not None and os.path.realpath(path) == os.path.realpath(out):
                 raise InputError(f"{out}: the layout would overwrite the {what}; choose another --out")
-    own = {name: options[name] for name in ("num_gpus", "batch", "cluster", "mode", "num_steps", "time_budget")}
     step = said_step(options)
-    asked = own | layout_arguments(step, options) | {"generators": options["generators"]}
+    gpus, cluster = step.need("gpus"), step.need("cluster")
+    batch = step.need("batch_per_rank") * (step.ranks or gpus)  # of as many ranks as there are GPUs, unless it is said
+    own = {name: options[name] for name in ("mode", "num_steps", "time_budget", "generators")}
+    asked = own | {"num_gpus": gpus, "batch": batch, "cluster": cluster} | layout_arguments(step, options)
     started = time.perf_counter()
     with bar_of("layouts scheduled", None, as_json) as tick:
         found = configure(paths[0] if len(paths) == 1 else open_log(paths), tick=tick, **asked)
@@ -104,7 +90,7 @@ def configure_command(log: LogPath, as_json: bool, out: str | None, page: str | 
 
         write_page(page, layout_page(found, paths[0]))
     if as_json:
-        told = about_layouts(log, asked, gpus=options["num_gpus"], batch=options["batch"])
+        told = about_layouts(log, asked, gpus=gpus, batch=batch)
         click.echo(json.dumps(told | found.to_json() | {"runtime_s": runtime_s}, indent=2))
         return
     from balancer.report.layouts import print_configuration
@@ -112,7 +98,7 @@ def configure_command(log: LogPath, as_json: bool, out: str | None, page: str | 
     print_configuration(table_console(), found, runtime_s)
     if out is not None:
         click.echo(printable(f"layout written to {out}"))
-        for what, words in _next_commands(paths, found, out, step, options):
+        for what, words in _next_commands(paths, found, out, step, batch, options):
             click.echo(printable(f"{what}:\n  {shlex.join(map(str, words))}"))
     file.say(as_json)
 
@@ -124,57 +110,60 @@ def _told(found: Configuration) -> dict[str, Any]:
 
 
 def _next_commands(
-    logs: list[str], found: Configuration, out: str, step: StepTables, options: dict[str, Any]
+    logs: list[str], found: Configuration, out: str, step: StepFile, batch: int, options: dict[str, Any]
 ) -> Iterator[tuple[str, list[Any]]]:  # fmt: skip
     """Yield commands to go on with, and what for: to price the winner at the same samples, and to plan by it."""
     layout = found.winner.layout
     # The same samples as here must be priced: where the replicas do not divide them, one rank draws all.
-    ranks = layout.llm.dp if options["batch"] % layout.llm.dp == 0 else 1
-    words = _begun("simulate", logs, out, ranks, options["batch"], step)
-    words += ["--cluster", options["cluster"]]
-    for key in ("model", "pieces"):
-        words += _of_phases(step, key)
-    frozen = [name for name, still in step.of_phases("frozen").items() if still]
-    for name, values in (("throughput", options["curves"]), ("frozen", frozen)):
-        words += [word for value in values for word in (f"--{name}", value)]
+    ranks = layout.llm.dp if batch % layout.llm.dp == 0 else 1
+    words = _begun("simulate", logs, ranks, batch)
+    words += [*_of_phases(step, "length", "model", "pieces", "frozen"), "--layout", out, "--cluster", step.cluster]
+    words += [word for value in options["curves"] for word in ("--throughput", value)]
     for name, usual in (("num_steps", 1), ("efficiency", 0.5), ("overlap", 0.0)):
         words += [f"--{name.removeprefix('num_')}", options[name]] * (options[name] != usual)
     yield "to see it beside others, give more files", words
     if layout.generators:  # which plans do not describe
         return
-    ranks, each = layout.llm.dp, max(1, options["batch"] // layout.llm.dp)
-    what = "to plan by it, --ranks being its replicas"
-    what += f", in steps of {ranks * each:,} samples" * (ranks * each != options["batch"])
+    ranks, each = layout.llm.dp, max(1, batch // layout.llm.dp)
+    what = "to plan by it, its replicas being the ranks"
+    what += f", in steps of {ranks * each:,} samples" * (ranks * each != batch)
     if layout.encoders and layout.mode != "before":
-        what += " (with --outputs of every encoder it says what moves, too)"
+        what += " (with outputs of every encoder it says what moves, too)"
     elif layout.mode == "before" and layout.num_gpus != ranks:
-        what += f" (with --outputs of every encoder also --ranks {layout.num_gpus}, its GPUs: all modules are planned)"
-    words = _begun("plan", logs, out, ranks, ranks * each, step)
-    words += ["--time-budget", LAST_S] if layout.times is not None else _costs(layout, step)  # as was searched here
+        what += f" (with outputs of every encoder also --ranks {layout.num_gpus}, its GPUs: all modules are planned)"
+    words = _begun("plan", logs, ranks, ranks * each) + _of_phases(step, "length") + _set("layout", out)
+    # As was searched here, or what replaces the models and the memory that this layout's file lacks
+    words += _set("plan.time_budget", LAST_S) if layout.times is not None else _costs(layout, step)
     yield what, [*words, "--out", f"{os.path.splitext(out)[0]}-plan.parquet"]
 
 
-def _costs(layout: StepLayout, step: StepTables) -> list[Any]:
-    """Return the options that replace the models and the memory that this layout's file lacks."""
+def _costs(layout: StepLayout, step: StepFile) -> list[Any]:
+    """Return the words that replace the models and the memory that this layout's file lacks."""
     models, words = step.of_phases("model"), []
     piped = layout.modules if layout.mode == "stages" else (layout.llm_name,)
     for name in step.of_phases("pieces"):
         if name not in piped:  # else all costs must be in one unit
             del models[name]  # of pieces, cost is linear
     for name, model in models.items():
-        words += ["--cost", f"{name}=flops:{model}"]
+        words += _set(f"phase.{name}.cost", f"flops:{model}")
     for name, still in step.of_phases("frozen").items():
-        words += ["--frozen", name] * (still and name in piped)
-    words += ["--allow-empty-micro-batches"]  # in a log's last step
-    return words + ["--over-long", "own"] * (layout.micro_batch_tokens is not None)
+        words += _set(f"phase.{name}.frozen", "true") if still and name in piped else []
+    words += _set("cut.allow_empty", "true")  # in a log's last step
+    return words + (_set("cut.over_long", "own") if layout.micro_batch_tokens is not None else [])
 
 
-def _begun(name: str, logs: list[str], out: str, ranks: int, samples: int, step: StepTables) -> list[Any]:
+def _begun(name: str, logs: list[str], ranks: int, samples: int) -> list[Any]:
     """Return the words with which each command that takes the layout begins."""
-    words = ["balancer", name, *logs, "--ranks", ranks, "--batch-per-rank", samples // ranks, "--layout", out]
-    return words + _of_phases(step, "length", "phase")
+    return ["balancer", name, *logs, "--ranks", ranks, "--batch-per-rank", samples // ranks]
 
 
-def _of_phases(step: StepTables, key: str, option: str | None = None) -> list[str]:
-    """Return the words that say a key of every phase."""
-    return [word for name, value in step.of_phases(key).items() for word in (f"--{option or key}", f"{name}={value}")]
+def _of_phases(step: StepFile, *names: str) -> list[str]:
+    """Return the words that say keys of every phase."""
+    return [
+        word for phase in step.phase for name in names if (value := getattr(phase, name)) is not None
+        for word in _set(f"phase.{phase.name}.{name}", str(value).lower() if value is True else value)
+    ]  # fmt: skip
+
+
+def _set(key: str, value: object) -> list[str]:
+    return ["--set", f"{key}={value}"]

@@ -13,11 +13,10 @@ from typing import NoReturn
 import click
 
 from balancer._version import __version__
-from balancer.cli.wording import OPTIONS
 from balancer.errors import FitError, PlanError
 from balancer.report.text import printable
 from solvers import SolverError
-from solvers.errors import WordedError
+from solvers.errors import WordedError, Wording
 
 DONE, FAILED, BAD_INPUT, NOT_READ = 0, 1, 2, 141  # the last as a shell has it: 128 + SIGPIPE
 
@@ -40,9 +39,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except (FitError, PlanError) as error:
         _fail(FAILED, str(error))
     except SolverError as error:
-        _fail(FAILED, str(error.in_words(OPTIONS)))
+        _fail(FAILED, str(error.in_words(_WORDS)))
     except WordedError as error:
-        _fail(BAD_INPUT, str(error.in_words(OPTIONS)))
+        _fail(BAD_INPUT, str(error.in_words(_WORDS)))
     except OSError as error:
         _fail(BAD_INPUT, str(error) if error.filename else f"cannot read or write: {error.strerror or error}")
     except MemoryError:
@@ -117,6 +116,21 @@ class _Imported(Mapping[str, click.Command]):
     def __len__(self) -> int:
         return len(_NAMES)
 
+
+_WORDS = Wording(
+    {
+        **{name: f"--{name}" for name in ("efficiency", "jobs", "overlap", "overwrite", "price", "resume", "steps")},
+        "at_step": "--at-step",
+        "num_steps": "--steps",
+        "num_ranks": "ranks",
+        "num_groups": "ranks",
+        "num_gpus": "gpus",
+        "layouts": "layout",
+        "layout": "cut.stages",
+        "Topology(node_sizes=[...])": None,
+    }
+)
+"""What options and keys are called that have another name in the library; a remedy that neither sets is left out."""
 
 _NAMES = ("advise", "plan", "report", "simulate", "configure", "fit", "step", "pack", "warmup")
 

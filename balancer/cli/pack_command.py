@@ -1,5 +1,6 @@
 """``balancer pack``: samples of a log joined to packs for fine-tuning, and the packs written."""
 
+import contextlib
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +10,6 @@ import click
 from balancer.cli.options import json_option, log_argument
 from balancer.cli.parser import command
 from balancer.cli.run import progress, timed
-from balancer.cli.wording import GIVEN_IN
 from balancer.io.log_files import LogPath
 from balancer.io.logs import open_log
 from balancer.offline.pack_window import COST, OVER_LONG, WINDOW_ROWS, PackSettings
@@ -17,7 +17,7 @@ from balancer.offline.packs import PackTotals, pack_run
 from balancer.offline.target import is_parts
 from balancer.report.text import counted, printable
 from solvers import pack
-from solvers.errors import Wording
+from solvers.errors import WordedError, Wording
 
 _WORDS = Wording({
     **{
@@ -26,6 +26,15 @@ _WORDS = Wording({
     },
     **{f"over_long='{name}'": f"--over-long {name}" for name in OVER_LONG},
 })  # fmt: skip
+
+
+@contextlib.contextmanager
+def _as_options() -> Iterator[None]:
+    """Let errors call settings as the options that set them."""
+    try:
+        yield
+    except WordedError as error:
+        raise error.in_words(_WORDS) from error.__cause__
 
 
 @command("pack", short_help="Join samples to packs for fine-tuning.")
@@ -58,13 +67,14 @@ def pack_command(
     balancer pack log.parquet --tokens 8192 --out packs.parquet
     balancer pack log.parquet --tokens 8192 --over-long cut --per-step 64 --even-cost --out packs/
     """  # noqa: D301 (click's mark, not an escape)
-    click.get_current_context().meta[GIVEN_IN] = _WORDS
-    settings = PackSettings(**options)
+    with _as_options():
+        settings = PackSettings(**options)
     opened = open_log(log)
     pack([6, 5, 4, 3, 3, 3], 12)  # so that kernels are ready before packing is timed
     with timed() as seconds, progress(as_json) as tick:
         try:
-            totals = pack_run(opened, length, settings, out, resume=resume, overwrite=overwrite, tick=tick)
+            with _as_options():
+                totals = pack_run(opened, length, settings, out, resume=resume, overwrite=overwrite, tick=tick)
         except KeyboardInterrupt as error:
             # A single file is written whole or not at all, so it leaves nothing to go on from.
             if out is None or not is_parts(out):

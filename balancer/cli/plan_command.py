@@ -11,7 +11,7 @@ from balancer.cli.options import engine_options, json_option, log_argument, plan
 from balancer.cli.parser import command
 from balancer.cli.run import print_run, progress, timed
 from balancer.cli.settings import Job, engine_of, open_job
-from balancer.cli.typed import refuse, said_step
+from balancer.cli.step_options import said_step
 from balancer.errors import InputError
 from balancer.io.log_files import LogPath
 from balancer.io.logs import rows_of_files
@@ -32,8 +32,6 @@ _FEW_FILES = 100
 @command("plan", short_help="Plan every global batch of a length log.")
 @log_argument
 @planning_options
-@click.option("--epochs", type=int, metavar="E", help="Plan the log E times, one after the other [default: 1].")
-@click.option("--shuffle", type=int, metavar="SEED", help="Shuffle every epoch, each in another order, from SEED.")
 @click.option(
     "--continue",
     "continued",
@@ -49,7 +47,7 @@ _FEW_FILES = 100
 @json_option
 def plan_command(
     log: LogPath, out: str | None, overwrite: bool, resume: bool, as_json: bool, continued: str | None,
-    at_step: int | None, epochs: int | None, shuffle: int | None, **options: Any,
+    at_step: int | None, **options: Any,
 ) -> None:  # fmt: skip
     """Plan every global batch of LOG: which sample goes to which rank.
 
@@ -58,8 +56,7 @@ def plan_command(
 
     \b
     balancer plan log.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 --length text_tokens+image_tokens
-    balancer plan log.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 --phase vision=image_patches \\
-        --outputs vision=image_tokens --phase llm=text_tokens+image_tokens
+    balancer plan log.parquet --step step.toml --set phase.llm.cost=flops:qwen2-7b --out plan.parquet
     """  # noqa: D301 (click's mark, not an escape)
     step = said_step(options)
     engine = engine_of(options)
@@ -67,12 +64,10 @@ def plan_command(
         raise InputError(f"--resume needs the folder that the killed run wrote: --out DIR{os.sep}")
     if (continued is None) != (at_step is None):
         raise InputError("--continue PLAN and --at-step S, the steps of PLAN that were trained, need each other")
-    # Only what was typed: the settings have defaults, and --continue must tell a typed one from none.
-    order: dict[str, Any] = {
-        name: value for name, value in (("epochs", epochs), ("shuffle", shuffle)) if value is not None
-    }
+    order: dict[str, Any] = {}
     if continued is not None and at_step is not None:
-        refuse(order, "--continue, which goes on in the order of PLAN")
+        if odd := [name for name in ("epochs", "shuffle") if getattr(step, name) is not None]:
+            raise InputError(f"{', '.join(odd)} cannot be combined with --continue, which goes on in the order of PLAN")
         order = left_of(continued, log, at_step)
     job = open_job(log, step, **order)
     with timed() as seconds:

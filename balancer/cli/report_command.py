@@ -10,7 +10,7 @@ from balancer.cli.pages import PlanPage, page_options
 from balancer.cli.parser import command
 from balancer.cli.run import print_run, progress, table_console, timed
 from balancer.cli.settings import engine_of
-from balancer.cli.step_options import STEP, step_option
+from balancer.cli.step_options import check_step_file
 from balancer.errors import InputError
 from balancer.io.measurements import read_rank_times
 from balancer.offline.check import check_run
@@ -23,11 +23,7 @@ from balancer.report.plan_log import about_plan
 from balancer.report.shards import SharedPacks
 from balancer.report.summary import RunSummary
 from balancer.report.text import of_costs, printable
-
-
-def _own_step(command: Any) -> Any:
-    """Add ``--step``, of which nothing but the comparison with the plan is taken."""
-    return step_option(command, only=())
+from balancer.step import read_step
 
 
 @command("report", short_help="Check a plan against its log and say what it gains.")
@@ -37,18 +33,19 @@ def _own_step(command: Any) -> Any:
 @click.option(
     "--measured", metavar="FILE", help="Compare measured times (columns step, rank, seconds) with PLAN's predictions."
 )
-@_own_step
+@click.option("--step", "step_file", metavar="FILE.toml", help="Check that PLAN was made by this step file.")
 @engine_options
 @json_option
 def report_command(
     plan: str, log: str | None, as_json: bool, page: str | None, step: int | None, measured: str | None,
-    **options: Any,
+    step_file: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Check PLAN against its log and report what it gains; every number is recomputed, none copied."""
     engine = engine_of(options)
-    if (step_file := click.get_current_context().meta.get(STEP)) is not None:
+    if step_file is not None:
+        check_step_file(step_file)
         # First, as it is cheap: a plan of another step need not be replayed.
-        check_made_by(plan, step_file, log)
+        check_made_by(plan, read_step(step_file), log)
     drawn = PlanPage.of(page, step)
     if (page or measured) and not isinstance(engine, Serial | None):
         raise InputError(

@@ -5,12 +5,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import click
 import numpy as np
 
 from balancer.cli.run import READY_BUDGET, make_ready
-from balancer.cli.typed import option_of
-from balancer.cli.wording import GIVEN_IN, of_layout
 from balancer.cost import parse_cost
 from balancer.errors import InputError
 from balancer.io.log_files import LogPath
@@ -22,13 +19,11 @@ from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.strategies import strategies_for
-from balancer.problem.laid_out import check_beside, taken_keys
-from balancer.problem.layout import read_layout
 from balancer.problem.phases import SINGLE_PHASE
-from balancer.problem.step_tables import StepTables
 from balancer.report.text import counted, of_costs
+from balancer.step import StepFile
 from solvers.arguments import as_count
-from solvers.errors import SolverError, UsageError, Wording
+from solvers.errors import SolverError, WordedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +35,16 @@ class Job:
     title: str
 
 
-def open_job(log: LogPath, step: StepTables, of_models: OfModels | None = None, **of_log: Any) -> Job:
+def open_job(log: LogPath, step: StepFile, of_models: OfModels | None = None, **of_log: Any) -> Job:
     """Open a log that is planned by what is said of its steps, and make its first plan, so that kernels are ready."""
-    context = click.get_current_context()
-    if "batch_per_rank" not in step.top and "step_tokens" not in step.top:
-        # Raised by hand: it is required only without --step-tokens, and click knows no such rule.
-        wanted = next(option for option in context.command.params if option.name == "batch_per_rank")
-        raise click.MissingParameter(ctx=context, param=wanted)
-    if context.params.get("frozen") and not (step.of("stages") or "layout" in step.top):
-        raise UsageError("{frozen} needs {stages}, how many stages each phase is cut into")
-    _call_layout(context, step)
+    step.need("ranks")
+    if step.batch_per_rank is None and step.step_tokens is None:
+        step.need("batch_per_rank")
     opened = open_log(log)
-    settings = settings_of_step(step, opened, of_models=of_models, **of_log)
+    try:
+        settings = settings_of_step(step, opened, of_models=of_models, **of_log)
+    except WordedError as error:
+        raise (error.within(step.path) if step.path else error) from None
     plan = settings.setup.settings
     # The first plan loads kernels, and shows what phases are fed. It need not be good.
     hurried = replace(plan, time_budget=min(plan.time_budget, READY_BUDGET))
@@ -65,15 +58,6 @@ def open_job(log: LogPath, step: StepTables, of_models: OfModels | None = None, 
         with contextlib.suppress(SolverError):
             first = make_ready(plan_log(opened, short), plan.method)
     return Job(opened, settings, _title_of(opened, settings, first))
-
-
-def _call_layout(context: click.Context, step: StepTables) -> None:
-    """Let errors name the layout's file for values that it has instead of options."""
-    if (path := step.top.get("layout")) is not None:
-        check_beside(step)
-        said: Wording = context.meta[GIVEN_IN]
-        names = of_layout(path, taken_keys(step, read_layout(path))).names
-        context.meta[GIVEN_IN] = Wording({**said.names, **names})
 
 
 def engine_of(options: dict[str, Any]) -> Engine | None:
@@ -117,7 +101,7 @@ def unconstrained(settings: LogSettings, chosen: Iterable[str]) -> Iterator[str]
     staying = {"as_sampled": asking, "llm_only": [phase for phase in asking if phase is not phases[-1]]}
     if names := [name for name in chosen if staying.get(name)]:
         asked = dict.fromkeys(name for phase in asking for name in phase.constraints if name != "every_rank_nonempty")
-        which = " and ".join(map(option_of, asked))
+        which = " and ".join(asked)
         yield (
             f"{which} hold for phases that are balanced; {', '.join(names)} "
             f"leave{'s' * (len(names) == 1)} some where they lie."
@@ -147,12 +131,12 @@ def _title_of(log: LengthLog, settings: LogSettings, first: StepPlan | None) -> 
         told = f"{phases[0].items}{' (values of a list)' if lists else ''}"
         return f"{name}: {told}, {ranks}, {costs[SINGLE_PHASE]}"
     by_default = all(phase.bytes_in == phase.bytes_out == 1 for phase in phases)
-    unit = "; 1 byte an element (no --bytes given)" if by_default else ""
+    unit = "; 1 byte an element (no bytes_in, bytes_out given)" if by_default else ""
     lines = [f"{name}: {', '.join(phase.name for phase in phases)}, {ranks}{unit}", of_costs(costs)]
     silent = [phase.name for phase in phases[:-1] if phase.outputs is None]
     if silent:
         put = "puts out" if len(silent) == 1 else "put out"
-        lines.append(f"{', '.join(silent)}: {put} as many elements as taken in (no --outputs given)")
+        lines.append(f"{', '.join(silent)}: {put} as many elements as taken in (no outputs given)")
     return "\n".join((*lines, *(_overfed(first) if first is not None else ())))
 
 
@@ -167,5 +151,5 @@ def _overfed(plan: StepPlan) -> Iterator[str]:
     if over := int((fed > last.lengths).sum()):
         yield (
             f"{name}: in {over:,} of the first {plan.num_samples:,} samples it is fed more than its length: check "
-            f"--outputs, and that --phase {name}=... counts what it is fed, or say with --own what it has besides"
+            f"outputs, and that phase.{name}.length counts what it is fed, or say with own what it has besides"
         )

@@ -12,20 +12,19 @@ import click
 from balancer.cli.layouts import compare_layouts
 from balancer.cli.options import (
     add_options,
-    cluster_option,
     json_option,
     log_argument,
-    module_options,
-    planning_options,
+    of_phases,
     rate_options,
 )
 from balancer.cli.pages import PageFile, page_options
 from balancer.cli.parser import command
 from balancer.cli.run import progress, table_console
 from balancer.cli.settings import Job, chosen_strategies, open_job, unconstrained
-from balancer.cli.typed import by_phase, said_step
+from balancer.cli.step_options import said_step, step_options
 from balancer.cost import EXCHANGES, CostModel, flops, module, parse_cost
 from balancer.cost.throughput import SaturatingThroughput, Throughput, ThroughputCurve
+from balancer.described import changed
 from balancer.errors import InputError
 from balancer.io.log_files import LogPath
 from balancer.offline.of_step import OfModels
@@ -34,20 +33,22 @@ from balancer.planning.strategies import STRATEGIES
 from balancer.problem.cuts.context_shards import ContextShards
 from balancer.problem.cuts.sequence_groups import LongShort, SequenceGroups
 from balancer.problem.phases import SINGLE_PHASE
-from balancer.problem.step_tables import DEGREES, StepTables
 from balancer.report.plan_log import about
 from balancer.report.simulation_data import SimulationData
 from balancer.report.summary import JSON_VERSION, as_range
 from balancer.report.text import counted, printable
 from balancer.simulate import WAITS, Cluster, PhaseModel, Simulation, StepTime, read_cluster, simulate_log
+from balancer.step import PipelinesKeys, SequenceGroupsKeys, StepFile
 
 
 def _model_options(command: Any) -> Any:
     """Add what runs, and on what."""
     options = (
-        cluster_option,
-        click.option("--gpus-per-rank", type=int, metavar="G", help="GPUs that one data-parallel rank has."),
-        *module_options,
+        click.option(
+            "--layout", "layouts", metavar="FILE.json", multiple=True,
+            help="Layouts, such as configure --out writes: the step times of the same samples are compared. With "
+            "--strategies one of mode before without pipeline devices, whose plans are simulated.",
+        ),
         click.option("--checkpointing", is_flag=True, help="Activations are recomputed for the backward pass."),
         *rate_options,
         click.option(
@@ -63,8 +64,8 @@ def _comparison_options(command: Any) -> Any:
     options = (
         click.option(
             "--strategies", metavar="S,S,...",
-            help=f"Of {', '.join(STRATEGIES)}; with --group-degrees also {', '.join(SequenceGroups.strategies)}, with "
-            f"--context {', '.join(ContextShards.strategies)} [default: all].",
+            help=f"Of {', '.join(STRATEGIES)}; with sequence groups also {', '.join(SequenceGroups.strategies)}, with "
+            f"context shards {', '.join(ContextShards.strategies)} [default: all].",
         ),
         click.option(
             "--steps", type=int, metavar="K",
@@ -77,7 +78,7 @@ def _comparison_options(command: Any) -> Any:
 
 @command("simulate", short_help="Predict step time and MFU on a cluster, by strategy.")
 @log_argument
-@planning_options
+@step_options("ranks", "ranks_per_node", "batch_per_rank", "length", "cost", "model", "cluster")
 @_model_options
 @_comparison_options
 @page_options("0")
@@ -89,27 +90,29 @@ def simulate_command(
     """Predict what steps of LOG take on a cluster: compute, waiting, exchange; MFU, samples a second, memory.
 
     \b
-    balancer simulate log.parquet --cluster h100 --ranks 64 --gpus-per-rank 8 --batch-per-rank 16 \\
-        --phase vision=image_patches --outputs vision=image_tokens --model vision=internvit-6b --pieces vision=1024 \\
-        --phase llm=text_tokens+image_tokens --model llm=qwen2-72b --bytes vision=1176,16384 --bytes llm=4
+    balancer simulate log.parquet --cluster h100 --ranks 64 --batch-per-rank 16 --model qwen2-7b
+    balancer simulate log.parquet --step step.toml --cluster h100 --set gpus_per_rank=8 --steps 20
     """  # noqa: D301 (click's mark, not an escape)
     file = PageFile(page, step)
     # Before the work, if --steps is known; it is checked again below, for a log may hold fewer steps.
     if step is not None and steps is not None and step >= steps:
         raise file.missing_step("the simulation", steps)
-    cluster = read_cluster(options["cluster"])
-    if options["gpus_per_rank"] is not None:
-        cluster = cluster.with_ranks_of(options["gpus_per_rank"])
-    if options["layouts"] and strategies is None:
+    step_said, layouts = said_step(options), options["layouts"]
+    cluster = read_cluster(step_said.need("cluster"))
+    if step_said.gpus_per_rank is not None:
+        cluster = cluster.with_ranks_of(step_said.gpus_per_rank)
+    if layouts and strategies is None:
         if page is not None:
             raise InputError("--html needs --strategies beside --layout: layouts are compared in a table")
-        step_said = said_step(options | {"layouts": None})
         compare_layouts(log, step_said, options, cluster, 1 if steps is None else steps, as_json)
         return
-    step_said = _said_on(cluster, options)
+    if len(layouts) > 1:
+        raise InputError(f"--layout must be given once with --strategies, got {', '.join(layouts)}")
+    step_said = _said_on(cluster, step_said.with_keys(layout=layouts[0]) if layouts else step_said, options)
     overlap, waits = options["overlap"], options["waits"]
+    bytes_given = bool(step_said.of_phases("bytes_in") or step_said.of_phases("bytes_out"))
     assumed = {"efficiency": options["efficiency"], "checkpointing": options["checkpointing"], "overlap": overlap,
-               "waits": waits, "bytes_given": bool(step_said.of_phases("bytes"))}  # fmt: skip
+               "waits": waits, "bytes_given": bytes_given}  # fmt: skip
     model_names = step_said.of_phases("model")
     models, parameters = _models(step_said, options, cluster)
     costs = _costs(step_said, options, models, cluster)
@@ -137,8 +140,8 @@ def simulate_command(
         from balancer.report.simulation_page import Assumptions, simulation_page
 
         stated = Assumptions(
-            options["cluster"], cluster, settings, model_names, parameters, models, assumed["checkpointing"], overlap,
-            waits, assumed["bytes_given"],
+            step_said.need("cluster"), cluster, settings, model_names, parameters, models, assumed["checkpointing"],
+            overlap, waits, assumed["bytes_given"],
         )  # fmt: skip
         if data.drawn_step >= found.steps:
             raise file.missing_step("the simulation", found.steps)
@@ -152,12 +155,11 @@ def simulate_command(
     file.say(as_json)
 
 
-def _said_on(cluster: Cluster, options: Mapping[str, Any]) -> StepTables:
-    """Return what the options say of a step, and what follows from the cluster and from recomputing activations."""
-    inside = _ranks_per_node(cluster, options["ranks"], options["ranks_per_node"])
-    said = said_step(options).with_keys("", ranks_per_node=inside)
-    if options["checkpointing"] and said.of("stages"):
-        return said.with_keys("stages", recompute=True)
+def _said_on(cluster: Cluster, said: StepFile, options: Mapping[str, Any]) -> StepFile:
+    """Return what is said of a step, and what follows from the cluster and from recomputing activations."""
+    said = said.with_keys(ranks_per_node=_ranks_per_node(cluster, said.need("ranks"), said.ranks_per_node))
+    if options["checkpointing"] and isinstance(said.cut, PipelinesKeys):
+        return said.with_keys(cut=changed(said.cut, recompute=True))
     return said
 
 
@@ -167,31 +169,31 @@ def _ranks_per_node(cluster: Cluster, ranks: int, given: int | None) -> int:
         inside = min(cluster.ranks_per_node, max(1, ranks))
         if ranks % inside:
             raise InputError(
-                f"--ranks must be a multiple of the {inside} ranks that a node of the cluster has, or fewer, got "
-                f"{ranks}; say with --ranks-per-node if nodes have fewer"
+                f"ranks must be a multiple of the {inside} ranks that a node of the cluster has, or fewer, got "
+                f"{ranks}; say with ranks_per_node if nodes have fewer"
             )
         return inside
     if given > cluster.ranks_per_node:
         raise InputError(
-            f"--ranks-per-node must be <= {cluster.ranks_per_node}: a node has {cluster.gpus_per_node} GPUs and a rank "
+            f"ranks_per_node must be <= {cluster.ranks_per_node}: a node has {cluster.gpus_per_node} GPUs and a rank "
             f"{cluster.gpus_per_rank}; got {given}"
         )
     return given
 
 
 def _models(
-    step: StepTables, options: Mapping[str, Any], cluster: Cluster
+    step: StepFile, options: Mapping[str, Any], cluster: Cluster
 ) -> tuple[dict[str, PhaseModel], dict[str, int]]:
     """Return what runs in each phase, and how many parameters it has."""
     names, pieces = step.of_phases("model"), step.of_phases("pieces")
-    curves = by_phase("--throughput", options["curves"], step.names)
+    curves = of_phases("--throughput", options["curves"], step.names)
     efficiency = options["efficiency"]
     if not 0 < efficiency <= 1:
         raise InputError(f"--efficiency must be > 0 and <= 1, a fraction of the peak, got {efficiency}")
     models, parameters = {}, {}
     for name in step.names:
         if name not in names:
-            raise InputError(f"phase {name!r} has no model; name one with --model {name}=MODEL")
+            raise InputError(f"phase {name!r} has no model; name one: --set phase.{name}.model=MODEL")
         rate: Throughput = SaturatingThroughput(efficiency * cluster.peak_flops)
         if name in curves:
             rate = ThroughputCurve.from_csv(curves[name])
@@ -202,7 +204,7 @@ def _models(
 
 
 def _costs(
-    step: StepTables, options: Mapping[str, Any], models: Mapping[str, PhaseModel], cluster: Cluster
+    step: StepFile, options: Mapping[str, Any], models: Mapping[str, PhaseModel], cluster: Cluster
 ) -> dict[str, CostModel]:
     """Return the cost of each phase if no --cost says another: the FLOPs of its model."""
     names = step.of_phases("model")
@@ -210,14 +212,14 @@ def _costs(
     for name, cut in sharing.items():
         cut.check_attention(module(names[name]).block.attention)
     degrees = {name: cut.degrees for name, cut in sharing.items()}
-    groups = step.of("sequence_groups")
-    if step.cut == "sequence_groups":
+    groups = step.made_cut() if isinstance(step.cut, SequenceGroupsKeys) else None
+    if isinstance(groups, SequenceGroups):
         # Sequence groups share the samples of the last phase alone.
-        degrees[step.names[-1]] = tuple(groups.get("degrees", DEGREES))
+        degrees[step.names[-1]] = groups.degrees
     costs = {name: model.cost_model() for name, model in models.items()}
     # What ranks that share a sample exchange is part of its cost, and depends on the cluster.
     for name, each in degrees.items():
-        exchange = groups.get("exchange") if name == step.names[-1] else None
+        exchange = groups.exchange if isinstance(groups, SequenceGroups) and name == step.names[-1] else None
         costs[name] = cluster.shared_cost(
             flops(names[name]).integer_cost(), module(names[name]), each, efficiency=options["efficiency"],
             exchange=exchange or EXCHANGES[0], checkpointing=options["checkpointing"],
@@ -329,4 +331,4 @@ def _remarks(found: Simulation, cluster: Cluster, assumed: Mapping[str, Any]) ->
         which = ", ".join(over)
         yield f"Activations alone take more than the {memory} of a GPU with {which}: cut into (smaller) micro-batches."
     if not assumed["bytes_given"]:
-        yield "Exchanges move 1 byte an element: say what they move with --bytes NAME=IN,OUT."
+        yield "Exchanges move 1 byte an element: say what they move: bytes_in and bytes_out of phases."

@@ -1,4 +1,4 @@
-"""``balancer step``: a step file for a log, to be edited, or the schema by which editors check one."""
+"""``balancer step``: a step file for a log, to be edited; its keys; or the schema by which editors check one."""
 
 import json
 from collections.abc import Iterator
@@ -7,15 +7,39 @@ import click
 
 from balancer.cli.options import log_argument
 from balancer.cli.parser import command
+from balancer.cli.run import table_console
+from balancer.described import keys_of, schema_of
 from balancer.io.columns import LengthUnknownError, listed
 from balancer.io.log_files import LogPath
 from balancer.io.logs import LengthLog, default_columns, open_log
-from balancer.problem.step_keys import KEYS
 from balancer.report.text import printable
+from balancer.step import StepFile
 
 
-@command("step", short_help="Write a step file for a log, to be edited.")
+def _print_keys(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for each in keys_of(StepFile):
+        of_kind = f"{each.about} ({each.of_kind})" if each.of_kind else each.about
+        table.add_row(each.path, "" if each.name == "kind" else of_kind)
+    table_console().print(table)
+    context.exit()
+
+
+def _print_schema(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(json.dumps(schema_of(StepFile), indent=1))
+        context.exit()
+
+
+@command("step", short_help="Write a step file for a log, to be edited; list its keys.")
 @log_argument
+@click.option("--keys", is_flag=True, is_eager=True, expose_value=False, callback=_print_keys, help="List all keys.")
+@click.option("--schema", is_flag=True, is_eager=True, expose_value=False, callback=_print_schema,
+              help="Print the JSON schema of step files, for editors.")  # fmt: skip
 def step_command(log: LogPath) -> None:
     """Print a step file for LOG, with comments: what --step of the other commands takes.
 
@@ -32,26 +56,32 @@ def _lines(log: LengthLog) -> Iterator[str]:
         length = "+".join(default_columns(log))
     except LengthUnknownError as error:
         length, sure = error.likely, False
+    if not sure:
+        yield "# Say first which columns are the length, below."
     yield f"# A step of {log.path.name}: balancer plan {log.path} --step step.toml"
     yield f"# Its columns of integers: {listed(log.integer_columns)}; of lists: {listed(log.list_columns)}"
-    yield from (_line("", "ranks", 8), _line("", "ranks_per_node", 8), _line("", "batch_per_rank", 16))
-    yield _line("", "home", "contiguous")
+    yield from (_line("ranks", 8), _line("ranks_per_node", 8), _line("batch_per_rank", 16))
+    yield _line("home", "contiguous")
     yield from ("", "# The phases of a multimodal model have a [[phase]] each, with a name, in order; others have one.")
     yield "[[phase]]"
     if length and not sure:
         yield "# Several columns may be the length: is it this one?"
-    yield _line("phase", "length", length) if length else f"# length = ...  # {KEYS['phase']['length'].about}"
-    yield _line("phase", "cost", "linear")
+    yield _line("phase.length", length) if length else f"# {_line('phase.length', '...')}"
+    yield _line("phase.cost", "linear")
     # Keys that most steps do without are comments: to use one, its sign is taken away.
-    yield f"# {_line('phase', 'max_tokens_per_rank', 90_000)}"
-    yield f"# {_line('phase', 'keep_together', 'prompt_id')}"
-    yield from ("", "[plan]", _line("plan", "placement", "relocate"), _line("plan", "eps", 0.001))
-    yield from ("", "# [micro_batches]")
-    yield f"# {_line('micro_batches', 'tokens', 16_384)}"
-    yield f"# {_line('micro_batches', 'sync', 'micro_batch')}"
-    yield from ("", "# [context_shards]", f"# {_line('context_shards', 'degree', 8)}")
-    yield f"# {_line('context_shards', 'pack_tokens', 131_072)}"
+    yield f"# {_line('phase.max_tokens_per_rank', 90_000)}"
+    yield f"# {_line('phase.keep_together', 'prompt_id')}"
+    yield from ("", "[plan]", _line("plan.placement", "relocate"), _line("plan.eps", 0.001))
+    yield from ("", "# How a rank's samples are cut, or shared: one of these.", "# [cut]")
+    yield f"# {_line('cut.kind', 'micro_batches')}"
+    yield f"# {_line('cut.tokens', 16_384)}"
+    yield f"# {_line('cut.sync', 'micro_batch')}"
+    yield from ("", "# [cut]", f"# {_line('cut.kind', 'context_shards')}", f"# {_line('cut.degree', 8)}")
+    yield f"# {_line('cut.pack_tokens', 131_072)}"
 
 
-def _line(table: str, key: str, value: str | int | float) -> str:
-    return f"{key} = {json.dumps(value, ensure_ascii=False)}  # {KEYS[table][key].about}"
+def _line(path: str, value: str | int | float) -> str:
+    table, _, name = path.rpartition(".")
+    about = next(each.about for each in keys_of(StepFile) if (each.table, each.name) == (table, name))
+    about = "How it is cut." if path == "cut.kind" else about
+    return f"{name} = {json.dumps(value, ensure_ascii=False)}  # {about}"

@@ -1,43 +1,149 @@
-"""``--step FILE.toml``: a step file beside the options of a command, which win."""
+"""What is said of a step on a command line: ``--step FILE.toml``, a few short options, and ``--set`` for every key."""
 
-from collections.abc import Callable, Iterable
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import click
 
 from balancer.errors import InputError
-from balancer.problem.step_file import read_step
-from balancer.problem.step_keys import KEYS
 
-BARE = ""
-"""What a flag that may name a phase holds without a name."""
+SHORT = {
+    "ranks": ("ranks", "N", "Data-parallel ranks."),
+    "ranks_per_node": ("ranks_per_node", "C", "Ranks on each node [default: all on one]."),
+    "batch_per_rank": ("batch_per_rank", "B", "Samples that a rank draws for each step."),
+    "length": ("phase.all.length", "COL[+COL...]", "Columns whose sum is the length [default: the only integer one]."),
+    "cost": (
+        "phase.all.cost",
+        "SPEC",
+        "linear | quadratic:a=24576,b=1 | padded | flops:qwen2-7b [default: linear]",
+    ),
+    "model": ("phase.all.model", "MODEL", "The model: qwen2-7b, another known name, or a config.json[#module]."),
+    "cluster": ("cluster", "C", "What it runs on: h100 or another known name, or a JSON file of a cluster's fields."),
+    "gpus": ("gpus", "N", "GPUs of the cluster."),
+}
+"""Options with a name of their own, as everybody types them: each sets a key. Those of a phase are for steps of one."""
 
-STEP = "balancer.step"
-"""Where a command's context keeps its step file."""
+
+def step_options(*names: str) -> Callable[[Any], Any]:
+    """Make what adds ``--step``, these of the :data:`SHORT` options, and ``--set``."""
+
+    def add(command: Any) -> Any:
+        command = click.option(
+            "--set", "keys", multiple=True, metavar="KEY=VALUE",
+            help="Any key of a step, as often as wanted: cut.tokens=16384, phase.llm.cost=padded. All: step --keys.",
+        )(command)  # fmt: skip
+        for name in reversed(names):
+            _, metavar, about = SHORT[name]
+            command = click.option(f"--{name.replace('_', '-')}", name, metavar=metavar, help=about)(command)
+        return click.option("--step", "step_file", metavar="FILE.toml", help="A step file; what is typed wins.")(
+            command
+        )
+
+    return add
 
 
-def step_option(command: Any = None, *, only: Iterable[str] | None = None) -> Any:
-    """Add ``--step``; `only` are the options that the command takes of the top of a file."""
-    wanted = None if only is None else frozenset(only)
+def said_step(options: dict[str, Any]) -> Any:
+    """Take what is said of a step out of a command's options, and return it as a :class:`StepFile`; options win."""
+    from balancer.step import read_toml, step_of
 
-    def use(context: click.Context, _: click.Parameter, path: str | None) -> None:
-        if path is None:
-            return
-        if path.isdigit():
-            raise InputError(f"--step {path}: names a step file; the step that a page draws is --page-step {path}")
-        step = context.meta[STEP] = read_step(path)
-        # What a command asks for by itself, and its required options; of all else tables are made where it is planned
-        said = {KEYS[""][key].option: value for key, value in step.top.items()}
-        if {"ranks", "batch_per_rank"} <= set(said):
-            said["batch"] = said["ranks"] * said["batch_per_rank"]
-        # The option may be given several times, so click expects a tuple as its default.
-        if "layouts" in said:
-            said["layouts"] = (said["layouts"],)
-        context.default_map = {name: said[name] for name in said if wanted is None or name in wanted}
+    path, keys = options.pop("step_file"), options.pop("keys")
+    said: dict[str, Any] = {}
+    if path is not None:
+        check_step_file(path)
+        said = read_toml(path)
+        step_of(said, path)  # what is wrong in the file is told with its name
+    short = [(key, value) for name, (key, _, _) in SHORT.items() if (value := options.pop(name, None)) is not None]
+    return step_of(as_tables(said, (*map(_parted, keys), *short))).of_file(path or "")
 
-    # Eager: it sets defaults of the other options, so it must be read before them.
-    option: Callable[[Any], Any] = click.option(
-        "--step", "step_file", metavar="FILE.toml", is_eager=True, expose_value=False, callback=use,
-        help="What a step is: ranks, batch, phases, cut, placement; options given beside it win. See balancer step.",
-    )  # fmt: skip
-    return option if command is None else option(command)
+
+def check_step_file(path: str) -> None:
+    """Raise InputError for a number, which is no file."""
+    if path.isdigit():
+        raise InputError(f"--step {path}: names a step file; the step that a page draws is --page-step {path}")
+
+
+def as_tables(said: dict[str, Any], typed: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Return the tables of a file with keys set as they were typed."""
+    named = tuple(each.get("name", "all") for each in said.get("phase", ()))  # phases that the file knows
+    # The kind of a cut is set first: it may leave out what the file says of another.
+    for key, text in sorted(_each_once(typed), key=lambda each: each[0] != "cut.kind"):
+        _put(said, key, text, named)
+    return {name: value for name, value in said.items() if value != {}}
+
+
+def _parted(text: str) -> tuple[str, str]:
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not all(key.split(".")):
+        raise InputError(f"--set {text}: write KEY=VALUE; balancer step --keys lists the keys")
+    return key, value
+
+
+def _each_once(typed: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    seen = set()
+    for key, value in typed:
+        if key in seen:
+            raise InputError(f"{key} is set twice; set each key once")
+        seen.add(key)
+        yield key, value
+
+
+def _put(said: dict[str, Any], key: str, text: str, named: tuple[str, ...]) -> None:
+    """Set one key; an empty text leaves it out, as if the file did not say it."""
+    table, _, name = key.rpartition(".")
+    if table.startswith("phase."):
+        keys = _phase(said, key, table.removeprefix("phase."), named)
+    elif table:
+        keys = said.setdefault(table, {})
+        if not isinstance(keys, dict):
+            raise InputError(f"--set {key}: {table} was set to {keys!r:.60}, which is no table")
+        if key == "cut.kind" and _kind(keys) != text:
+            keys.clear()  # the keys of another cut mean nothing here
+    else:
+        keys = said
+    if text:
+        keys[name] = _value(key, text)
+    else:
+        keys.pop(name, None)
+
+
+def _kind(cut: dict[str, Any]) -> str | None:
+    from balancer.step import kind_of_cut
+
+    kind: str | None = cut.get("kind", kind_of_cut(cut))
+    return kind
+
+
+def _phase(said: dict[str, Any], key: str, name: str, named: tuple[str, ...]) -> dict[str, Any]:
+    """Return the table of a phase, which is made where no file names the phases."""
+    phases = said.setdefault("phase", [])
+    if not isinstance(phases, list) or not all(isinstance(each, dict) for each in phases):
+        raise InputError(f"--set {key}: phase was set to {phases!r:.60}, which are no phases")
+    names = [each.setdefault("name", "all") for each in phases]
+    if name not in names and names and "all" in (name, *names):
+        option = next((f"--{short}" for short, (path, _, _) in SHORT.items() if path == key), f"--set {key}")
+        others = [each for each in names if each != "all"] or [name]
+        which = " or ".join(f"--set phase.{each}.{key.rpartition('.')[2]}=..." for each in others)
+        raise InputError(f"{option} is for a step of one phase; say of which: {which}")
+    if name not in names and named:
+        raise InputError(f"--set {key}: there is no phase {name!r}; phases are {', '.join(named)}")
+    if name not in names:
+        phases.append({"name": name})
+        names.append(name)
+    found: dict[str, Any] = phases[names.index(name)]
+    return found
+
+
+def _value(key: str, text: str) -> Any:
+    """Read a value as TOML has it; what is none is text, so that it need not be quoted twice."""
+    try:
+        found = tomllib.loads(f"x = {text}", parse_float=Decimal)
+    except tomllib.TOMLDecodeError as error:
+        if text[0] in "{[":
+            raise InputError(f"--set {key}: {text!r:.80} is no TOML: {error}") from None
+        return text
+    value = found["x"]
+    # A date is the name of a column here, and a line's end begins no second key.
+    known = isinstance(value, str | int | Decimal | list | dict) and len(found) == 1
+    return value if known else text

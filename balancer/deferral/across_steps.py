@@ -41,12 +41,9 @@ class AcrossSteps:
                 object.__setattr__(self, name, str(_share(name, value)))
 
     @classmethod
-    def from_options(cls, defer: int | None = None, **given: Any) -> Self | None:
-        """Return settings of what was given; None if nothing was. `defer` is `early` and `late` where these are not."""
+    def of_said(cls, **given: Any) -> Self | None:
+        """Return settings of what was said; None if nothing was."""
         said = {name: value for name, value in given.items() if value is not None}
-        if defer is not None:
-            both = as_count("defer", defer, 0)  # before it is called early: nobody gave that
-            said = {"early": both, "late": both} | said
         if not said:
             return None
         across = cls(**said)
@@ -55,7 +52,7 @@ class AcrossSteps:
             needed = sorted(set(said) - {"early", "late", "step_tokens", "stage"})
             if needed:
                 raise UsageError(f"{{{needed[0]}}} limits what deferral may do to a step, and nothing is deferred",
-                                 "give {defer}")  # fmt: skip
+                                 "give {early} or {late}")  # fmt: skip
             # Nothing is deferred, and steps are cut by count: this is a log's plain order, which has no settings.
             if across.step_tokens is None:
                 return None

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from balancer.cost import CostModel, OnlineCost
+from balancer.described import as_dict
 from balancer.errors import InputError
 from balancer.executor.agreement import agreed_plan, check_groups, check_planning
 from balancer.executor.arguments import as_setup
@@ -40,8 +41,8 @@ from balancer.problem.mesh import Mesh
 from balancer.problem.phases import Phase
 from balancer.problem.ragged import Ragged
 from balancer.problem.setup import as_topology
-from balancer.problem.step_file import read_step
 from balancer.problem.topology import Topology
+from balancer.step import read_step
 from solvers._jit import compile_at_once
 from solvers.arguments import as_index
 
@@ -199,17 +200,18 @@ class Dispatcher:
             raise InputError(f"{file.path}: a dispatcher gets its samples as they were drawn: leave [deferral] and "
                              "step_tokens to balancer plan")  # fmt: skip
         given: dict[str, Any] = {
-            name: getattr(settings, name) for settings in (file.settings(),) for name in file.of("plan")
+            name: getattr(settings, name) for settings in (file.settings(),) for name in as_dict(file.plan)
         }
-        given |= {"cut": file.as_cut()} if file.cut else {}
+        given |= {} if file.cut is None else {"cut": file.made_cut()}
         size = torch.distributed.get_world_size(dp_group)
-        if file.top.get("ranks", size) != size:
-            raise ValueError(f"{file.path}: ranks must be {size}, those of the group, got {file.top['ranks']}")
-        given |= {name: file.top[name] for name in ("ranks_per_node",) if name in file.top}
+        if file.ranks not in (None, size):
+            raise ValueError(f"{file.path}: ranks must be {size}, those of the group, got {file.ranks}")
+        given |= {} if file.ranks_per_node is None else {"ranks_per_node": file.ranks_per_node}
         if not file.is_single:
-            given["phases"] = file.as_phases()
-        elif file.phases:
-            given |= file.of_only_phase()
+            given["phases"] = file.phases()
+        elif file.phase:
+            of_others = ("name", "model", "pieces", "frozen", "bytes_in", "bytes_out")
+            given |= {name: value for name, value in as_dict(file.phase[0]).items() if name not in of_others}
         return cls(dp_group, **given | beside)
 
     @property

@@ -1,7 +1,8 @@
 """From what is said of a step, and a log, to how that log is planned."""
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -9,16 +10,17 @@ from balancer.deferral.across_steps import AcrossSteps
 from balancer.errors import PlanError
 from balancer.io.logs import LengthLog, choose_length, default_columns
 from balancer.io.plan_reader import open_plan
+from balancer.laid_out import LaidOut, laid_out
 from balancer.offline.claims import Claims
 from balancer.offline.load import source_of
 from balancer.offline.settings import LogSettings
-from balancer.problem.laid_out import LaidOut, laid_out
 from balancer.problem.layout import StepLayout, read_layout
-from balancer.problem.phases import Phase
+from balancer.problem.phases import SINGLE_PHASE, Phase
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
-from balancer.problem.step_tables import StepTables
 from balancer.problem.topology import Topology
+from balancer.step import StepFile
+from solvers.errors import WordedError
 
 
 class OfModels(NamedTuple):
@@ -30,7 +32,7 @@ class OfModels(NamedTuple):
 
 
 def settings_of_step(
-    step: StepTables, log: LengthLog, *, of_models: OfModels | None = None, phases: tuple[Phase, ...] | None = None,
+    step: StepFile, log: LengthLog, *, of_models: OfModels | None = None, phases: tuple[Phase, ...] | None = None,
     topology: Topology | None = None, planned: Mapping[str, Any] | None = None, **of_log: Any,
 ) -> LogSettings:  # fmt: skip
     """Return how a log is planned by what is said of its steps.
@@ -38,17 +40,21 @@ def settings_of_step(
     Phases, topology and fields of :class:`PlanSettings` that callers make themselves win over the tables, and so do
     fields of :class:`LogSettings`. InputError names what is missing.
     """
-    given = {name: step.top[name] for name in ("batch_per_rank", "home", "drop_last") if name in step.top}
+    of_step = ("batch_per_rank", "home", "drop_last", "epochs", "shuffle")
+    given = {name: value for name in of_step if (value := getattr(step, name)) is not None}
     given |= {name: value for name, value in of_log.items() if value is not None}
-    across = AcrossSteps.from_options(**step.across())
+    across = AcrossSteps.of_said(**step.across())
     if "batch_per_rank" not in given and (across is None or across.step_tokens is None):
         step.need("batch_per_rank")
     found = _laid_out(step)
     step, own = found.step, dict(planned or {})
     costs, models, pieces = of_models or (None, None, None)
     if phases is None:
-        phases = step.as_phases(_length(step, log), costs)
-    cut = own.pop("cut", None) or found.cut or step.as_cut(models, pieces)
+        phases = step.phases(_length(step, log), costs)
+    cut = own.pop("cut", None) or found.cut
+    if cut is None:
+        with _of_layout(step):
+            cut = step.made_cut(models, pieces)
     settings = step.settings(cut)
     if own:
         kept = {spec.name: getattr(settings, spec.name) for spec in fields(PlanSettings)}
@@ -57,26 +63,37 @@ def settings_of_step(
     return LogSettings(setup, **{"batch_per_rank": None} | given, across=across)
 
 
-def _laid_out(step: StepTables) -> LaidOut:
-    layout = step.top.get("layout")
+@contextlib.contextmanager
+def _of_layout(step: StepFile) -> Iterator[None]:
+    """Let errors name the file of a layout, which says a part of the cut."""
+    try:
+        yield
+    except WordedError as error:
+        raise (error.within(step.layout) if isinstance(step.layout, str) else error) from None
+
+
+def _laid_out(step: StepFile) -> LaidOut:
+    layout = step.layout
     if layout is None:
         return LaidOut(step, None, None)
     if isinstance(layout, StepLayout):
         return laid_out(step, layout)
-    return laid_out(step, read_layout(layout), os.fspath(layout))
+    found = read_layout(layout)
+    with _of_layout(step):
+        found.check_phases(step.names)
+    return laid_out(step, found, layout)
 
 
-def _length(step: StepTables, log: LengthLog) -> str | None:
+def _length(step: StepFile, log: LengthLog) -> str | None:
     """Return the length of the only phase, where nobody said it and the log tells; check it where somebody did."""
     if not step.is_single:
         return None
-    keys = step.phases[0] if step.phases else {}
-    if "length" in keys:
-        return "+".join(choose_length(log, keys["length"]))
+    if given := step.of_phases("length"):
+        return "+".join(choose_length(log, given[SINGLE_PHASE]))
     return "+".join(default_columns(log))
 
 
-def check_made_by(plan: str | os.PathLike[str], step: StepTables, log: str | os.PathLike[str] | None = None) -> None:
+def check_made_by(plan: str | os.PathLike[str], step: StepFile, log: str | os.PathLike[str] | None = None) -> None:
     """Raise PlanError if a plan was made by another step than that of a file; it names what differs."""
     claims = Claims(open_plan(plan))
     found = claims.settings

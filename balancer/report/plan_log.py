@@ -8,11 +8,12 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from balancer.cost import parse_cost
 from balancer.deferral.across_steps import AcrossSteps
+from balancer.described import as_dict, read
 from balancer.errors import InputError, did_you_mean
 from balancer.io.columns import LengthUnknownError
 from balancer.io.log_files import LogPath, files_of
@@ -32,22 +33,21 @@ from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE, Phase
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import as_phases, as_topology
-from balancer.problem.step_file import read_step
-from balancer.problem.step_tables import StepTables, keys_of_micro_batches
 from balancer.report.brief import brief
 from balancer.report.page_data import PageData
 from balancer.report.summary import RunSummary
 from balancer.report.text import counted
+from balancer.step import PhaseKeys, StepFile, keys_of_micro_batches, read_step, step_of
 from solvers.errors import ArgumentTypeError, UsageError, WordedError, Wording
 
 __all__ = ["LogPlan", "about", "about_plan", "opened_by", "plan_log", "plan_opened", "settings_of"]
 
 _OF_RANKS = ("num_ranks", "ranks_per_node", "topology")
 _OF_LOG = ("batch_per_rank", "home", "drop_last", "epochs", "shuffle", "first_epoch", "first_sample")
-_OF_DEFERRAL = ("defer", *(field.name for field in fields(AcrossSteps)))
+_OF_DEFERRAL = tuple(field.name for field in fields(AcrossSteps))
 
 
-_KEYWORDS = Wording({"layouts": "layout", "layout": "stages", "cost of phases": "cost"})
+_KEYWORDS = Wording({"cost of phases": "cost", "layouts": "layout", "layout": "stages"})
 """What keywords of :func:`plan_log` are called that have another name elsewhere."""
 
 
@@ -189,7 +189,7 @@ def plan_log(
         Steps of `continued` that were trained.
     **beside
         ``num_ranks``, ``ranks_per_node``, ``topology``, ``batch_per_rank``, ``home``, ``drop_last``, ``epochs``,
-        ``shuffle``; ``defer``, or ``early`` and ``late``, with ``step_tokens``, ``tokens_within``, ``counts``,
+        ``shuffle``; ``early`` and ``late``, with ``step_tokens``, ``tokens_within``, ``counts``,
         ``most_long_share`` as of :func:`balancer.defer`, and ``stage``, a column; ``phases`` as of
         :func:`balancer.orchestrate`, or ``length``, ``cost`` and constraints (names of columns) of the only phase;
         ``layout``, a :class:`balancer.StepLayout` or its file, as ``balancer configure --out`` writes it; ``cut``,
@@ -224,7 +224,7 @@ def plan_log(
 @contextlib.contextmanager
 def opened_by(
     log: Any, step: str | os.PathLike[str] | None, beside: Mapping[str, Any]
-) -> Iterator[tuple[LengthLog, StepTables, Any]]:
+) -> Iterator[tuple[LengthLog, StepFile, Any]]:
     """Open a log, or a table, and a step file; errors in the context are told as Python's callers know things.
 
     The last that it yields holds a table's file, as long as it is held.
@@ -235,8 +235,8 @@ def opened_by(
         write_table(log, held.file)
     elif not isinstance(log, str | os.PathLike) and not all(isinstance(path, str | os.PathLike) for path in log):
         raise ArgumentTypeError("log", "be a path, paths, or a table", "numbers: give {'tokens': numbers}")
-    said = StepTables() if step is None else read_step(step)
-    with _told(held, said.wording(beside)):
+    said = StepFile() if step is None else read_step(step)
+    with _told(held, said.path):
         yield open_log(held.file if held else log), said, held
 
 
@@ -256,13 +256,13 @@ def _left(
 
 
 @contextlib.contextmanager
-def _told(held: _Folder | None, wording: Wording) -> Iterator[None]:
-    """Tell errors in Python's words, or by where a step file says what is wrong; call a table the table."""
+def _told(held: _Folder | None, path: str) -> Iterator[None]:
+    """Tell errors in Python's words, and after a step file's name where there is one; call a table the table."""
     try:
         yield
     except WordedError as error:
         if not isinstance(error, InputError):
-            raise error.in_words(wording).in_words(_KEYWORDS) from error.__cause__
+            raise (error.within(path) if path else error).in_words(_KEYWORDS) from error.__cause__
         text = str(error)
         if isinstance(error, LengthUnknownError):
             text = f"{error.what}\nsay which: length='COLUMN[+COLUMN...]'"
@@ -291,7 +291,7 @@ def _check_named(table: object) -> None:
         )
 
 
-def settings_of(log: LengthLog, said: StepTables, beside: Mapping[str, Any]) -> LogSettings:
+def settings_of(log: LengthLog, said: StepFile, beside: Mapping[str, Any]) -> LogSettings:
     """Return how a log is planned by what a step file says, by keywords, or by both."""
     known = tuple(spec.name for spec in fields(PlanSettings))
     of_step = ("phases", "length", "cost", *CONSTRAINTS)
@@ -304,18 +304,19 @@ def settings_of(log: LengthLog, said: StepTables, beside: Mapping[str, Any]) -> 
     topology = as_topology(**{"num_ranks": None} | ranks) if ranks or not said.path else None
     top = {name: beside[name] for name in ("step_tokens", "layout") if beside.get(name) is not None}
     top |= {} if topology is None else {"ranks": topology.num_ranks}
-    deferral = {("steps" if name == "defer" else name): beside[name]
-                for name in _OF_DEFERRAL if name != "step_tokens" and beside.get(name) is not None}  # fmt: skip
-    said = said.beside(StepTables("", {"": top, "deferral": deferral}))
+    deferral = {name: beside[name] for name in _OF_DEFERRAL if name != "step_tokens" and beside.get(name) is not None}
+    said = step_of({**as_dict(said), **top, "deferral": as_dict(said.deferral) | deferral}).of_file(said.path)
     own = {name: beside[name] for name in ("cost", *CONSTRAINTS) if name in beside}
     phases, length = beside.get("phases"), beside.get("length")
     given = None
     if phases is not None or length is not None or own or not said.path:
         given = _phases(log, phases, length, own)
-        said = replace(said, phases=tuple({"name": each.name, "cost": _said_cost(each)} for each in given))
+        said = said.with_keys(
+            phase=tuple(read(PhaseKeys, {"name": each.name, "cost": _said_cost(each)}) for each in given)
+        )
     planned = {name: beside[name] for name in known if name in beside}
-    if "layout" in said.top and isinstance(cut := as_cut(planned.pop("cut", None)), MicroBatches):
-        said = said.with_keys("micro_batches", **keys_of_micro_batches(cut))
+    if said.layout is not None and isinstance(cut := as_cut(planned.pop("cut", None)), MicroBatches):
+        said = said.with_cut(keys_of_micro_batches(cut))
     of_log = {name: beside[name] for name in _OF_LOG if name in beside}
     return settings_of_step(said, log, phases=given, topology=topology, planned=planned, **of_log)
 

@@ -197,7 +197,7 @@ def groups_of(phase: PhaseSummary) -> str:
         allowed = as_percent(allowed_gap(phase.eps, phase.stop_at))
         told += (
             f" In {over:,} of {counted(phase.steps, 'step')} ranks take over {allowed} "
-            "more than the bound: --eps is of the rank-time of groups, within which ranks are less even."
+            "more than the bound: eps is of the rank-time of groups, within which ranks are less even."
         )
     return told
 

@@ -47,7 +47,9 @@ def test_within_the_step_it_says_what_a_plan_of_the_log_does(advice):
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
 def test_deferral_takes_what_a_plan_of_it_takes(advice, steps):
-    plan = balancer.plan_log({"tokens": long_tailed(640)}, num_ranks=8, batch_per_rank=8, defer=steps).summary()
+    plan = balancer.plan_log(
+        {"tokens": long_tailed(640)}, num_ranks=8, batch_per_rank=8, early=steps, late=steps
+    ).summary()
     found, numbers = ways(advice)[f"defer_{steps}"], plan["phases"]["all"]
     assert found.waiting == pytest.approx(numbers["waiting_after"], abs=1e-12)
     even = 1 - advice.waiting  # of all that today takes; the plan says it rounded up
@@ -120,7 +122,7 @@ def test_shared_prompts_are_found_by_their_columns_and_by_name():
     found = balancer.advise(columns, **asked)
     shared = ways(found)["shared_prompts"]
     assert shared.time < 1 - found.waiting  # less work, not only less waiting
-    assert shared.options == {"--prefix": "uid", "--prefix-length": "prompt_tokens"}
+    assert shared.options == {"phase.all.prefix": "uid", "phase.all.prefix_length": "prompt_tokens"}
     renamed = {"p": key, "q": prompt, "tokens": columns["tokens"]}
     said = balancer.advise(renamed, prefix="p", prefix_length="q", **asked)
     assert ways(said)["shared_prompts"].time == shared.time
@@ -159,7 +161,7 @@ def test_pipelines_are_planned_within_the_step():
 @pytest.mark.parametrize(("given", "said"), [
     ({"price": float("nan")}, "price must be >= 0"), ({"price": -1}, "price must be >= 0"),
     ({"price": "two"}, "price must be a number"), ({"gpus_per_rank": 0}, "gpus_per_rank must be >= 1"),
-    ({"defer": 2}, "defer is tried anyhow"), ({"shuffle": 3}, "shuffle changes no advice"),
+    ({"early": 2}, "early and late are tried anyhow"), ({"shuffle": 3}, "shuffle changes no advice"),
     ({"cut": balancer.SequenceGroups((1, 2))}, "sequence_groups are tried anyhow"),
     ({"cut": balancer.ContextShards(2, 4096)}, "context_shards are tried anyhow"),
 ])  # fmt: skip
@@ -214,8 +216,8 @@ def test_the_screen_ends_in_lines_that_run(tmp_path):
         "--batch-per-rank",
         "8",
         "--price=2",
-        "--gpus-per-rank",
-        "2",
+        "--set",
+        "gpus_per_rank=2",
         "--html",
         "advice.html",
     ]
@@ -239,8 +241,8 @@ def test_the_screen_ends_in_lines_that_run(tmp_path):
 def test_lines_leave_out_what_a_remedy_replaces(advice):
     by_tokens = ways(advice)["step_tokens"]
     first = next(iter(to_paste(by_tokens, ["log.parquet", "--batch-per-rank", "8", "--ranks=8"])))
-    tokens = by_tokens.options["--step-tokens"]
-    assert first == f"balancer plan log.parquet --ranks=8 --step-tokens {tokens} --out step_tokens.parquet"
+    tokens = by_tokens.options["step_tokens"]
+    assert first == f"balancer plan log.parquet --ranks=8 --set step_tokens={tokens} --out step_tokens.parquet"
     assert (
         next(iter(to_paste(by_tokens)))
         == f'balancer.plan_log(log, ..., step_tokens={tokens}, out="step_tokens.parquet")'
@@ -286,8 +288,8 @@ def test_caps_are_kept_by_what_is_tried_and_pasted():
 
     found = advice_with(2000)
     each = ways(found)
-    assert each["sequence_groups"].options["--max-tokens-per-rank"] == "2000"
-    assert int(each["context_shards"].options["--pack-tokens"]) <= 8 * 2000
+    assert each["sequence_groups"].options["cut.tokens_per_rank"] == "2000"
+    assert int(each["context_shards"].options["cut.pack_tokens"]) <= 8 * 2000
     assert "Cut as asked, no plan within a step" in str(found)
     assert "one sample alone" not in str(found)
     short = ways(advice_with(1000))

@@ -13,13 +13,14 @@ from plan_files import header_of, tamper
 
 import balancer
 from balancer import MicroBatches
-from balancer.cli.plan_command import plan_command
+from balancer.described import keys_of
 from balancer.errors import InputError, PlanError
 from balancer.planning.planner import replay_plan
 from balancer.problem.constraints import CONSTRAINTS, TAKERS, Constraints
 from balancer.problem.phases import CONSTRAINTS as OF_PHASES
 from balancer.problem.problem import Problem
 from balancer.problem.settings import PlanSettings
+from balancer.step import StepFile
 from solvers import InfeasibleError, SolverError
 
 RANKS = 4
@@ -37,8 +38,7 @@ def test_constraints_are_declared_once():
     assert {each.name for each in fields(balancer.Phase)} >= set(OF_PHASES)
     assert set(OF_PHASES) - {"every_rank_nonempty", "prefix_length"} == set(declared)  # the length beside a prefix
     assert not set().union(*(given.taken_by for given in CONSTRAINTS.values())) - set(TAKERS)
-    given = {each.name for each in plan_command.params}
-    assert given >= set(OF_PHASES)
+    assert {each.name for each in keys_of(StepFile) if each.table == "phase"} >= set(OF_PHASES)
 
 
 WORDS = {"padded": "padded", "convolution": "convolution", "micro_batches": "micro-batches",
@@ -48,10 +48,10 @@ WORDS = {"padded": "padded", "convolution": "convolution", "micro_batches": "mic
 @pytest.mark.parametrize("name", CONSTRAINTS)
 def test_the_docs_say_what_is_declared(name):
     table = (Path(__file__).parents[2] / "docs/how_to/constraints.md").read_text().split("\n")
-    (row,) = (line for line in table if f"`{name}=" in line and line.startswith("|"))
+    (row,) = (line for line in table if f"`{name} = " in line and line.startswith("|"))
     meaning, option, _, without = (cell.strip() for cell in row.strip("|").split("|"))
     assert meaning == CONSTRAINTS[name].meaning
-    assert option.startswith("`--cap " if name == "caps" else f"`--{name.replace('_', '-')}")
+    assert option.startswith(f"`{name} = ")
     assert {taker for taker, word in WORDS.items() if taker not in CONSTRAINTS[name].taken_by} == {
         taker for taker, word in WORDS.items() if word in without
     }

@@ -73,11 +73,11 @@ def per_epoch(plans):
     return found
 
 
-@pytest.mark.parametrize("shuffle", [[], ["--shuffle", 5]])
+@pytest.mark.parametrize("shuffle", [[], ["--set", "shuffle=5"]])
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize("at", [0, 1, 6, 7, 9])
 def test_every_sample_of_every_epoch_is_planned_once(log, tmp_path, shuffle, epochs, at, capsys):
-    first = planned(log, tmp_path / "first.parquet", 2, *shuffle, "--epochs", epochs)
+    first = planned(log, tmp_path / "first.parquet", 2, *shuffle, "--set", f"epochs={epochs}")
     if at >= 7 * epochs:
         planned(log, tmp_path / "x.parquet", 3, "--continue", first, "--at-step", at, exit_code=2)
         assert "--at-step must be within 0..6" in capsys.readouterr().err
@@ -94,7 +94,7 @@ def test_every_sample_of_every_epoch_is_planned_once(log, tmp_path, shuffle, epo
 
 def test_the_order_goes_on_where_it_was(log, tmp_path):
     """A plan for as many ranks, at a step, is that plan's own rest."""
-    first = planned(log, tmp_path / "first.parquet", 2, "--epochs", 2, "--shuffle", 5)
+    first = planned(log, tmp_path / "first.parquet", 2, "--set", "epochs=2", "--set", "shuffle=5")
     second = planned(log, tmp_path / "second.parquet", 2, "--continue", first, "--at-step", 3)
     assert rows_by_step(second) == rows_by_step(first)[3:]
     assert open_plan(second).description["continues"] == {"epoch": 0, "sample": 24}
@@ -104,7 +104,7 @@ def test_the_order_goes_on_where_it_was(log, tmp_path):
 @pytest.mark.parametrize("shuffle", [None, 5])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_parts_and_processes_plan_the_same(log, tmp_path, shuffle, drop_last):
-    plan = planned(log, tmp_path / "plan.parquet", 2, "--drop-last" if drop_last else "--json")
+    plan = planned(log, tmp_path / "plan.parquet", 2, *(("--set", "drop_last=true") if drop_last else ()))
     settings = replace(
         Claims(open_plan(plan)).settings, steps_per_part=2, epochs=3, shuffle=shuffle, first_epoch=1, first_sample=19
     )
@@ -126,7 +126,7 @@ def test_parts_and_processes_plan_the_same(log, tmp_path, shuffle, drop_last):
         (["--continue", "PLAN"], "need each other"),
         (["--continue", "PLAN", "--at-step", -1], "--at-step must be within 0..6, got -1: the plan has 7"),
         (["--continue", "PLAN", "--at-step", 7], "got 7: nothing is left behind the last"),
-        (["--continue", "PLAN", "--at-step", 1, "--shuffle", 3], "--shuffle cannot be combined with --continue"),
+        (["--continue", "PLAN", "--at-step", 1, "--set", "shuffle=3"], "shuffle cannot be combined with --continue"),
         (["--continue", "SAVED", "--at-step", 0], "was saved by itself"),
         (["--continue", "OTHER", "--at-step", 0], "was not made from"),
         (["--continue", "NOTHING", "--at-step", 0], "NOTHING"),
@@ -147,7 +147,7 @@ def test_a_state_of_other_ranks_goes_on_in_the_plan_of_what_is_left(log, tmp_pat
     def samplers(plan, ranks):
         return [PlannedBatchSampler(plan, rank) for rank in range(ranks)]
 
-    first = planned(log, tmp_path / "first.parquet", 2, "--epochs", 2, "--shuffle", 5)
+    first = planned(log, tmp_path / "first.parquet", 2, "--set", "epochs=2", "--set", "shuffle=5")
     second = planned(log, tmp_path / "second.parquet", 3, "--continue", first, "--at-step", 9)
     old, seen = samplers(first, 2), []
     for sampler in old:
@@ -168,15 +168,17 @@ def test_a_state_of_other_ranks_goes_on_in_the_plan_of_what_is_left(log, tmp_pat
         ValueError, match=r"epoch must be within 1\.\.1, as the plan goes on.*got 2.*plan the whole log"
     ):
         samplers(second, 3)[0].set_epoch(2)
-    whole = planned(log, tmp_path / "whole.parquet", 1, "--epochs", 2, "--shuffle", 5, batch=16)  # 16, 32, 48
+    whole = planned(
+        log, tmp_path / "whole.parquet", 1, "--set", "epochs=2", "--set", "shuffle=5", batch=16
+    )  # 16, 32, 48
     rest = PlannedBatchSampler(whole, 0)
     rest.load_state_dict(state)
     assert sorted(seen + [row for batch in rest for row in batch]) == list(range(50))
-    odd = planned(log, tmp_path / "odd.parquet", 3, "--epochs", 2, "--shuffle", 5)
+    odd = planned(log, tmp_path / "odd.parquet", 3, "--set", "epochs=2", "--set", "shuffle=5")
     with pytest.raises(ValueError, match=r"behind sample 16 of epoch 1.*--continue PLAN --at-step S --ranks 3"):
         PlannedBatchSampler(odd, 0).load_state_dict(state)
-    for other in ([], ["--shuffle", 6]):
-        plan = planned(log, tmp_path / "other.parquet", 2, "--epochs", 2, *other)
+    for other in ([], ["--set", "shuffle=6"]):
+        plan = planned(log, tmp_path / "other.parquet", 2, "--set", "epochs=2", *other)
         with pytest.raises(ValueError, match="its shuffle is 5, here it is"):
             PlannedBatchSampler(plan, 0).load_state_dict(state)
     ended = samplers(first, 2)[0]

@@ -32,9 +32,13 @@ def planned(folder, *arguments, exit_code=0, ranks=2):
 @pytest.mark.parametrize("seed", [None, 5])
 @pytest.mark.parametrize("several", [False, True])
 def test_every_epoch_is_the_log_in_its_order(tmp_path, drop, seed, several, capsys):
-    phases = ["--phase", "vision=lengths(images)", "--phase", "llm=tokens"] if several else ["--length", "tokens"]
-    shuffle = [] if seed is None else ["--shuffle", str(seed)]
-    out = planned(tmp_path, "--epochs", "3", *shuffle, *phases, *["--drop-last"] * drop)
+    phases = (
+        ["--set", "phase.vision.length=lengths(images)", "--set", "phase.llm.length=tokens"]
+        if several
+        else ["--length", "tokens"]
+    )
+    shuffle = [] if seed is None else ["--set", f"shuffle={seed!s}"]
+    out = planned(tmp_path, "--set", "epochs=3", *shuffle, *phases, *["--set", "drop_last=true"] * drop)
     assert "3 epochs" in capsys.readouterr().out
     table = pq.read_table(out).to_pandas()
     table = table[table.phase == ("llm" if several else "all")]
@@ -55,26 +59,28 @@ def test_a_plan_of_one_epoch_is_what_it_was(tmp_path):
     out = planned(tmp_path, "--length", "tokens")
     assert json.loads(pq.read_schema(out).metadata[b"balancer"])["features"] == []
     assert "epochs" not in open_plan(out).description
-    out = planned(tmp_path, "--length", "tokens", "--shuffle", "0")
+    out = planned(tmp_path, "--length", "tokens", "--set", "shuffle=0")
     assert json.loads(pq.read_schema(out).metadata[b"balancer"])["features"] == ["epochs"]
 
 
 def test_errors_of_a_shuffled_step_name_rows_of_the_log(tmp_path, capsys):
-    planned(tmp_path, "--length", "tokens", "--shuffle", "1", "--max-tokens-per-rank", "60", exit_code=1)
+    planned(
+        tmp_path, "--length", "tokens", "--set", "shuffle=1", "--set", "phase.all.max_tokens_per_rank=60", exit_code=1
+    )
     said = capsys.readouterr().err
     row = int(said.split("row ")[1].split(" ")[0])
     assert f"row {row} has length {LENGTHS[row]}" in said
     assert LENGTHS[row] > 60
 
 
-@pytest.mark.parametrize(("option", "value"), [("--epochs", "0"), ("--shuffle", "-1")])
-def test_what_is_no_epoch_is_refused(tmp_path, capsys, option, value):
-    planned(tmp_path, "--length", "tokens", option, value, exit_code=2)
-    assert f"{option} must be >= {1 if option == '--epochs' else 0}, got {value}" in capsys.readouterr().err
+@pytest.mark.parametrize(("key", "value", "least"), [("epochs", 0, 1), ("shuffle", -1, 0)])
+def test_what_is_no_epoch_is_refused(tmp_path, capsys, key, value, least):
+    planned(tmp_path, "--length", "tokens", "--set", f"{key}={value}", exit_code=2)
+    assert f"{key} must be a whole number >= {least}, got {value}" in capsys.readouterr().err
 
 
 def test_a_sampler_runs_the_epoch_that_it_is_told(tmp_path):
-    out = planned(tmp_path, "--length", "tokens", "--epochs", "3", "--shuffle", "5", "--drop-last")
+    out = planned(tmp_path, "--length", "tokens", "--set", "epochs=3", "--set", "shuffle=5", "--set", "drop_last=true")
     table = pq.read_table(out).to_pandas()
     ranks = [PlannedBatchSampler(out, rank) for rank in range(2)]
     for epoch in (0, 2, 1, 4):

@@ -18,11 +18,18 @@ PATCHES = [
 LISTS = "(image_widths,image_heights)"
 SHAPE = ("--ranks", RANKS, "--ranks-per-node", 2, "--batch-per-rank", BATCH)
 _OTHERS = (
-    "--phase", "audio=audio_frames", "--phase", "llm=text_tokens+audio_frames",
-    "--own", "llm=text_tokens", "--bytes", "vision=7,3", "--bytes", "llm=4",
+    "--set", "phase.audio.length=audio_frames", "--set", "phase.llm.length=text_tokens+audio_frames",
+    "--set", "phase.llm.own=text_tokens", "--set", "phase.vision.bytes_in=7", "--set", "phase.vision.bytes_out=3",
+    "--set", "phase.llm.bytes_in=4",
 )  # fmt: skip
-PHASES = ("--phase", "vision=image_patches", *_OTHERS)
-ITEMS = ("--phase", f"vision=qwen2vl_patches{LISTS}", *_OTHERS, "--outputs", f"vision=qwen2vl_tokens{LISTS}")
+PHASES = ("--set", "phase.vision.length=image_patches", *_OTHERS)
+ITEMS = (
+    "--set",
+    f"phase.vision.length=qwen2vl_patches{LISTS}",
+    *_OTHERS,
+    "--set",
+    f"phase.vision.outputs=qwen2vl_tokens{LISTS}",
+)
 """The same phases, each image an item."""
 
 

@@ -15,9 +15,9 @@ from balancer.simulate import CLUSTERS, PhaseModel, step_time
 from balancer.simulate import configure as room
 
 SAME = ("seconds", "idle", "mfu", "bytes", "encoder_s", "sync_s")
-PHASES = ("--phase", "vision=patches", "--phase", "llm=tokens")
-MODELS = ("--model", "vision=internvit-300m", "--model", "llm=qwen2-7b", "--cluster", "h200")
-COSTS = ("--cost", "vision=flops:internvit-300m", "--cost", "llm=flops:qwen2-7b")
+PHASES = ("--set", "phase.vision.length=patches", "--set", "phase.llm.length=tokens")
+MODELS = ("--set", "phase.vision.model=internvit-300m", "--set", "phase.llm.model=qwen2-7b", "--cluster", "h200")
+COSTS = ("--set", "phase.vision.cost=flops:internvit-300m", "--set", "phase.llm.cost=flops:qwen2-7b")
 
 
 @pytest.fixture
@@ -34,7 +34,21 @@ def test_a_layout_is_chosen_written_and_taken(command, log, tmp_path):
     files = [tmp_path / f"{mode}.json" for mode in ("stages", "before")]
     page = tmp_path / "page.html"
     for path, steps in zip(files, ((), ("--steps", 2)), strict=True):
-        asked = ("--gpus", 2, "--batch", 16, "--mode", path.stem, "--out", path, "--time-budget", 0.1, *steps)
+        asked = (
+            "--gpus",
+            2,
+            "--ranks",
+            1,
+            "--batch-per-rank",
+            16,
+            "--mode",
+            path.stem,
+            "--out",
+            path,
+            "--time-budget",
+            0.1,
+            *steps,
+        )
         ran = command("configure", log, *PHASES, *MODELS, *asked, *(("--html", page) * (path.stem == "before")))
         assert "proven" in ran.out
         assert f"Assumed: 2 GPUs, {'2 steps' if steps else '1 step'} of 16 samples" in ran.out
@@ -48,14 +62,28 @@ def test_a_layout_is_chosen_written_and_taken(command, log, tmp_path):
         assert f"  balancer plan {log} --ranks {again['layout']['modules']['llm']['dp']} --batch-per-rank " in planned
         assert json.loads(command(*shlex.split(planned)[1:], "--json").out)["steps"] == 2
         assert pq.read_schema(path.with_name(f"{path.stem}-plan.parquet")).names[0] == "step"
-        laid_out = "(with --outputs of every encoder also --ranks 2, its GPUs: all modules are planned)"
+        laid_out = "(with outputs of every encoder also --ranks 2, its GPUs: all modules are planned)"
         assert (laid_out in ran.out) == (path.stem == "before" and again["layout"]["modules"]["llm"]["dp"] == 1)
     assert page.read_text().count("<svg") == 2
     replicas = json.loads(files[1].read_text())["modules"]["llm"]["dp"]
     steps = ("--ranks", replicas, "--batch-per-rank", 16 // replicas)
     compared = command("simulate", log, *PHASES, *MODELS, *steps, "--layout", files[0], "--layout", files[1], "--json")
     document = json.loads(compared.out)
-    asked = ("--gpus", 2, "--batch", 16, "--mode", "before", "--time-budget", 0.1, "--pieces", "vision=256", "--json")
+    asked = (
+        "--gpus",
+        2,
+        "--ranks",
+        1,
+        "--batch-per-rank",
+        16,
+        "--mode",
+        "before",
+        "--time-budget",
+        0.1,
+        "--set",
+        "phase.vision.pieces=256",
+        "--json",
+    )
     chosen = json.loads(command("configure", log, *PHASES, *MODELS, *asked).out)
     models = {"vision": "internvit-300m", "llm": "qwen2-7b"}
     cost = {name: str(flops(model).cost_model()) for name, model in models.items()}
@@ -63,7 +91,7 @@ def test_a_layout_is_chosen_written_and_taken(command, log, tmp_path):
         assert [told[key] for key in ("version", "log", "cost", "models")] == [2, [str(log)], costs, models]
     told = document["layouts"]
     assert [each["layout"]["mode"] for each in told.values()] == ["stages", "before"]
-    planned = json.loads(command("plan", log, *PHASES, *COSTS, *steps, "--layout", files[1], "--json").out)
+    planned = json.loads(command("plan", log, *PHASES, *COSTS, *steps, "--set", f"layout={files[1]}", "--json").out)
     assert planned["steps"] == 2
 
 
@@ -85,18 +113,32 @@ def test_a_plan_over_a_layouts_gpus_is_simulated_as_step_time_does(command, tmp_
     layouts = {name: ModuleLayout(**shape) for name, shape in modules.items()}
     step = orchestrate(columns, phases, 4, layouts=layouts, placement="relocate")
     assert told["step_s"]["mean"] == pytest.approx(step_time(step, models, CLUSTERS["h200"]).seconds)
-    assert "strategy 'as_sampled' cannot be combined with --layout" in command(*asked, "as_sampled").err
+    assert "strategy 'as_sampled' cannot be combined with layout" in command(*asked, "as_sampled").err
     behind = tmp_path / "behind.json"
     layout = {"mode": "stages", "modules": modules | {"speech": {"dp": 2}}, "generators": ["speech"]}
     behind.write_text(json.dumps(layout))
-    assert f"--layout {behind} must be of the phases vision, llm in" in command(*asked[:-3], "--layout", behind).err
-    unused = command(*asked[:-1], "--sequence-parallel", "vision=2", "--checkpointing", "--eps", 0.1)
-    assert "--eps, --sequence-parallel, --checkpointing cannot be combined with --layout" in unused.err
+    told = command("simulate", *options[:-2], "--efficiency", 0.4, "--layout", behind).err
+    assert f"{behind}: layout must be of the phases vision, llm in" in told
 
 
 def test_the_first_sentence_names_the_best_of_the_other_modes(command, log, tmp_path):
     page = tmp_path / "page.html"
-    command("configure", log, *PHASES, *MODELS, "--gpus", 4, "--batch", 16, "--time-budget", 0.1, "--html", page)
+    command(
+        "configure",
+        log,
+        *PHASES,
+        *MODELS,
+        "--gpus",
+        4,
+        "--ranks",
+        1,
+        "--batch-per-rank",
+        16,
+        "--time-budget",
+        0.1,
+        "--html",
+        page,
+    )
     cards = re.findall(r'<h2>(stages|before|multiplexed)</h2><p class="big">([0-9.]+) (\w+)</p>', page.read_text())
     assert len(cards) == 3
     best, second, _ = sorted((float(value) * {"s": 1000, "ms": 1}[unit], value, unit) for _, value, unit in cards)
@@ -107,21 +149,38 @@ def test_the_first_sentence_names_the_best_of_the_other_modes(command, log, tmp_
 @pytest.mark.parametrize("mode", ["stages", "before", "multiplexed"])
 def test_commands_to_go_on_with_run_as_printed(command, log, tmp_path, mode):
     """Where one module is frozen, an item is cut into pieces, and replicas do not divide the batch."""
-    path, pages = tmp_path / f"{mode} of mine.json", ("--pieces", "vision=256", "--frozen", "vision", "--steps", 2)
-    asked = ("--gpus", 4, "--batch", 15, "--mode", mode, "--out", path, "--time-budget", 0.02, *pages)
+    path, pages = (
+        tmp_path / f"{mode} of mine.json",
+        ("--set", "phase.vision.pieces=256", "--set", "phase.vision.frozen=true", "--steps", 2),
+    )
+    asked = (
+        "--gpus",
+        4,
+        "--ranks",
+        1,
+        "--batch-per-rank",
+        15,
+        "--mode",
+        mode,
+        "--out",
+        path,
+        "--time-budget",
+        0.02,
+        *pages,
+    )
     ran = command("configure", log, *PHASES, *MODELS, *asked)
     again, planned = (shlex.split(line)[1:] for line in ran.out.splitlines() if line.startswith("  balancer "))
     assert (again[0], planned[0]) == ("simulate", "plan")
-    assert ("--frozen" in again, "--frozen" in planned) == (True, mode == "stages")
-    assert "vision=flops:internvit-300m" not in planned or mode == "stages"
-    assert ("--over-long" in planned) == (mode != "multiplexed" and "micro_batch_tokens" in path.read_text())
+    assert ("phase.vision.frozen=true" in again, "phase.vision.frozen=true" in planned) == (True, mode == "stages")
+    assert "phase.vision.cost=flops:internvit-300m" not in planned or mode == "stages"
+    assert ("cut.over_long=own" in planned) == (mode != "multiplexed" and "micro_batch_tokens" in path.read_text())
     assert (command(*again).err, command(*planned).err) == ("", "")
     ranks, each = (int(planned[planned.index(name) + 1]) for name in ("--ranks", "--batch-per-rank"))
     assert (f"in steps of {ranks * each} samples" in ran.out) == (15 % ranks > 0)
 
 
 def test_json(command, log):
-    asked = ("--gpus", 2, "--batch", 16, "--mode", "stages", "--time-budget", 0.1, "--json")
+    asked = ("--gpus", 2, "--ranks", 1, "--batch-per-rank", 16, "--mode", "stages", "--time-budget", 0.1, "--json")
     told = json.loads(command("configure", log, *PHASES, *MODELS, *asked).out)
     assert told["winner"]["seconds"] >= told["lower_bound_s"]
     assert set(told["counts"]["stages"]) == set(room.REASONS)
@@ -129,7 +188,9 @@ def test_json(command, log):
 
 def test_nothing_to_do_is_said(command, tmp_path):
     pq.write_table(pa.table({"patches": [0] * 16, "tokens": [0] * 16}), tmp_path / "zeros.parquet")
-    ran = command("configure", tmp_path / "zeros.parquet", *PHASES, *MODELS, "--gpus", 2, "--batch", 16)
+    ran = command(
+        "configure", tmp_path / "zeros.parquet", *PHASES, *MODELS, "--gpus", 2, "--ranks", 1, "--batch-per-rank", 16
+    )
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert "holds nothing to do: all lengths are 0" in ran.err
 
@@ -137,9 +198,9 @@ def test_nothing_to_do_is_said(command, tmp_path):
 def test_a_layout_of_other_phases_is_called_by_its_file(command, log, tmp_path):
     (tmp_path / "other.json").write_text(json.dumps({"modules": {"llm": {"dp": 2}}}))
     ran = command(
-        "plan", log, *PHASES, *COSTS, "--ranks", 2, "--batch-per-rank", 4, "--layout", tmp_path / "other.json"
+        "plan", log, *PHASES, *COSTS, "--ranks", 2, "--batch-per-rank", 4, "--set", f"layout={tmp_path / 'other.json'}"
     )
-    assert "other.json must be of the phases vision, llm in this order, got llm" in ran.err
+    assert "other.json: layout must be of the phases vision, llm in this order, got llm" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -161,41 +222,50 @@ def test_files_that_are_no_layout_of_this_step(command, log, tmp_path, text, mes
 
 
 def test_a_layout_that_cannot_be_written_is_refused_before_the_search(command, tmp_path):
-    asked = ("--gpus", 2, "--batch", 16, "--out", "no/layout.json")
+    asked = ("--gpus", 2, "--ranks", 1, "--batch-per-rank", 16, "--out", "no/layout.json")
     ran = command("configure", tmp_path / "no.parquet", *PHASES, *MODELS, *asked)
     assert "no/layout.json: cannot write the layout: the folder" in ran.err
 
 
 def test_a_layout_does_not_overwrite_the_log_or_the_page(command, log, tmp_path):
-    asked = ("configure", log, *PHASES, *MODELS, "--gpus", 2, "--batch", 8, "--out")
+    asked = ("configure", log, *PHASES, *MODELS, "--gpus", 2, "--ranks", 1, "--batch-per-rank", 8, "--out")
     assert f"{log}: the layout would overwrite the log; choose" in command(*asked, log).err
     page = tmp_path / "page.html"
     assert f"{page}: the layout would overwrite the page" in command(*asked, page, "--html", page).err
 
 
 def test_any_stands_alone(command, log):
-    ran = command("configure", log, *PHASES, *MODELS, "--gpus", 2, "--batch", 16, "--mode", "any+stages")
-    assert "--mode 'any' is all modes already: it stands alone, got 'any+stages'" in ran.err
+    ran = command(
+        "configure", log, *PHASES, *MODELS, "--gpus", 2, "--ranks", 1, "--batch-per-rank", 16, "--mode", "any+stages"
+    )
+    assert "mode 'any' is all modes already: it stands alone, got 'any+stages'" in ran.err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--ranks", 3), "--ranks must be 2, the replicas of "),
-        (("--ranks", 2, "--stages", "vision=1,llm=1"), "--stages cannot be combined with --layout"),
+        (("--ranks", 3), "ranks must be 2, the replicas of "),
+        (("--ranks", 2, "--set", "cut.stages={vision=1,llm=1}"), "cut.stages cannot be combined with layout"),
     ],
 )
 def test_a_layout_that_does_not_go_with_the_rest(command, log, tmp_path, words, message):
     path = tmp_path / "layout.json"
     path.write_text('{"mode": "before", "modules": {"vision": {"dp": 2}, "llm": {"dp": 2}}}')
-    ran = command("plan", log, *PHASES, *COSTS, *words, "--batch-per-rank", 4, "--layout", path)
+    ran = command("plan", log, *PHASES, *COSTS, *words, "--batch-per-rank", 4, "--set", f"layout={path}")
     assert ran.code == 2
     assert message in ran.err
 
 
 def test_a_generator_is_laid_out_and_compared(command, log, tmp_path):
-    phases = (*PHASES, "--phase", "speech=patches", "--model", "speech=whisper-large-v3-encoder", *MODELS)
-    asked = ("--gpus", 4, "--batch", 16, "--time-budget", 0.1, "--generator", "speech")
+    phases = (
+        *PHASES,
+        "--set",
+        "phase.speech.length=patches",
+        "--set",
+        "phase.speech.model=whisper-large-v3-encoder",
+        *MODELS,
+    )
+    asked = ("--gpus", 4, "--ranks", 1, "--batch-per-rank", 16, "--time-budget", 0.1, "--generator", "speech")
     path = tmp_path / "speech.json"
     ran = command("configure", log, *phases, *asked, "--out", path)
     assert "Generators (speech) are last stages, where a micro-batch turns" in ran.out
@@ -206,12 +276,24 @@ def test_a_generator_is_laid_out_and_compared(command, log, tmp_path):
     assert [(each["layout"]["mode"], each["layout"]["generators"]) for each in told["layouts"].values()] == [
         ("stages", ["speech"])
     ]
-    ran = command("plan", log, *PHASES, "--phase", "speech=patches", "--ranks", 1, "--batch-per-rank", 4, *words)
+    ran = command(
+        "plan",
+        log,
+        *PHASES,
+        "--set",
+        "phase.speech.length=patches",
+        "--ranks",
+        1,
+        "--batch-per-rank",
+        4,
+        "--set",
+        f"layout={path}",
+    )
     assert "does not say what generators do (speech); see it with simulate --layout" in ran.err
     for mode in ("before", "multiplexed"):
         ran = command("configure", log, *phases, *asked, "--mode", mode)
-        assert f"--mode '{mode}' has no place for generators (speech), which are last stages" in ran.err
-        assert "use --mode 'stages'" in ran.err
+        assert f"mode '{mode}' has no place for generators (speech), which are last stages" in ran.err
+        assert "use mode 'stages'" in ran.err
     ran = command("configure", log, *phases, *asked[:-1], "llm")
     assert "--generator must be the last of the phases vision, llm, speech, after the language model" in ran.err
     ran = command("configure", log, *PHASES, *MODELS, *asked[:-1], "llm")

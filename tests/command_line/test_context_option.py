@@ -1,4 +1,4 @@
-"""--context on plan and simulate, [context_shards] in step files, and layouts of packs in reports."""
+"""Context shards on plan and simulate, in step files as well, and layouts of packs in reports."""
 
 import json
 
@@ -9,15 +9,17 @@ from log_files import write_log
 import balancer
 
 ASKED = ("--ranks", 8, "--ranks-per-node", 4, "--batch-per-rank", 4, "--length", "tokens")
-CONTEXT = ("--context", 4, "--pack-tokens", 6000)
-MASKS = ("--masks", "full=1,window256=5")
+PACKS = ("--set", "cut.kind=context_shards", "--set", "cut.pack_tokens=6000")
+CONTEXT = (*PACKS, "--set", "cut.degree=4")
+MASKS = ("--set", "cut.masks={full=1,window256=5}")
 STEP = """
 ranks = 8
 ranks_per_node = 4
 batch_per_rank = 4
 [[phase]]
 length = "tokens"
-[context_shards]
+[cut]
+kind = "context_shards"
 degree = 4
 pack_tokens = 6000
 masks = {full = 1, window256 = 5}
@@ -45,14 +47,14 @@ def test_the_plan_is_that_of_the_library(command, log):
 def test_step_file_and_options_say_the_same(command, log, tmp_path):
     (tmp_path / "step.toml").write_text(STEP)
     assert command("plan", log, "--step", "step.toml", "--out", "a.parquet").code == 0
-    typed = (*ASKED, *CONTEXT, *MASKS, "--context-block", 64, "--sync", "step")
+    typed = (*ASKED, *CONTEXT, *MASKS, "--set", "cut.block=64", "--set", "cut.sync=step")
     assert command("plan", log, *typed, "--out", "b.parquet").code == 0
     assert balancer.load_plan("a.parquet", step=2).digest() == balancer.load_plan("b.parquet", step=2).digest()
-    wrong = command("plan", log, "--step", "step.toml", "--pack-tokens", 10)
-    assert (wrong.code, "more than --pack-tokens = 10" in wrong.err) == (1, True)
+    wrong = command("plan", log, "--step", "step.toml", "--set", "cut.pack_tokens=10")
+    assert (wrong.code, "more than pack_tokens = 10" in wrong.err) == (1, True)
     (tmp_path / "step.toml").write_text(STEP.replace("pack_tokens = 6000", "pack_tokens = 10"))
     wrong = command("plan", log, "--step", "step.toml")
-    assert "step.toml: [context_shards] pack_tokens" in wrong.err
+    assert "more than pack_tokens = 10" in wrong.err
 
 
 def test_report_sets_the_plan_beside_what_frameworks_ship(command, log):
@@ -82,21 +84,48 @@ def test_simulate_takes_it(command, log):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--context", 4), "--context needs --pack-tokens, the most tokens of a pack"),
-        (("--pack-tokens", 100), "--pack-tokens needs --context, how many ranks share each pack of documents"),
-        (("--masks", "full=1"), "--masks needs --context"),
-        ((*CONTEXT, "--group-degrees", "1,2"), "--group-degrees cannot be combined with --context"),
-        ((*CONTEXT, "--micro-batch-tokens", 50), "--micro-batch-tokens cannot be combined with --context"),
-        ((*CONTEXT, "--over-long", "own"), "--over-long cannot be combined with --context"),
-        ((*CONTEXT, "--stages", "2"), "--stages cannot be combined with --context"),
-        ((*CONTEXT, "--micro-batches", "fewest"), "--micro-batches must be a whole number with --context"),
-        ((*CONTEXT, "--masks", "full"), "--masks must be MASK=LAYERS,..., such as full=1,window1024=5, got 'full'"),
-        ((*CONTEXT, "--masks", "full=1,full=2"), "--masks names 'full' twice"),
-        ((*CONTEXT, "--masks", "mamba=3"), "mamba"),
-        ((*CONTEXT, "--sync", "pipeline"), "--sync must be one of 'micro_batch', 'step'"),
-        ((*CONTEXT[2:], "--context", 3), "--context = 3 must divide the 8 ranks"),
-        ((*CONTEXT[2:], "--context", 0), "--context must be >= 1"),
-        ((*CONTEXT, "--equal-counts"), "--context cannot be combined with --equal-counts"),
+        (
+            ("--set", "cut.kind=context_shards", "--set", "cut.degree=4"),
+            "cut.pack_tokens is missing: Tokens of a pack at most.",
+        ),
+        (
+            ("--set", "cut.kind=context_shards", "--set", "cut.pack_tokens=100"),
+            "cut.degree is missing: How many ranks share each pack of documents.",
+        ),
+        (("--set", "cut.masks={full=1}"), "cut.degree is missing: How many ranks share each pack of documents."),
+        (
+            (*CONTEXT, "--set", "cut.degrees=[1,2]"),
+            "cut.degrees: there is no such key here, but where cut.kind is sequence_groups",
+        ),
+        (
+            (*CONTEXT, "--set", "cut.tokens=50"),
+            "cut.tokens: there is no such key here, but where cut.kind is micro_batches or pipelines",
+        ),
+        (
+            (*CONTEXT, "--set", "cut.over_long=own"),
+            "cut.over_long: there is no such key here, but where cut.kind is micro_batches or pipelines",
+        ),
+        (
+            (*CONTEXT, "--set", "cut.stages={all=2}"),
+            "cut.stages: there is no such key here, but where cut.kind is pipelines",
+        ),
+        ((*CONTEXT, "--set", "cut.count=fewest"), "cut.count must be a whole number >= 1, got 'fewest'"),
+        (
+            (*CONTEXT, "--set", "cut.masks={full}"),
+            "--set cut.masks: '{full}' is no TOML: Expected '='",
+        ),
+        (
+            (*CONTEXT, "--set", "cut.masks={full=1,full=2}"),
+            "'{full=1,full=2}' is no TOML: Duplicate inline table key 'full'",
+        ),
+        ((*CONTEXT, "--set", "cut.masks={mamba=3}"), "mamba"),
+        ((*CONTEXT, "--set", "cut.sync=pipeline"), "cut.sync must be one of micro_batch, step, got 'pipeline'"),
+        (
+            (*PACKS, "--set", "cut.degree=3"),
+            "cut.degree = 3 must divide the 8 ranks",
+        ),
+        ((*PACKS, "--set", "cut.degree=0"), "cut.degree must be a whole number >= 1, got 0"),
+        ((*CONTEXT, "--set", "phase.all.equal_counts=true"), "context_shards cannot be combined with equal_counts"),
     ],
 )
 def test_bad_input_is_a_line(command, log, options, told):

@@ -87,12 +87,12 @@ def test_names_in_a_log(command, tmp_path):
 @pytest.mark.parametrize("name", ["plan", "simulate"])
 def test_names_of_files_and_phases(name, command, tmp_path):
     write_csv(tmp_path / f"log{ESC}.csv", [5, 40, 3, 22])
-    phase = ("--phase", f"text{ESC}=tokens")
-    more = ("--cluster", "h100", "--model", f"text{ESC}=qwen2-7b", "--steps", 1) if name == "simulate" else ()
+    phase = ("--set", f"phase.text{ESC}.length=tokens")
+    more = ("--cluster", "h100", "--set", f"phase.text{ESC}.model=qwen2-7b", "--steps", 1) if name == "simulate" else ()
     outcome = command(name, f"log{ESC}.csv", *SHAPE, *phase, *more)
     assert outcome.code == 0
     assert_inert(outcome.out)
-    outcome = command(name, f"log{ESC}.csv", *SHAPE, *phase, *more, "--cap", "nowhere=3")
+    outcome = command(name, f"log{ESC}.csv", *SHAPE, *phase, *more, "--set", f"phase.text{ESC}.caps={{nowhere=3}}")
     assert outcome.code == 2
     assert_inert(outcome.err)
 
@@ -125,8 +125,8 @@ def test_names_that_would_end_a_line(command, plan, tmp_path):
 @pytest.mark.parametrize("name", ["plan", "simulate"])
 def test_names_that_look_like_markup(name, command, tmp_path):
     write_csv(tmp_path / "log.csv", [5, 40, 3, 22])
-    more = ("--cluster", "h100", "--model", "[/b]=qwen2-7b", "--steps", 1) if name == "simulate" else ()
-    outcome = command(name, "log.csv", *SHAPE, "--phase", "[/b]=tokens", *more)
+    more = ("--cluster", "h100", "--set", "phase.[/b].model=qwen2-7b", "--steps", 1) if name == "simulate" else ()
+    outcome = command(name, "log.csv", *SHAPE, "--set", "phase.[/b].length=tokens", *more)
     assert outcome.code == 0
     assert "[/b]" in outcome.out
 
@@ -150,7 +150,7 @@ def test_reasons_of_a_foreign_plan(command, plan, tmp_path):
 
 def test_a_page_of_phases_of_any_name(command, plan, tmp_path):
     pytest.importorskip("matplotlib")
-    plan("--phase", f"text{ESC}=tokens")
+    plan("--set", f"phase.text{ESC}.length=tokens")
     outcome = command("report", "plan.parquet", "--html", "r.html")
     assert outcome.code == 0, outcome.err
     assert_inert(outcome.out)
@@ -247,7 +247,7 @@ def of_stages(asked):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda asked: of_stages(asked).update(in_flight_tokens=1), "more than --in-flight-tokens = 1"),
+        (lambda asked: of_stages(asked).update(in_flight_tokens=1), "more than in_flight_tokens = 1"),
         (lambda asked: asked["phases"][0].update(every_rank_nonempty=True), "stages cannot be combined with"),
         (lambda asked: of_stages(asked).update(hop=2**62), "must be below 2**58"),
         (lambda asked: of_stages(asked).update(hop=2**70), "hop must be >= 0 and fit int64"),
@@ -256,7 +256,7 @@ def of_stages(asked):
     ids=["infeasible", "contradiction", "too long", "no int64", "no int64 of a list"],
 )
 def test_what_no_plan_can_have_is_an_error_of_the_plan(change, told, command, plan):
-    where = plan("--micro-batch-tokens", 90, "--stages", 2, "--allow-empty-micro-batches")
+    where = plan("--set", "cut.tokens=90", "--set", "cut.stages={all=2}", "--set", "cut.allow_empty=true")
     assert command("report", "plan.parquet").code == 0
     tamper(where, description=change)
     assert_one_line(command("report", "plan.parquet"), ["plan.parquet: step 0: ", told], code=1)

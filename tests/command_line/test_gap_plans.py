@@ -26,9 +26,26 @@ from solvers.errors import SolverError
 from solvers.pipeline import PipelineRequest, TaskRequest, check_multiplex
 
 BUDGET = 1e-3
-PHASES = ("--phase", "vision=patches", "--phase", "audio=frames", "--phase", "llm=tokens")
-MODELS = ("--model", "vision=internvit-300m", "--model", "audio=whisper-large-v3-encoder", "--model", "llm=qwen2-7b",
-          "--pieces", "vision=256", "--cluster", "h100")  # fmt: skip
+PHASES = (
+    "--set",
+    "phase.vision.length=patches",
+    "--set",
+    "phase.audio.length=frames",
+    "--set",
+    "phase.llm.length=tokens",
+)
+MODELS = (
+    "--set",
+    "phase.vision.model=internvit-300m",
+    "--set",
+    "phase.audio.model=whisper-large-v3-encoder",
+    "--set",
+    "phase.llm.model=qwen2-7b",
+    "--set",
+    "phase.vision.pieces=256",
+    "--cluster",
+    "h100",
+)
 NAMES = {"vision": "patches", "audio": "frames", "llm": "tokens"}
 
 
@@ -45,7 +62,8 @@ def priced_in(folder, name, others):
     columns = {"patches": rng.integers(0, 9, 32) * 256, "tokens": rng.integers(20, 2000, 32),
                "frames": rng.integers(0, 2, 32) * rng.integers(10, 1500, 32)}  # fmt: skip
     pq.write_table(pa.table(columns), folder / "log.parquet")
-    models = dict(word.split("=") for word in MODELS[1:6:2])
+    said = (word.removeprefix("phase.").split(".model=") for word in MODELS if ".model=" in word)
+    models = dict(said)
     modules = others | {"llm": {"tp": 2, "pp": 2, "dp": 2}}
     names = {each: NAMES[each] for each in modules}
     given = given_of(
@@ -62,8 +80,8 @@ def priced_in(folder, name, others):
 
 
 def options(folder, *more, ranks=2, phases=PHASES, layout="winner.json"):
-    asked = (*phases, "--ranks", ranks, "--batch-per-rank", 8, "--layout", folder / layout)
-    return "plan", folder / "log.parquet", *asked, "--time-budget", BUDGET, *more
+    asked = (*phases, "--ranks", ranks, "--batch-per-rank", 8, "--set", f"layout={folder / layout}")
+    return "plan", folder / "log.parquet", *asked, "--set", f"plan.time_budget={BUDGET}", *more
 
 
 def checked(plan):
@@ -168,7 +186,20 @@ def test_a_plan_is_what_was_priced_and_the_same_by_every_way(command, made):
 
 def test_what_configure_writes_is_planned_as_it_says(command, made, tmp_path):
     log, path = made[0] / "log.parquet", tmp_path / "chosen.json"
-    asked = ("--gpus", 2, "--batch", 16, "--mode", "multiplexed", "--time-budget", 0.05, "--out", path)
+    asked = (
+        "--gpus",
+        2,
+        "--ranks",
+        1,
+        "--batch-per-rank",
+        16,
+        "--mode",
+        "multiplexed",
+        "--time-budget",
+        0.05,
+        "--out",
+        path,
+    )
     told = command("configure", log, *PHASES, *MODELS, *asked).out.splitlines()[-1]
     assert told.startswith(f"  balancer plan {log} --ranks ")
     assert command(*shlex.split(told)[1:]).code == 0
@@ -331,13 +362,13 @@ def test_a_plan_that_does_not_fit_the_memory_is_found(command, made, monkeypatch
 
 def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):
     folder, _ = made
-    beside = f"cannot be combined with --layout {folder / 'winner.json'} of mode 'multiplexed'"
-    assert "--ranks must be 2, the replicas of" in command(*options(folder, ranks=4)).err
+    beside = "cannot be combined with layout of mode 'multiplexed'"
+    assert "ranks must be 2, the replicas of" in command(*options(folder, ranks=4)).err
     for words, told in (
-        (("--micro-batch-tokens", 99), f"--micro-batch-tokens {beside}"),
-        (("--cost", "llm=flops:qwen2-7b"), f"--cost {beside}"),
-        (("--micro-batches", 8), f"--micro-batches {beside}"),
-        (("--group-size", 1), "cannot be combined with"),
+        (("--set", "cut.tokens=99"), f"cut.tokens {beside}"),
+        (("--set", "phase.llm.cost=flops:qwen2-7b"), f"cost of phases {beside}"),
+        (("--set", "cut.count=8"), f"cut.count {beside}"),
+        (("--set", "plan.group_size=1"), "cannot be combined with"),
     ):
         assert told in command(*options(folder, *words)).err
     layout = json.loads((folder / "winner.json").read_text())
@@ -346,7 +377,7 @@ def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):
         "other": (layout | {"micro_batches": 8}, "times are of another layout"),
         "many": (
             layout | {"micro_batches": 100_000, "times": layout["times"] | {"slots": 100_000}},
-            f"micro_batches of {tmp_path / 'winner.json'} must be <= 4096 where encoders run in gaps, got 100000",
+            f"{tmp_path / 'winner.json'}: cut.count must be <= 4096 where encoders run in gaps, got 100000",
         ),
         "none": ({k: v for k, v in layout.items() if k != "times"}, "does not say what its modules take"),
         "long": (
@@ -383,7 +414,7 @@ def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):
     }
     for name, (found, told) in changed.items():
         (tmp_path / "winner.json").write_text(json.dumps(found))
-        ran = command(*options(folder)[:-4], "--layout", tmp_path / "winner.json")
+        ran = command(*options(folder)[:-4], "--set", f"layout={tmp_path / 'winner.json'}")
         assert (name, ran.code, told in ran.err) == (name, 2, True)
     priced = ("simulate", *options(folder)[1:-2], *MODELS, "--strategies", "orchestrated")
     assert "a layout with encoders in gaps is priced without" in command(*priced).err

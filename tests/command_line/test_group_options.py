@@ -1,4 +1,4 @@
-"""--group-degrees on plan, simulate and report."""
+"""Sequence groups on plan, simulate and report."""
 
 import json
 
@@ -8,7 +8,7 @@ from log_files import write_log
 from balancer.cost import module
 
 ASKED = ("--ranks", 4, "--ranks-per-node", 2, "--batch-per-rank", 4, "--length", "tokens")
-GROUPS = ("--group-degrees", "1,2,4")
+GROUPS = ("--set", "cut.kind=sequence_groups", "--set", "cut.degrees=[1,2,4]")
 
 
 @pytest.fixture
@@ -42,25 +42,45 @@ def test_simulate_takes_the_exchange_from_the_cluster(command, log):
     found = command("simulate", log, *asked, *GROUPS, "--cluster", "h100", "--model", "qwen2-7b")
     assert found.code == 0
     assert "d2=" in found.out
-    refused = command("simulate", log, *asked, "--group-degrees", "1,8", "--cluster", "h100", "--model", "qwen2-7b")
+    wide = ("--set", "cut.kind=sequence_groups", "--set", "cut.degrees=[1,8]")
+    refused = command("simulate", log, *asked, *wide, "--cluster", "h100", "--model", "qwen2-7b")
     assert (refused.code, "28 attention heads" in refused.err) == (2, True)
-    ring = ("--group-degrees", "1,8", "--group-exchange", "ring")
+    ring = (*wide, "--set", "cut.exchange=ring")
     assert command("simulate", log, *asked, *ring, "--cluster", "h100", "--model", "qwen2-7b").code == 0
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--group-exchange", "ring"), "--group-exchange needs --group-degrees"),
-        ((*GROUPS, "--micro-batch-tokens", 50), "--micro-batch-tokens cannot be combined with --group-degrees"),
-        ((*GROUPS, "--over-long", "own"), "--over-long cannot be combined with --group-degrees"),
-        (("--group-degrees", "1;2"), "--group-degrees must be numbers of ranks"),
-        ((*GROUPS, "--micro-batches", "fewest"), "--micro-batches must be a whole number with --group-degrees"),
-        ((*GROUPS, "--equal-counts"), "--group-degrees cannot be combined with --equal-counts"),
-        ((*GROUPS, "--group-exchange", "tree"), "--group-exchange must be one of 'ulysses', 'ring'"),
-        ((*GROUPS, "--max-tokens-per-rank", 100), "its size 900 is over 400, --max-tokens-per-rank = 100 on each of 4"),
+        (
+            ("--set", "cut.exchange=ring", "--set", "cut.tokens=50"),
+            "cut: no kind of cut has both exchange and tokens",
+        ),
+        (
+            (*GROUPS, "--set", "cut.tokens=50"),
+            "cut.tokens: there is no such key here, but where cut.kind is micro_batches or pipelines",
+        ),
+        (
+            (*GROUPS, "--set", "cut.over_long=own"),
+            "cut.over_long: there is no such key here, but where cut.kind is micro_batches or pipelines",
+        ),
+        (
+            ("--set", "cut.kind=sequence_groups", "--set", "cut.degrees=[1;2]"),
+            "--set cut.degrees: '[1;2]' is no TOML",
+        ),
+        ((*GROUPS, "--set", "cut.count=fewest"), "cut.count must be a whole number >= 1, got 'fewest'"),
+        ((*GROUPS, "--set", "phase.all.equal_counts=true"), "sequence_groups cannot be combined with equal_counts"),
+        ((*GROUPS, "--set", "cut.exchange=tree"), "cut.exchange must be one of ulysses, ring, got 'tree'"),
+        (
+            (*GROUPS, "--set", "cut.tokens_per_rank=100"),
+            "its size 900 is over 400, cut.tokens_per_rank = 100 on each of 4",
+        ),
+        (
+            (*GROUPS, "--set", "phase.all.max_tokens_per_rank=100"),
+            "max_tokens_per_rank is a cap on a rank's step; sequence_groups have a cap of their own",
+        ),
         ((*GROUPS, "--cost", "padded"), "cost 'padded'"),
-        ((*GROUPS, "--method", "lpt"), "makes no sequence groups"),
+        ((*GROUPS, "--set", "plan.method=lpt"), "makes no sequence groups"),
         ((*GROUPS, "--cost", "linear:d0=3"), "cost 'linear:d0=3' lacks a coefficient or names an unknown one"),
         ((*GROUPS, "--cost", "linear:hidden=2"), "cost 'linear:hidden=2': hidden must be 0 or 1, got 2"),
     ],
@@ -72,15 +92,18 @@ def test_refused(command, log, options, told):
     assert len(found.err.splitlines()) <= 2
 
 
-VISION = ("--phase", "vision=image", "--phase", "llm=tokens", "--own", "llm=tokens")
+VISION = ("--set", "phase.vision.length=image", "--set", "phase.llm.length=tokens", "--set", "phase.llm.own=tokens")
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--equal-counts", "vision"), "use --encoders step"),
-        (("--max-tokens-per-rank", "vision=90"), "use --encoders step"),
-        (("--every-rank-nonempty", "llm"), "--group-degrees cannot be combined with --every-rank-nonempty"),
+        (("--set", "phase.vision.equal_counts=true"), "use encoders='step'"),
+        (("--set", "phase.vision.max_tokens_per_rank=90"), "use encoders='step'"),
+        (
+            ("--set", "phase.llm.every_rank_nonempty=true"),
+            "phase 'llm': sequence_groups cannot be combined with every_rank_nonempty",
+        ),
     ],
 )
 def test_refused_in_phases(command, tmp_path, options, told):
@@ -91,9 +114,9 @@ def test_refused_in_phases(command, tmp_path, options, told):
 
 
 def test_extremes(command, log):
-    assert command("plan", log, *ASKED, *GROUPS, "--eps", "0.9999").code == 0
+    assert command("plan", log, *ASKED, *GROUPS, "--set", "plan.eps=0.9999").code == 0
     huge = write_log(log, {"tokens": [2**59] + [1] * 15})
-    assert "--ranks * (sum of lengths) must be below 2**60" in command("plan", huge, *ASKED, *GROUPS).err
+    assert "ranks * (sum of lengths) must be below 2**60" in command("plan", huge, *ASKED, *GROUPS).err
 
 
 ENCODER = (
@@ -103,12 +126,12 @@ ENCODER = (
     4,
     "--batch-per-rank",
     4,
-    "--phase",
-    "vision=tokens",
-    "--phase",
-    "llm=text",
+    "--set",
+    "phase.vision.length=tokens",
+    "--set",
+    "phase.llm.length=text",
 )
-SHARED = ("--sequence-parallel", "vision=4")
+SHARED = ("--set", "phase.vision.sequence_parallel=4")
 
 
 def test_an_encoder_shares_its_long_items(command, tmp_path):
@@ -124,32 +147,48 @@ def test_an_encoder_shares_its_long_items(command, tmp_path):
     assert json.loads(report.out)["phases"]["vision"] == found
     printed = command("plan", log, *ENCODER, *SHARED).words
     assert "shared items, of all elements" in printed
-    assert "In 2 of 2 steps ranks take over 0.2 % more than the bound: --eps is of the rank-time of groups" in printed
-    assert "--eps is of" not in command("plan", log, *ENCODER, *SHARED, "--placement", "rearrange").words
-    models = ("--cluster", "h100", "--model", "vision=qwen2-vl-vit", "--model", "llm=qwen2-7b")
+    assert "In 2 of 2 steps ranks take over 0.2 % more than the bound: eps is of the rank-time of groups" in printed
+    assert "eps is of" not in command("plan", log, *ENCODER, *SHARED, "--set", "plan.placement=rearrange").words
+    models = ("--cluster", "h100", "--set", "phase.vision.model=qwen2-vl-vit", "--set", "phase.llm.model=qwen2-7b")
     simulated = command("simulate", log, *ENCODER[:2], *ENCODER[4:], *SHARED, *models)
     assert (simulated.code, "orchestrated" in simulated.words) == (0, True)
     for option, told in {
-        "vision=x": "--sequence-parallel must be NAME=D or NAME=D,M",
-        "llm=4": "--sequence-parallel is for encoders",
-        "vision=3": "--sequence-parallel must divide the 4 ranks and the 4 of a node",
+        "vision.sequence_parallel=x": "phase.vision.sequence_parallel must be a whole number >= 1, got 'x'",
+        "llm.sequence_parallel=4": "phase 'llm': sequence_parallel is for encoders",
+        "vision.sequence_parallel=1": "phase 'vision': sequence_parallel must be >= 2, got 1",
+        "vision.sequence_parallel=3": "phase 'vision': sequence_parallel must divide the 4 ranks and the 4 of a node",
     }.items():
-        refused = command("plan", log, *ENCODER, "--sequence-parallel", option)
+        refused = command("plan", log, *ENCODER, "--set", f"phase.{option}")
         assert (refused.code, told in refused.err) == (2, True), refused.err
-    refused = command("simulate", log, *ENCODER[:2], *ENCODER[4:], "--sequence-parallel", "vision=0", *models)
-    assert (refused.code, "--sequence-parallel must be >= 2, got 0" in refused.err) == (2, True), refused.err
-    refused = command("plan", log, *ENCODER, "--eps", "elbow")
-    assert (refused.code, "must be a number, got 'elbow'" in refused.err) == (2, True), refused.err
+    refused = command("simulate", log, *ENCODER[:2], *ENCODER[4:], "--set", "phase.vision.sequence_parallel=0", *models)
+    assert (refused.code, "phase.vision.sequence_parallel must be a whole number >= 1, got 0" in refused.err) == (
+        2,
+        True,
+    ), refused.err
+    refused = command("plan", log, *ENCODER, "--set", "plan.eps=elbow")
+    assert (refused.code, "plan.eps must be a share of 0 or more and under 1, " in refused.err) == (2, True), (
+        refused.err
+    )
 
 
 def test_heads_that_do_not_divide_are_padded_in_a_model_file(command, tmp_path):
     log = write_log(tmp_path / "log.parquet", {"tokens": [900, *[30] * 15], "text": [1000] * 16})
-    asked = ("simulate", log, *ENCODER[:2], *ENCODER[4:], *SHARED, "--cluster", "h100", "--model", "llm=qwen2-7b")
-    refused = command(*asked, "--model", "vision=internvit-6b")
+    asked = (
+        "simulate",
+        log,
+        *ENCODER[:2],
+        *ENCODER[4:],
+        *SHARED,
+        "--cluster",
+        "h100",
+        "--set",
+        "phase.llm.model=qwen2-7b",
+    )
+    refused = command(*asked, "--set", "phase.vision.model=internvit-6b")
     assert refused.code == 2
     assert "take 5, 25, or give a model padded to 28 heads of 128 (in config.json num_attention_heads" in refused.err
     shape = {"model_type": "intern_vit_6b", "hidden_size": 3200, "num_hidden_layers": 45, "intermediate_size": 12800}
     shape |= {"patch_size": 14, "image_size": 448, "num_attention_heads": 28, "head_dim": 128, "norm_type": "rms_norm"}
     (tmp_path / "padded.json").write_text(json.dumps(shape))
-    assert command(*asked, "--model", "vision=padded.json").code == 0
+    assert command(*asked, "--set", "phase.vision.model=padded.json").code == 0
     assert 1.03 < module(str(tmp_path / "padded.json")).flops().a / module("internvit-6b").flops().a < 1.05

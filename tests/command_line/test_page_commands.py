@@ -79,8 +79,8 @@ def simulate(command):
     pq.write_table(pa.table({"text": np.random.default_rng(0).integers(1, 900, 60)}), "log.parquet")
 
     def run(*options, phase="llm"):
-        shape = ("--cluster", "h100", "--ranks", 4, "--batch-per-rank", 5, "--phase", f"{phase}=text")
-        return command("simulate", "log.parquet", *shape, "--model", f"{phase}=qwen2-7b", *options)
+        shape = ("--cluster", "h100", "--ranks", 4, "--batch-per-rank", 5, "--set", f"phase.{phase}.length=text")
+        return command("simulate", "log.parquet", *shape, "--set", f"phase.{phase}.model=qwen2-7b", *options)
 
     return run
 

@@ -1,10 +1,10 @@
-"""How words become options: what is given twice, and flags that may name a phase."""
+"""How words become options: what is given twice."""
 
 import click
 import pytest
 
 from balancer.cli.main import cli
-from balancer.cli.parser import BARE, Command, NamedFlag, command
+from balancer.cli.parser import Command
 
 OPTIONS = [
     (name, option)
@@ -40,36 +40,25 @@ def test_a_flag_may_be_said_again(command, tmp_path):
     assert (outcome.code, outcome.err) == (0, "")
 
 
-@command("probe")
-@click.argument("logs", nargs=-1)
-@click.option("--phase", multiple=True)
-@click.option("--even", cls=NamedFlag)
-def probe(logs, phase, even):
-    click.echo(f"{logs} {even}")
-
-
 @pytest.mark.parametrize(
-    ("words", "logs", "even"),
+    ("words", "key"),
     [
-        ("log --phase v=a", ["log"], []),
-        ("log --even --phase v=a", ["log"], [BARE]),
-        ("--even log --phase v=a", ["log"], [BARE]),
-        ("--even v log --phase v=a", ["log"], ["v"]),
-        ("--phase=v=a --even v", [], ["v"]),
-        ("--even v", ["v"], [BARE]),
-        ("--even=v", [], ["v"]),
-        ("--even=v --even", [], ["v", BARE]),
-        ("--even --even v --phase v=a", [], [BARE, "v"]),
-        ("--phase v=a -- --even v", ["--even", "v"], []),
-        ("--phase v=a log --even", ["log"], [BARE]),
-        ("--even --phase", None, None),
+        (("--set", "cut.tokens=9", "--set", "cut.tokens=9"), "cut.tokens"),
+        (("--set", "cut.tokens=9", "--set=cut.tokens = 8"), "cut.tokens"),
+        (("--ranks", "2", "--set", "ranks=2"), "ranks"),
+        (("--set", "ranks_per_node=1", "--ranks-per-node", "2"), "ranks_per_node"),
+        (("--length", "a", "--set", "phase.all.length=b"), "phase.all.length"),
+        (("--set", "plan.eps=", "--set", "plan.eps=0"), "plan.eps"),
     ],
 )
-def test_a_flag_that_may_name_a_phase(words, logs, even):
-    context = click.Context(probe)
-    if logs is None:
-        with pytest.raises(click.BadOptionUsage):
-            probe.parse_args(context, words.split())
-        return
-    probe.parse_args(context, words.split())
-    assert (list(context.params["logs"]), list(context.params["even"])) == (logs, even)
+def test_a_key_is_set_once(words, key, command):
+    """By whatever option, and before anything is read."""
+    outcome = command("plan", "nowhere.csv", *words)
+    assert (outcome.code, outcome.err) == (2, f"balancer: {key} is set twice; set each key once\n")
+
+
+@pytest.mark.parametrize("word", ["", "ranks", "=3", "2"])
+def test_a_key_has_a_value(word, command):
+    outcome = command("plan", "nowhere.csv", "--set", word)
+    assert outcome.code == 2
+    assert outcome.err == f"balancer: --set {word}: write KEY=VALUE; balancer step --keys lists the keys\n"

@@ -1,4 +1,4 @@
-"""`balancer plan --phase` and `report`: phases in one plan file, numbers that anyone can recompute."""
+"""`balancer plan` of several phases and `report`: phases in one plan file, numbers that anyone can recompute."""
 
 import json
 import re
@@ -25,6 +25,14 @@ def document_of(outcome):
     return json.loads(outcome.out)
 
 
+def costs(**of_phases):
+    return [word for name, cost in of_phases.items() for word in ("--set", f"phase.{name}.cost={cost}")]
+
+
+UNEVEN = costs(**dict.fromkeys(("vision", "audio", "llm"), "quadratic:a=0,b=1"))
+"""Under these costs long samples are alone on their ranks, unless asked not to."""
+
+
 # --- plan and report -------------------------------------------------------------------------------------------------
 
 
@@ -34,15 +42,20 @@ def document_of(outcome):
     [
         PHASES,
         ITEMS,
-        (*ITEMS, "--mode", "joint", "--home", "strided"),
-        (*PHASES, "--mode", "joint", "--cost", "quadratic:a=1,b=1", "--cost", "vision=linear:a=3"),
-        (*ITEMS, "--group-size", 2, "--drop-last"),
-        (*ITEMS, "--micro-batch-tokens", 3000),
-        (*ITEMS, "--micro-batch-tokens", 3000, "--encoders", "step", "--mode", "joint"),
-        (*PHASES, "--every-rank-nonempty", "audio", "--placement", "any"),
-        (*PHASES, "--outputs", "audio=image_patches", "--method", "lpt"),
-        (*PHASES, "--max-tokens-per-rank", 4000, "--max-tokens-per-rank", "audio=2500"),
-        (*PHASES, "--equal-counts", "vision", "--equal-counts"),
+        (*ITEMS, "--set", "plan.mode=joint", "--set", "home=strided"),
+        (
+            *PHASES,
+            "--set",
+            "plan.mode=joint",
+            *costs(audio="quadratic:a=1,b=1", llm="quadratic:a=1,b=1", vision="linear:a=3"),
+        ),
+        (*ITEMS, "--set", "plan.group_size=2", "--set", "drop_last=true"),
+        (*ITEMS, "--set", "cut.tokens=3000"),
+        (*ITEMS, "--set", "cut.tokens=3000", "--set", "cut.encoders=step", "--set", "plan.mode=joint"),
+        (*PHASES, "--set", "phase.audio.every_rank_nonempty=true", "--set", "plan.placement=any"),
+        (*PHASES, "--set", "phase.audio.outputs=image_patches", "--set", "plan.method=lpt"),
+        (*PHASES, "--set", "phase.llm.max_tokens_per_rank=4000", "--set", "phase.audio.max_tokens_per_rank=2500"),
+        (*PHASES, "--set", "phase.vision.equal_counts=true", "--set", "phase.llm.equal_counts=true"),
     ],
 )
 def test_report_says_what_plan_said(options, out, command, log):
@@ -58,7 +71,7 @@ def test_report_says_what_plan_said(options, out, command, log):
 
 
 def test_json_against_loops_over_the_plan_file(command, log):
-    options = (*ITEMS, "--drop-last")
+    options = (*ITEMS, "--set", "drop_last=true")
     document = document_of(command("plan", log, *SHAPE, *options, "--out", "plan.parquet", "--overwrite", "--json"))
     rows = plan_rows("plan.parquet")
     per_step = RANKS * BATCH
@@ -131,28 +144,39 @@ def test_tables(command, log):
 def test_what_is_assumed_is_said(command, tmp_path):
     columns = {"image": [9, 0, 9, 9], "tokens": [4, 0, 3, 4], "text": [1, 2, 5, 3], "all": [5, 2, 8, 7]}
     pq.write_table(pa.table(columns), tmp_path / "log.parquet")
-    shape = ("plan", "log.parquet", "--ranks", 2, "--batch-per-rank", 2, "--phase", "v=image")
-    silent, fed = "v: puts out as many elements as taken in (no --outputs given)", "it is fed more than its length"
+    shape = ("plan", "log.parquet", "--ranks", 2, "--batch-per-rank", 2, "--set", "phase.v.length=image")
+    silent, fed = "v: puts out as many elements as taken in (no outputs given)", "it is fed more than its length"
     for options, said in (
-        (("--phase", "llm=all"), [silent, "llm: in 3 of the first 4 samples it is fed more than its length"]),
-        (("--phase", "llm=text", "--outputs", "v=tokens"), ["llm: in 2 of the first 4 samples it is fed more"]),
-        (("--phase", "llm=all", "--outputs", "v=tokens"), []),
-        (("--phase", "llm=text", "--outputs", "v=tokens", "--own", "llm=text"), []),
-        (("--phase", "llm=all", "--own", "llm=text"), [silent]),
-        (("--phase", "llm=all", "--phase", "w=all", "--own", "w=text"), ["v, llm: put out as many elements"]),
+        (
+            ("--set", "phase.llm.length=all"),
+            [silent, "llm: in 3 of the first 4 samples it is fed more than its length"],
+        ),
+        (
+            ("--set", "phase.llm.length=text", "--set", "phase.v.outputs=tokens"),
+            ["llm: in 2 of the first 4 samples it is fed more"],
+        ),
+        (("--set", "phase.llm.length=all", "--set", "phase.v.outputs=tokens"), []),
+        (("--set", "phase.llm.length=text", "--set", "phase.v.outputs=tokens", "--set", "phase.llm.own=text"), []),
+        (("--set", "phase.llm.length=all", "--set", "phase.llm.own=text"), [silent]),
+        (
+            ("--set", "phase.llm.length=all", "--set", "phase.w.length=all", "--set", "phase.w.own=text"),
+            ["v, llm: put out as many elements"],
+        ),
     ):
         outcome = command(*shape, *options)
         assert (outcome.code, outcome.err) == (0, "")
         for words in said:
             assert words in outcome.words
-        assert ("no --outputs given" in outcome.words) == any("put" in words for words in said)
+        assert ("no outputs given" in outcome.words) == any("put" in words for words in said)
         assert (fed in outcome.words) == any("fed" in words for words in said)
 
 
 def test_idle_ranks_are_counted(command, tmp_path):
     pq.write_table(pa.table({"image": [0, 0, 5, 0], "text": [1, 2, 3, 4]}), tmp_path / "log.parquet")
-    arguments = ("--ranks", 4, "--batch-per-rank", 1, "--phase", "v=image", "--phase", "llm=text")
-    document = document_of(command("plan", "log.parquet", *arguments, "--every-rank-nonempty", "v", "--json"))
+    arguments = ("--ranks", 4, "--batch-per-rank", 1, "--set", "phase.v.length=image", "--set", "phase.llm.length=text")
+    document = document_of(
+        command("plan", "log.parquet", *arguments, "--set", "phase.v.every_rank_nonempty=true", "--json")
+    )
     vision = document["phases"]["v"]
     assert (vision["idle_ranks_mean"], vision["idle_ranks_most"], vision["dummy_ranks_most"]) == (3, 3, 3)
     assert document["phases"]["llm"]["dummy_ranks_most"] == 0
@@ -177,15 +201,17 @@ def tokens_of(phase, lengths):
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
-        (("--equal-counts",), ["llm"]),
-        (("--equal-counts", "vision"), ["vision"]),
-        (("--equal-counts=vision", "--equal-counts"), ["vision", "llm"]),
-        (("--equal-counts", "vision", "--equal-counts", "audio"), ["vision", "audio"]),
+        (
+            ("--set", "phase.llm.equal_counts=true"),
+            ["llm"],
+        ),
+        (("--set", "phase.vision.equal_counts=true"), ["vision"]),
+        (("--set", "phase.vision.equal_counts=true", "--set", "phase.llm.equal_counts=true"), ["vision", "llm"]),
+        (("--set", "phase.vision.equal_counts=true", "--set", "phase.audio.equal_counts=true"), ["vision", "audio"]),
     ],
 )
 def test_equal_counts_of_a_phase(flags, named, command, log):
-    asked = ("--cost", "quadratic:a=0,b=1")  # under which long samples are alone on their ranks, unless asked not to
-    outcome = command("plan", *flags, log, *SHAPE, *PHASES, *asked, "--out", "plan.parquet", "--overwrite")
+    outcome = command("plan", log, *SHAPE, *PHASES, *UNEVEN, *flags, "--out", "plan.parquet", "--overwrite")
     assert outcome.code == 0, outcome.err
     for phase in ("vision", "audio", "llm"):
         counts = counts_of(phase, 1)
@@ -198,10 +224,12 @@ def test_equal_counts_of_a_phase(flags, named, command, log):
 
 def test_token_caps_of_phases(command, log):
     llm = [t + f for t, f in zip(TEXT, FRAMES, strict=True)]
-    asked = ("--cost", "quadratic:a=0,b=1")
     caps, lengths = {"audio": 1000, "llm": 1620}, {"audio": FRAMES, "llm": llm}
-    for options, kept in ((), False), (("--max-tokens-per-rank", 1620, "--max-tokens-per-rank", "audio=1000"), True):
-        outcome = command("plan", log, *SHAPE, *PHASES, *asked, *options, "--out", "plan.parquet", "--overwrite")
+    for options, kept in (
+        ((), False),
+        (("--set", "phase.llm.max_tokens_per_rank=1620", "--set", "phase.audio.max_tokens_per_rank=1000"), True),
+    ):
+        outcome = command("plan", log, *SHAPE, *PHASES, *UNEVEN, *options, "--out", "plan.parquet", "--overwrite")
         assert outcome.code == 0, outcome.err
         for phase, cap in caps.items():
             assert (tokens_of(phase, lengths[phase]).max() <= cap) == kept, phase
@@ -210,7 +238,7 @@ def test_token_caps_of_phases(command, log):
 
 
 def test_a_plan_that_breaks_its_cap_fails_the_report(command, log):
-    asked = ("--max-tokens-per-rank", 1620, "--out", "plan.parquet", "--overwrite")
+    asked = ("--set", "phase.llm.max_tokens_per_rank=1620", "--out", "plan.parquet", "--overwrite")
     assert command("plan", log, *SHAPE, *PHASES, *asked).code == 0
 
     def crowd(rows):
@@ -225,17 +253,17 @@ def test_a_plan_that_breaks_its_cap_fails_the_report(command, log):
     assert "cap 1620" in outcome.err
 
 
-@pytest.mark.parametrize("options", [("--every-rank-nonempty", "vision"), ("--every-rank-nonempty", "audio")])
-def test_a_group_with_too_few_items_needs_dummies(options, command, tmp_path):
+@pytest.mark.parametrize("named", ["vision", "audio"])
+def test_a_group_with_too_few_items_needs_dummies(named, command, tmp_path):
     """Its ranks cannot all have an item, however many the other group has."""
     pq.write_table(pa.table({"image": [0, 5, 0, 0, 7, 8, 9, 9], "audio": [1] * 8, "text": [1] * 8}), "log.parquet")
     arguments = (
-        "--ranks", 4, "--batch-per-rank", 2, "--phase", "vision=image", "--phase", "audio=audio", "--phase", "llm=text",
-        "--group-size", 2, *options,
+        "--ranks", 4, "--batch-per-rank", 2, "--set", "phase.vision.length=image", "--set", "phase.audio.length=audio",
+        "--set", "phase.llm.length=text", "--set", "plan.group_size=2",
+        "--set", f"phase.{named}.every_rank_nonempty=true",
     )  # fmt: skip
     said = document_of(command("plan", "log.parquet", *arguments, "--out", "plan.parquet", "--overwrite", "--json"))
     assert document_of(command("report", "plan.parquet", "--json"))["phases"].keys() == said["phases"].keys()
-    named = options[1]
     assert said["phases"][named]["dummy_ranks_most"] == (1 if named == "vision" else 0)
 
 
@@ -243,10 +271,17 @@ def test_a_report_says_what_was_not_relocated_and_why(command, log):
     """Even where a replay cannot know: that no relocation was found."""
     steps = "steps samples were balanced first and laid on nodes afterwards, which moves more. "
     for options, phase, why in (
-        (("--cost", "audio=padded"), "audio", "Relocation takes no cost 'padded'."),
-        (("--initial-loads", "llm=1,2,3,4,5,6"), "llm", "Relocation does not take initial_loads."),
+        (("--set", "phase.audio.cost=padded"), "audio", "Relocation takes no cost 'padded'."),
+        (("--set", "phase.llm.initial_loads=[1,2,3,4,5,6]"), "llm", "Relocation does not take initial_loads."),
         (
-            ("--max-tokens-per-rank", 1620, "--equal-counts", "--eps", 0),
+            (
+                "--set",
+                "phase.llm.max_tokens_per_rank=1620",
+                "--set",
+                "phase.llm.equal_counts=true",
+                "--set",
+                "plan.eps=0",
+            ),
             "vision",
             "No relocation under the cap was found",
         ),
@@ -288,30 +323,37 @@ LLM = [t + f for t, f in zip(TEXT, FRAMES, strict=True)]
 @pytest.mark.parametrize(
     ("options", "phase", "kept"),
     [
-        (("--min-samples-per-rank", "vision=2"), "vision", lambda counts, sums: counts.min() >= 2),
-        (("--min-samples-per-rank", 3), "llm", lambda counts, sums: counts.min() >= 3),
-        (("--max-samples-per-rank", "llm=3"), "llm", lambda counts, sums: counts.max() <= 3),
-        (("--cap", "llm=text_tokens=1000"), "llm", lambda counts, sums: sums["text_tokens"].max() <= 1000),
-        (("--cap", "image_patches=8500"), "llm", lambda counts, sums: sums["image_patches"].max() <= 8500),
+        (("--set", "phase.vision.min_samples_per_rank=2"), "vision", lambda counts, sums: counts.min() >= 2),
+        (("--set", "phase.llm.min_samples_per_rank=3"), "llm", lambda counts, sums: counts.min() >= 3),
+        (("--set", "phase.llm.max_samples_per_rank=3"), "llm", lambda counts, sums: counts.max() <= 3),
         (
-            ("--cap", "audio=text_tokens+audio_frames=1500", "--cap", "audio=text_tokens=900"),
+            ("--set", 'phase.llm.caps={"text_tokens"=1000}'),
+            "llm",
+            lambda counts, sums: sums["text_tokens"].max() <= 1000,
+        ),
+        (
+            ("--set", "phase.llm.caps={image_patches = 8500}"),
+            "llm",
+            lambda counts, sums: sums["image_patches"].max() <= 8500,
+        ),
+        (
+            ("--set", 'phase.audio.caps={"text_tokens+audio_frames"=1500, "text_tokens"=900}'),
             "audio",
             lambda counts, sums: (
                 (sums["text_tokens"] + sums["audio_frames"]).max() <= 1500 and sums["text_tokens"].max() <= 900
             ),
         ),
     ],
-    ids=["least of an encoder", "least", "most", "cap", "cap without a name", "two caps of an encoder"],
+    ids=["least of an encoder", "least", "most", "cap", "cap on a column of others", "two caps of an encoder"],
 )
 def test_counts_and_caps_of_any_phase(options, phase, kept, command, log):
     """From the rows of the plan file: with the option they hold, and without it they would not."""
     named = {"text_tokens": TEXT, "audio_frames": FRAMES, "image_patches": PATCHES}
     found = []
     for asked in (options, ()):
-        if options[0] == "--min-samples-per-rank":
-            asked = (*asked, "--drop-last")
-        asked = (*asked, "--cost", "quadratic:a=0,b=1")  # under which counts are uneven
-        outcome = command("plan", log, *SHAPE, *PHASES, *asked, "--out", "plan.parquet", "--overwrite")
+        if "min_samples_per_rank" in options[1]:
+            asked = (*asked, "--set", "drop_last=true")
+        outcome = command("plan", log, *SHAPE, *PHASES, *UNEVEN, *asked, "--out", "plan.parquet", "--overwrite")
         assert outcome.code == 0, outcome.err
         steps = 1 + max(row["step"] for row in plan_rows("plan.parquet"))
         sums = {name: tokens_of(phase, column)[:steps] for name, column in named.items()}
@@ -325,7 +367,14 @@ def test_keys_and_ranks_of_any_phase(command, log):
     books, ranks = [f"b{i}" for i in rng.integers(0, 25, ROWS)], [sorted({int(r), 5}) for r in rng.integers(0, 6, ROWS)]
     table = pq.read_table(log).append_column("book", pa.array(books))
     pq.write_table(table.append_column("ranks", pa.array(ranks, pa.list_(pa.int64()))), log)
-    asked = ("--keep-together", "vision=book", "--allowed-ranks", "audio=ranks", "--keep-together", "book")
+    asked = (
+        "--set",
+        "phase.vision.keep_together=book",
+        "--set",
+        "phase.audio.allowed_ranks=ranks",
+        "--set",
+        "phase.llm.keep_together=book",
+    )
     assert command("plan", log, *SHAPE, *ITEMS, *asked, "--out", "plan.parquet", "--overwrite").code == 0
     on = {}
     for row in plan_rows("plan.parquet"):
@@ -342,7 +391,7 @@ def test_keys_and_ranks_of_any_phase(command, log):
 
 def test_speeds_and_loads_of_any_phase(command, log):
     speeds, before = (1, 1, 1, 2, 2, 4), (9000, 0, 0, 0, 0, 0)
-    asked = ("--rank-speeds", "audio=1,1,1,2,2,4", "--initial-loads", "9000,0,0,0,0,0")
+    asked = ("--set", "phase.audio.rank_speeds=[1,1,1,2,2,4]", "--set", "phase.llm.initial_loads=[9000,0,0,0,0,0]")
     document = document_of(
         command("plan", log, *SHAPE, *PHASES, *asked, "--out", "plan.parquet", "--overwrite", "--json")
     )
@@ -365,7 +414,7 @@ def test_on_a_narrow_terminal_names_are_broken_and_numbers_are_not(command, tmp_
         "images,tokens\n" + "".join(f"{i % 7 * 90},{i % 11 * 70 + 9}\n" for i in range(64))
     )
     first, last = "vision_encoder_of_many_billion_parameters", "language_model_behind_it"
-    out = command("plan", "log.csv", "--ranks", 4, "--batch-per-rank", 8, "--phase", f"{first}=images",
-                  "--phase", f"{last}=tokens").out  # fmt: skip
+    out = command("plan", "log.csv", "--ranks", 4, "--batch-per-rank", 8, "--set", f"phase.{first}.length=images",
+                  "--set", f"phase.{last}.length=tokens").out  # fmt: skip
     assert "…" not in out.split("64 samples")[0]
     assert len(re.findall(r"imbalance ratio +\d\.\d+ +\d\.\d+ +\d\.\d+ *$", out, re.MULTILINE)) == 2

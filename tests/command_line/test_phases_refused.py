@@ -1,11 +1,11 @@
-"""`balancer plan --phase`: options that cannot be, and caps that are too small, said in a line or two."""
+"""`balancer plan` of several phases: keys that cannot be, and caps that are too small, said in a line or two."""
 
 import numpy as np
 import pytest
 from phases_log import FRAMES, PHASES, RANKS, SHAPE, TEXT, write_phases
 
-ON = ("--cluster", "h100", "--model", "vision=internvit-300m", "--model", "audio=whisper-large-v3-encoder",
-      "--model", "llm=qwen2-7b")  # fmt: skip
+ON = ("--cluster", "h100", "--set", "phase.vision.model=internvit-300m",
+      "--set", "phase.audio.model=whisper-large-v3-encoder", "--set", "phase.llm.model=qwen2-7b")  # fmt: skip
 
 
 @pytest.fixture
@@ -14,96 +14,154 @@ def log(tmp_path):
 
 
 REFUSED = {
-    "length too": (("--length", "text_tokens"), ["--length cannot be combined with --phase"]),
-    "cap on a column that is not there": (("--cap", "x=3"), ["log.parquet: no column 'x'"]),
-    "cap of a phase that is not there": (("--cap", "x=text_tokens=3"), ["no column 'x=text_tokens'"]),
-    "cap without a limit": (("--cap", "vision=text_tokens"), ["--cap 'vision=text_tokens' must be COL[+COL...]=MAX"]),
-    "cap on a quantity twice": (
-        ("--cap", "vision=image_patches=9", "--cap", "vision=image_patches=8"),
-        ["--cap names 'image_patches' twice"],
+    "length too": (
+        ("--length", "text_tokens"),
+        ["--length is for a step of one phase", "--set phase.vision.length=..."],
     ),
-    "least of no phase": (("--min-samples-per-rank", "x=1"), ["--min-samples-per-rank 'x=1'", "no phase 'x'"]),
-    "least that is no number": (("--min-samples-per-rank", "vision=few"), ["--min-samples-per-rank must be", "'few'"]),
-    "most of nothing": (("--max-samples-per-rank", 0), ["phase 'llm': --max-samples-per-rank must be >= 1, got 0"]),
-    "keys that are not there": (("--keep-together", "vision=nowhere"), ["log.parquet: no column 'nowhere'"]),
-    "keys that are lists": (("--keep-together", "image_widths"), ["log.parquet", "'image_widths'"]),
-    "ranks that are not there": (("--allowed-ranks", "audio=nowhere"), ["log.parquet: no column 'nowhere'"]),
+    "cap on a column that is not there": (("--set", 'phase.llm.caps={"x"=3}'), ["log.parquet: no column 'x'"]),
+    "cap of a phase that is not there": (("--set", 'phase.x.caps={"text_tokens"=3}'), ["phase.x.length is missing"]),
+    "cap without a limit": (
+        ("--set", 'phase.llm.caps={"vision"=text_tokens}'),
+        ["--set phase.llm.caps: '{\"vision\"=text_tokens}' is no TOML"],
+    ),
+    "cap on a quantity twice": (
+        ("--set", 'phase.vision.caps={"image_patches"=9}', "--set", 'phase.vision.caps={"image_patches"=8}'),
+        ["phase.vision.caps is set twice; set each key once"],
+    ),
+    "least of no phase": (
+        ("--set", "phase.x.min_samples_per_rank=1"),
+        ["phase.x.length is missing"],
+    ),
+    "least that is no number": (
+        ("--set", "phase.vision.min_samples_per_rank=few"),
+        ["phase.vision.min_samples_per_rank must be a whole number >= 0, got 'few'"],
+    ),
+    "most of nothing": (
+        ("--set", "phase.llm.max_samples_per_rank=0"),
+        ["phase.llm.max_samples_per_rank must be a whole number >= 1, got 0"],
+    ),
+    "keys that are not there": (("--set", "phase.vision.keep_together=nowhere"), ["log.parquet: no column 'nowhere'"]),
+    "keys that are lists": (("--set", "phase.llm.keep_together=image_widths"), ["log.parquet", "'image_widths'"]),
+    "ranks that are not there": (("--set", "phase.audio.allowed_ranks=nowhere"), ["log.parquet: no column 'nowhere'"]),
     "ranks outside": (
-        ("--allowed-ranks", "audio=image_widths"),
+        ("--set", "phase.audio.allowed_ranks=image_widths"),
         ["log.parquet: step 0: ", "image_widths of row", "must be ranks within 0..5, got"],
     ),
     "too few speeds": (
-        ("--rank-speeds", "audio=1,2"),
-        ["phase 'audio': --rank-speeds must have a number for each of 6 ranks, got 2"],
+        ("--set", "phase.audio.rank_speeds=[1,2]"),
+        ["phase 'audio': rank_speeds must have a number for each of 6 ranks, got 2"],
     ),
     "a speed of nothing": (
-        ("--rank-speeds", "audio=1,1,0,1,1,1"),
-        ["phase 'audio': --rank-speeds[2] must be >= 1, got 0"],
+        ("--set", "phase.audio.rank_speeds=[1,1,0,1,1,1]"),
+        ["phase.audio.rank_speeds must be a list of whole numbers >= 1, got [1, 1, 0, 1, 1, 1]"],
     ),
     "speeds in slots": (
-        ("--rank-speeds", "1,1,1,1,1,1", "--micro-batch-tokens", 9000),
-        ["phase 'llm': --micro-batch-tokens cannot be combined with --rank-speeds"],
+        ("--set", "phase.llm.rank_speeds=[1,1,1,1,1,1]", "--set", "cut.tokens=9000"),
+        ["phase 'llm': cut.tokens cannot be combined with rank_speeds"],
     ),
-    "speeds that are no numbers": (("--rank-speeds", "audio=fast"), ["--rank-speeds must be whole numbers", "'fast'"]),
+    "speeds that are no numbers": (
+        ("--set", "phase.audio.rank_speeds=[fast]"),
+        ["--set phase.audio.rank_speeds: '[fast]' is no TOML"],
+    ),
     "loads of a phase twice": (
-        ("--initial-loads", "1,1,1,1,1,1", "--initial-loads", "llm=1,1,1,1,1,1"),
-        ["--initial-loads names phase 'llm' twice"],
+        ("--set", "phase.llm.initial_loads=[1,1,1,1,1,1]", "--set", "phase.llm.initial_loads=[1,1,1,1,1,1]"),
+        ["phase.llm.initial_loads is set twice; set each key once"],
     ),
     "what padding does not take": (
-        ("--cost", "audio=padded", "--max-samples-per-rank", "audio=9"),
-        ["phase 'audio': cost 'padded' does not take --max-samples-per-rank"],
+        ("--set", "phase.audio.cost=padded", "--set", "phase.audio.max_samples_per_rank=9"),
+        ["phase 'audio': cost 'padded' does not take max_samples_per_rank"],
     ),
-    "cap of no phase": (("--max-tokens-per-rank", "x=9"), ["--max-tokens-per-rank 'x=9'", "are vision, audio, llm"]),
+    "cap of no phase": (
+        ("--set", "phase.x.max_tokens_per_rank=9"),
+        ["phase.x.length is missing"],
+    ),
     "cap of a phase twice": (
-        ("--max-tokens-per-rank", 9, "--max-tokens-per-rank", "llm=9"),
-        ["--max-tokens-per-rank names phase 'llm' twice"],
+        ("--set", "phase.llm.max_tokens_per_rank=9", "--set", "phase.llm.max_tokens_per_rank=9"),
+        ["phase.llm.max_tokens_per_rank is set twice; set each key once"],
     ),
-    "cap that is no number": (("--max-tokens-per-rank", "llm=many"), ["--max-tokens-per-rank must be", "'many'"]),
-    "no cap at all": (("--max-tokens-per-rank", "llm="), ["--max-tokens-per-rank 'llm=' must be NAME=VALUE"]),
-    "cap of nothing": (("--max-tokens-per-rank", 0), ["phase 'llm': --max-tokens-per-rank must be >= 1, got 0"]),
+    "cap that is no number": (
+        ("--set", "phase.llm.max_tokens_per_rank=many"),
+        ["phase.llm.max_tokens_per_rank must be a whole number >= 1, got 'many'"],
+    ),
+    "no value at all": (
+        ("--set", "phase.llm.max_tokens_per_rank"),
+        ["--set phase.llm.max_tokens_per_rank: write KEY=VALUE"],
+    ),
+    "cap of nothing": (
+        ("--set", "phase.llm.max_tokens_per_rank=0"),
+        ["phase.llm.max_tokens_per_rank must be a whole number >= 1, got 0"],
+    ),
     "cap of an encoder in slots": (
-        ("--max-tokens-per-rank", "audio=99999", "--micro-batch-tokens", 9999),
-        ["phase 'audio': --micro-batch-tokens cannot be combined with --max-tokens-per-rank", "use --encoders step"],
+        ("--set", "phase.audio.max_tokens_per_rank=99999", "--set", "cut.tokens=9999"),
+        ["phase 'audio': cut.tokens cannot be combined with max_tokens_per_rank", "use encoders='step'"],
     ),
-    "counts of no phase": (("--equal-counts=x",), ["--equal-counts x: there is no such phase", "vision, audio, llm"]),
-    "counts of a file": (("--equal-counts", "second.parquet"), ["second.parquet: no such file"]),
+    "counts of no phase": (
+        (
+            "--set",
+            "phase.x.equal_counts=true",
+        ),
+        ["phase.x.length is missing"],
+    ),
+    "counts of a file": (("--set", "phase.llm.equal_counts=true", "second.parquet"), ["second.parquet: no such file"]),
     "counts of groups": (
-        ("--equal-counts", "--group-size", 2),
-        ["--equal-counts of phase 'llm' cannot be combined with --group-size"],
+        ("--set", "phase.llm.equal_counts=true", "--set", "plan.group_size=2"),
+        ["equal_counts of phase 'llm' cannot be combined with group_size"],
     ),
     "counts of a sum": (
-        ("--equal-counts", "vision", "--mode", "joint"),
-        ["--equal-counts of phase 'vision' cannot be combined", "--mode separate"],
+        ("--set", "phase.vision.equal_counts=true", "--set", "plan.mode=joint"),
+        ["equal_counts of phase 'vision' cannot be combined", "mode='separate'"],
     ),
     "costs of a sum": (
-        ("--cost", "audio=padded", "--mode", "joint"),
-        ["cost 'padded' of phase 'audio' cannot be combined", "--mode separate"],
+        ("--set", "phase.audio.cost=padded", "--set", "plan.mode=joint"),
+        ["cost 'padded' of phase 'audio' cannot be combined", "mode='separate'"],
     ),
-    "no name": (("--phase", "image_patches"), ["--phase 'image_patches' must be NAME=VALUE"]),
-    "no columns": (("--phase", "x="), ["--phase 'x=' must be NAME=VALUE"]),
-    "twice": (("--phase", "llm=text_tokens"), ["--phase names phase 'llm' twice"]),
-    "unknown column": (("--outputs", "audio=nowhere"), ["log.parquet", "'nowhere'"]),
-    "unknown phase": (("--outputs", "x=text_tokens"), ["--outputs 'x=text_tokens'", "phases are vision, audio, llm"]),
-    "unknown phase of a cost": (("--cost", "x=linear"), ["--cost 'x=linear'", "phases are vision, audio, llm"]),
-    "unknown cost": (("--cost", "vision=cubic"), ["cubic"]),
-    "two costs": (("--cost", "linear", "--cost", "padded"), ["--cost without NAME= must be given once"]),
-    "bytes": (("--bytes", "audio=1,2,3"), ["--bytes must be NAME=IN or NAME=IN,OUT", "'1,2,3'"]),
-    "negative bytes": (("--bytes", "audio=-1"), ["--bytes must be NAME=IN"]),
-    "no bytes": (("--bytes", "audio=0"), ["phase 'audio': bytes_in must be >= 1, got 0"]),
-    "mode": (("--mode", "both"), ["mode must be one of separate, joint"]),
-    "group size": (("--group-size", 4), ["--group-size must divide the 6 ranks, got 4"]),
-    "encoders before what": (("--encoders", "step"), ["--encoders needs --micro-batch-tokens"]),
+    "no name": (
+        ("--set", "phase.length=image_patches"),
+        ["--set phase.length: phase was set to [{", "which is no table"],
+    ),
+    "no columns": (("--set", "phase.x.length="), ["phase.x.length is missing"]),
+    "twice": (("--set", "phase.llm.length=text_tokens"), ["phase.llm.length is set twice; set each key once"]),
+    "unknown column": (("--set", "phase.audio.outputs=nowhere"), ["log.parquet", "'nowhere'"]),
+    "unknown phase": (
+        ("--set", "phase.x.outputs=text_tokens"),
+        ["phase.x.length is missing"],
+    ),
+    "unknown phase of a cost": (
+        ("--set", "phase.x.cost=linear"),
+        ["phase.x.length is missing"],
+    ),
+    "unknown cost": (("--set", "phase.vision.cost=cubic"), ["cubic"]),
+    "a cost of no phase": (("--cost", "padded"), ["--cost is for a step of one phase", "--set phase.vision.cost=..."]),
+    "two costs": (("--cost", "linear", "--cost", "padded"), ["--cost SPEC is given 2 times; give it once"]),
+    "bytes": (
+        ("--set", "phase.audio.bytes_in=1,2"),
+        ["phase.audio.bytes_in must be a whole number >= 1, got '1,2'"],
+    ),
+    "negative bytes": (
+        ("--set", "phase.audio.bytes_in=-1"),
+        ["phase.audio.bytes_in must be a whole number >= 1, got -1"],
+    ),
+    "no bytes": (("--set", "phase.audio.bytes_in=0"), ["phase.audio.bytes_in must be a whole number >= 1, got 0"]),
+    "mode": (("--set", "plan.mode=both"), ["plan.mode must be one of separate, joint, got 'both'"]),
+    "group size": (("--set", "plan.group_size=4"), ["group_size must divide the 6 ranks, got 4"]),
+    "encoders before what": (
+        ("--set", "cut.encoders=step"),
+        ["cut.tokens is missing: Elements of a micro-batch at most."],
+    ),
     "encoders when": (
-        ("--encoders", "now", "--micro-batch-tokens", 9000),
-        ["encoders must be one of 'slot', 'step', got 'now'"],
+        ("--set", "cut.encoders=now", "--set", "cut.tokens=9000"),
+        ["cut.encoders must be one of slot, step, got 'now'"],
     ),
     "groups of micro-batches": (
-        ("--group-size", 2, "--micro-batch-tokens", 9000),
-        ["cannot be combined with --group"],
+        ("--set", "plan.group_size=2", "--set", "cut.tokens=9000"),
+        ["cut.tokens cannot be combined with group_size"],
     ),
-    "placement": (("--placement", "best"), ["best", "relocate"]),
-    "own of an encoder": (("--own", "audio=text_tokens"), ["phase 'audio': --own is for the last phase"]),
-    "nonempty": (("--every-rank-nonempty", "x"), ["--every-rank-nonempty x", "phases are vision, audio, llm"]),
+    "placement": (("--set", "plan.placement=best"), ["plan.placement must be one of relocate, ", "got 'best'"]),
+    "own of an encoder": (("--set", "phase.audio.own=text_tokens"), ["phase 'audio': own is for the last phase"]),
+    "nonempty": (
+        ("--set", "phase.x.every_rank_nonempty=true"),
+        ["phase.x.length is missing"],
+    ),
 }
 
 
@@ -123,15 +181,21 @@ def test_refused(name, command, log, tmp_path):
     ("arguments", "words"),
     [
         (
-            ("plan", "log.parquet", *SHAPE, "--mode", "joint", "--own", "a=b"),
-            ["--own, --mode cannot be combined"],
+            ("plan", "log.parquet", *SHAPE, "--set", "plan.mode=joint", "--set", "phase.a.own=b"),
+            ["phase.a.length is missing"],
         ),
-        (("plan", "log.parquet", *SHAPE, "--length", "text_tokens", "--bytes", "a=1"), ["--bytes"]),
+        (
+            ("plan", "log.parquet", *SHAPE, "--length", "text_tokens", "--set", "phase.a.bytes_in=1"),
+            ["--length is for a step of one phase; say of which: --set phase.a.length=..."],
+        ),
         (
             ("plan", "log.parquet", *SHAPE, "--length", "text_tokens", "--cost", "linear", "--cost", "padded"),
-            ["--cost"],
+            ["--cost SPEC is given 2 times"],
         ),
-        (("plan", "log.parquet", *SHAPE, "--length", "text_tokens", "--encoders", "step"), ["--encoders cannot be"]),
+        (
+            ("plan", "log.parquet", *SHAPE, "--length", "text_tokens", "--set", "cut.encoders=step"),
+            ["cut.tokens is missing"],
+        ),
         (("plan", "log.parquet", *SHAPE), ["3 columns of integers", "--length "]),
         (("simulate", "log.parquet", *SHAPE, *PHASES, *ON, "--strategies", "x"), ["unknown strategy 'x'", "llm_only"]),
         (("simulate", "log.parquet", *SHAPE, *PHASES, *ON, "--steps", 0), ["steps must be >= 1"]),
@@ -149,36 +213,47 @@ def test_refused_altogether(arguments, words, command, log):
 @pytest.mark.parametrize(
     ("phases", "words"),
     [
-        (("vision=f(x)", "llm=text_tokens"), ["unknown function of items 'f'"]),
-        (("vision=image_patches", "llm=lengths(image_widths)"), ["phase 'llm' computes whole samples"]),
+        (("f(x)", "text_tokens"), ["unknown function of items 'f'"]),
+        (("image_patches", "lengths(image_widths)"), ["phase 'llm' computes whole samples"]),
         (
-            ("vision=lengths(image_widths)", "llm=text_tokens", "--outputs", "vision=text_tokens"),
-            ["has", "items but --outputs", "; write lengths(COL), of a column of lists with an entry for each item"],
+            ("lengths(image_widths)", "text_tokens", "--set", "phase.vision.outputs=text_tokens"),
+            ["has", "items but outputs", "; write lengths(COL), of a column of lists with an entry for each item"],
         ),
     ],
 )
 def test_functions_of_lists_that_cannot_be(phases, words, command, log):
     vision, llm, *others = phases
-    outcome = command("plan", log, *SHAPE, "--phase", vision, "--phase", llm, *others)
+    outcome = command(
+        "plan", log, *SHAPE, "--set", f"phase.vision.length={vision}", "--set", f"phase.llm.length={llm}", *others
+    )
     assert (outcome.code, outcome.out) == (2, "")
     for word in words:
         assert word in outcome.err
 
 
 def test_caps_of_phases_that_are_too_small(command, log):
-    outcome = command("plan", log, *SHAPE, *PHASES, "--max-tokens-per-rank", 500, "--max-tokens-per-rank", "audio=950")
+    outcome = command(
+        "plan",
+        log,
+        *SHAPE,
+        *PHASES,
+        "--set",
+        "phase.llm.max_tokens_per_rank=500",
+        "--set",
+        "phase.audio.max_tokens_per_rank=950",
+    )
     assert (outcome.code, outcome.out) == (1, "")
     first, second = outcome.err.splitlines()
-    assert "step 0: phase 'llm': row 12 has length 1091, 591 more than --max-tokens-per-rank = 500" in first
-    assert "for this batch --max-tokens-per-rank must be at least" in first
+    assert "step 0: phase 'llm': row 12 has length 1091, 591 more than max_tokens_per_rank = 500" in first
+    assert "for this batch max_tokens_per_rank must be at least" in first
     loads = np.array(TEXT) + np.array(FRAMES)
     needed = [max(step.max(), -(-step.sum() // RANKS)) for step in np.split(loads, [18, 36])]
     worst = int(np.argmax(needed))
-    said = f"further on step {worst} needs --max-tokens-per-rank of phase 'llm' of at least {needed[worst]}"
+    said = f"further on step {worst} needs max_tokens_per_rank of phase 'llm' of at least {needed[worst]}"
     assert second == said
 
 
 def test_an_infeasible_step_is_named(command, log):
-    outcome = command("plan", log, *SHAPE, *PHASES, "--micro-batch-tokens", 5)
+    outcome = command("plan", log, *SHAPE, *PHASES, "--set", "cut.tokens=5")
     assert (outcome.code, outcome.out) == (1, "")
     assert "log.parquet: step 0: phase 'llm'" in outcome.err

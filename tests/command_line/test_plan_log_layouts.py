@@ -12,7 +12,7 @@ import balancer
 PATCHES = [(i * 37) % 50 for i in range(48)]
 COLUMNS = {"patches": PATCHES, "tokens": [each + 20 for each in PATCHES]}
 PHASES = {"vision": "patches", "llm": "tokens"}
-OPTIONS = ("--phase", "vision=patches", "--phase", "llm=tokens", "--ranks-per-node", 2)
+OPTIONS = ("--set", "phase.vision.length=patches", "--set", "phase.llm.length=tokens", "--ranks-per-node", 2)
 STEP = """
 ranks = {ranks}
 ranks_per_node = 2
@@ -53,7 +53,7 @@ def test_a_layout_is_planned_alike_by_option_by_file_and_by_keyword(name, comman
     ranks, layout = LAYOUTS[name]
     (tmp_path / "layout.json").write_text(json.dumps(layout))
     (tmp_path / "step.toml").write_text(STEP.format(ranks=ranks, layout='layout = "layout.json"', vision="", llm=""))
-    asked = ("--ranks", ranks, "--batch-per-rank", 2, *OPTIONS, "--layout", "layout.json")
+    asked = ("--ranks", ranks, "--batch-per-rank", 2, *OPTIONS, "--set", "layout=layout.json")
     assert command("plan", log, *asked, "--out", "a.parquet").err == ""
     assert command("plan", log, "--step", "step.toml", "--out", "b.parquet").err == ""
     assert description_of("a.parquet") == description_of("b.parquet")
@@ -73,18 +73,20 @@ def test_what_a_layout_does_not_go_with_is_told_in_python_words(command, log, tm
     _, layout = LAYOUTS["replicas"]
     (tmp_path / "layout.json").write_text(json.dumps(layout))
     asked = {"batch_per_rank": 2, "layout": "layout.json"}
-    with pytest.raises(ValueError, match=r"num_ranks must be 2, the replicas of layout.json, got 4"):
+    with pytest.raises(ValueError, match=r"ranks must be 2, the replicas of layout.json, got 4"):
         balancer.plan_log(log, num_ranks=4, phases=PHASES, **asked)
-    with pytest.raises(ValueError, match=r"^layout must be of the phases all in this order, got vision, llm"):
+    with pytest.raises(
+        ValueError, match=r"^layout.json: layout must be of the phases all in this order, got vision, llm"
+    ):
         balancer.plan_log(log, num_ranks=2, length="tokens", **asked)
-    (tmp_path / "step.toml").write_text("[sequence_groups]\ndegrees = [1, 2]")
-    with pytest.raises(ValueError, match=r"^step.toml: \[sequence_groups\] degrees cannot be combined with layout"):
+    (tmp_path / "step.toml").write_text("[cut]\ndegrees = [1, 2]")
+    with pytest.raises(ValueError, match=r"^step.toml: cut.degrees cannot be combined with layout"):
         balancer.plan_log(log, "step.toml", num_ranks=2, phases=PHASES, **asked)
 
 
 def test_stages_hold_whole_layers_of_the_models_of_costs(command, log, tmp_path):
     costs = {"vision": 'cost="flops:internvit-300m"', "llm": 'cost="flops:qwen2-7b"'}
-    text = STEP.format(ranks=2, layout="", **costs) + "[micro_batches]\ntokens=200\n[stages]\ncounts={vision=1, llm=3}"
+    text = STEP.format(ranks=2, layout="", **costs) + "[cut]\ntokens=200\nstages={vision=1, llm=3}"
     (tmp_path / "step.toml").write_text(text)
     assert command("plan", log, "--step", "step.toml", "--out", "a.parquet").err == ""
     balancer.plan_log(log, "step.toml", out="b.parquet")
@@ -94,7 +96,10 @@ def test_stages_hold_whole_layers_of_the_models_of_costs(command, log, tmp_path)
 
 def test_a_flag_may_name_a_phase_of_a_step_file(command, log, tmp_path):
     (tmp_path / "step.toml").write_text(STEP.format(ranks=4, layout="", vision="", llm=""))
-    assert command("plan", log, "--step", "step.toml", "--equal-counts", "vision", "--out", "a.parquet").err == ""
+    assert (
+        command("plan", log, "--step", "step.toml", "--set", "phase.vision.equal_counts=true", "--out", "a.parquet").err
+        == ""
+    )
     (tmp_path / "step.toml").write_text(STEP.format(ranks=4, layout="", vision="equal_counts = true", llm=""))
     assert command("plan", log, "--step", "step.toml", "--out", "b.parquet").err == ""
     assert description_of("a.parquet") == description_of("b.parquet")
@@ -102,16 +107,35 @@ def test_a_flag_may_name_a_phase_of_a_step_file(command, log, tmp_path):
 
 def test_another_cut_beside_a_file_is_in_place_of_its_own(command, log, tmp_path):
     text = 'ranks = 2\nbatch_per_rank = 4\n[[phase]]\nlength = "tokens"\n'
-    (tmp_path / "step.toml").write_text(text + '[micro_batches]\ntokens = 90\nsync = "step"')
-    assert command("plan", log, "--step", "step.toml", "--group-degrees", "1,2", "--out", "a.parquet").err == ""
-    (tmp_path / "step.toml").write_text(text + "[sequence_groups]\ndegrees = [1, 2]")
+    (tmp_path / "step.toml").write_text(text + '[cut]\ntokens = 90\nsync = "step"')
+    assert (
+        command(
+            "plan",
+            log,
+            "--step",
+            "step.toml",
+            "--set",
+            "cut.kind=sequence_groups",
+            "--set",
+            "cut.degrees=[1,2]",
+            "--out",
+            "a.parquet",
+        ).err
+        == ""
+    )
+    (tmp_path / "step.toml").write_text(text + "[cut]\ndegrees = [1, 2]")
     assert command("plan", log, "--step", "step.toml", "--out", "b.parquet").err == ""
     assert description_of("a.parquet") == description_of("b.parquet")
 
 
 def test_what_is_left_of_a_plan_is_planned_in_python(command, log):
     asked = ("--batch-per-rank", 2, "--length", "tokens")
-    assert command("plan", log, "--ranks", 4, *asked, "--epochs", 2, "--shuffle", 3, "--out", "plan.parquet").err == ""
+    assert (
+        command(
+            "plan", log, "--ranks", 4, *asked, "--set", "epochs=2", "--set", "shuffle=3", "--out", "plan.parquet"
+        ).err
+        == ""
+    )
     left = ("--continue", "plan.parquet", "--at-step", 5)
     assert command("plan", log, "--ranks", 2, *asked, *left, "--out", "a.parquet").err == ""
     keywords = {"num_ranks": 2, "batch_per_rank": 2, "length": "tokens", "continued": "plan.parquet"}
@@ -129,5 +153,5 @@ def test_what_is_left_of_a_plan_is_planned_in_python(command, log):
 
 def test_python_tells_where_a_step_file_is_wrong(log, tmp_path):
     (tmp_path / "step.toml").write_text('ranks = 4\nbatch_per_rank = 2\n[[phase]]\nlength = "tokens"\nrank_speeds=[1]')
-    with pytest.raises(ValueError, match=r"^step.toml: \[\[phase\]\] rank_speeds must have a number for each of 4"):
+    with pytest.raises(ValueError, match=r"^step.toml: rank_speeds must have a number for each of 4"):
         balancer.plan_log(log, "step.toml")

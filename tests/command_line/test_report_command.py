@@ -30,15 +30,15 @@ def planned(command, tmp_path):
     "options",
     [
         "",
-        "--home strided",
-        "--drop-last",
+        "--set home=strided",
+        "--set drop_last=true",
         "--cost quadratic:a=24576,b=1",
         "--cost padded",
-        "--cost padded --equal-counts",
-        "--equal-counts --method lpt",
-        "--equal-counts",
-        "--method karmarkar_karp",
-        "--max-tokens-per-rank 100000",
+        "--cost padded --set phase.all.equal_counts=true",
+        "--set phase.all.equal_counts=true --set plan.method=lpt",
+        "--set phase.all.equal_counts=true",
+        "--set plan.method=karmarkar_karp",
+        "--set phase.all.max_tokens_per_rank=100000",
     ],
 )
 @pytest.mark.parametrize("out", ["plan.parquet", "plan/"])
@@ -55,7 +55,18 @@ def test_a_bound_that_holds_without_constraints_too_is_in_plan_and_report(comman
     """The search under equal counts proves 108 of these on 8 ranks, a bound on their sums 109."""
     lengths = [3, 76, 72, 84, 17, 8, 86, 2, 54, 8, 29, 48, 42, 40, 2, 0, 12, 0, 67, 52, 64, 25, 61]
     write_csv(tmp_path / "log.csv", lengths)
-    arguments = ("plan", "log.csv", "--ranks", 8, "--batch-per-rank", 3, "--equal-counts", "--out", "p.parquet")
+    arguments = (
+        "plan",
+        "log.csv",
+        "--ranks",
+        8,
+        "--batch-per-rank",
+        3,
+        "--set",
+        "phase.all.equal_counts=true",
+        "--out",
+        "p.parquet",
+    )
     said = json.loads(command(*arguments, "--json").out)["phases"]["all"]
     assert said == json.loads(command("report", "p.parquet", "--json").out)["phases"]["all"]
     assert said["imbalance_ratio_best_possible"] == pytest.approx(109 * 8 / sum(lengths))
@@ -72,8 +83,8 @@ def test_table(command, planned):
 
 def test_report_copies_no_number(command, planned, tmp_path):
     """A plan is judged by what it places, not by what its description says of the run."""
-    worse = planned("--method", "lpt", "--equal-counts")["phases"]["all"]
-    better = planned("--method", "auto", out="better.parquet")["phases"]["all"]
+    worse = planned("--set", "plan.method=lpt", "--set", "phase.all.equal_counts=true")["phases"]["all"]
+    better = planned("--set", "plan.method=auto", out="better.parquet")["phases"]["all"]
     assert worse["imbalance_ratio_after"] > better["imbalance_ratio_after"]
     found = json.loads(command("report", "plan.parquet", "--json").out)["phases"]["all"]
     assert found == worse
@@ -202,7 +213,8 @@ TERMS = "attention:a=2132,full=1,window32=5"  # FLOPs in units of 768, three tim
             {"cost": {"all": TERMS}, "models": {"all": "tiny/config.json"}},
         ),
         (
-            "--phase vision=vision --phase audio=vision --phase llm=llm --cost llm=flops:qwen2-7b",
+            "--set phase.vision.length=vision --set phase.audio.length=vision "
+            "--set phase.llm.length=llm --set phase.llm.cost=flops:qwen2-7b",
             "cost: linear (vision, audio), quadratic:a=493184,b=7 of qwen2-7b (llm)",
             "cost quadratic:a=493184,b=7 of qwen2-7b",
             {
@@ -210,10 +222,14 @@ TERMS = "attention:a=2132,full=1,window32=5"  # FLOPs in units of 768, three tim
                 "models": {"llm": "qwen2-7b"},
             },
         ),
-        ("--length llm --cost quadratic:a=9,b=1", "quadratic:a=9,b=1", "cost quadratic:a=9,b=1",
-         {"cost": {"all": "quadratic:a=9,b=1"}}),
+        (
+            "--length llm --cost quadratic:a=9,b=1",
+            "quadratic:a=9,b=1",
+            "cost quadratic:a=9,b=1",
+            {"cost": {"all": "quadratic:a=9,b=1"}},
+        ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("out", ["plan.parquet", "plan/"])
 def test_the_cost_and_its_model_are_named(options, line, of_page, document, out, command, tmp_path):
     lengths = np.random.default_rng(3).integers(1, 900, (40, 2))

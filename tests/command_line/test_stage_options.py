@@ -1,4 +1,4 @@
-"""--stages on plan, simulate and report."""
+"""Pipelines on plan, simulate and report."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,9 @@ import pytest
 from log_files import write_log
 
 ASKED = ("--ranks", 2, "--batch-per-rank", 16)
-PHASES = ("--phase", "vision=patches", "--phase", "llm=tokens")
-CUT = ("--micro-batch-tokens", 400, "--micro-batches", 4)
-STAGES = (*CUT, "--stages", "vision=1,llm=3")
+PHASES = ("--set", "phase.vision.length=patches", "--set", "phase.llm.length=tokens")
+CUT = ("--set", "cut.tokens=400", "--set", "cut.count=4")
+STAGES = (*CUT, "--set", "cut.stages={vision=1,llm=3}")
 
 
 @pytest.fixture
@@ -37,44 +37,78 @@ def test_plan_and_report_know_the_pipeline(command, log):
 
 
 def test_models_give_stages_whole_layers(command, log):
-    costs = ("--cost", "vision=flops:internvit-300m", "--cost", "llm=flops:qwen2-7b")
+    costs = ("--set", "phase.vision.cost=flops:internvit-300m", "--set", "phase.llm.cost=flops:qwen2-7b")
     found = command("plan", log, *ASKED, *PHASES, *STAGES, *costs, "--out", "plan.parquet")
     assert found.code == 0
 
 
-def test_one_phase_takes_a_number(command, log):
-    asked = (*ASKED, "--length", "tokens", *CUT, "--stages", 4, "--chunks", 2, "--recompute", "--json")
+def test_stages_of_one_phase(command, log):
+    asked = (
+        *ASKED,
+        "--length",
+        "tokens",
+        *CUT,
+        "--set",
+        "cut.stages={all=4}",
+        "--set",
+        "cut.chunks=2",
+        "--set",
+        "cut.recompute=true",
+        "--json",
+    )
     plain = json.loads(command("plan", log, *asked).out)["phases"]["all"]
     assert plain["pipeline_stages"] == 4
-    tied = json.loads(command("plan", log, *asked, "--tied").out)["phases"]["all"]
+    tied = json.loads(command("plan", log, *asked, "--set", "cut.tied=true").out)["phases"]["all"]
     assert tied["imbalance_ratio_after"] > plain["imbalance_ratio_after"]
 
 
 def test_simulate_takes_models_and_pieces(command, log):
-    run = ("--cluster", "h100", "--model", "vision=internvit-300m", "--model", "llm=qwen2-7b", "--html", "page.html")
-    found = command("simulate", log, *ASKED, *PHASES, *STAGES, *run, "--gpus-per-rank", 8, "--pieces", "vision=100")
+    run = (
+        "--cluster",
+        "h100",
+        "--set",
+        "phase.vision.model=internvit-300m",
+        "--set",
+        "phase.llm.model=qwen2-7b",
+        "--html",
+        "page.html",
+    )
+    found = command(
+        "simulate", log, *ASKED, *PHASES, *STAGES, *run, "--set", "gpus_per_rank=8", "--set", "phase.vision.pieces=100"
+    )
     assert found.code == 0
     assert "stages of one pipeline" in Path("page.html").read_text()
-    refused = command("simulate", log, *ASKED, *PHASES, *STAGES, *run, "--gpus-per-rank", 2)
-    assert (refused.code, "--gpus-per-rank must be a multiple of 4" in refused.err) == (2, True)
+    refused = command("simulate", log, *ASKED, *PHASES, *STAGES, *run, "--set", "gpus_per_rank=2")
+    assert (refused.code, "gpus_per_rank must be a multiple of 4" in refused.err) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ((*CUT, "--chunks", 2), "--chunks needs --stages"),
-        ((*STAGES, "--chunks", 0), "--chunks must be >= 1, got 0"),
-        ((*STAGES, "--in-flight-tokens", 0), "--in-flight-tokens must be >= 1, got 0"),
-        (("--stages", "vision=1,llm=3"), "--stages needs --micro-batch-tokens"),
-        ((*CUT, "--stages", "4"), "--stages must be NAME[+NAME]=N for each of vision, llm"),
-        ((*CUT, "--stages", "llm=3"), "--stages must be of the phases vision, llm, got llm"),
-        ((*STAGES, "--pipeline-stages", 4), "give --stages or --pipeline-stages, not both"),
-        ((*STAGES, "--sync", "micro_batch"), "--stages contradicts --sync"),
-        ((*STAGES, "--frozen", "audio"), "--frozen audio: there is no such phase; phases are vision, llm"),
-        ((*CUT, "--frozen", "vision"), "--frozen needs --stages"),
-        ((*STAGES, "--cost", "llm=flops:qwen2-7b"), "--stages needs costs of one unit"),
-        ((*STAGES, "--group-degrees", "1,2"), "--stages cannot be combined with --group-degrees"),
-        ((*STAGES, "--equal-counts"), "--stages cannot be combined with --equal-counts"),
+        ((*CUT, "--set", "cut.chunks=2"), "cut.stages is missing: Stages of each phase, in order"),
+        ((*STAGES, "--set", "cut.chunks=0"), "cut.chunks must be a whole number >= 1, got 0"),
+        ((*STAGES, "--set", "cut.in_flight_tokens=0"), "cut.in_flight_tokens must be a whole number >= 1, got 0"),
+        (("--set", "cut.stages={vision=1,llm=3}"), "cut.tokens is missing: Elements of a micro-batch at most."),
+        ((*CUT, "--set", "cut.stages=4"), "cut.stages must be a table of whole numbers >= 1, got 4"),
+        ((*CUT, "--set", "cut.stages={llm=3}"), "stages must be of the phases vision, llm, got llm"),
+        (
+            (*STAGES, "--set", "cut.pipeline_stages=4"),
+            "cut: no kind of cut has both stages and pipeline_stages",
+        ),
+        (
+            (*STAGES, "--set", "cut.sync=micro_batch"),
+            "cut: no kind of cut has both stages and sync",
+        ),
+        (
+            (*STAGES, "--set", "phase.audio.frozen=true"),
+            "phase.audio.length is missing",
+        ),
+        ((*STAGES, "--set", "phase.llm.cost=flops:qwen2-7b"), "cut.stages needs costs of one unit"),
+        (
+            (*STAGES, "--set", "cut.degrees=[1,2]"),
+            "cut: no kind of cut has both tokens and degrees",
+        ),
+        ((*STAGES, "--set", "phase.llm.equal_counts=true"), "phase 'llm': stages cannot be combined with equal_counts"),
     ],
 )
 def test_bad_options_are_told(command, log, options, told):

@@ -10,9 +10,9 @@ import pytest
 from plan_files import description_of
 
 import balancer
+from balancer.described import keys_of, schema_of
 from balancer.problem.settings import PlanSettings
-from balancer.problem.step_file import read_step
-from balancer.problem.step_keys import KEYS, schema
+from balancer.step import StepFile, read_step
 
 RNG = np.random.default_rng(7)
 ROWS = 256
@@ -29,7 +29,8 @@ COLUMNS = {
 SHAPE = "--ranks 4 --ranks-per-node 2 --batch-per-rank 16"
 TOP = "ranks = 4\nranks_per_node = 2\nbatch_per_rank = 16\n"
 PHASES = (
-    "--phase vision=patches --outputs vision=image_tokens --phase llm=text_tokens+image_tokens --own llm=text_tokens"
+    "phase.vision.length=patches phase.vision.outputs=image_tokens "
+    "phase.llm.length=text_tokens+image_tokens phase.llm.own=text_tokens"
 )
 FILED = """
 [[phase]]
@@ -46,50 +47,63 @@ own = "text_tokens"
 
 ALIKE = {
     "--length tokens": '[[phase]]\nlength = "tokens"',
-    "--length tokens --home strided --drop-last": 'home="strided"\ndrop_last=true\n[[phase]]\nlength = "tokens"',
-    "--length tokens --placement rearrange --method lpt": (
+    "--length tokens home=strided drop_last=true": 'home="strided"\ndrop_last=true\n[[phase]]\nlength = "tokens"',
+    "--length tokens plan.placement=rearrange plan.method=lpt": (
         '[[phase]]\nlength="tokens"\n[plan]\nplacement="rearrange"\nmethod="lpt"'
     ),
-    "--length tokens --eps 0.05 --time-budget 0.001": '[[phase]]\nlength="tokens"\n[plan]\neps="5%"\ntime_budget=0.001',
+    "--length tokens plan.eps=0.05 plan.time_budget=0.001": (
+        '[[phase]]\nlength="tokens"\n[plan]\neps="5%"\ntime_budget=0.001'
+    ),
     "--length tokens --cost quadratic:a=24576,b=1": '[[phase]]\nlength="tokens"\ncost="quadratic:a=24576,b=1"',
-    "--length tokens --equal-counts --max-tokens-per-rank 9000": (
+    "--length tokens phase.all.equal_counts=true phase.all.max_tokens_per_rank=9000": (
         '[[phase]]\nlength="tokens"\nequal_counts=true\nmax_tokens_per_rank=9000'
     ),
-    "--length tokens --cap kv=900 --keep-together prompt": (
+    "--length tokens phase.all.caps={kv=900} phase.all.keep_together=prompt": (
         '[[phase]]\nlength="tokens"\ncaps={kv=900}\nkeep_together="prompt"'
     ),
-    "--length tokens --allowed-ranks may --rank-speeds 1,2,2,1": (
+    "--length tokens phase.all.allowed_ranks=may phase.all.rank_speeds=[1,2,2,1]": (
         '[[phase]]\nlength="tokens"\nallowed_ranks="may"\nrank_speeds=[1,2,2,1]'
     ),
-    "--length tokens --initial-loads 0,50,0,9 --min-samples-per-rank 3 --max-samples-per-rank 40": (
+    "--length tokens phase.all.initial_loads=[0,50,0,9] phase.all.min_samples_per_rank=3 "
+    "phase.all.max_samples_per_rank=40": (
         '[[phase]]\nlength="tokens"\ninitial_loads=[0,50,0,9]\nmin_samples_per_rank=3\nmax_samples_per_rank=40'
     ),
-    "--length tokens --micro-batch-tokens 4000 --sync step --micro-batches fewest": (
-        '[[phase]]\nlength="tokens"\n[micro_batches]\ntokens=4000\nsync="step"\ncount="fewest"'
+    "--length tokens cut.tokens=4000 cut.sync=step cut.count=fewest": (
+        '[[phase]]\nlength="tokens"\n[cut]\nkind="micro_batches"\ntokens=4000\nsync="step"\ncount="fewest"'
     ),
-    "--length tokens --micro-batch-tokens 4000 --min-micro-batches 2 --micro-batches-multiple-of 2 "
-    "--allow-empty-micro-batches --over-long own": (
-        '[[phase]]\nlength="tokens"\n[micro_batches]\ntokens=4000\nat_least=2\nmultiple_of=2\nallow_empty=true\n'
+    "--length tokens cut.tokens=4000 cut.at_least=2 cut.multiple_of=2 cut.allow_empty=true cut.over_long=own": (
+        '[[phase]]\nlength="tokens"\n[cut]\ntokens=4000\nat_least=2\nmultiple_of=2\nallow_empty=true\n'
         'over_long="own"'
     ),
-    "--length tokens --group-degrees 1,2 --max-tokens-per-rank 6000": (
-        '[[phase]]\nlength="tokens"\nmax_tokens_per_rank=6000\n[sequence_groups]\ndegrees=[1,2]'
+    "--length tokens cut.kind=sequence_groups cut.degrees=[1,2] cut.tokens_per_rank=6000": (
+        '[[phase]]\nlength="tokens"\n[cut]\nkind="sequence_groups"\ndegrees=[1,2]\ntokens_per_rank=6000'
     ),
     PHASES: FILED.format(vision="", llm=""),
-    f"{PHASES} --bytes vision=1176,16384 --bytes llm=4 --cost vision=quadratic:a=1000,b=1 --mode joint": FILED.format(
-        vision='bytes=[1176,16384]\ncost="quadratic:a=1000,b=1"', llm="bytes=4"
+    f"{PHASES} phase.vision.bytes_in=1176 phase.vision.bytes_out=16384 phase.llm.bytes_in=4 "
+    "phase.vision.cost=quadratic:a=1000,b=1 plan.mode=joint": FILED.format(
+        vision='bytes_in=1176\nbytes_out=16384\ncost="quadratic:a=1000,b=1"', llm="bytes_in=4"
     )
     + '[plan]\nmode="joint"',
-    f"{PHASES} --equal-counts vision --every-rank-nonempty vision --max-tokens-per-rank llm=20000": FILED.format(
+    f"{PHASES} phase.vision.equal_counts=true phase.vision.every_rank_nonempty=true "
+    "phase.llm.max_tokens_per_rank=20000": FILED.format(
         vision="equal_counts=true\nevery_rank_nonempty=true", llm="max_tokens_per_rank=20000"
     ),
-    f"{PHASES} --micro-batch-tokens 9000 --encoders step": (
-        FILED.format(vision="", llm="") + '[micro_batches]\ntokens=9000\nencoders="step"'
+    f"{PHASES} cut.tokens=9000 cut.encoders=step": (
+        FILED.format(vision="", llm="") + '[cut]\ntokens=9000\nencoders="step"'
     ),
-    f"{PHASES} --micro-batch-tokens 9000 --stages vision=1,llm=2 --tied": (
-        FILED.format(vision="", llm="") + "[micro_batches]\ntokens=9000\n[stages]\ncounts={vision=1,llm=2}\ntied=true"
+    f"{PHASES} cut.tokens=9000 cut.stages={{vision=1,llm=2}} cut.tied=true": (
+        FILED.format(vision="", llm="") + '[cut]\nkind="pipelines"\ntokens=9000\nstages={vision=1,llm=2}\ntied=true'
     ),
 }  # fmt: skip
+
+
+def typed(text):
+    """The words of a command line, in which KEY=VALUE stands for --set KEY=VALUE."""
+    words = []
+    for word in text.split():
+        is_key = "=" in word and not (words and words[-1].startswith("--"))
+        words += ["--set", word] if is_key else [word]
+    return words
 
 
 @pytest.fixture
@@ -106,7 +120,7 @@ def file_of(tmp_path, text, top=TOP):
 @pytest.mark.parametrize("options", ALIKE)
 def test_a_file_gives_the_plan_of_the_options(options, command, log, tmp_path):
     file_of(tmp_path, ALIKE[options])
-    assert command("plan", log, *SHAPE.split(), *options.split(), "--out", "a.parquet").err == ""
+    assert command("plan", log, *typed(SHAPE), *typed(options), "--out", "a.parquet").err == ""
     assert command("plan", log, "--step", "step.toml", "--out", "b.parquet").err == ""
     assert description_of("a.parquet") == description_of("b.parquet")
     planned = balancer.plan_log(log, "step.toml", out="c.parquet")  # the same in Python
@@ -117,14 +131,43 @@ def test_a_file_gives_the_plan_of_the_options(options, command, log, tmp_path):
 
 def test_options_beside_a_file_win(command, log, tmp_path):
     file_of(tmp_path, FILED.format(vision="equal_counts=true", llm="max_tokens_per_rank=20000"))
-    beside = "--ranks 8 --max-tokens-per-rank vision=30000 --cost llm=quadratic:a=9,b=1"
-    assert command("plan", log, "--step", "step.toml", *beside.split(), "--out", "a.parquet").err == ""
-    options = f"{PHASES} --ranks 8 --ranks-per-node 2 --batch-per-rank 16 --equal-counts vision "
-    options += "--max-tokens-per-rank llm=20000 --max-tokens-per-rank vision=30000 --cost llm=quadratic:a=9,b=1"
-    assert command("plan", log, *options.split(), "--out", "b.parquet").err == ""
+    beside = "--ranks 8 phase.vision.max_tokens_per_rank=30000 phase.llm.cost=quadratic:a=9,b=1"
+    assert command("plan", log, "--step", "step.toml", *typed(beside), "--out", "a.parquet").err == ""
+    options = f"{PHASES} --ranks 8 --ranks-per-node 2 --batch-per-rank 16 phase.vision.equal_counts=true "
+    options += f"phase.llm.max_tokens_per_rank=20000 {beside.removeprefix('--ranks 8 ')}"
+    assert command("plan", log, *typed(options), "--out", "b.parquet").err == ""
     assert description_of("a.parquet") == description_of("b.parquet")
     outcome = command("report", "a.parquet", "--step", "step.toml")
     assert (outcome.code, "was not made by step.toml: topology, phases differ" in outcome.err) == (1, True)
+
+
+def test_an_empty_value_leaves_out_what_a_file_says(command, log, tmp_path):
+    file_of(tmp_path, FILED.format(vision="equal_counts=true", llm="max_tokens_per_rank=5") + "[cut]\ntokens=9000")
+    beside = "phase.llm.max_tokens_per_rank= phase.vision.equal_counts= cut="
+    assert command("plan", log, "--step", "step.toml", *typed(beside), "--out", "a.parquet").err == ""
+    assert command("plan", log, *typed(SHAPE), *typed(PHASES), "--out", "b.parquet").err == ""
+    assert description_of("a.parquet") == description_of("b.parquet")
+    assert command("plan", log, "--step", "step.toml", "--set", "ranks=").err.endswith(
+        "ranks is missing: Data-parallel ranks.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("beside", "told"),
+    [
+        ("phase.x.cost=padded", "--set phase.x.cost: there is no phase 'x'; phases are vision, llm"),
+        ("--length tokens", "--length is for a step of one phase; say of which: --set phase.vision.length=... or "),
+        ("--cost padded", "--cost is for a step of one phase; say of which: --set phase.vision.cost=... or "),
+        ("--ranks 8 ranks=9", "ranks is set twice; set each key once"),
+        ("phase.llm.length=", "phase.llm.length is missing"),
+    ],
+)
+def test_what_cannot_be_beside_a_file(beside, told, command, log, tmp_path):
+    file_of(tmp_path, FILED.format(vision="", llm=""))
+    outcome = command("plan", log, "--step", "step.toml", *typed(beside))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert told in outcome.err
+    assert outcome.err.count("\n") == 1
 
 
 def test_other_commands_take_the_file(command, log, tmp_path):
@@ -141,31 +184,35 @@ WRONG = {
     'ranks = "four"': "step.toml: ranks must be a whole number >= 1, got 'four'",
     "ranks = 0": "step.toml: ranks must be a whole number >= 1, got 0",
     "ranks = 4\nranks = 5": "step.toml: is no TOML: Cannot overwrite a value",
-    "eps = 0.1": "step.toml: eps: there is no such key, but in [plan]; known here are ranks,",
-    "[plan]\neps = 5": 'step.toml: [plan] eps must be a share of 0 or more and under 1, 0.001 or "0.1%", got 5',
-    '[plan]\nplacement = "near"': (
-        "step.toml: [plan] placement must be one of relocate, rearrange, any, got 'near'"
+    "eps = 0.1": "step.toml: eps: there is no such key, but in plan",
+    "[plan]\neps = 5": 'step.toml: plan.eps must be a share of 0 or more and under 1, such as 0.001 or "0.1%", got 5',
+    '[plan]\nplacement = "near"': ("step.toml: plan.placement must be one of relocate, rearrange, any, got 'near'"),
+    "[cut]\ntokens = 9\ndegrees = [1, 2]": ("step.toml: cut: no kind of cut has both tokens and degrees"),
+    '[cut]\nkind = "sequence_groups"\ntokens = 9': (
+        "step.toml: cut.tokens: there is no such key here, but where cut.kind is micro_batches or pipelines"
     ),
-    "[micro_batches]\ntokens = 9\n[sequence_groups]\ndegrees = [1, 2]": (
-        "step.toml: [micro_batches] and [sequence_groups] are two cuts of one step; keep one of them"
+    "[cut]\ntokens = 9\n[cut]\ndegrees = [1, 2]": "step.toml: is no TOML: Cannot declare ('cut',) twice",
+    '[cut]\nkind = "slices"\ntokens = 9': "step.toml: cut.kind must be one of whole_shares, micro_batches, pipelines,",
+    "[micro_batches]\ntokens = 9": "step.toml: micro_batches: there is no such key; known here are ranks,",
+    "[cut]\nstages = {llm = 2}": "step.toml: cut.tokens is missing: Elements of a micro-batch at most.",
+    '[phase]\nlength = "tokens"': (
+        "step.toml: phase must be tables of their own: write [[phase]], with two brackets, before each"
     ),
-    "[stages]\ncounts = {llm = 2}": "step.toml: [stages] needs [micro_batches], which run through them",
-    '[phase]\nlength = "tokens"': "step.toml: phases are tables of their own: write [[phase]], with two brackets,",
     '[[phase]]\nname = "a"\nlength = "tokens"\n[[phase]]\nname = "a"\nlength = "kv"': (
-        "step.toml: [[phase]] 'a' stands there twice; name each phase once"
+        "step.toml: phase 'a' stands there twice; name each phase once"
     ),
     '[[phase]]\nlength = "tokens"\n[[phase]]\nname = "b"\nlength = "kv"': (
-        "step.toml: [[phase]] 1 of 2 has no name; only a single one needs none"
+        "step.toml: phase 1 of 2 has no name; only a single one needs none"
     ),
-    '[[phase]]\nlength = "tokens"\ncost = "cubic"': "step.toml: [[phase]] cost: ",
+    '[[phase]]\nlength = "tokens"\ncost = "cubic"': "step.toml: phase.all.cost: unknown cost 'cubic'; known",
     '[[phase]]\nlength = "tokens"\ncaps = {kv = 0}': (
-        "step.toml: [[phase]] caps must be a table of whole numbers >= 1, got {'kv': 0}"
+        "step.toml: phase.all.caps must be a table of whole numbers >= 1, got {'kv': 0}"
     ),
     '[[phase]]\nlength = "token"': "log.parquet: no column 'token' (did you mean 'tokens'?); columns there are:",
     '[[phase]]\nlength = "tokens"\nrank_speeds = [1, 2, 3]': (
-        "step.toml: [[phase]] rank_speeds must have a number for each of 4 ranks, got 3"
+        "step.toml: rank_speeds must have a number for each of 4 ranks, got 3"
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("text", WRONG)
@@ -188,20 +235,20 @@ def test_a_step_is_written_for_a_log_and_can_be_used(command, log, tmp_path):
     assert outcome.code == 0
     (tmp_path / "step.toml").write_text(outcome.out)
     step = read_step("step.toml")
-    assert step.phases[0]["length"] == "tokens+image_tokens+text_tokens"
+    assert step.phase[0].length == "tokens+image_tokens+text_tokens"
     assert command("plan", log, "--step", "step.toml").code == 0
 
 
 def test_the_schema_is_that_of_the_declaration():
     shipped = json.loads(resources.files("balancer").joinpath("step.schema.json").read_text())
-    assert shipped == schema()
-    assert set(shipped["properties"]) == {*KEYS[""], *(name for name in KEYS if name)}
+    assert shipped == schema_of(StepFile)
+    assert set(shipped["properties"]) == {each.table or each.name for each in keys_of(StepFile)}
 
 
 def test_decimals_stay_what_was_written(tmp_path):
     (tmp_path / "step.toml").write_text("[plan]\neps = 0.1\ntime_budget = 0.02\n")
     step = read_step(tmp_path / "step.toml")
-    assert str(step.of("plan")["eps"]) == "0.1"
+    assert str(step.plan.eps) == "0.1"
     assert step.settings().eps == 0.1
 
 

@@ -19,7 +19,7 @@ from balancer.io.plan_writer import PlanWriter
 
 ROOT = Path(__file__).parents[2]
 SHAPE = ("--ranks", 2, "--batch-per-rank", 4, "--length", "tokens")
-MODEL = ("--phase", "llm=tokens", "--model", "llm=qwen2-7b", "--cluster", "h200")
+MODEL = ("--set", "phase.llm.length=tokens", "--set", "phase.llm.model=qwen2-7b", "--cluster", "h200")
 # Every option that writes a file: what it is given to, and what its file is called
 OPTIONS = {
     ("plan", "--out"): (("log.csv", *SHAPE, "--overwrite"), "new.parquet"),
@@ -27,8 +27,8 @@ OPTIONS = {
     ("advise", "--html"): (("log.csv", *SHAPE), "new.html"),
     ("report", "--html"): (("plan.parquet",), "new.html"),
     ("simulate", "--html"): (("log.csv", *MODEL, "--ranks", 2, "--batch-per-rank", 4), "new.html"),
-    ("configure", "--out"): (("log.csv", *MODEL, "--gpus", 2, "--batch", 8), "new.json"),
-    ("configure", "--html"): (("log.csv", *MODEL, "--gpus", 2, "--batch", 8), "new.html"),
+    ("configure", "--out"): (("log.csv", *MODEL, "--gpus", 2, "--ranks", 1, "--batch-per-rank", 8), "new.json"),
+    ("configure", "--html"): (("log.csv", *MODEL, "--gpus", 2, "--ranks", 1, "--batch-per-rank", 8), "new.html"),
 }
 
 

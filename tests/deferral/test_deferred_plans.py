@@ -21,7 +21,7 @@ RANKS, BATCH = 4, 5
 COST = "quadratic:a=300,b=1"
 GIVEN = ["--ranks", str(RANKS), "--length", "tokens", "--cost", COST]
 BY_COUNT = [*GIVEN, "--batch-per-rank", str(BATCH)]
-BY_TOKENS = [*GIVEN, "--step-tokens", "6K"]
+BY_TOKENS = [*GIVEN, "--set", "step_tokens=6K"]
 
 
 @pytest.fixture
@@ -53,11 +53,38 @@ def rows_of(path: Path) -> dict[str, np.ndarray]:
     return {name: table[name].to_numpy() for name in table.column_names if name != "phase"}
 
 
-@pytest.mark.parametrize("how", [[*BY_COUNT, "--defer", "2"], [*BY_TOKENS, "--defer", "2"], BY_TOKENS,
-                                 [*BY_COUNT, "--defer", "1", "--step-counts", "20%"],
-                                 [*BY_COUNT, "--defer-early", "0", "--defer-late", "2", "--step-counts", "any"],
-                                 [*BY_COUNT, "--defer", "2", "--stage", "stage", "--most-long-share", "60%"],
-                                 [*BY_COUNT, "--defer", "3", "--keep-together", "prompt", "--drop-last"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "how",
+    [
+        [*BY_COUNT, "--set", "deferral.early=2", "--set", "deferral.late=2"],
+        [*BY_TOKENS, "--set", "deferral.early=2", "--set", "deferral.late=2"],
+        BY_TOKENS,
+        [*BY_COUNT, "--set", "deferral.early=1", "--set", "deferral.late=1", "--set", "deferral.counts=20%"],
+        [*BY_COUNT, "--set", "deferral.early=0", "--set", "deferral.late=2", "--set", "deferral.counts=any"],
+        [
+            *BY_COUNT,
+            "--set",
+            "deferral.early=2",
+            "--set",
+            "deferral.late=2",
+            "--set",
+            "deferral.stage=stage",
+            "--set",
+            "deferral.most_long_share=60%",
+        ],
+        [
+            *BY_COUNT,
+            "--set",
+            "deferral.early=3",
+            "--set",
+            "deferral.late=3",
+            "--set",
+            "phase.all.keep_together=prompt",
+            "--set",
+            "drop_last=true",
+        ],
+    ],
+)
 def test_planned_and_checked(run: Callable[..., str], log: Path, tmp_path: Path, how: list[str]) -> None:
     out = tmp_path / "plan.parquet"
     told = json.loads(run("plan", log, *how, "--out", out, "--json"))
@@ -65,38 +92,39 @@ def test_planned_and_checked(run: Callable[..., str], log: Path, tmp_path: Path,
     assert told["phases"] == again["phases"]
     assert told["across_steps"] == again["across_steps"]
     rows, columns = rows_of(out), pq.read_table(log)
-    early = int(how[how.index("--defer-early") + 1]) if "--defer-early" in how else None
-    late = early if early is None else int(how[how.index("--defer-late") + 1])
-    delay = int(how[how.index("--defer") + 1]) if "--defer" in how else 0
+    keys = dict(word.split("=", 1) for word in how if "=" in word)
     moved = rows["step"] - rows["nominal_step"]
-    assert -(delay if early is None else early) <= moved.min() <= moved.max() <= (delay if late is None else late)
-    assert len(np.unique(rows["sample"])) == len(rows["sample"]) == (400 if "--drop-last" in how else 407)
+    assert -int(keys.get("deferral.early", 0)) <= moved.min()
+    assert moved.max() <= int(keys.get("deferral.late", 0))
+    assert len(np.unique(rows["sample"])) == len(rows["sample"]) == (400 if "drop_last" in keys else 407)
     order = np.argsort(rows["sample"])
     nominal, step = rows["nominal_step"][order], rows["step"][order]
-    if "--step-tokens" in how:
+    if "step_tokens" in keys:
         tokens = np.bincount(nominal, columns["tokens"].to_numpy())
         assert tokens.max() <= 6000
         assert (np.bincount(step, columns["tokens"].to_numpy()) <= 6300).all()
     else:
         assert nominal.tolist() == (np.arange(len(nominal)) // (RANKS * BATCH)).tolist()
-    if not {"--step-tokens", "--step-counts"} & set(how):
+    if not {"step_tokens", "deferral.counts"} & set(keys):
         assert np.bincount(step).tolist() == np.bincount(nominal).tolist()
-    if "--stage" in how:
+    if "deferral.stage" in keys:
         stage = columns["stage"].to_numpy()
         last = [nominal[stage == k].max() for k in range(3)]
         first = [nominal[stage == k].min() for k in range(3)]
         assert all(first[k] <= t <= last[k] for t, k in zip(step.tolist(), stage.tolist(), strict=True))
-    if "--keep-together" in how:
+    if "phase.all.keep_together" in keys:
         assert (step[0::2] == step[1::2]).all()
 
 
 def test_it_says_what_it_does(run: Callable[..., str], log: Path, tmp_path: Path) -> None:
     out = tmp_path / "plan.parquet"
-    text = " ".join(run("plan", log, *BY_TOKENS, "--defer", "2", "--out", out).split())
+    text = " ".join(
+        run("plan", log, *BY_TOKENS, "--set", "deferral.early=2", "--set", "deferral.late=2", "--out", out).split()
+    )
     assert "steps of 6,000 tokens, up to 2 early and 2 steps late" in text
     for part in ("across steps: ", "without deferral", "(proven)", "to training: ", "exactly 1 where by a constant"):
         assert part in text
-    found = json.loads(run("plan", log, *BY_TOKENS, "--defer", "2", "--json"))
+    found = json.loads(run("plan", log, *BY_TOKENS, "--set", "deferral.early=2", "--set", "deferral.late=2", "--json"))
     across = found["across_steps"]
     assert across["even_share"] <= across["lower_bound"] <= across["floor"]
     assert found["deferral"]["early"] == found["deferral"]["late"] == 2
@@ -111,7 +139,7 @@ def test_it_says_what_it_does(run: Callable[..., str], log: Path, tmp_path: Path
 def test_nothing_deferred_is_todays_plan(run: Callable[..., str], log: Path, tmp_path: Path) -> None:
     plain, zero = tmp_path / "plain.parquet", tmp_path / "zero.parquet"
     run("plan", log, *BY_COUNT, "--out", plain)
-    run("plan", log, *BY_COUNT, "--defer", "0", "--out", zero)
+    run("plan", log, *BY_COUNT, "--set", "deferral.early=0", "--set", "deferral.late=0", "--out", zero)
     assert plain.read_bytes() == zero.read_bytes()
 
 
@@ -119,26 +147,46 @@ def test_step_file_and_python(run: Callable[..., str], log: Path, tmp_path: Path
     file = tmp_path / "step.toml"
     file.write_text(
         f'ranks = {RANKS}\nstep_tokens = 6000\n[[phase]]\nlength = "tokens"\ncost = "{COST}"\n'
-        "[deferral]\nsteps = 1\nlate = 2\ntokens_within = 0.1\n"
+        "[deferral]\nearly = 1\nlate = 2\ntokens_within = 0.1\n"
     )
     by_file, by_options, by_python = (tmp_path / f"{name}.parquet" for name in "abc")
     run("plan", log, "--step", file, "--out", by_file)
     run(
-        "plan", log, *BY_TOKENS, "--defer", "1", "--defer-late", "2", "--step-tokens-within", "10%", "--out", by_options
+        "plan",
+        log,
+        *BY_TOKENS,
+        "--set",
+        "deferral.early=1",
+        "--set",
+        "deferral.late=2",
+        "--set",
+        "deferral.tokens_within=10%",
+        "--out",
+        by_options,
     )
     assert by_file.read_bytes() == by_options.read_bytes()
     found = balancer.plan_log(log, step=file, out=by_python)
     assert by_python.read_bytes() == by_file.read_bytes()
     run("report", by_file, "--step", file)
     assert found.summary()["across_steps"]["steps"] == found.summary()["steps"]
-    keywords = balancer.plan_log(log, num_ranks=RANKS, step_tokens=6000, defer=1, late=2, tokens_within="10%",
+    keywords = balancer.plan_log(log, num_ranks=RANKS, step_tokens=6000, early=1, late=2, tokens_within="10%",
                                  length="tokens", cost=COST)  # fmt: skip
     assert keywords.summary() == found.summary()
 
 
 def test_parts_resumed_and_epochs(run: Callable[..., str], log: Path, tmp_path: Path) -> None:
     folder, file = tmp_path / "plan", tmp_path / "plan.parquet"
-    how = [*BY_TOKENS, "--defer", "2", "--epochs", "2", "--shuffle", "7"]
+    how = [
+        *BY_TOKENS,
+        "--set",
+        "deferral.early=2",
+        "--set",
+        "deferral.late=2",
+        "--set",
+        "epochs=2",
+        "--set",
+        "shuffle=7",
+    ]
     run("plan", log, *how, "--out", f"{folder}/")
     run("plan", log, *how, "--out", f"{folder}/", "--resume")
     run("plan", log, *how, "--out", file)
@@ -150,7 +198,21 @@ def test_parts_resumed_and_epochs(run: Callable[..., str], log: Path, tmp_path: 
 
 def test_ranks_read_it(run: Callable[..., str], log: Path, tmp_path: Path) -> None:
     out = tmp_path / "plan.parquet"
-    run("plan", log, *BY_TOKENS, "--defer", "2", "--epochs", "2", "--shuffle", "7", "--out", out)
+    run(
+        "plan",
+        log,
+        *BY_TOKENS,
+        "--set",
+        "deferral.early=2",
+        "--set",
+        "deferral.late=2",
+        "--set",
+        "epochs=2",
+        "--set",
+        "shuffle=7",
+        "--out",
+        out,
+    )
     rows = rows_of(out)
     base = 0
     for epoch in range(2):
@@ -174,24 +236,72 @@ def test_ranks_read_it(run: Callable[..., str], log: Path, tmp_path: Path) -> No
 
 
 def test_simulate_knows_it(run: Callable[..., str], log: Path) -> None:
-    simulated = ["--cluster", "h100", "--gpus-per-rank", "1", "--model", "qwen2-7b", "--json"]
-    assert json.loads(run("simulate", log, *BY_TOKENS, "--defer", "2", *simulated))["steps"] > 3
-    run("simulate", log, *BY_TOKENS, "--defer", "2", *simulated, "--steps", "40")
+    simulated = ["--cluster", "h100", "--set", "gpus_per_rank=1", "--model", "qwen2-7b", "--json"]
+    assert (
+        json.loads(
+            run("simulate", log, *BY_TOKENS, "--set", "deferral.early=2", "--set", "deferral.late=2", *simulated)
+        )["steps"]
+        > 3
+    )
+    run(
+        "simulate",
+        log,
+        *BY_TOKENS,
+        "--set",
+        "deferral.early=2",
+        "--set",
+        "deferral.late=2",
+        *simulated,
+        "--steps",
+        "40",
+    )
 
 
 REFUSED = {
-    "--batch-per-rank and --step-tokens": [*BY_COUNT, "--step-tokens", "6K"],
-    "'--batch-per-rank'": GIVEN,
-    "--step-counts limits what deferral may do": [*BY_COUNT, "--step-counts", "exact"],
-    "leaves every sample in its nominal step": [*BY_COUNT, "--defer-late", "2"],
-    "--defer must be >= 0": [*BY_COUNT, "--defer", "-1"],
-    "padded": [*BY_COUNT[:-4], "--cost", "padded", "--batch-per-rank", "5", "--defer", "2"],
-    "--rank-speeds cannot be combined with --defer": [*BY_COUNT, "--defer", "2", "--rank-speeds", "1,1,1,2"],
-    "--max-tokens-per-rank": [*BY_TOKENS, "--defer", "2", "--max-tokens-per-rank", "2000"],
-    "leave --jobs": [*BY_TOKENS, "--defer", "2", "--jobs", "2"],
-    "no column 'x'": [*BY_TOKENS, "--defer", "2", "--stage", "x"],
-    "must be a whole number, such as": [*GIVEN, "--step-tokens", "4Q"],
-}  # fmt: skip
+    "batch_per_rank and step_tokens": [*BY_COUNT, "--set", "step_tokens=6K"],
+    "batch_per_rank is missing": GIVEN,
+    "counts limits what deferral may do": [*BY_COUNT, "--set", "deferral.counts=exact"],
+    "leaves every sample in its nominal step": [*BY_COUNT, "--set", "deferral.late=2"],
+    "deferral.early must be a whole number >= 0": [
+        *BY_COUNT,
+        "--set",
+        "deferral.early=-1",
+        "--set",
+        "deferral.late=-1",
+    ],
+    "padded": [
+        *BY_COUNT[:-4],
+        "--cost",
+        "padded",
+        "--batch-per-rank",
+        "5",
+        "--set",
+        "deferral.early=2",
+        "--set",
+        "deferral.late=2",
+    ],
+    "rank_speeds cannot be combined with ": [
+        *BY_COUNT,
+        "--set",
+        "deferral.early=2",
+        "--set",
+        "deferral.late=2",
+        "--set",
+        "phase.all.rank_speeds=[1,1,1,2]",
+    ],
+    "max_tokens_per_rank": [
+        *BY_TOKENS,
+        "--set",
+        "deferral.early=2",
+        "--set",
+        "deferral.late=2",
+        "--set",
+        "phase.all.max_tokens_per_rank=2000",
+    ],
+    "leave --jobs": [*BY_TOKENS, "--set", "deferral.early=2", "--set", "deferral.late=2", "--jobs", "2"],
+    "no column 'x'": [*BY_TOKENS, "--set", "deferral.early=2", "--set", "deferral.late=2", "--set", "deferral.stage=x"],
+    "step_tokens must be a whole number >= 1, such as": [*GIVEN, "--set", "step_tokens=4Q"],
+}
 
 
 @pytest.mark.parametrize("told", REFUSED)
@@ -204,7 +314,7 @@ def test_older_readers_refuse_it(
     run: Callable[..., str], log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "plan.parquet"
-    run("plan", log, *BY_TOKENS, "--defer", "2", "--out", out)
+    run("plan", log, *BY_TOKENS, "--set", "deferral.early=2", "--set", "deferral.late=2", "--out", out)
     older = tuple(name for name in plan_format.FEATURES if name != "across steps")
     monkeypatch.setattr(plan_format, "FEATURES", older)
     assert "needs 'across steps', which this release does not know" in run("report", out, ok=False)
@@ -213,7 +323,7 @@ def test_older_readers_refuse_it(
 @pytest.mark.parametrize("column", ["step", "nominal_step", "sample"])
 def test_changed_rows_are_found(run: Callable[..., str], log: Path, tmp_path: Path, column: str) -> None:
     out, changed = tmp_path / "plan.parquet", tmp_path / "changed.parquet"
-    run("plan", log, *BY_TOKENS, "--defer", "1", "--out", out)
+    run("plan", log, *BY_TOKENS, "--set", "deferral.early=1", "--set", "deferral.late=1", "--out", out)
     table = pq.read_table(out)
     values = table[column].to_numpy().copy()
     where = np.flatnonzero(table["step"].to_numpy() == 3)[-1]
@@ -228,13 +338,13 @@ def test_changed_rows_are_found(run: Callable[..., str], log: Path, tmp_path: Pa
 
 def test_continue_is_refused(run: Callable[..., str], log: Path, tmp_path: Path) -> None:
     out = tmp_path / "plan.parquet"
-    run("plan", log, *BY_COUNT, "--defer", "2", "--out", out)
+    run("plan", log, *BY_COUNT, "--set", "deferral.early=2", "--set", "deferral.late=2", "--out", out)
     text = run("plan", log, *BY_COUNT, "--continue", out, "--at-step", "3", ok=False)
     assert "its samples run early or late" in text
 
 
 PHASE_NAMES = "vision", "llm"
-PHASES = ["--phase", "vision=lengths(images)", "--phase", "llm=tokens", "--ranks", str(RANKS)]
+PHASES = ["--set", "phase.vision.length=lengths(images)", "--set", "phase.llm.length=tokens", "--ranks", str(RANKS)]
 
 
 @pytest.fixture
@@ -251,23 +361,25 @@ def pages(tmp_path: Path) -> Path:
     "how",
     [
         [],
-        ["--cost", "vision=flops:qwen2-vl-vit", "--cost", "llm=flops:qwen2-7b"],
-        ["--keep-together", "llm=prompt", "--max-tokens-per-rank", "vision=9000"],
+        ["--set", "phase.vision.cost=flops:qwen2-vl-vit", "--set", "phase.llm.cost=flops:qwen2-7b"],
+        ["--set", "phase.llm.keep_together=prompt", "--set", "phase.vision.max_tokens_per_rank=9000"],
     ],
 )
 def test_several_phases(run: Callable[..., str], pages: Path, tmp_path: Path, how: list[str]) -> None:
     out = tmp_path / "plan.parquet"
     asked = [*PHASES, *how, "--batch-per-rank", "6"]
-    told = json.loads(run("plan", pages, *asked, "--defer", "2", "--out", out, "--json"))
+    told = json.loads(
+        run("plan", pages, *asked, "--set", "deferral.early=2", "--set", "deferral.late=2", "--out", out, "--json")
+    )
     assert told["across_steps"] == json.loads(run("report", out, "--json"))["across_steps"]
-    plain = json.loads(run("plan", pages, *asked, "--defer-early", "0", "--defer-late", "0", "--json"))
+    plain = json.loads(run("plan", pages, *asked, "--set", "deferral.early=0", "--set", "deferral.late=0", "--json"))
     across = told["across_steps"]
     assert across["even_share"] <= across["lower_bound"] <= across["chosen_floor"] < across["floor"]
     before, after = (
         sum(each["phases"][name]["imbalance_ratio_after"] for name in PHASE_NAMES) for each in (plain, told)
     )
     assert after < before
-    if "--cost" in how:  # in one unit
+    if any("flops" in word for word in how):  # in one unit
         assert told["cost"]["vision"] == "quadratic:a=313375,b=40"
         assert told["models"] == {"llm": "qwen2-7b", "vision": "qwen2-vl-vit"}
 
@@ -275,20 +387,50 @@ def test_several_phases(run: Callable[..., str], pages: Path, tmp_path: Path, ho
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        (["--cost", "vision=padded"], "phase 'vision': samples cannot be deferred under"),
-        (["--keep-together", "vision=prompt"], "phase 'vision': --keep-together cannot be combined with --defer"),
-        (["--mode", "joint"], "are for phases that are balanced each for itself"),
-        (["--cost", "vision=flops:qwen2-vl-vit"], "must be in one unit to be added up, flops:MODEL of all or of none"),
+        (["--set", "phase.vision.cost=padded"], "phase 'vision': samples cannot be deferred under"),
+        (
+            ["--set", "phase.vision.keep_together=prompt"],
+            "phase 'vision': keep_together cannot be combined with",
+        ),
+        (["--set", "plan.mode=joint"], "are for phases that are balanced each for itself"),
+        (
+            ["--set", "phase.vision.cost=flops:qwen2-vl-vit"],
+            "must be in one unit to be added up, flops:MODEL of all or of none",
+        ),
     ],
 )
 def test_several_phases_refused(run: Callable[..., str], pages: Path, how: list[str], told: str) -> None:
-    text = run("plan", pages, *PHASES, *how, "--batch-per-rank", "6", "--defer", "2", ok=False)
+    text = run(
+        "plan",
+        pages,
+        *PHASES,
+        *how,
+        "--batch-per-rank",
+        "6",
+        "--set",
+        "deferral.early=2",
+        "--set",
+        "deferral.late=2",
+        ok=False,
+    )
     assert told in text, text
 
 
 def test_caps_on_columns_hold_before_the_plan_does(run: Callable[..., str], log: Path, tmp_path: Path) -> None:
     out = tmp_path / "plan.parquet"
-    run("plan", log, *BY_TOKENS, "--defer", "3", "--cap", "stage=150", "--out", out)
+    run(
+        "plan",
+        log,
+        *BY_TOKENS,
+        "--set",
+        "deferral.early=3",
+        "--set",
+        "deferral.late=3",
+        "--set",
+        "phase.all.caps={stage=150}",
+        "--out",
+        out,
+    )
     rows, stage = rows_of(out), pq.read_table(log)["stage"].to_numpy()
     held = np.bincount(rows["step"] * RANKS + rows["rank"], stage[rows["sample"]])
     assert held.max() <= 150
@@ -297,7 +439,9 @@ def test_caps_on_columns_hold_before_the_plan_does(run: Callable[..., str], log:
 def check_floors(run: Callable[..., str], log: Path, asked: list[str], folder: Path, phase: str) -> None:
     """Plan with and without deferral: no plan takes less than what its steps take at least, and deferral takes less."""
     out, plain = folder / "plan.parquet", folder / "plain.parquet"
-    told = json.loads(run("plan", log, *asked, "--defer", "2", "--out", out, "--json"))
+    told = json.loads(
+        run("plan", log, *asked, "--set", "deferral.early=2", "--set", "deferral.late=2", "--out", out, "--json")
+    )
     assert told["across_steps"] == json.loads(run("report", out, "--json"))["across_steps"]
     run("plan", log, *asked, "--out", plain)
     spans = [sum(step[phase].makespan for step in balancer.load_steps(path, log)) for path in (plain, out)]
@@ -307,12 +451,35 @@ def check_floors(run: Callable[..., str], log: Path, asked: list[str], folder: P
 
 
 CUTS = {
-    "groups": ["--group-degrees", "1,2"],
-    "groups under a cap": ["--group-degrees", "1,2", "--max-tokens-per-rank", "1500"],
-    "micro_batch": ["--micro-batch-tokens", "3000", "--sync", "micro_batch"],
-    "micro-batches under way": ["--micro-batch-tokens", "3000", "--sync", "pipeline", "--pipeline-stages", "4"],
-    "stages": ["--micro-batch-tokens", "3000", "--stages", "3"],
-    "chunks": ["--micro-batch-tokens", "3000", "--stages", "4", "--chunks", "2", "--allow-empty-micro-batches"],
+    "groups": ["--set", "cut.kind=sequence_groups", "--set", "cut.degrees=[1,2]"],
+    "groups under a cap": [
+        "--set",
+        "cut.kind=sequence_groups",
+        "--set",
+        "cut.degrees=[1,2]",
+        "--set",
+        "cut.tokens_per_rank=1500",
+    ],
+    "micro_batch": ["--set", "cut.tokens=3000", "--set", "cut.sync=micro_batch"],
+    "micro-batches under way": [
+        "--set",
+        "cut.tokens=3000",
+        "--set",
+        "cut.sync=pipeline",
+        "--set",
+        "cut.pipeline_stages=4",
+    ],
+    "stages": ["--set", "cut.tokens=3000", "--set", "cut.stages={all=3}"],
+    "chunks": [
+        "--set",
+        "cut.tokens=3000",
+        "--set",
+        "cut.stages={all=4}",
+        "--set",
+        "cut.chunks=2",
+        "--set",
+        "cut.allow_empty=true",
+    ],
 }
 
 
@@ -323,15 +490,47 @@ def test_what_steps_take_at_least_holds_for_every_cut(
     check_floors(run, log, [*BY_COUNT, *CUTS[cut]], tmp_path, "all")
 
 
-@pytest.mark.parametrize("how", [[*BY_COUNT, "--drop-last"], BY_TOKENS, [*BY_COUNT, "--keep-together", "prompt"]])
+@pytest.mark.parametrize(
+    "how", [[*BY_COUNT, "--set", "drop_last=true"], BY_TOKENS, [*BY_COUNT, "--set", "phase.all.keep_together=prompt"]]
+)
 def test_long_logs_come_in_parts(
     run: Callable[..., str], log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: list[str]
 ) -> None:
     """No sample leaves its part, and nothing else changes: each part is the plan of its rows alone."""
     whole, out = tmp_path / "whole.parquet", tmp_path / "plan.parquet"
-    told = json.loads(run("plan", log, *how, "--defer", "1", "--epochs", "2", "--out", whole, "--json"))
+    told = json.loads(
+        run(
+            "plan",
+            log,
+            *how,
+            "--set",
+            "deferral.early=1",
+            "--set",
+            "deferral.late=1",
+            "--set",
+            "epochs=2",
+            "--out",
+            whole,
+            "--json",
+        )
+    )
     monkeypatch.setattr(across, "_STEPS_AT_ONCE", 6)
-    found = json.loads(run("plan", log, *how, "--defer", "1", "--epochs", "2", "--out", out, "--json"))
+    found = json.loads(
+        run(
+            "plan",
+            log,
+            *how,
+            "--set",
+            "deferral.early=1",
+            "--set",
+            "deferral.late=1",
+            "--set",
+            "epochs=2",
+            "--out",
+            out,
+            "--json",
+        )
+    )
     assert found["across_steps"] == json.loads(run("report", out, "--json"))["across_steps"]
     assert (found["steps"], found["samples"]) == (told["steps"], told["samples"])
     for name in ("even_share", "floor"):
@@ -347,5 +546,5 @@ def test_long_logs_come_in_parts(
 
 
 def test_pipelines_whose_first_stages_are_encoders(run: Callable[..., str], pages: Path, tmp_path: Path) -> None:
-    asked = [*PHASES, "--batch-per-rank", "6", "--stages", "vision=1,llm=2", "--micro-batch-tokens", "9000"]
+    asked = [*PHASES, "--batch-per-rank", "6", "--set", "cut.stages={vision=1,llm=2}", "--set", "cut.tokens=9000"]
     check_floors(run, pages, asked, tmp_path, "llm")

@@ -223,7 +223,7 @@ def of_a_step_file(rank, path):
     size = torch.distributed.get_world_size()
     lengths = np.random.default_rng(rank).integers(1, 20, 8)
     with open(f"{path}.{rank}", "w") as file:
-        file.write(f'ranks = {size}\n[[phase]]\nlength = "tokens"\n[micro_batches]\ntokens = 50\nsync = "step"\n')
+        file.write(f'ranks = {size}\n[[phase]]\nlength = "tokens"\n[cut]\ntokens = 50\nsync = "step"\n')
     made = Dispatcher.from_step(f"{path}.{rank}", length="tokens")
     same = Dispatcher(length="tokens", cut=MicroBatches(50, "step"))
     plans = [each.dispatch({"id": list(range(8))}, {"tokens": lengths}).plan for each in (made, same)]

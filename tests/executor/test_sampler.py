@@ -99,7 +99,14 @@ def test_all_phases_have_as_many_micro_batches_and_steps(tmp_path, most):
     images = [[2], [3], [], [], [], [], [], [], [1], [1], [], []]
     rows = [{"images": found, "tokens": 3 + (row % 4 > 1)} for row, found in enumerate(images)]
     shape = ["--ranks", "2", "--batch-per-rank", "2", "--overwrite", "--out", str(tmp_path / "plan.parquet")]
-    phases = ["--phase", "vision=lengths(images)", "--phase", "llm=tokens", "--micro-batch-tokens", str(most)]
+    phases = [
+        "--set",
+        "phase.vision.length=lengths(images)",
+        "--set",
+        "phase.llm.length=tokens",
+        "--set",
+        f"cut.tokens={most!s}",
+    ]
     (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(SystemExit, match="0"):
         main(["plan", str(tmp_path / "log.jsonl"), *shape, *phases])
@@ -118,7 +125,7 @@ def test_all_phases_have_as_many_micro_batches_and_steps(tmp_path, most):
 def test_a_sampler_goes_on_where_its_state_says(tmp_path, micro_batches):
     log = tmp_path / "log.csv"
     log.write_text("tokens\n" + "\n".join(map(str, np.random.default_rng(0).integers(1, 9, 40))))
-    plan = planned(tmp_path, log.read_text(), "--micro-batch-tokens", "9")
+    plan = planned(tmp_path, log.read_text(), "--set", "cut.tokens=9")
     whole = list(PlannedBatchSampler(plan, 1, micro_batches=micro_batches))
     sampler = PlannedBatchSampler(plan, 1, micro_batches=micro_batches)
     running = iter(sampler)

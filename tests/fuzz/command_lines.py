@@ -58,7 +58,11 @@ AMOUNTS = _of(200, 400, 1000, 10**10, odd=(1, 5, 30, 2**62, *ODD_COUNTS))
 CAPS = _of(60, 100, 200, 1000, odd=(1, 30, 2**62, *ODD_COUNTS))
 REALS = _of(0.001, 0.01, 0.1, 0.5, odd=ODD_REALS)
 BUDGETS = _of(0.0001, 0.001, 0.01, 0.1, "1e9", odd=ODD_REALS)
-PER_RANK = _of("1,1", "1,2", "1,1,2,2", "4,1,1,4", odd=("0,0", "3", "1,x", "", ",", "1,1,1,1,1,1", f"{2**62},{2**62}"))
+PER_RANK = _of(
+    "[1,1]", "[1,2]", "[1,1,2,2]", "[4,1,1,4]",
+    odd=("[0,0]", "3", "[1,x]", "", "[,]", "[1,1,1,1,1,1]", f"[{2**62},{2**62}]", "[[1]]", "{a=1}", "[1"),
+)  # fmt: skip
+FLAGS = _of("true", "false", odd=("yes", 1, "", "True"))
 COSTS = _of(
     "linear",
     "linear:a=3",
@@ -98,58 +102,69 @@ OUTS = _of(
 
 Option = tuple[float, str, Words | None]  # how often, its name, and its values (None: a flag)
 BATCHES: list[Option] = [
-    (0.2, "--home", _of("contiguous", "strided")),
-    (0.2, "--drop-last", None),
-    (0.2, "--eps", REALS),
-    (0.3, "--cost", COSTS),
-    (0.2, "--placement", _of("relocate", "rearrange", "any")),
-    (0.2, "--method", METHODS),
-    (0.4, "--time-budget", BUDGETS),
+    (0.2, "home", _of("contiguous", "strided")),
+    (0.2, "drop_last", FLAGS),
+    (0.2, "plan.eps", REALS),
+    (0.2, "plan.placement", _of("relocate", "rearrange", "any")),
+    (0.2, "plan.method", METHODS),
+    (0.4, "plan.time_budget", BUDGETS),
     (0.4, "--ranks-per-node", _of(1, 2, odd=(4, 3, 0, -2))),
-    (0.05, "--group-size", _of(1, 2, odd=(3, 0, "x"))),
+    (0.05, "plan.group_size", _of(1, 2, odd=(3, 0, "x"))),
+    (0.05, "epochs", FEW),
+    (0.05, "shuffle", _of(0, 7, odd=(-1, "x", ""))),
+    (0.02, "deferral.early", _of(0, 1, 2, odd=(-1, "x"))),
 ]
+ONE: list[Option] = [(1.0, "--length", LENGTHS), (0.3, "--cost", COSTS)]
 CONSTRAINTS: list[Option] = [
-    (0.15, "--equal-counts", None),
-    (0.15, "--max-tokens-per-rank", AMOUNTS),
-    (0.1, "--min-samples-per-rank", FEW),
-    (0.1, "--max-samples-per-rank", _of(6, 9, 30, odd=ODD_COUNTS)),
-    (0.05, "--rank-speeds", PER_RANK),
-    (0.05, "--initial-loads", PER_RANK),
-    (0.05, "--keep-together", _of("key")),
-    (0.05, "--allowed-ranks", _of("ranks")),
+    (0.15, "phase.P.equal_counts", FLAGS),
+    (0.15, "phase.P.max_tokens_per_rank", AMOUNTS),
+    (0.1, "phase.P.min_samples_per_rank", FEW),
+    (0.1, "phase.P.max_samples_per_rank", _of(6, 9, 30, odd=ODD_COUNTS)),
+    (0.05, "phase.P.rank_speeds", PER_RANK),
+    (0.05, "phase.P.initial_loads", PER_RANK),
+    (0.05, "phase.P.keep_together", _of("key")),
+    (0.05, "phase.P.allowed_ranks", _of("ranks")),
     (
         0.1,
-        "--cap",
-        _of("patches=90", "tokens=400", "tokens+patches=999", odd=("patches=0", "no=3", "=3", "patches", "patches=1")),
+        "phase.P.caps",
+        _of(
+            "{patches=90}", "{tokens=400}", '{"tokens+patches"=999}', "{patches=90,tokens=400}",
+            odd=("{patches=0}", "{no=3}", '{""=3}', "patches", "{patches=1}", "{}", "{patches=1,patches=2}", "{"),
+        ),
     ),
-]
-MICRO_BATCHES: list[Option] = [
-    (1.0, "--micro-batch-tokens", CAPS),
-    (0.3, "--micro-batches", _of(3, 5, "fewest", odd=(1, 0, 10**8, "x", "-1", ""))),
-    (0.4, "--sync", _of("micro_batch", "step", "pipeline")),
-    (0.2, "--min-micro-batches", FEW),
-    (0.2, "--micro-batches-multiple-of", FEW),
-    (0.1, "--pipeline-stages", COUNTS),
-    (0.7, "--allow-empty-micro-batches", None),
-    (0.4, "--over-long", _of("error", "own", odd=("drop",))),
+]  # fmt: skip
+CUTS: list[Option] = [
+    (0.9, "cut.tokens", CAPS),
+    (0.1, "cut.kind", _of("micro_batches", odd=("whole_shares", "pipelines", "sequence_groups", "no", ""))),
+    (0.3, "cut.count", _of(3, 5, "fewest", odd=(1, 0, 10**8, "x", "-1", ""))),
+    (0.4, "cut.sync", _of("micro_batch", "step", "pipeline")),
+    (0.2, "cut.at_least", FEW),
+    (0.2, "cut.multiple_of", FEW),
+    (0.1, "cut.pipeline_stages", COUNTS),
+    (0.7, "cut.allow_empty", FLAGS),
+    (0.4, "cut.over_long", _of("error", "own", odd=("drop",))),
+    (0.05, "cut.degrees", _of("[1,2]", odd=("[0]", "2", "[]", "[1,1]"))),
+    (0.05, "cut.stages", _of("{all=2}", odd=("{a=0}", "2", "{}", "{b=9}"))),
 ]
 SEVERAL: list[Option] = [
     (
         1.0,
-        "--phase",
-        _of(
-            "a=patches",
-            "a=lengths(images)",
-            odd=("a=no", "=x", "a", "a=tokens", "a=qwen2vl_patches(tokens,patches)", "a=no(x)"),
-        ),
+        "phase.a.length",
+        _of("patches", "lengths(images)", odd=("no", "", "tokens", "qwen2vl_patches(tokens,patches)", "no(x)")),
     ),
-    (1.0, "--phase", _of("b=tokens+patches", "b=tokens")),
-    (0.2, "--outputs", _of("a=patches", odd=("a=lengths(images)", "b=tokens", "a=no"))),
-    (0.2, "--own", _of("b=tokens", odd=("b=no", "b"))),
-    (0.2, "--bytes", _of("a=4", "b=3,4", odd=("a=x", "b=99999999999999", "c=1"))),
-    (0.2, "--mode", _of("separate", "joint")),
-    (0.1, "--every-rank-nonempty", _of("a", "b", odd=("c",))),
-    (0.2, "--cost", _of("a=padded", "b=quadratic:a=2,b=1", "a=linear", odd=("c=linear", "a=", "a=cubic"))),
+    (1.0, "phase.b.length", _of("tokens+patches", "tokens")),
+    (0.2, "phase.a.outputs", _of("patches", odd=("lengths(images)", "tokens", "no"))),
+    (0.2, "phase.b.own", _of("tokens", odd=("no", "b"))),
+    (0.2, "phase.a.bytes_in", _of(4, odd=("x", 99999999999999))),
+    (0.1, "phase.c.bytes_out", _of(4, odd=("x", 99999999999999))),
+    (0.2, "plan.mode", _of("separate", "joint")),
+    (0.1, "phase.a.every_rank_nonempty", FLAGS),
+    (0.1, "phase.b.cost", COSTS),
+    (0.1, "phase.a.cost", COSTS),
+]
+ODD_KEYS: list[Option] = [
+    (0.02, name, _of(1, "x", "{a=1}", "[1]", ""))
+    for name in ("cut", "phase", "plan", "phase.all", "phase.b.", ".", "cuts.tokens", "cut.tokens.x", "plan.epss", "")
 ]
 COMPARED: list[Option] = [
     (0.4, "--strategies", _of("orchestrated", "as_sampled,llm_only", "llm_only")),
@@ -161,7 +176,7 @@ PICTURES: list[Option] = [
 ]
 ON: list[Option] = [(1.0, "--cluster", _of("h100", "a100", odd=("no", "config.json", "no.json", "")))]
 MODELED: list[Option] = [
-    (0.1, "--gpus-per-rank", FEW),
+    (0.1, "gpus_per_rank", FEW),
     (0.2, "--efficiency", REALS),
     (0.2, "--overlap", REALS),
     (0.2, "--waits", _of("phase", "step")),
@@ -170,12 +185,12 @@ MODELED: list[Option] = [
 MODELS = {
     False: [
         (1.0, "--model", _of("qwen2-7b", "llama-3-8b", odd=("no", "config.json", "config.json#llm", "x="))),
-        (0.1, "--pieces", _of(4, odd=(0, "x", "a=4"))),
+        (0.1, "phase.all.pieces", _of(4, odd=(0, "x", "a=4"))),
         (0.1, "--throughput", _of("curve.csv", odd=("no.csv", "log.csv"))),
     ],
     True: [
-        (1.0, "--model", _of("a=internvit-300m", odd=("a=no", "a", "c=qwen2-7b"))),
-        (1.0, "--model", _of("b=qwen2-7b")),
+        (1.0, "phase.a.model", _of("internvit-300m", odd=("no", "a", ""))),
+        (1.0, "phase.b.model", _of("qwen2-7b")),
     ],
 }
 FITTED: list[Option] = [
@@ -209,12 +224,17 @@ class Typist:
     oddness: float
     richness: float
 
-    def options(self, options: list[Option], rich: bool = True) -> list[str]:
-        """Draw some options, each with a value."""
+    def options(self, options: list[Option], rich: bool = True, phase: str = "all") -> list[str]:
+        """Draw some options, each with a value, and some keys, of this phase where they name none."""
         words: list[str] = []
         for often, name, values in options:
-            if often == 1 or self.rng.random() < often * (self.richness if rich else 1):
-                words += [name] if values is None else [name, values.drawn(self.rng, self.oddness)]
+            if often < 1 and self.rng.random() >= often * (self.richness if rich else 1):
+                continue
+            value = "" if values is None else values.drawn(self.rng, self.oddness)
+            if name.startswith("--"):
+                words += [name] if values is None else [name, value]
+            else:
+                words += ["--set", f"{name.replace('.P.', f'.{phase}.')}={value}"]
         return words
 
     def one(self, words: Words) -> str:
@@ -223,9 +243,11 @@ class Typist:
 
     def planned(self, several: bool) -> list[str]:
         """Draw a log and how it is planned: with few options or with many, as few keep to one another."""
-        words = [self.one(LOGS), *self.options(SHAPE), *self.options(BATCHES), *self.options(CONSTRAINTS)]
-        words += self.options(SEVERAL) if several else ["--length", self.one(LENGTHS)]
-        return words + (self.options(MICRO_BATCHES) if self.rng.random() < 0.3 else [])
+        words = [self.one(LOGS), *self.options(SHAPE), *self.options(BATCHES)]
+        words += self.options(SEVERAL if several else ONE)
+        words += self.options(CONSTRAINTS, phase="b" if several else "all")
+        words += self.options(CUTS) if self.rng.random() < 0.3 else []
+        return words + (self.options(ODD_KEYS) if self.oddness else [])
 
     def line(self) -> list[str]:
         """Draw a command line."""

@@ -138,7 +138,18 @@ def test_from_a_plan_file(tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "log.csv").write_text("tokens\n" + "\n".join(str(n) for n in known()["lengths"]))
-    shape = ["--ranks", "2", "--batch-per-rank", "2", "--epochs", "3", "--shuffle", "1", "--out", "plan.parquet"]
+    shape = [
+        "--ranks",
+        "2",
+        "--batch-per-rank",
+        "2",
+        "--set",
+        "epochs=3",
+        "--set",
+        "shuffle=1",
+        "--out",
+        "plan.parquet",
+    ]
     with pytest.raises(SystemExit, match="0"):
         main(["plan", "log.csv", *shape])
     found = run("Sampler: from a plan file")

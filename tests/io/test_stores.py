@@ -24,7 +24,12 @@ fsspec = pytest.importorskip("fsspec")
 pytest.importorskip("s3fs")
 
 SHAPE = ["--ranks", "8", "--ranks-per-node", "4", "--batch-per-rank", "4", "--length", "tokens"]
-SHAPE += ["--method", "lpt", "--placement", "any"]  # where files lie is tested, not how well is planned
+SHAPE += [
+    "--set",
+    "plan.method=lpt",
+    "--set",
+    "plan.placement=any",
+]  # where files lie is tested, not how well is planned
 SECRET = "a-secret-that-nobody-must-read"
 
 
@@ -205,7 +210,9 @@ def test_a_write_that_fails_leaves_the_plan_that_was_there(store, server, capsys
     before = store.content("plan")
     for failing in ("part-", "manifest.json"):
         server.refuse = lambda method, path, failing=failing: method in ("PUT", "POST") and failing in path
-        code, _, told = run(capsys, "plan", "log.parquet", *SHAPE, "--drop-last", "--overwrite", "--out", out)
+        code, _, told = run(
+            capsys, "plan", "log.parquet", *SHAPE, "--set", "drop_last=true", "--overwrite", "--out", out
+        )
         assert code == 2
         assert "cannot write" in told
         assert "Traceback" not in told
@@ -213,10 +220,10 @@ def test_a_write_that_fails_leaves_the_plan_that_was_there(store, server, capsys
         assert before.items() <= store.content("plan").items()
         assert run(capsys, "report", out, "--log", "log.parquet")[0] == 0
     # What is left of the other plan is gone on from; the manifest of this one is in the way.
-    code, _, told = run(capsys, "plan", "log.parquet", *SHAPE, "--drop-last", "--out", out, "--resume")
+    code, _, told = run(capsys, "plan", "log.parquet", *SHAPE, "--set", "drop_last=true", "--out", out, "--resume")
     assert code == 2
     assert "manifest.json: is not of the plan to resume" in told
-    assert run(capsys, "plan", "log.parquet", *SHAPE, "--drop-last", "--overwrite", "--out", out)[0] == 0
+    assert run(capsys, "plan", "log.parquet", *SHAPE, "--set", "drop_last=true", "--overwrite", "--out", out)[0] == 0
     assert len(store.content("plan")) == 2
 
 

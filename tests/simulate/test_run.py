@@ -42,11 +42,39 @@ MODELS = {
     }.items()
 }
 OPTIONS = (
-    "--cluster", "h100", "--ranks", RANKS, "--ranks-per-node", 2, "--batch-per-rank", BATCH,
-    "--phase", "vision=patches", "--phase", "audio=frames", "--phase", "llm=text+frames", "--own", "llm=text",
-    "--model", "vision=internvit-300m", "--model", "audio=whisper-large-v3-encoder", "--model", "llm=qwen2-7b",
-    "--bytes", "vision=3,5", "--bytes", "audio=2,5", "--bytes", "llm=4",
-)  # fmt: skip
+    "--cluster",
+    "h100",
+    "--ranks",
+    RANKS,
+    "--ranks-per-node",
+    2,
+    "--batch-per-rank",
+    BATCH,
+    "--set",
+    "phase.vision.length=patches",
+    "--set",
+    "phase.audio.length=frames",
+    "--set",
+    "phase.llm.length=text+frames",
+    "--set",
+    "phase.llm.own=text",
+    "--set",
+    "phase.vision.model=internvit-300m",
+    "--set",
+    "phase.audio.model=whisper-large-v3-encoder",
+    "--set",
+    "phase.llm.model=qwen2-7b",
+    "--set",
+    "phase.vision.bytes_in=3",
+    "--set",
+    "phase.vision.bytes_out=5",
+    "--set",
+    "phase.audio.bytes_in=2",
+    "--set",
+    "phase.audio.bytes_out=5",
+    "--set",
+    "phase.llm.bytes_in=4",
+)
 
 
 @pytest.fixture
@@ -168,8 +196,11 @@ def command(capsys):
     return run
 
 
+LINEAR = [word for name in ("vision", "audio", "llm") for word in ("--set", f"phase.{name}.cost=linear")]
+
+
 def test_json_is_what_the_library_says(log, command):
-    code, out, err = command("simulate", log, *OPTIONS, "--cost", "linear", "--overlap", 0.25, "--steps", 3, "--json")
+    code, out, err = command("simulate", log, *OPTIONS, *LINEAR, "--overlap", 0.25, "--steps", 3, "--json")
     assert (code, err) == (0, "")
     document = json.loads(out)
     found = simulate_log(open_log(log), settings(), MODELS, H100, overlap=0.25, num_steps=3)
@@ -186,9 +217,9 @@ def test_phases_are_planned_by_their_models_unless_told_otherwise(log, command):
         assert (code, err) == (0, "")
         return json.loads(out)["strategies"]["orchestrated"]["phases"]["vision"]["waiting_s"]
 
-    by_flops, by_tokens = waiting(), waiting("--cost", "vision=linear")
+    by_flops, by_tokens = waiting(), waiting("--set", "phase.vision.cost=linear")
     assert by_flops < by_tokens
-    assert waiting("--cost", "vision=flops:internvit-300m") == by_flops
+    assert waiting("--set", "phase.vision.cost=flops:internvit-300m") == by_flops
 
 
 def test_the_table_says_what_was_assumed(log, command):
@@ -204,7 +235,7 @@ def test_the_table_says_what_was_assumed(log, command):
 
 
 def test_micro_batches_of_every_strategy_on_the_command_line(log, command):
-    asked = ("--steps", 2, "--micro-batch-tokens", 1300)
+    asked = ("--steps", 2, "--set", "cut.tokens=1300")
     code, out, err = command("simulate", log, *OPTIONS, *asked, "--json")
     assert (code, err) == (0, "")
     document = json.loads(out)["strategies"]
@@ -233,14 +264,14 @@ def test_more_than_a_gpu_holds_is_said(log, command, tmp_path):
     ("options", "message"),
     [
         (("--cluster", "v100"), "unknown cluster 'v100'; known are a100, h100, h200, b200"),
-        (("--model", "vision=vit-9"), "--model names phase 'vision' twice"),
-        (("--ranks-per-node", 16), "--ranks-per-node must be <= 8: a node has 8 GPUs and a rank 1; got 16"),
-        (("--gpus-per-rank", 3), "--gpus-per-rank must divide the 8 GPUs of a node"),
-        (("--ranks", 12, "--ranks-per-node", 5), "--ranks must be a multiple of --ranks-per-node"),
+        (("--set", "phase.vision.model=vit-9"), "phase.vision.model is set twice"),
+        (("--ranks-per-node", 16), "ranks_per_node must be <= 8: a node has 8 GPUs and a rank 1; got 16"),
+        (("--set", "gpus_per_rank=3"), "gpus_per_rank must divide the 8 GPUs of a node"),
+        (("--ranks", 12, "--ranks-per-node", 5), "ranks must be a multiple of ranks_per_node"),
         (("--efficiency", 1e-320), "a step would take"),
-        (("--pieces", "vision=x"), "--pieces must be a whole number, or NAME= and one for a phase, got 'x'"),
-        (("--pieces", "vision=0"), "--pieces must be >= 1, got 0"),
-        (("--pieces", "text=9"), "there is no phase 'text'; phases are vision, audio, llm"),
+        (("--set", "phase.audio.pieces=x"), "phase.audio.pieces must be a whole number >= 1, got 'x'"),
+        (("--set", "phase.audio.pieces=0"), "phase.audio.pieces must be a whole number >= 1, got 0"),
+        (("--set", "phase.text.pieces=9"), "phase 'text' has no model; name one: --set phase.text.model=MODEL"),
         (("--efficiency", 0), "--efficiency must be > 0 and <= 1"),
         (("--overlap", 2), "--overlap must be a fraction from 0 to 1, got 2"),
         (("--throughput", "llm=none.csv"), "none.csv: no such file"),
@@ -250,7 +281,7 @@ def test_more_than_a_gpu_holds_is_said(log, command, tmp_path):
 )
 def test_bad_options(options, message, log, command):
     pairs = zip(OPTIONS[::2], OPTIONS[1::2], strict=True)
-    others = [pair for pair in pairs if pair[0] == "--model" or pair[0] not in options]  # others are given once
+    others = [pair for pair in pairs if pair[0] == "--set" or pair[0] not in options]  # others are given once
     code, out, err = command("simulate", log, *[word for pair in others for word in pair], *options)
     assert (code, out) == (2, "")
     assert message in err
@@ -279,10 +310,21 @@ def test_bad_clusters(field, value, message, log, command, tmp_path):
 
 
 def test_ranks_that_do_not_fill_nodes(log, command):
-    few = ("--cluster", "h100", "--batch-per-rank", 2, "--phase", "llm=text", "--model", "llm=qwen2-7b", "--steps", 1)
+    few = (
+        "--cluster",
+        "h100",
+        "--batch-per-rank",
+        2,
+        "--set",
+        "phase.llm.length=text",
+        "--set",
+        "phase.llm.model=qwen2-7b",
+        "--steps",
+        1,
+    )
     code, _, err = command("simulate", log, "--ranks", 12, *few)
     assert code == 2
-    assert "--ranks must be a multiple of the 8 ranks that a node of the cluster has, or fewer, got 12" in err
+    assert "ranks must be a multiple of the 8 ranks that a node of the cluster has, or fewer, got 12" in err
     assert command("simulate", log, "--ranks", 12, "--ranks-per-node", 6, *few)[0] == 0
 
 
@@ -290,7 +332,10 @@ def test_one_phase_that_nobody_names(log, command):
     """The same seconds as a phase of the same column with a name, but for the stream that only a name gives it."""
     shape = ("--cluster", "h100", "--ranks", RANKS, "--ranks-per-node", 2, "--batch-per-rank", BATCH, "--json")
     documents = []
-    for asked in (("--length", "text", "--model", "qwen2-7b"), ("--phase", "llm=text", "--model", "llm=qwen2-7b")):
+    for asked in (
+        ("--length", "text", "--model", "qwen2-7b"),
+        ("--set", "phase.llm.length=text", "--set", "phase.llm.model=qwen2-7b"),
+    ):
         code, out, err = command("simulate", log, *shape, *asked)
         assert (code, err) == (0, "")
         documents.append(json.loads(out)["strategies"])
@@ -302,17 +347,19 @@ def test_one_phase_that_nobody_names(log, command):
         assert alone[strategy]["step_s"] == named[strategy]["step_s"]
     waits = {strategy: alone[strategy]["waiting_s"] for strategy in STRATEGIES}
     assert waits["orchestrated"] < waits["as_sampled"]
-    code, out, err = command("simulate", log, *shape[:-1], "--length", "text", "--model", "qwen2-7b", "--bytes", 2)
+    code, out, err = command(
+        "simulate", log, *shape[:-1], "--length", "text", "--model", "qwen2-7b", "--set", "phase.all.bytes_in=2"
+    )
     assert (code, err) == (0, "")
     assert "text, 4 ranks x 6" in " ".join(out.split())
 
 
 def test_a_phase_without_a_model(log, command):
     shape = ("--cluster", "h100", "--ranks", 2, "--batch-per-rank", 2)
-    code, _, err = command("simulate", log, *shape, "--phase", "llm=text")
-    assert (code, err) == (2, "balancer: phase 'llm' has no model; name one with --model llm=MODEL\n")
+    code, _, err = command("simulate", log, *shape, "--set", "phase.llm.length=text")
+    assert (code, err) == (2, "balancer: phase 'llm' has no model; name one: --set phase.llm.model=MODEL\n")
     code, _, err = command("simulate", log, *shape, "--length", "text")
-    assert (code, err) == (2, "balancer: phase 'all' has no model; name one with --model all=MODEL\n")
-    code, _, err = command("simulate", log, *shape, "--phase", "llm=text", "--model", "llm=qwen9")
+    assert (code, err) == (2, "balancer: phase 'all' has no model; name one: --set phase.all.model=MODEL\n")
+    code, _, err = command("simulate", log, *shape, "--set", "phase.llm.length=text", "--set", "phase.llm.model=qwen9")
     assert code == 2
     assert "unknown model 'qwen9'; known are qwen2-7b" in err

@@ -142,7 +142,7 @@ class ContextShards(Cut):
         node, degree, count = equal_nodes(topology, self.name), self.degree, topology.num_ranks
         if count % degree or (node % degree and (degree % node or count % node)):
             raise UsageError(
-                "{context_shards} = {asked} must divide the {count} ranks and the {node} of a node, or be whole nodes",
+                "{cut.degree} = {asked} must divide the {count} ranks and the {node} of a node, or be whole nodes",
                 asked=degree, count=count, node=node,
             )  # fmt: skip
 

@@ -188,7 +188,7 @@ class SequenceGroups(Cut):
         if MAX_TOKENS in refused:
             raise UsageError(
                 "{max_tokens_per_rank} is a cap on a rank's step; {sequence_groups} have a cap of their own, on a "
-                "rank's slot: give SequenceGroups(tokens_per_rank=...)"
+                "rank's slot: give {cut.tokens_per_rank}"
             )
         if refused:
             raise UsageError(

@@ -4,6 +4,7 @@ Reader, errors, JSON schema, help and reference tables come from the fields. A k
 No other file imports pydantic.
 """
 
+import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass as plain_dataclass
@@ -189,10 +190,16 @@ def by_kind(assumed: Callable[[Mapping[str, Any]], str | None]) -> tuple[Any, An
 # Reading ---------------------------------------------------------------------------------------------------------
 
 
+@functools.cache
+def _adapter(description: Any) -> TypeAdapter[Any]:
+    """Return what checks values by a description."""
+    return TypeAdapter(description)
+
+
 def read(description: Any, said: Mapping[str, Any], where: str = "") -> Any:
     """Return a description of what is said; InputError names place, value and rule of the first thing that is wrong."""
     try:
-        return TypeAdapter(description).validate_python(said)
+        return _adapter(description).validate_python(said)
     except ValidationError as error:
         raise InputError(where + _in_words(error, description, said)) from None
 
@@ -208,10 +215,9 @@ def as_dict(said: Any) -> Any:
 
 
 _RULES = {
-    "missing": "is missing",
-    "missing_argument": "is missing",
     "dataclass_type": "must be a table",
     "model_attributes_type": "must be a table",
+    "union_tag_not_found": "must be a table",
     "tuple_type": "must be tables of their own: write [[phase]], with two brackets, before each",
 }
 """What is wrong, by the name that pydantic has for it; kinds of values say it themselves."""
@@ -219,19 +225,19 @@ _RULES = {
 
 def _in_words(error: ValidationError, description: Any, said: Mapping[str, Any]) -> str:
     first = error.errors(include_url=False)[0]
-    known = list(keys_of(description))
+    known = keys_of(description)
     kinds = tuple(dict.fromkeys(each.of_kind for each in known if each.of_kind))
     place = tuple(_as_written(first["loc"], said, kinds))
     named = ".".join(map(str, place))
     match first["type"]:
         case "unexpected_keyword_argument":
-            mine = [each for each in known if not each.of_kind or each.of_kind in first["loc"]]
+            mine = tuple(each for each in known if not each.of_kind or each.of_kind in first["loc"])
             return f"{named}: there is no such key{_meant(place, mine, known)}"
         case "value_error":
             return f"{named} {first['msg'].removeprefix('Value error, ')}".replace(" : ", ": ")
         case "missing" | "missing_argument":
             return f"{named} is missing: {_sentence(place, first['loc'], known)}"
-        case "union_tag_not_found":
+        case "union_tag_not_found" if isinstance(first["input"], Mapping):
             of_cuts = tuple(dict.fromkeys(each.name for each in known if each.of_kind))
             if odd := [name for name in first["input"] if name not in of_cuts]:
                 return f"{named}.{odd[0]}: there is no such key{_meant((*place, odd[0]), known, known)}"
@@ -255,7 +261,7 @@ def _as_written(place: tuple[Any, ...], said: Any, kinds: tuple[str, ...]) -> It
             yield part
 
 
-def _meant(place: tuple[Any, ...], mine: "list[Key]", known: "list[Key]") -> str:
+def _meant(place: tuple[Any, ...], mine: "tuple[Key, ...]", known: "tuple[Key, ...]") -> str:
     """Return the words that name the tables in which an unknown key is known, or what was probably meant."""
     name, table = str(place[-1]), str(place[0]) if len(place) > 1 else ""
     if homes := dict.fromkeys(each.table or "the top" for each in known if each.name == name and each.table != table):
@@ -267,7 +273,7 @@ def _meant(place: tuple[Any, ...], mine: "list[Key]", known: "list[Key]") -> str
     return f"{did_you_mean(name, here)}; known here are {', '.join(here)}"
 
 
-def _sentence(place: tuple[Any, ...], loc: tuple[Any, ...], known: "list[Key]") -> str:
+def _sentence(place: tuple[Any, ...], loc: tuple[Any, ...], known: "tuple[Key, ...]") -> str:
     table = str(place[0]) if len(place) > 1 else ""
     return next(
         each.about for each in known
@@ -298,8 +304,13 @@ class Key(NamedTuple):
         return ".".join(part for part in (self.table, "NAME" * (self.table == "phase"), self.name) if part)
 
 
-def keys_of(description: Any) -> Iterator[Key]:
-    """Yield every key of a description, its tables in order."""
+@functools.cache
+def keys_of(description: Any) -> tuple[Key, ...]:
+    """Return every key of a description, its tables in order."""
+    return tuple(_each_key(description))
+
+
+def _each_key(description: Any) -> Iterator[Key]:
     whole = schema_of(description)
     for name, value in whole["properties"].items():
         tables = [whole["$defs"][ref.rpartition("/")[2]] for ref in _references(value)]
@@ -329,7 +340,7 @@ def sentence_of(description: Any, name: str) -> str:
 
 def schema_of(description: Any) -> dict[str, Any]:
     """Return the JSON schema of a description, for editors."""
-    found: dict[str, Any] = _without_none(TypeAdapter(description).json_schema())
+    found: dict[str, Any] = _without_none(_adapter(description).json_schema())
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
 
 

@@ -125,6 +125,7 @@ _WORDS = Wording(
         "num_ranks": "ranks",
         "num_groups": "ranks",
         "num_gpus": "gpus",
+        "generators": "--generator",
         "layouts": "layout",
         "layout": "cut.stages",
         "Topology(node_sizes=[...])": None,

@@ -181,7 +181,7 @@ def test_a_log_is_planned_and_reported(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("asked", "said"), [
-    ({"degree": 3}, "context_shards = 3 must divide the 8 ranks"),
+    ({"degree": 3}, "cut.degree = 3 must divide the 8 ranks"),
     ({"degree": 0}, "degree must be >= 1"),
     ({"pack_tokens": 0}, "pack_tokens must be >= 1"),
     ({"masks": {"mamba": 4}}, "state runs along the sequence"),

@@ -137,7 +137,8 @@ def test_a_killed_worker_ends_the_run_and_costs_its_part_alone(folder, tmp_path,
         plan_run(log, settings_of(), Killed, f"{out}/", engine=Processes(2))
     assert not multiprocessing.active_children()
     left = snapshot(out)
-    assert len(left) == 3  # one of the worker, and two of this process
+    # One of the worker, two of this process, and what it plans until it is told that the worker died.
+    assert len(left) >= 3
     assert left.items() < expected.items()
     armed.unlink()
     kept = {name: (out / name).stat().st_mtime_ns for name in left}

@@ -133,37 +133,36 @@ class WholeSharesKeys:
 
 
 @described
-class MicroBatchesKeys:
-    """A rank computes its samples in micro-batches."""
+class SlotKeys:
+    """What micro-batches have in common, whether a pipeline runs them or not."""
 
     tokens: Count | None = key("Elements of a micro-batch at most.")
-    sync: Annotated[str, one_of(*SYNCS)] | None = key("Where ranks wait: micro_batch, step or pipeline.")
     count: CountOrFewest | None = key('How many a rank, or "fewest"; by default the fastest.')
     at_least: Count | None = key("At least so many a rank.")
     multiple_of: Count | None = key("A multiple of so many.")
-    pipeline_stages: Count | None = key("Stages of a pipeline of which no more is known.")
     allow_empty: Flag | None = key("A micro-batch may hold nothing.")
     over_long: OverLong | None = key("A row over the cap: error, or own.")
     encoders: Encoders | None = key("Encoders compute in a sample's micro-batch (slot), or before (step).")
+
+
+@described
+class MicroBatchesKeys(SlotKeys):
+    """A rank computes its samples in micro-batches."""
+
+    sync: Annotated[str, one_of(*SYNCS)] | None = key("Where ranks wait: micro_batch, step or pipeline.")
+    pipeline_stages: Count | None = key("Stages of a pipeline of which no more is known.")
     kind: Literal["micro_batches"] = key("A rank computes its samples in micro-batches.", "micro_batches")
 
 
 @described
-class PipelinesKeys:
+class PipelinesKeys(SlotKeys):
     """Micro-batches run through the stages of a pipeline."""
 
-    tokens: Count | None = key("Elements of a micro-batch at most.")
-    stages: CountsByName = needed('Stages of each phase, in order: {"vision+audio" = 1, llm = 3}.')
+    stages: CountsByName | None = key('Stages of each phase, in order: {"vision+audio" = 1, llm = 3}.')
     chunks: Count | None = key("Stages on each device: interleaved 1F1B.")
     recompute: FlagOrNames | None = key("Backwards rerun the forward: of all phases, or of these.")
     tied: Flag | None = key("An op waits for its like on all ranks, as with FSDP.")
     in_flight_tokens: Count | None = key("What a device holds between forwards and backwards.")
-    count: CountOrFewest | None = key('How many micro-batches a rank, or "fewest"; by default the fastest.')
-    at_least: Count | None = key("At least so many a rank.")
-    multiple_of: Count | None = key("A multiple of so many.")
-    allow_empty: Flag | None = key("A micro-batch may hold nothing.")
-    over_long: OverLong | None = key("A row over the cap: error, or own.")
-    encoders: Encoders | None = key("Encoders are stages (slot), or compute before (step).")
     kind: Literal["pipelines"] = key("Micro-batches run through the stages of a pipeline.", "pipelines")
 
 
@@ -325,9 +324,10 @@ class StepFile:
         Stages hold whole layers of `models`; where none are given, of those by whose FLOPs all phases are planned.
         """
         given = {} if self.cut is None else as_dict(self.cut)
-        if isinstance(self.cut, MicroBatchesKeys | PipelinesKeys) and self.cut.tokens is None:
-            about = next(each.about for each in keys_of(StepFile) if each.path == "cut.tokens")
-            raise InputError(f"{self.path}: cut.tokens is missing: {about}".removeprefix(": "))
+        for name in ("stages", "tokens"):
+            if hasattr(self.cut, name) and getattr(self.cut, name) is None:
+                about = next(each.about for each in keys_of(StepFile) if each.path == f"cut.{name}")
+                raise InputError(f"{self.path}: cut.{name} is missing: {about}".removeprefix(": "))
         match given.pop("kind", "whole_shares"):
             case "micro_batches":
                 return MicroBatches(**given)

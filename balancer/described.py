@@ -14,7 +14,7 @@ from itertools import combinations
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
+from pydantic.dataclasses import dataclass, is_pydantic_dataclass
 from pydantic_core import core_schema
 
 from balancer.errors import InputError, did_you_mean
@@ -43,8 +43,9 @@ def described(of_keys: type[Keys]) -> type[Keys]:
 
 def defaults_of(description: type) -> dict[str, Any]:
     """Return the keys of a description, each with what it is where nobody says it."""
-    declared: Mapping[str, Any] = vars(description)["__pydantic_fields__"]
-    return {name: each.default for name, each in declared.items()}
+    declared: Any = description  # a dataclass, which pydantic made: defaults are what :func:`key` returns
+    infos: dict[str, Any] = {each.name: each.default for each in fields(declared)}
+    return {name: info.default for name, info in infos.items()}
 
 
 def changed(said: Keys, **values: Any) -> Keys:
@@ -120,7 +121,10 @@ def _number(value: Any) -> float:
 def _share(value: Any) -> str:
     """Keep a share as it was written: no float is 0.1 %."""
     text = str(value)
-    if isinstance(value, bool) or not 0 <= as_share("share", text) < 1:
+    # Of 1e999999999 an exact fraction would never be done.
+    if isinstance(value, bool) or ("e" in text.lower() and abs(Decimal(text.removesuffix("%")).adjusted()) > 30):
+        raise ValueError
+    if not 0 <= as_share("share", text) < 1:
         raise ValueError
     return text
 
@@ -208,7 +212,7 @@ def as_dict(said: Any) -> Any:
     """Return what was said, as tables, lists and values that TOML and JSON have: :func:`read` takes it back."""
     if isinstance(said, tuple):
         return [as_dict(each) for each in said]
-    if not hasattr(said, "__pydantic_fields__"):
+    if not is_pydantic_dataclass(type(said)):
         return said
     values = {each.name: as_dict(getattr(said, each.name)) for each in fields(said)}
     return {name: value for name, value in values.items() if value is not None and value not in ([], {})}
@@ -242,8 +246,9 @@ def _in_words(error: ValidationError, description: Any, said: Mapping[str, Any])
             if odd := [name for name in first["input"] if name not in of_cuts]:
                 return f"{named}.{odd[0]}: there is no such key{_meant((*place, odd[0]), known, known)}"
             kinds_of = {name: {each.of_kind for each in known if each.name == name} for name in first["input"]}
-            apart = next(pair for pair in combinations(kinds_of, 2) if kinds_of[pair[0]].isdisjoint(kinds_of[pair[1]]))
-            return f"{named}: no kind of {named} has both {' and '.join(apart)}"
+            pairs = combinations(kinds_of, 2)
+            apart = next((each for each in pairs if kinds_of[each[0]].isdisjoint(kinds_of[each[1]])), tuple(kinds_of))
+            return f"{named}: no kind of {named} has {'both ' * (len(apart) == 2)}{' and '.join(apart)}"
         case "union_tag_invalid":
             return f"{named}.kind must be one of {', '.join(kinds)}, got {_shown(first['input']['kind'])}"
     return f"{named} {_RULES[first['type']]}, got {_shown(first['input'])}"

@@ -19,12 +19,16 @@ class LaidOut(NamedTuple):
 
 def check_beside(step: StepFile) -> None:
     """Raise UsageError for what a step says beside a layout that stands for it."""
-    cut = step.cut
-    said = "cut.stages" if isinstance(cut, PipelinesKeys) else "cut.degrees" * isinstance(cut, SequenceGroupsKeys)
-    if isinstance(cut, MicroBatchesKeys) and cut.pipeline_stages is not None:
-        said = "cut.pipeline_stages"
-    if said:
-        raise UsageError(f"{said} cannot be combined with {{layouts}}")
+    match step.cut:
+        case PipelinesKeys():
+            said = "cut.stages"
+        case SequenceGroupsKeys():
+            said = "cut.degrees"
+        case MicroBatchesKeys(pipeline_stages=int()):
+            said = "cut.pipeline_stages"
+        case _:
+            return
+    raise UsageError(f"{said} cannot be combined with {{layouts}}")
 
 
 def laid_out(step: StepFile, layout: StepLayout, path: str = "layout") -> LaidOut:

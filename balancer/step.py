@@ -391,7 +391,7 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
             return tomllib.loads(file.read(), parse_float=Decimal)
     except FileNotFoundError:
         raise InputError(f"{where}: no such file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # of TOML, of its encoding, or of a number of thousands of digits
         raise InputError(f"{where}: is no TOML: {error}") from None
     except RecursionError:
         raise InputError(f"{where}: lists stand within lists too often") from None

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from balancer.cli.options import of_phases
+from balancer.cli.options import by_phase
 from balancer.cli.run import table_console
 from balancer.cost import CostModel, module
 from balancer.cost.throughput import ThroughputCurve
@@ -33,7 +33,7 @@ def layout_arguments(step: StepFile, options: dict[str, Any]) -> dict[str, Any]:
             "layouts are of phases: name them with --set phase.NAME.length=COLUMN, the language model last"
         )
     columns = step.of_phases("length")
-    curves = of_phases("--throughput", options["curves"], step.names)
+    curves = by_phase("--throughput", options["curves"], step.names)
     return {
         "phases": tuple(Phase(name, columns[name]) for name in step.names if name in columns),
         "models": step.of_phases("model"),

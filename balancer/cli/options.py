@@ -79,7 +79,7 @@ rate_options: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def of_phases(option: str, texts: Iterable[str], names: Sequence[str]) -> dict[str, str]:
+def by_phase(option: str, texts: Iterable[str], names: Sequence[str]) -> dict[str, str]:
     """Read ``NAME=VALUE`` words, each phase once; of a single phase that nobody named, the value alone."""
     found: dict[str, str] = {}
     for text in texts:

@@ -43,6 +43,8 @@ def open_job(log: LogPath, step: StepFile, of_models: OfModels | None = None, **
     opened = open_log(log)
     try:
         settings = settings_of_step(step, opened, of_models=of_models, **of_log)
+    except InputError:  # names its file itself
+        raise
     except WordedError as error:
         raise (error.within(step.path) if step.path else error) from None
     plan = settings.setup.settings

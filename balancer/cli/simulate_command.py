@@ -12,9 +12,9 @@ import click
 from balancer.cli.layouts import compare_layouts
 from balancer.cli.options import (
     add_options,
+    by_phase,
     json_option,
     log_argument,
-    of_phases,
     rate_options,
 )
 from balancer.cli.pages import PageFile, page_options
@@ -186,7 +186,7 @@ def _models(
 ) -> tuple[dict[str, PhaseModel], dict[str, int]]:
     """Return what runs in each phase, and how many parameters it has."""
     names, pieces = step.of_phases("model"), step.of_phases("pieces")
-    curves = of_phases("--throughput", options["curves"], step.names)
+    curves = by_phase("--throughput", options["curves"], step.names)
     efficiency = options["efficiency"]
     if not 0 < efficiency <= 1:
         raise InputError(f"--efficiency must be > 0 and <= 1, a fraction of the peak, got {efficiency}")

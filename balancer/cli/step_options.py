@@ -46,7 +46,7 @@ def step_options(*names: str) -> Callable[[Any], Any]:
 
 def said_step(options: dict[str, Any]) -> Any:
     """Take what is said of a step out of a command's options, and return it as a :class:`StepFile`; options win."""
-    from balancer.step import read_toml, step_of
+    from balancer.step import read_toml, step_of  # late: commands that say no step share this file's neighbours
 
     path, keys = options.pop("step_file"), options.pop("keys")
     said: dict[str, Any] = {}
@@ -139,7 +139,9 @@ def _value(key: str, text: str) -> Any:
     """Read a value as TOML has it; what is none is text, so that it need not be quoted twice."""
     try:
         found = tomllib.loads(f"x = {text}", parse_float=Decimal)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise InputError(f"--set {key}: lists stand within lists too often") from None
+    except ValueError as error:  # of TOML, or of a number of thousands of digits
         if text[0] in "{[":
             raise InputError(f"--set {key}: {text!r:.80} is no TOML: {error}") from None
         return text

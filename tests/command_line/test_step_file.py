@@ -338,3 +338,16 @@ def test_eps_is_judged_in_python_too():
             balancer.balance([5, 3, 9, 1], 2, eps=eps)
     assert PlanSettings(eps="1%") == PlanSettings(eps=0.01)
     assert PlanSettings.from_json(PlanSettings(eps="1%").to_json()) == PlanSettings(eps=0.01)
+
+
+@pytest.mark.parametrize("text", ["[" * 9000, "9" * 9000, "1e999999999", "1e-999999999", "{a=" * 3000])
+def test_hostile_values_end_at_once(text, command, tmp_path):
+    (tmp_path / "log.csv").write_text("tokens\n1\n2\n3\n4\n")
+    outcome = command("plan", "log.csv", "--ranks", 2, "--batch-per-rank", 2, "--set", f"plan.eps={text}")
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert "plan.eps" in outcome.err
+
+
+def test_all_keys_are_listed(command):
+    listed = command("step", "--keys").words
+    assert all(each.path in listed for each in keys_of(StepFile))

@@ -6,36 +6,21 @@ from typing import Any
 
 import click
 
-from balancer.cli.options import json_option, log_argument, planning_options
+from balancer.advice.advise import advise_opened
+from balancer.advice.words import lines_of, measured_line
 from balancer.cli.pages import check_page
-from balancer.cli.parser import WORDS, command
+from balancer.cli.parser import WORDS
+from balancer.cli.said import said_step
 from balancer.cli.settings import open_job
-from balancer.cli.step_options import said_step
 from balancer.io.log_files import LogPath
 from balancer.report.text import printable
-
-__all__ = ["advise_command"]
 
 _OWN = ("--price", "--html")
 """Options with a value that ``balancer plan`` does not have."""
 
 
-@command("advise", short_help="Say what would help a training job, and what it costs.")
-@log_argument
-@planning_options
-@click.option("--price", type=float, metavar="P", help="Price of a GPU hour, in any currency.")
-@click.option("--html", "page", metavar="FILE.html", help="Write the advice as a page; needs the extra 'plot'.")
-@json_option
-def advise_command(log: LogPath, price: float | None, page: str | None, as_json: bool, **options: Any) -> None:
-    """Say what waiting costs in steps of LOG, what each remedy would gain, with proof, and how to get it.
-
-    \b
-    balancer advise log.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 --length text_tokens+image_tokens
-    balancer advise log.parquet --ranks 64 --batch-per-rank 16 --cost flops:qwen2-7b --price 2 --html advice.html
-    """  # noqa: D301 (click's mark, not an escape)
-    from balancer.advice.advise import advise_opened
-    from balancer.advice.words import lines_of, measured_line
-
+def run(log: LogPath, price: float | None, page: str | None, as_json: bool, **options: Any) -> None:
+    """Advise, and write the page if one is wanted."""
     if page is not None:
         check_page(page)
     context = click.get_current_context()

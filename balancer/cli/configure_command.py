@@ -10,16 +10,14 @@ from typing import Any
 import click
 
 from balancer.cli.layouts import about_layouts, layout_arguments
-from balancer.cli.options import add_options, json_option, log_argument, rate_options
 from balancer.cli.pages import PageFile
-from balancer.cli.parser import command
 from balancer.cli.run import bar_of, table_console
-from balancer.cli.step_options import said_step, step_options
+from balancer.cli.said import said_step
 from balancer.errors import InputError
 from balancer.io._atomic import target_of, write_whole
 from balancer.io.log_files import LogPath
 from balancer.io.logs import open_log
-from balancer.problem.layout import LAYOUT_MODES, StepLayout
+from balancer.problem.layout import StepLayout
 from balancer.report.text import printable
 from balancer.simulate.configure import LAST_S, Configuration, configure
 from balancer.step import StepFile
@@ -27,43 +25,8 @@ from balancer.step import StepFile
 _DOING = "write the layout"
 
 
-def _own_options(command: Any) -> Any:
-    """Add what there is to choose from."""
-    options = (
-        *rate_options,
-        click.option(
-            "--generator", "generators", metavar="NAME", multiple=True,
-            help="A phase after the language model that takes its outputs, a decoder of audio or images: last stages.",
-        ),
-        click.option(
-            "--mode", default="any", show_default=True, metavar="M[+M]",
-            help=f"Encoders are {' | '.join(LAYOUT_MODES)}: first stages, or on all GPUs before them, or in gaps.",
-        ),
-        click.option(
-            "--steps", "num_steps", type=int, default=1, show_default=True, metavar="K",
-            help="Global batches of the log that every layout is judged by, evenly spread.",
-        ),
-        click.option(
-            "--time-budget", type=float, default=5.0, show_default=True, metavar="S",
-            help="Schedules to make, in seconds of work; counted, not timed.",
-        ),
-        click.option("--out", metavar="FILE.json", help="Write the fastest, for --layout of plan and simulate."),
-        click.option("--html", "page", metavar="FILE.html", help="Write a page with charts; needs the extra 'plot'."),
-    )  # fmt: skip
-    return add_options(command, options)
-
-
-@command("configure", short_help="Choose how the GPUs of a cluster are split.")
-@log_argument
-@step_options("gpus", "ranks", "batch_per_rank", "cluster")
-@_own_options
-@json_option
-def configure_command(log: LogPath, as_json: bool, out: str | None, page: str | None, **options: Any) -> None:
-    """Choose tensor, pipeline, context and data ranks for every module, and where encoders run, for steps of LOG.
-
-    \b
-    balancer configure log.parquet --step step.toml --gpus 512 --batch-per-rank 8 --cluster h100 --out layout.json
-    """  # noqa: D301 (click's mark, not an escape)
+def run(log: LogPath, as_json: bool, out: str | None, page: str | None, **options: Any) -> None:
+    """Choose a layout, and write it if that is wanted."""
     file = PageFile(page, None)
     paths = [log] if isinstance(log, str) else [str(path) for path in log]  # type: ignore[union-attr]
     if out is not None:

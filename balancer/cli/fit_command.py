@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from balancer.cli.parser import command
-from balancer.cost.fit import WEIGHTS, CostFit, fit_cost
+from balancer.cost.fit import CostFit, fit_cost
 from balancer.cost.fit_terms import TermsFit, fit_terms
 from balancer.cost.integer import IntegerCost
 from balancer.errors import FitError, InputError
@@ -16,40 +15,11 @@ from balancer.io.measurements import read_measurements
 from balancer.report.text import printable
 
 
-@command("fit", short_help="Fit a cost model to measured step times.")
-@click.argument("measurements", type=click.Path())
-@click.option("--skip", type=click.IntRange(0), default=0, metavar="N", help="Leave out the first N steps (warm-up).")
-@click.option(
-    "--weights",
-    type=click.Choice(WEIGHTS),
-    default="relative",
-    show_default=True,
-    help="Which squared errors to minimise.",
-)
-@click.option(
-    "--areas",
-    metavar="NAME,NAME",
-    help="Fit a term for each kind of layer, such as full,window1024, chosen by held-out error.",
-)
-@click.option("--where", "only", multiple=True, metavar="COLUMN=VALUE", help="Only rows with this value in a column.")
-@click.option(
-    "--max-error", type=float, default=0.1, show_default=True, metavar="E", help="Largest held-out error to accept."
-)
-@click.option("--force", is_flag=True, help="Accept a fit whose error is too large, and say so.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
-def fit_command(
+def run(
     measurements: str, skip: int, weights: str, areas: str | None, only: tuple[str, ...], max_error: float, force: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Fit seconds = c0 + a*sum(l) + b*sum(l^2) to MEASUREMENTS (CSV, Parquet, JSONL).
-
-    One row per step has columns lengths (a list) and seconds; one row per sample: step, length and seconds; one row per
-    call on one sample: length and seconds. Times may be in milliseconds. A column degree says how many ranks shared the
-    step; then what they exchange is fitted too.
-
-    \b
-    balancer fit steps.csv --skip 10
-    """  # noqa: D301 (click's mark, not an escape)
+    """Fit, and say what was found."""
     if not max_error > 0:
         raise InputError(f"--max-error must be > 0, got {max_error}")
     lengths, seconds, degrees = read_measurements(measurements, dict(map(_condition, only)))

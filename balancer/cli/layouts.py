@@ -3,12 +3,11 @@
 import contextlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 
-from balancer.cli.options import by_phase
 from balancer.cli.run import table_console
 from balancer.cost import CostModel, module
 from balancer.cost.throughput import ThroughputCurve
@@ -17,13 +16,30 @@ from balancer.io.log_files import LogPath, files_of
 from balancer.io.logs import open_log
 from balancer.problem.cluster import Cluster
 from balancer.problem.layout import read_layout
-from balancer.problem.phases import Phase
+from balancer.problem.phases import SINGLE_PHASE, Phase
 from balancer.report.summary import JSON_VERSION
 from balancer.simulate.configure import price_layouts
 from balancer.simulate.given import given_of
 from balancer.simulate.layout_price import Priced
 from balancer.step import StepFile
 from solvers.errors import WordedError
+
+
+def by_phase(option: str, texts: Iterable[str], names: Sequence[str]) -> dict[str, str]:
+    """Read ``NAME=VALUE`` words, each phase once; of a single phase that nobody named, the value alone."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if tuple(names) == (SINGLE_PHASE,) and name not in names:
+            name, equals, value = SINGLE_PHASE, "=", text.strip()
+        if not (name and equals and value):
+            raise InputError(f"{option} {text!r} must be NAME=VALUE, with the name of a phase")
+        if name not in names:
+            raise InputError(f"{option} {text!r}: there is no phase {name!r}; phases are {', '.join(names)}")
+        if name in found:
+            raise InputError(f"{option} names phase {name!r} twice")
+        found[name] = value
+    return found
 
 
 def layout_arguments(step: StepFile, options: dict[str, Any]) -> dict[str, Any]:

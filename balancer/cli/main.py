@@ -1,22 +1,21 @@
 """The command line, ``balancer advise | plan | report | simulate | configure | ...``: reads words and prints."""
 
 import contextlib
-import gc
 import io
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from importlib import import_module
+from collections.abc import Iterator
 from typing import NoReturn
 
 import click
 
 from balancer._version import __version__
+from balancer.cli.commands import COMMANDS
+from balancer.cli.options import without_staged
 from balancer.errors import FitError, PlanError
 from balancer.report.text import printable
-from solvers import SolverError
-from solvers.errors import WordedError, Wording
+from solvers.errors import SolverError, WordedError, Wording
 
 DONE, FAILED, BAD_INPUT, NOT_READ = 0, 1, 2, 141  # the last as a shell has it: 128 + SIGPIPE
 
@@ -89,32 +88,8 @@ def _terminated() -> Iterator[None]:
 def _fail(code: int, message: str) -> NoReturn:
     # None where the process was started with standard error closed.
     if sys.stderr is not None:
-        print(f"balancer: {printable(_renamed(message))}", file=sys.stderr)  # noqa: T201
+        print(f"balancer: {printable(without_staged(message))}", file=sys.stderr)  # noqa: T201
     sys.exit(code)
-
-
-def _renamed(message: str) -> str:
-    # Imported late: an unknown command or --version needs no options.
-    from balancer.cli.options import without_staged
-
-    return without_staged(message)
-
-
-class _Imported(Mapping[str, click.Command]):
-    """The commands by name; each is imported when it is first asked for, as most need what the others do not."""
-
-    def __getitem__(self, name: str) -> click.Command:
-        if name not in _NAMES:
-            raise KeyError(name)
-        command: click.Command = getattr(import_module(f"balancer.cli.{name}_command"), f"{name}_command")
-        gc.freeze()  # what was imported stays: looking through it for garbage would take 0.3 s at the end alone
-        return command
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_NAMES)
-
-    def __len__(self) -> int:
-        return len(_NAMES)
 
 
 _WORDS = Wording(
@@ -133,11 +108,9 @@ _WORDS = Wording(
 )
 """What options and keys are called that have another name in the library; a remedy that neither sets is left out."""
 
-_NAMES = ("advise", "plan", "report", "simulate", "configure", "fit", "step", "pack", "warmup")
-
 
 @click.group(
-    commands=_Imported(),
+    commands=COMMANDS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )

@@ -1,26 +1,60 @@
-"""The options that several commands share, with their help texts."""
+"""The options that several commands share, with their help texts: nothing here imports what commands run."""
 
+import functools
 import os
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import click
 
-from balancer.cli.step_options import step_options
 from balancer.errors import InputError
-from balancer.io.log_files import LogPath
-from balancer.offline.engines import ENGINES
-from balancer.problem.phases import SINGLE_PHASE
 
-_SEVERAL: dict[str, Any] = {"multiple": True}
-
+SHORT = {
+    "ranks": ("ranks", "N", "Data-parallel ranks."),
+    "ranks_per_node": ("ranks_per_node", "C", "Ranks on each node [default: all on one]."),
+    "batch_per_rank": ("batch_per_rank", "B", "Samples that a rank draws for each step."),
+    "length": ("phase.all.length", "COL[+COL...]", "Columns whose sum is the length [default: the only integer one]."),
+    "cost": (
+        "phase.all.cost",
+        "SPEC",
+        "linear | quadratic:a=24576,b=1 | padded | flops:qwen2-7b [default: linear]",
+    ),
+    "model": ("phase.all.model", "MODEL", "The model: qwen2-7b, another known name, or a config.json[#module]."),
+    "cluster": ("cluster", "C", "What it runs on: h100 or another known name, or a JSON file of a cluster's fields."),
+    "gpus": ("gpus", "N", "GPUs of the cluster."),
+}
+"""Options with a name of their own, as everybody types them: each sets a key. Those of a phase are for steps of one."""
 
 # In the path of the copy, so that messages about it are told from those about a user's own file `stdin`.
 _STAGED = "seqbalancer-log-"
+
+
+def together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return what adds several options to a command, the first of them listed first."""
+    return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
+
+
+def step_options(*names: str) -> Callable[[Any], Any]:
+    """Return what adds ``--step``, these of the :data:`SHORT` options, and ``--set``."""
+    return together(
+        click.option("--step", "step_file", metavar="FILE.toml", help="A step file; what is typed wins."),
+        *(
+            click.option(f"--{name.replace('_', '-')}", name, metavar=SHORT[name][1], help=SHORT[name][2])
+            for name in names
+        ),
+        click.option(
+            "--set", "keys", multiple=True, metavar="KEY=VALUE",
+            help="Any key of a step, as often as wanted: cut.tokens=16384, phase.llm.cost=padded. All: step --keys.",
+        ),
+    )  # fmt: skip
+
+
+planning_options = step_options("ranks", "ranks_per_node", "batch_per_rank", "length", "cost")
+"""Say how a log is planned."""
 
 
 def without_staged(message: str) -> str:
@@ -28,7 +62,7 @@ def without_staged(message: str) -> str:
     return re.sub(rf"[^\s']*{_STAGED}[^\s/\\]*[/\\]stdin", "standard input", message)
 
 
-def _log_of(context: click.Context, _: click.Parameter, paths: tuple[str, ...]) -> LogPath:
+def _log_of(context: click.Context, _: click.Parameter, paths: tuple[str, ...]) -> str | tuple[str, ...]:
     """Return the path of a log, or several, as a shell makes them of a pattern; - stands for standard input."""
     found = tuple(_standard_input(context) if path == "-" else path for path in paths)
     # A single path stays a text: by this, commands tell one log from several.
@@ -51,25 +85,19 @@ def _standard_input(context: click.Context) -> str:
 log_argument = click.argument("log", nargs=-1, required=True, type=click.Path(), metavar="LOG...", callback=_log_of)
 """The log: one path, several, or - for standard input."""
 
-
-def add_options(command: Any, options: Iterable[Any]) -> Any:
-    """Decorate a command with options, the first of them listed first."""
-    # The last decorator is applied first, and click lists the option that was applied last first.
-    for option in reversed(tuple(options)):
-        command = option(command)
-    return command
-
-
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 
+html_option = click.option(
+    "--html", "page", metavar="FILE.html", help="Write a page with charts; needs the extra 'plot'."
+)
 
-rate_options: tuple[Any, ...] = (
+rate_options = together(
     click.option(
         "--efficiency", type=float, default=0.5, show_default=True, metavar="E",
         help="Fraction of peak FLOP/s that computing reaches; MFU is proportional to it.",
     ),
     click.option(
-        "--throughput", "curves", metavar="[NAME=]FILE.csv", **_SEVERAL,
+        "--throughput", "curves", metavar="[NAME=]FILE.csv", multiple=True,
         help="Measured FLOP/s of a GPU by tokens, instead of --efficiency; for layouts by tp too.",
     ),
     click.option(
@@ -77,41 +105,26 @@ rate_options: tuple[Any, ...] = (
         help="Assumed fraction of every exchange that overlaps with computing.",
     ),
 )  # fmt: skip
+"""Say how fast GPUs compute and exchange."""
+
+engine_options = together(
+    click.option(
+        "--engine", metavar="E",
+        help="How the work runs: serial | processes | ray [default: processes for a long log, else serial].",
+    ),
+    click.option(
+        "--jobs", type=click.IntRange(min=1), metavar="N", help="With processes, how many [default: one a core]."
+    ),
+    click.option("--address", metavar="A", help="With ray, the cluster, such as auto [default: one is started here]."),
+)  # fmt: skip
+"""Say who does the work."""
 
 
-def by_phase(option: str, texts: Iterable[str], names: Sequence[str]) -> dict[str, str]:
-    """Read ``NAME=VALUE`` words, each phase once; of a single phase that nobody named, the value alone."""
-    found: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = (part.strip() for part in text.partition("="))
-        if tuple(names) == (SINGLE_PHASE,) and name not in names:
-            name, equals, value = SINGLE_PHASE, "=", text.strip()
-        if not (name and equals and value):
-            raise InputError(f"{option} {text!r} must be NAME=VALUE, with the name of a phase")
-        if name not in names:
-            raise InputError(f"{option} {text!r}: there is no phase {name!r}; phases are {', '.join(names)}")
-        if name in found:
-            raise InputError(f"{option} names phase {name!r} twice")
-        found[name] = value
-    return found
+def _page_step(which: str) -> Callable[[Any], Any]:
+    return click.option(
+        "--page-step", "step", type=int, metavar="K", help=f"The step that the page draws [default: {which}]."
+    )
 
 
-def engine_options(command: Any) -> Any:
-    """Add who does the work."""
-    options = (
-        click.option(
-            "--engine", metavar="E",
-            help=f"How the work runs: {' | '.join(ENGINES)} [default: processes for a long log, else serial].",
-        ),
-        click.option(
-            "--jobs", type=click.IntRange(min=1), metavar="N", help="With processes, how many [default: one a core]."
-        ),
-        click.option(
-            "--address", metavar="A", help="With ray, the cluster, such as auto [default: one is started here]."
-        ),
-    )  # fmt: skip
-    return add_options(command, options)
-
-
-planning_options = step_options("ranks", "ranks_per_node", "batch_per_rank", "length", "cost")
-"""Add what says how a log is planned."""
+page_of_plan = together(html_option, _page_step("the median one, by what the plan saves"))
+page_of_simulation = together(html_option, _page_step("0"))

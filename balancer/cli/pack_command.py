@@ -7,12 +7,10 @@ from typing import Any
 
 import click
 
-from balancer.cli.options import json_option, log_argument
-from balancer.cli.parser import command
 from balancer.cli.run import progress, timed
 from balancer.io.log_files import LogPath
 from balancer.io.logs import open_log
-from balancer.offline.pack_window import COST, OVER_LONG, WINDOW_ROWS, PackSettings
+from balancer.offline.pack_window import OVER_LONG, PackSettings
 from balancer.offline.packs import PackTotals, pack_run
 from balancer.offline.target import is_parts
 from balancer.report.text import counted, printable
@@ -37,36 +35,10 @@ def _as_options() -> Iterator[None]:
         raise error.in_words(_WORDS) from error.__cause__
 
 
-@command("pack", short_help="Join samples to packs for fine-tuning.")
-@log_argument
-@click.option("--tokens", type=int, required=True, metavar="T", help="The most tokens of a pack.")
-@click.option(
-    "--length",
-    metavar="COL[+COL...]",
-    help="Columns whose sum is the length [default: the only integer one, if it looks like lengths].",
-)
-@click.option("--over-long", default="error", show_default=True, metavar="W",
-              help=f"A row over T: {' | '.join(OVER_LONG)} (its own pack, left out, pieces of T).")  # fmt: skip
-@click.option("--window-rows", type=int, default=WINDOW_ROWS, show_default=True, metavar="N",
-              help="Consecutive rows that are packed together; no sample leaves its window.")  # fmt: skip
-@click.option("--per-step", type=int, metavar="N",
-              help="Packs of a step: their number is a multiple; packs of a step cost nearly the same.")  # fmt: skip
-@click.option("--even-cost", is_flag=True, help="Packs of even cost, without using more packs.")
-@click.option("--cost", default=COST, show_default=True, metavar="SPEC",
-              help="What a sample costs, as for balancer plan; a pack costs the sum.")  # fmt: skip
-@click.option("--out", metavar="FILE|DIR/", help="Write the packs: one Parquet file, or a part a window in a folder.")
-@click.option("--overwrite", is_flag=True, help="Replace what is there, even if it is not packs of the same request.")
-@click.option("--resume", is_flag=True, help="Continue from the parts that a killed run left in the folder.")
-@json_option
-def pack_command(
+def run(
     log: LogPath, length: str | None, out: str | None, overwrite: bool, resume: bool, as_json: bool, **options: Any
 ) -> None:
-    """Join the samples of LOG to as few packs of at most T tokens as there are, with a proof of how few can be.
-
-    \b
-    balancer pack log.parquet --tokens 8192 --out packs.parquet
-    balancer pack log.parquet --tokens 8192 --over-long cut --per-step 64 --even-cost --out packs/
-    """  # noqa: D301 (click's mark, not an escape)
+    """Pack, and write the packs if that is wanted."""
     with _as_options():
         settings = PackSettings(**options)
     opened = open_log(log)

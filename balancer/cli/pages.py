@@ -1,30 +1,16 @@
-"""Options for the page that ``balancer report`` and ``simulate`` write besides their tables."""
+"""The page that ``balancer report`` and ``simulate`` write besides their tables."""
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import click
 
-from balancer.cli.options import add_options
 from balancer.errors import InputError
 from balancer.io._atomic import target_of
 from balancer.plan.step_plan import StepPlan
 from balancer.report.page_data import PageData
 from balancer.report.summary import RunSummary
 from balancer.report.text import counted, printable
-
-
-def page_options(step: str) -> Callable[[Any], Any]:
-    """Make the options that say where the page goes, and which step it draws; `step` is the default."""
-    options = (
-        click.option("--html", "page", metavar="FILE.html", help="Write a page with charts; needs the extra 'plot'."),
-        click.option(
-            "--page-step", "step", type=int, metavar="K", help=f"The step that the page draws [default: {step}]."
-        ),
-    )
-    return lambda command: add_options(command, options)
 
 
 def check_page(path: str) -> None:

@@ -2,25 +2,14 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import click
 
-from balancer.cli.run import COMPILED, Compiled
 from balancer.errors import InputError
-from balancer.io.columns import LengthUnknownError
 
 WORDS = "balancer.words"
 """Where a command's context keeps the words that it was given."""
-
-
-def _with_command(ctx: click.Context, error: LengthUnknownError) -> Exception:
-    """Return the error with the command to paste, where something in the log looks like a length."""
-    if not error.likely or "length" not in ctx.params:
-        return error
-    words = [*ctx.command_path.split(), *ctx.meta[WORDS], "--length", error.likely]
-    return InputError(f"{error.what}\nsay which, such as: {shlex.join(words)}")
 
 
 class Command(click.Command):
@@ -44,14 +33,17 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, and count what it compiles."""
+        # Imported late: help, and words that are wrong, need none of it.
+        from balancer.cli.run import COMPILED, Compiled
+        from balancer.io.columns import LengthUnknownError
+
         with Compiled.watched() as compiled:
             ctx.meta[COMPILED] = compiled
             try:
                 return super().invoke(ctx)
             except LengthUnknownError as error:
-                raise _with_command(ctx, error) from None
-
-
-def command(name: str, **attributes: Any) -> Callable[[Any], click.Command]:
-    """Make a command of a function, as ``click.command`` does."""
-    return click.command(name, cls=Command, **attributes)
+                if not error.likely or "length" not in ctx.params:
+                    raise
+                # The command to paste, as something in the log looks like a length.
+                words = [*ctx.command_path.split(), *ctx.meta[WORDS], "--length", error.likely]
+                raise InputError(f"{error.what}\nsay which, such as: {shlex.join(words)}") from None

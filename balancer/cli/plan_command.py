@@ -7,11 +7,9 @@ from typing import Any
 
 import click
 
-from balancer.cli.options import engine_options, json_option, log_argument, planning_options
-from balancer.cli.parser import command
 from balancer.cli.run import print_run, progress, timed
+from balancer.cli.said import said_step
 from balancer.cli.settings import Job, engine_of, open_job
-from balancer.cli.step_options import said_step
 from balancer.errors import InputError
 from balancer.io.log_files import LogPath
 from balancer.io.logs import rows_of_files
@@ -29,35 +27,11 @@ from balancer.report.text import printable
 _FEW_FILES = 100
 
 
-@command("plan", short_help="Plan every global batch of a length log.")
-@log_argument
-@planning_options
-@click.option(
-    "--continue",
-    "continued",
-    metavar="PLAN",
-    type=click.Path(),
-    help="Plan the rest of PLAN's epochs, in their order, on other ranks; with --at-step.",
-)
-@click.option("--at-step", type=int, metavar="S", help="Steps of PLAN that were trained.")
-@click.option("--out", metavar="FILE|DIR/", help="Write the plan: one Parquet file, or parts in a folder.")
-@click.option("--overwrite", is_flag=True, help="Replace what is there, even if it is not a plan of the same request.")
-@click.option("--resume", is_flag=True, help="Continue from the parts that a killed run left in the folder.")
-@engine_options
-@json_option
-def plan_command(
+def run(
     log: LogPath, out: str | None, overwrite: bool, resume: bool, as_json: bool, continued: str | None,
     at_step: int | None, **options: Any,
 ) -> None:  # fmt: skip
-    """Plan every global batch of LOG: which sample goes to which rank.
-
-    LOG is a file (Parquet, CSV, JSON lines, one number a line, Arrow, NumPy, Megatron's .idx; text may be .gz or .zst),
-    several of one kind, a pattern or a folder of them, what Hugging Face's save_to_disk wrote, or - (standard input).
-
-    \b
-    balancer plan log.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 --length text_tokens+image_tokens
-    balancer plan log.parquet --step step.toml --set phase.llm.cost=flops:qwen2-7b --out plan.parquet
-    """  # noqa: D301 (click's mark, not an escape)
+    """Plan, and write the plan if that is wanted."""
     step = said_step(options)
     engine = engine_of(options)
     if resume and (out is None or not is_parts(out)):

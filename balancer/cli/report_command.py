@@ -5,12 +5,10 @@ from typing import Any
 
 import click
 
-from balancer.cli.options import engine_options, json_option
-from balancer.cli.pages import PlanPage, page_options
-from balancer.cli.parser import command
+from balancer.cli.pages import PlanPage
 from balancer.cli.run import print_run, progress, table_console, timed
+from balancer.cli.said import check_step_file
 from balancer.cli.settings import engine_of
-from balancer.cli.step_options import check_step_file
 from balancer.errors import InputError
 from balancer.io.measurements import read_rank_times
 from balancer.offline.check import check_run
@@ -26,21 +24,11 @@ from balancer.report.text import of_costs, printable
 from balancer.step import read_step
 
 
-@command("report", short_help="Check a plan against its log and say what it gains.")
-@click.argument("plan", type=click.Path())
-@click.option("--log", type=click.Path(), help="The log that PLAN was made from, if it is not where PLAN says.")
-@page_options("the median one, by what the plan saves")
-@click.option(
-    "--measured", metavar="FILE", help="Compare measured times (columns step, rank, seconds) with PLAN's predictions."
-)
-@click.option("--step", "step_file", metavar="FILE.toml", help="Check that PLAN was made by this step file.")
-@engine_options
-@json_option
-def report_command(
+def run(
     plan: str, log: str | None, as_json: bool, page: str | None, step: int | None, measured: str | None,
     step_file: str | None, **options: Any,
 ) -> None:  # fmt: skip
-    """Check PLAN against its log and report what it gains; every number is recomputed, none copied."""
+    """Check a plan, and write the page if one is wanted."""
     engine = engine_of(options)
     if step_file is not None:
         check_step_file(step_file)

@@ -9,19 +9,11 @@ from typing import Any
 
 import click
 
-from balancer.cli.layouts import compare_layouts
-from balancer.cli.options import (
-    add_options,
-    by_phase,
-    json_option,
-    log_argument,
-    rate_options,
-)
-from balancer.cli.pages import PageFile, page_options
-from balancer.cli.parser import command
+from balancer.cli.layouts import by_phase, compare_layouts
+from balancer.cli.pages import PageFile
 from balancer.cli.run import progress, table_console
+from balancer.cli.said import said_step
 from balancer.cli.settings import Job, chosen_strategies, open_job, unconstrained
-from balancer.cli.step_options import said_step, step_options
 from balancer.cost import EXCHANGES, CostModel, flops, module, parse_cost
 from balancer.cost.throughput import SaturatingThroughput, Throughput, ThroughputCurve
 from balancer.described import changed
@@ -29,70 +21,21 @@ from balancer.errors import InputError
 from balancer.io.log_files import LogPath
 from balancer.offline.of_step import OfModels
 from balancer.plan.step_plan import StepPlan
-from balancer.planning.strategies import STRATEGIES
-from balancer.problem.cuts.context_shards import ContextShards
 from balancer.problem.cuts.sequence_groups import LongShort, SequenceGroups
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.report.plan_log import about
 from balancer.report.simulation_data import SimulationData
 from balancer.report.summary import JSON_VERSION, as_range
 from balancer.report.text import counted, printable
-from balancer.simulate import WAITS, Cluster, PhaseModel, Simulation, StepTime, read_cluster, simulate_log
+from balancer.simulate import Cluster, PhaseModel, Simulation, StepTime, read_cluster, simulate_log
 from balancer.step import PipelinesKeys, SequenceGroupsKeys, StepFile
 
 
-def _model_options(command: Any) -> Any:
-    """Add what runs, and on what."""
-    options = (
-        click.option(
-            "--layout", "layouts", metavar="FILE.json", multiple=True,
-            help="Layouts, such as configure --out writes: the step times of the same samples are compared. With "
-            "--strategies one of mode before without pipeline devices, whose plans are simulated.",
-        ),
-        click.option("--checkpointing", is_flag=True, help="Activations are recomputed for the backward pass."),
-        *rate_options,
-        click.option(
-            "--waits", type=click.Choice(WAITS), default="phase", show_default=True,
-            help="Ranks wait for each other after every phase, or once a step.",
-        ),
-    )  # fmt: skip
-    return add_options(command, options)
-
-
-def _comparison_options(command: Any) -> Any:
-    """Add which strategies are compared, on which steps."""
-    options = (
-        click.option(
-            "--strategies", metavar="S,S,...",
-            help=f"Of {', '.join(STRATEGIES)}; with sequence groups also {', '.join(SequenceGroups.strategies)}, with "
-            f"context shards {', '.join(ContextShards.strategies)} [default: all].",
-        ),
-        click.option(
-            "--steps", type=int, metavar="K",
-            help="Steps to simulate [default: as many as the log has; one where layouts are compared]; a short log is "
-            "read again.",
-        ),
-    )  # fmt: skip
-    return add_options(command, options)
-
-
-@command("simulate", short_help="Predict step time and MFU on a cluster, by strategy.")
-@log_argument
-@step_options("ranks", "ranks_per_node", "batch_per_rank", "length", "cost", "model", "cluster")
-@_model_options
-@_comparison_options
-@page_options("0")
-@json_option
-def simulate_command(
+def run(
     log: LogPath, strategies: str | None, steps: int | None, as_json: bool, page: str | None,
     step: int | None, **options: Any,
 ) -> None:  # fmt: skip
-    """Predict what steps of LOG take on a cluster: compute, waiting, exchange; MFU, samples a second, memory.
-
-    \b
-    balancer simulate log.parquet --cluster h100 --ranks 64 --batch-per-rank 16 --model qwen2-7b
-    balancer simulate log.parquet --step step.toml --cluster h100 --set gpus_per_rank=8 --steps 20
-    """  # noqa: D301 (click's mark, not an escape)
+    """Simulate strategies, or price layouts."""
     file = PageFile(page, step)
     # Before the work, if --steps is known; it is checked again below, for a log may hold fewer steps.
     if step is not None and steps is not None and step >= steps:

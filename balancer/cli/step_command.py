@@ -5,8 +5,6 @@ from collections.abc import Iterator
 
 import click
 
-from balancer.cli.options import log_argument
-from balancer.cli.parser import command
 from balancer.cli.run import table_console
 from balancer.described import keys_of, schema_of
 from balancer.io.columns import LengthUnknownError, listed
@@ -16,9 +14,8 @@ from balancer.report.text import printable
 from balancer.step import StepFile
 
 
-def _print_keys(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if not wanted:
-        return
+def print_keys() -> None:
+    """Print every key of a step with its sentence."""
     from rich.table import Table
 
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -26,26 +23,15 @@ def _print_keys(context: click.Context, _: click.Parameter, wanted: bool) -> Non
         of_kind = f"{each.about} ({each.of_kind})" if each.of_kind else each.about
         table.add_row(each.path, "" if each.name == "kind" else of_kind)
     table_console().print(table)
-    context.exit()
 
 
-def _print_schema(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        click.echo(json.dumps(schema_of(StepFile), indent=1))
-        context.exit()
+def print_schema() -> None:
+    """Print the schema by which editors check a step file."""
+    click.echo(json.dumps(schema_of(StepFile), indent=1))
 
 
-@command("step", short_help="Write a step file for a log, to be edited; list its keys.")
-@log_argument
-@click.option("--keys", is_flag=True, is_eager=True, expose_value=False, callback=_print_keys, help="List all keys.")
-@click.option("--schema", is_flag=True, is_eager=True, expose_value=False, callback=_print_schema,
-              help="Print the JSON schema of step files, for editors.")  # fmt: skip
-def step_command(log: LogPath) -> None:
-    """Print a step file for LOG, with comments: what --step of the other commands takes.
-
-    \b
-    balancer step log.parquet > step.toml
-    """  # noqa: D301 (click's mark, not an escape)
+def run(log: LogPath) -> None:
+    """Print a step file for a log."""
     for line in _lines(open_log(log)):
         click.echo(printable(line))
 

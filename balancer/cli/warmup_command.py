@@ -10,8 +10,6 @@ from typing import Any
 
 import click
 
-from balancer.cli.options import json_option
-from balancer.cli.parser import command
 from balancer.cli.run import Compiled, bar_of
 from balancer.offline.engines import cores
 from balancer.planning.warmup import first_calls
@@ -21,18 +19,8 @@ from balancer.report.text import counted
 _METHODS_FOR = {"plan": ("auto",), "runtime": ("auto",), "all": COUNTED_METHODS}
 
 
-@command("warmup", short_help="Compile every kernel now, and keep it on disk.")
-@click.option("--for", "purpose", type=click.Choice(tuple(_METHODS_FOR)), default="all", show_default=True,
-              help="What to make ready: the command line, a trainer's steps, or every method.")  # fmt: skip
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes; by default one a core.")
-@json_option
-def warmup_command(purpose: str, jobs: int | None, as_json: bool) -> None:
-    """Compile what planning needs, and keep it in the cache on disk, of which later processes load it.
-
-    \b
-    balancer warmup --jobs 16
-    NUMBA_CACHE_DIR=/opt/kernels balancer warmup --for runtime
-    """  # noqa: D301 (click's mark, not an escape)
+def run(purpose: str, jobs: int | None, as_json: bool) -> None:
+    """Compile."""
     started = time.perf_counter()
     calls = len(list(_calls(purpose)))
     kernels, seconds = 0, 0.0

@@ -5,8 +5,6 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from balancer.problem.phases import SINGLE_PHASE
-
 _MOST = 2000
 
 
@@ -48,6 +46,8 @@ def of_phase(name: str, sentence: str) -> str:
     >>> of_phase("vision", "all lengths are 0"), of_phase("all", "all lengths are 0")
     ('vision: all lengths are 0', 'All lengths are 0')
     """
+    from balancer.problem.phases import SINGLE_PHASE  # late: errors of the command line need this file alone
+
     return f"{sentence[:1].upper()}{sentence[1:]}" if name == SINGLE_PHASE else f"{name}: {sentence}"
 
 

@@ -14,8 +14,8 @@ from rich.console import Console
 import balancer
 from balancer.plan.reasons import Reason, Reasons
 from balancer.plan.step_plan import as_step_plan
-from balancer.report import PhaseSummary, RunSummary
 from balancer.report.page_data import PageData
+from balancer.report.summary import PhaseSummary, RunSummary
 from balancer.report.table import as_alike, as_bytes, as_ratios, print_summary
 
 

@@ -1,10 +1,27 @@
-"""How words become options: what is given twice."""
+"""How words become options: what is given twice; and what help needs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
 
 import click
 import pytest
 
+import balancer
 from balancer.cli.main import cli
+from balancer.cli.options import SHORT
 from balancer.cli.parser import Command
+from balancer.cost.fit import WEIGHTS
+from balancer.described import keys_of
+from balancer.offline.engines import ENGINES
+from balancer.offline.pack_window import COST, OVER_LONG, WINDOW_ROWS
+from balancer.planning.strategies import STRATEGIES
+from balancer.problem.cuts.context_shards import ContextShards
+from balancer.problem.cuts.sequence_groups import SequenceGroups
+from balancer.problem.layout import LAYOUT_MODES
+from balancer.simulate import WAITS
+from balancer.step import StepFile
 
 OPTIONS = [
     (name, option)
@@ -62,3 +79,54 @@ def test_a_key_has_a_value(word, command):
     outcome = command("plan", "nowhere.csv", "--set", word)
     assert outcome.code == 2
     assert outcome.err == f"balancer: --set {word}: write KEY=VALUE; balancer step --keys lists the keys\n"
+
+
+LIGHT = """
+import json, sys
+from balancer.cli.main import main
+try:
+    main(json.loads(sys.argv[1]))
+except SystemExit as ended:
+    print(json.dumps([ended.code, [name for name in sys.modules if name.partition(".")[0] in json.loads(sys.argv[2])]]))
+"""
+HEAVY = ("numba", "numpy", "pyarrow", "pydantic", "pydantic_core", "rich", "scipy", "torch")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--help"], 0), ([], 0), (["--version"], 0), (["plam", "log.csv"], 2),
+        *(([name, "--help"], 0) for name in cli.commands), (["plan", "log.csv", "--rank", "2"], 2),
+    ],
+)  # fmt: skip
+def test_help_imports_nothing_that_commands_run(words, code):
+    """Nor do an unknown command and an unknown option."""
+    asked = [sys.executable, "-c", LIGHT, json.dumps(words), json.dumps(HEAVY)]
+    where = Path(balancer.__file__).parents[1]
+    ended = subprocess.run(asked, cwd=where, capture_output=True, text=True, check=True)
+    assert json.loads(ended.stdout.splitlines()[-1]) == [code, []]
+
+
+def option(name, word):
+    return next(each for each in cli.commands[name].params if word in each.opts)
+
+
+def test_words_that_help_has_are_those_of_the_library():
+    """They stand in the options' own file, so that help imports nothing."""
+    assert option("simulate", "--waits").type.choices == WAITS
+    assert option("fit", "--weights").type.choices == WEIGHTS
+    assert (option("pack", "--cost").default, option("pack", "--window-rows").default) == (COST, WINDOW_ROWS)
+    of_cuts = (SequenceGroups.strategies, ContextShards.strategies)
+    for name, word, known in (
+        ("pack", "--over-long", [OVER_LONG]),
+        ("configure", "--mode", [LAYOUT_MODES]),
+        ("plan", "--engine", [ENGINES]),
+        ("simulate", "--strategies", [STRATEGIES, *of_cuts]),
+    ):
+        told = option(name, word).help
+        assert all(f" {each}" in told for names in known for each in names), told
+
+
+def test_every_short_option_sets_a_key():
+    known = {each.path.replace("phase.NAME", "phase.all") for each in keys_of(StepFile)}
+    assert {path for path, _, _ in SHORT.values()} <= known

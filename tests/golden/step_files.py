@@ -2,13 +2,14 @@
 
 import json
 
-from balancer.cli.plan_command import plan_command
-from balancer.cli.step_options import SHORT, as_tables
+from balancer.cli.commands import COMMANDS
+from balancer.cli.options import SHORT
+from balancer.cli.said import as_tables
 
 
 def as_step(words):
     """Return the text of a step file for the options of ``balancer plan``, and the options that files do not have."""
-    options = {word: option for option in plan_command.params for word in option.opts}
+    options = {word: option for option in COMMANDS["plan"].params for word in option.opts}
     typed, rest = [], []
     words = iter(words)
     for word in words:

@@ -1,53 +1,17 @@
 """What is said of a step on a command line: ``--step FILE.toml``, a few short options, and ``--set`` for every key."""
 
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any
 
-import click
-
+from balancer.cli.options import SHORT
 from balancer.errors import InputError
-
-SHORT = {
-    "ranks": ("ranks", "N", "Data-parallel ranks."),
-    "ranks_per_node": ("ranks_per_node", "C", "Ranks on each node [default: all on one]."),
-    "batch_per_rank": ("batch_per_rank", "B", "Samples that a rank draws for each step."),
-    "length": ("phase.all.length", "COL[+COL...]", "Columns whose sum is the length [default: the only integer one]."),
-    "cost": (
-        "phase.all.cost",
-        "SPEC",
-        "linear | quadratic:a=24576,b=1 | padded | flops:qwen2-7b [default: linear]",
-    ),
-    "model": ("phase.all.model", "MODEL", "The model: qwen2-7b, another known name, or a config.json[#module]."),
-    "cluster": ("cluster", "C", "What it runs on: h100 or another known name, or a JSON file of a cluster's fields."),
-    "gpus": ("gpus", "N", "GPUs of the cluster."),
-}
-"""Options with a name of their own, as everybody types them: each sets a key. Those of a phase are for steps of one."""
+from balancer.step import StepFile, kind_of_cut, read_toml, step_of
 
 
-def step_options(*names: str) -> Callable[[Any], Any]:
-    """Make what adds ``--step``, these of the :data:`SHORT` options, and ``--set``."""
-
-    def add(command: Any) -> Any:
-        command = click.option(
-            "--set", "keys", multiple=True, metavar="KEY=VALUE",
-            help="Any key of a step, as often as wanted: cut.tokens=16384, phase.llm.cost=padded. All: step --keys.",
-        )(command)  # fmt: skip
-        for name in reversed(names):
-            _, metavar, about = SHORT[name]
-            command = click.option(f"--{name.replace('_', '-')}", name, metavar=metavar, help=about)(command)
-        return click.option("--step", "step_file", metavar="FILE.toml", help="A step file; what is typed wins.")(
-            command
-        )
-
-    return add
-
-
-def said_step(options: dict[str, Any]) -> Any:
-    """Take what is said of a step out of a command's options, and return it as a :class:`StepFile`; options win."""
-    from balancer.step import read_toml, step_of  # late: commands that say no step share this file's neighbours
-
+def said_step(options: dict[str, Any]) -> StepFile:
+    """Take what is said of a step out of a command's options; options win."""
     path, keys = options.pop("step_file"), options.pop("keys")
     said: dict[str, Any] = {}
     if path is not None:
@@ -98,7 +62,7 @@ def _put(said: dict[str, Any], key: str, text: str, named: tuple[str, ...]) -> N
         keys = said.setdefault(table, {})
         if not isinstance(keys, dict):
             raise InputError(f"--set {key}: {table} was set to {keys!r:.60}, which is no table")
-        if key == "cut.kind" and _kind(keys) != text:
+        if key == "cut.kind" and keys.get("kind", kind_of_cut(keys)) != text:
             keys.clear()  # the keys of another cut mean nothing here
     else:
         keys = said
@@ -106,13 +70,6 @@ def _put(said: dict[str, Any], key: str, text: str, named: tuple[str, ...]) -> N
         keys[name] = _value(key, text)
     else:
         keys.pop(name, None)
-
-
-def _kind(cut: dict[str, Any]) -> str | None:
-    from balancer.step import kind_of_cut
-
-    kind: str | None = cut.get("kind", kind_of_cut(cut))
-    return kind
 
 
 def _phase(said: dict[str, Any], key: str, name: str, named: tuple[str, ...]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Micro-batches of a step: rank and slot of every sample, under a cap on each micro-batch, near home if asked for.
 
 Without constraints one search lays out all micro-batches of all ranks. Constraints are about what a rank holds, however
-that is cut: then samples are partitioned over the ranks under the constraints, with room for K micro-batches, and each
+that is cut. Where they only count or add up, finished micro-batches are dealt to ranks that keep them. Else, or where
+that takes longer, samples are partitioned over the ranks under the constraints, with room for K micro-batches, and each
 rank's share is cut into K that are as even as possible (where ranks wait in every slot: each up to what all wait for
 anyway).
 """
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.plan.placed import PlacedSlots
+from balancer.planning.dealing import DEALT, deal
 from balancer.planning.found import Found, closed_form_bound
 from balancer.planning.near_home import place, place_slots, relocate_schedule, why_not_relocate
 from balancer.planning.schedules import (
@@ -48,6 +50,9 @@ _EVEN = 2.0**40
 
 _CLOSE = 256
 """Within one part in so many of what it must take, or takes without constraints, no better schedule is looked for."""
+
+_LOSS = 1000
+"""Micro-batches are dealt to ranks if that takes at most one part in so many longer."""
 
 
 def plan_slots(problem: Problem, micro_batches: MicroBatches, settings: PlanSettings) -> Found:
@@ -129,6 +134,37 @@ def _schedule(problem: Problem, micro_batches: MicroBatches, time_budget: float)
     schedule = Schedule.from_result(joint)
     if not constrained:
         return schedule
+    dealt = _dealt(problem, micro_batches, schedule)
+    if (
+        dealt is not None
+        and _takes(problem, micro_batches, dealt, dealt.num_slots) <= joint.value + joint.value // _LOSS
+    ):
+        return dealt
+    try:
+        found = _under_constraints(problem, micro_batches, joint, schedule, budget)
+    except SolverError:
+        if dealt is None:
+            raise
+        return dealt
+    if dealt is None:
+        return found
+    return min(dealt, found, key=lambda one: _takes(problem, micro_batches, one, one.num_slots))
+
+
+def _dealt(problem: Problem, micro_batches: MicroBatches, schedule: Schedule) -> Schedule | None:
+    """Deal the micro-batches of a schedule that was made without constraints to ranks that keep to them, or None."""
+    if micro_batches.sync == "step" or not set(problem.constraints.names()) <= set(DEALT):
+        return None
+    ranks = deal(problem, micro_batches, *schedule[:3])
+    if ranks is None:
+        return None
+    return schedule._replace(rank_of_sample=ranks, bound=max(ranks_bound(problem), schedule.bound, key=by_value))
+
+
+def _under_constraints(
+    problem: Problem, micro_batches: MicroBatches, joint: ScheduleResult, schedule: Schedule, budget: float
+) -> Schedule:
+    """Partition samples over the ranks under the constraints, and cut each rank's share."""
     given = isinstance(micro_batches.count, int)
     near = range(joint.num_slots, joint.num_slots + (1 if given else _MOST_TRIED) * micro_batches.multiple_of)
     found = _first_of(near[:: micro_batches.multiple_of], problem, micro_batches, joint, budget)

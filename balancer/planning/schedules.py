@@ -33,7 +33,7 @@ ROOMS = (Fraction(1), Fraction(7, 10), Fraction(7, 5))
 
 _ADDITIVE = CostModel()  # where there are micro-batches, costs add up
 
-_ROUNDS = 64
+_ROUNDS = 32
 """Swaps that are made at most, one a round; most mends end after a few."""
 
 _TRIED = 32

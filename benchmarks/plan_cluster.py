@@ -129,17 +129,17 @@ def timed(command: list[str], cores: int) -> tuple[float, int]:
 
 
 @contextlib.contextmanager
-def cluster(workers: int) -> Iterator[str]:
-    """Have a Ray cluster, which shares the cores of all others, and yield its address."""
+def cluster(workers: int) -> Iterator[None]:
+    """Have a Ray cluster, which shares the cores of all others and is found by its address in the environment."""
     command = [sys.executable, "-c", CLUSTER, str(workers)]
     cores = sorted(os.sched_getaffinity(0))[:workers]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=lambda: os.sched_setaffinity(0, cores)
     ) as process:
         assert process.stdout
-        address, os.environ["RAY_AUTH_MODE"] = json.loads(process.stdout.readline())
-        yield address
-    del os.environ["RAY_AUTH_MODE"]
+        os.environ["RAY_ADDRESS"], os.environ["RAY_AUTH_MODE"] = json.loads(process.stdout.readline())
+        yield
+    del os.environ["RAY_ADDRESS"], os.environ["RAY_AUTH_MODE"]
 
 
 def side_by_side(command: list[str], out: Path, copies: int) -> float:
@@ -205,14 +205,14 @@ def measured(folder: Path, rows: int, asked: argparse.Namespace) -> dict[str, fl
     shape += ["--set", f"plan.placement={asked.placement}"]
     workers, here = asked.workers, [sys.executable, "-c", RUN]
     ways = {
-        "serial": ([*here, *shape, "--engine", "serial"], 1),
-        "side by side": ([*here, *shape, "--engine", "serial"], workers),
+        "serial": ([*here, *shape, "--jobs", "1"], 1),
+        "side by side": ([*here, *shape, "--jobs", "1"], workers),
         "processes": ([*here, *shape, "--jobs", str(workers)], workers),
     }
     if not asked.no_ray:
         ways["ray"] = [*here, *shape, "--engine", "ray"], workers
         ways["ray, there before"] = ways["ray"]
-    first = ["plan", str(LOG), *shape[2:], "--engine", "serial", "--out", f"{folder / 'first'}/"]
+    first = ["plan", str(LOG), *shape[2:], "--jobs", "1", "--out", f"{folder / 'first'}/"]
     timed([sys.executable, "-c", COMPILE, *first], 1)
     least, digests = {}, set()
     for _ in range(asked.runs):
@@ -221,9 +221,8 @@ def measured(folder: Path, rows: int, asked: argparse.Namespace) -> dict[str, fl
             if way == "side by side":
                 seconds, peak = side_by_side(command, out, workers) / workers, 0
             else:
-                with cluster(workers) if way == "ray, there before" else contextlib.nullcontext() as address:
-                    there = ["--address", address] if address else []
-                    seconds, peak = timed([*command, *there, "--out", f"{out}/"], cores)
+                with cluster(workers) if way == "ray, there before" else contextlib.nullcontext():
+                    seconds, peak = timed([*command, "--out", f"{out}/"], cores)
                 digests.add(digest_of(out))
                 shutil.rmtree(out)
             processors = (spent() - before) / (workers if way == "side by side" else 1)

@@ -39,7 +39,7 @@ LENGTH = ["text_tokens", "image_tokens", "audio_tokens"]
 
 
 def options(log: Path, plan: Path, method: str, placement: str) -> list[str]:
-    shape = ["plan", str(log), "--json", "--engine", "serial", "--ranks", "64", "--ranks-per-node", "8"]
+    shape = ["plan", str(log), "--json", "--jobs", "1", "--ranks", "64", "--ranks-per-node", "8"]
     shape += ["--batch-per-rank", "16", "--set", f"plan.method={method}", "--set", f"plan.placement={placement}"]
     return [*shape, "--length", "+".join(LENGTH), "--out", str(plan)]
 

@@ -1,6 +1,5 @@
 """``balancer advise``: what would help a training job, before anything is changed."""
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -8,12 +7,11 @@ import click
 
 from balancer.advice.advise import advise_opened
 from balancer.advice.words import lines_of, measured_line
-from balancer.cli.pages import check_page
 from balancer.cli.parser import WORDS
+from balancer.cli.run import check_page, say, say_json, say_page
 from balancer.cli.said import said_step
 from balancer.cli.settings import open_job
 from balancer.io.log_files import LogPath
-from balancer.report.text import printable
 
 _OWN = ("--price", "--html")
 """Options with a value that ``balancer plan`` does not have."""
@@ -21,14 +19,12 @@ _OWN = ("--price", "--html")
 
 def run(log: LogPath, price: float | None, page: str | None, as_json: bool, **options: Any) -> None:
     """Advise, and write the page if one is wanted."""
-    if page is not None:
-        check_page(page)
-    context = click.get_current_context()
+    check_page(page)
     step = said_step(options)
     job = open_job(log, step)
     found = advise_opened(job.log, job.settings, price=price, gpus_per_rank=step.gpus_per_rank)
     # Remedies are commands to paste: they repeat what was typed, but `balancer plan` must know every option.
-    typed = list(_without_own(context.meta[WORDS]))
+    typed = list(_without_own(click.get_current_context().meta[WORDS]))
     if page is not None:
         from balancer.advice.page import advice_page
         from balancer.report.page import write_page
@@ -37,12 +33,10 @@ def run(log: LogPath, price: float | None, page: str | None, as_json: bool, **op
     if as_json:
         # Apart from the summary, which is the same in every run of the same log.
         ms = {each.name: each.plan_ms for each in (found.within, *found.remedies) if not each.why_not}
-        click.echo(json.dumps(found.summary() | {"plan_ms_a_step": ms}, indent=2))
+        say_json(found.summary() | {"plan_ms_a_step": ms})
         return
-    for line in (*lines_of(found, typed), "", measured_line(found)):
-        click.echo(printable(line))
-    if page is not None:
-        click.echo(printable(f"page written to {page}"))
+    say(*lines_of(found, typed), "", measured_line(found))
+    say_page(page)
 
 
 def _without_own(words: Sequence[str]) -> Iterator[str]:

@@ -14,8 +14,6 @@ from balancer.cli.options import (
     html_option,
     json_option,
     log_argument,
-    page_of_plan,
-    page_of_simulation,
     planning_options,
     rate_options,
     step_options,
@@ -77,7 +75,7 @@ def _plan(**given: Any) -> None:
 @click.command("report", cls=Command, short_help="Check a plan against its log and say what it gains.")
 @click.argument("plan", type=click.Path())
 @click.option("--log", type=click.Path(), help="The log that PLAN was made from, if it is not where PLAN says.")
-@page_of_plan
+@html_option
 @click.option(
     "--measured", metavar="FILE", help="Compare measured times (columns step, rank, seconds) with PLAN's predictions."
 )
@@ -97,8 +95,7 @@ def _report(**given: Any) -> None:
     "layouts",
     metavar="FILE.json",
     multiple=True,
-    help="Layouts, such as configure --out writes: the step times of the same samples are compared. With "
-    "--strategies one of mode before without pipeline devices, whose plans are simulated.",
+    help="Layouts, such as configure --out writes: step times of the same samples are compared, and no strategies.",
 )
 @click.option("--checkpointing", is_flag=True, help="Activations are recomputed for the backward pass.")
 @rate_options
@@ -122,7 +119,7 @@ def _report(**given: Any) -> None:
     help="Steps to simulate [default: as many as the log has; one where layouts are compared]; a short log is "
     "read again.",
 )
-@page_of_simulation
+@html_option
 @json_option
 def _simulate(**given: Any) -> None:
     """Predict what steps of LOG take on a cluster: compute, waiting, exchange; MFU, samples a second, memory.
@@ -185,21 +182,11 @@ def _configure(**given: Any) -> None:
 @click.argument("measurements", type=click.Path())
 @click.option("--skip", type=click.IntRange(0), default=0, metavar="N", help="Leave out the first N steps (warm-up).")
 @click.option(
-    "--weights",
-    type=click.Choice(("relative", "absolute")),
-    default="relative",
-    show_default=True,
-    help="Which squared errors to minimise.",
-)
-@click.option(
     "--areas",
     metavar="NAME,NAME",
     help="Fit a term for each kind of layer, such as full,window1024, chosen by held-out error.",
 )
 @click.option("--where", "only", multiple=True, metavar="COLUMN=VALUE", help="Only rows with this value in a column.")
-@click.option(
-    "--max-error", type=float, default=0.1, show_default=True, metavar="E", help="Largest held-out error to accept."
-)
 @click.option("--force", is_flag=True, help="Accept a fit whose error is too large, and say so.")
 @json_option
 def _fit(**given: Any) -> None:

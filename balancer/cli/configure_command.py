@@ -7,27 +7,27 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import click
-
 from balancer.cli.layouts import about_layouts, layout_arguments
-from balancer.cli.pages import PageFile
-from balancer.cli.run import bar_of, table_console
+from balancer.cli.run import check_page, progress, say, say_json, say_page, table_console
 from balancer.cli.said import said_step
 from balancer.errors import InputError
 from balancer.io._atomic import target_of, write_whole
 from balancer.io.log_files import LogPath
 from balancer.io.logs import open_log
 from balancer.problem.layout import StepLayout
-from balancer.report.text import printable
+from balancer.report.layouts import print_configuration
 from balancer.simulate.configure import LAST_S, Configuration, configure
 from balancer.step import StepFile
 
 _DOING = "write the layout"
 
 
-def run(log: LogPath, as_json: bool, out: str | None, page: str | None, **options: Any) -> None:
+def run(
+    log: LogPath, as_json: bool, out: str | None, page: str | None, efficiency: float, curves: tuple[str, ...],
+    overlap: float, mode: str, num_steps: int, time_budget: float, generators: tuple[str, ...], **options: Any,
+) -> None:  # fmt: skip
     """Choose a layout, and write it if that is wanted."""
-    file = PageFile(page, None)
+    check_page(page)
     paths = [log] if isinstance(log, str) else [str(path) for path in log]  # type: ignore[union-attr]
     if out is not None:
         target_of(out, _DOING)
@@ -36,12 +36,15 @@ def run(log: LogPath, as_json: bool, out: str | None, page: str | None, **option
             if path is not None and os.path.realpath(path) == os.path.realpath(out):
                 raise InputError(f"{out}: the layout would overwrite the {what}; choose another --out")
     step = said_step(options)
-    gpus, cluster = step.need("gpus"), step.need("cluster")
+    gpus = step.need("gpus")
     batch = step.need("batch_per_rank") * (step.ranks or gpus)  # of as many ranks as there are GPUs, unless it is said
-    own = {name: options[name] for name in ("mode", "num_steps", "time_budget", "generators")}
-    asked = own | {"num_gpus": gpus, "batch": batch, "cluster": cluster} | layout_arguments(step, options)
+    rates: dict[str, Any] = {"efficiency": efficiency, "curves": curves, "overlap": overlap}
+    asked = layout_arguments(step, **rates) | {
+        "num_gpus": gpus, "batch": batch, "cluster": step.need("cluster"), "mode": mode, "num_steps": num_steps,
+        "time_budget": time_budget, "generators": generators,
+    }  # fmt: skip
     started = time.perf_counter()
-    with bar_of("layouts scheduled", None, as_json) as tick:
+    with progress(as_json, "layouts scheduled") as tick:
         found = configure(paths[0] if len(paths) == 1 else open_log(paths), tick=tick, **asked)
     runtime_s = time.perf_counter() - started
     if out is not None:
@@ -53,17 +56,14 @@ def run(log: LogPath, as_json: bool, out: str | None, page: str | None, **option
 
         write_page(page, layout_page(found, paths[0]))
     if as_json:
-        told = about_layouts(log, asked, gpus=gpus, batch=batch)
-        click.echo(json.dumps(told | found.to_json() | {"runtime_s": runtime_s}, indent=2))
+        say_json(about_layouts(log, asked, gpus=gpus, batch=batch) | found.to_json() | {"runtime_s": runtime_s})
         return
-    from balancer.report.layouts import print_configuration
-
     print_configuration(table_console(), found, runtime_s)
     if out is not None:
-        click.echo(printable(f"layout written to {out}"))
-        for what, words in _next_commands(paths, found, out, step, batch, options):
-            click.echo(printable(f"{what}:\n  {shlex.join(map(str, words))}"))
-    file.say(as_json)
+        say(f"layout written to {out}")
+        for what, words in _next_commands(paths, found, out, step, batch, rates | {"steps": num_steps}):
+            say(f"{what}:\n  {shlex.join(map(str, words))}")
+    say_page(page)
 
 
 def _told(found: Configuration) -> dict[str, Any]:
@@ -73,17 +73,17 @@ def _told(found: Configuration) -> dict[str, Any]:
 
 
 def _next_commands(
-    logs: list[str], found: Configuration, out: str, step: StepFile, batch: int, options: dict[str, Any]
-) -> Iterator[tuple[str, list[Any]]]:  # fmt: skip
+    logs: list[str], found: Configuration, out: str, step: StepFile, batch: int, own: dict[str, Any]
+) -> Iterator[tuple[str, list[Any]]]:
     """Yield commands to go on with, and what for: to price the winner at the same samples, and to plan by it."""
     layout = found.winner.layout
     # The same samples as here must be priced: where the replicas do not divide them, one rank draws all.
     ranks = layout.llm.dp if batch % layout.llm.dp == 0 else 1
     words = _begun("simulate", logs, ranks, batch)
     words += [*_of_phases(step, "length", "model", "pieces", "frozen"), "--layout", out, "--cluster", step.cluster]
-    words += [word for value in options["curves"] for word in ("--throughput", value)]
-    for name, usual in (("num_steps", 1), ("efficiency", 0.5), ("overlap", 0.0)):
-        words += [f"--{name.removeprefix('num_')}", options[name]] * (options[name] != usual)
+    words += [word for value in own["curves"] for word in ("--throughput", value)]
+    for name, usual in (("steps", 1), ("efficiency", 0.5), ("overlap", 0.0)):
+        words += [f"--{name}", own[name]] * (own[name] != usual)
     yield "to see it beside others, give more files", words
     if layout.generators:  # which plans do not describe
         return

@@ -1,42 +1,31 @@
 """``balancer fit``: measured steps in, a cost model out, in the words that ``balancer plan --cost`` takes."""
 
-import json
 import os
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-import click
-
+from balancer.cli.run import say, say_json
 from balancer.cost.fit import CostFit, fit_cost
 from balancer.cost.fit_terms import TermsFit, fit_terms
 from balancer.cost.integer import IntegerCost
 from balancer.errors import FitError, InputError
 from balancer.io.measurements import read_measurements
-from balancer.report.text import printable
 
 
-def run(
-    measurements: str, skip: int, weights: str, areas: str | None, only: tuple[str, ...], max_error: float, force: bool,
-    as_json: bool,
-) -> None:  # fmt: skip
+def run(measurements: str, skip: int, areas: str | None, only: tuple[str, ...], force: bool, as_json: bool) -> None:
     """Fit, and say what was found."""
-    if not max_error > 0:
-        raise InputError(f"--max-error must be > 0, got {max_error}")
     lengths, seconds, degrees = read_measurements(measurements, dict(map(_condition, only)))
-    fit: CostFit | TermsFit
+    # Rows are cut here, not while reading: --skip counts the steps that --where has left.
+    lengths, seconds, degrees = lengths[skip:], seconds[skip:], None if degrees is None else degrees[skip:]
     try:
+        fit: CostFit | TermsFit
         if areas is None:
-            fit = fit_cost(
-                # Rows are cut here, not while reading: --skip counts the steps that --where has left.
-                lengths[skip:], seconds[skip:], degrees=None if degrees is None else degrees[skip:], weights=weights,
-                max_error=max_error, force=force,
-            )  # fmt: skip
+            fit = fit_cost(lengths, seconds, degrees=degrees, force=force)
         elif degrees is not None and (degrees > 1).any():
             raise InputError("--areas takes no steps of several ranks (column 'degree'): fit those without it")
         else:
-            fit = fit_terms(
-                lengths[skip:], seconds[skip:], areas.split(","), weights=weights, max_error=max_error, force=force
-            )
+            fit = fit_terms(lengths, seconds, areas.split(","), force=force)
         cost = fit.integer_cost()
     except FitError as error:
         # A fit without any growth makes no cost: there --force changes nothing.
@@ -45,11 +34,9 @@ def run(
     except ValueError as error:
         raise InputError(f"{measurements}: {error}") from error
     if as_json:
-        click.echo(json.dumps(_document(fit, cost, skip), indent=2))
-        return
-    name = os.path.basename(measurements)
-    for line in _lines(fit, cost, name) if isinstance(fit, CostFit) else _term_lines(fit, cost, name):
-        click.echo(printable(line))
+        say_json(_document(fit, cost, skip))
+    else:
+        say(*_lines(fit, cost, os.path.basename(measurements)))
 
 
 def _condition(text: str) -> tuple[str, str]:
@@ -83,57 +70,45 @@ def _document(fit: CostFit | TermsFit, cost: IntegerCost, skipped: int) -> dict[
     }
 
 
-def _lines(fit: CostFit, cost: IntegerCost, name: str) -> list[str]:
+def _lines(fit: CostFit | TermsFit, cost: IntegerCost, name: str) -> Iterator[str]:
     """Say what a person wants to know, the number to copy last."""
-    shared = bool(fit.exchange)
-    units = {"c0": "s a step", "b": "s a unit squared"}
-    lines = [
-        f"{name}: {fit.steps:,} steps ({fit.distinct_steps:,} different), lengths {fit.shortest:,} to {fit.longest:,}",
-        "seconds = c0 + " + ("((a + dN)*sum(l) + b*sum(l^2)) / N, N the degree" if shared else "a*sum(l) + b*sum(l^2)"),
-        *(
-            f"  {symbol:<3} {value:>10.4g} +- {spread:<9.2g} {units.get(symbol, 's a unit of length')}"
-            for symbol, value, spread in fit.terms
-        ),
+    shared = isinstance(fit, CostFit) and bool(fit.exchange)
+    law = "((a + dN)*sum(l) + b*sum(l^2)) / N, N the degree" if shared else "a*sum(l) + b*sum(l^2)"
+    units, rest = {"c0": "s a step", "b": "s a unit squared"}, "s a unit of length"
+    if isinstance(fit, TermsFit):
+        law = " + ".join(symbol for symbol, _, _ in fit.terms if symbol != "c0")
+        units, rest = {"c0": "s a step", "constant": "s a sample", "a": "s a unit of length"}, "s a pair of tokens"
+    constant = "c0 + " * any(symbol == "c0" for symbol, _, _ in fit.terms)
+    yield f"{name}: {fit.steps:,} steps ({fit.distinct_steps:,} different), lengths {fit.shortest:,} to {fit.longest:,}"
+    yield f"seconds = {constant}{law}"
+    width = max(3, *(len(symbol) for symbol, _, _ in fit.terms))
+    for symbol, value, spread in fit.terms:
+        yield f"  {symbol:<{width}} {value:>10.4g} +- {spread:<9.2g} {units.get(symbol, rest)}"
+    yield (
         f"held-out error {fit.held_out_error:.2%} (worst step {fit.held_out_worst:.1%}); "
-        f"without lengths {fit.mean_error:.1%}",
-    ]
-    if fit.uncertain:
-        which = " and ".join(fit.uncertain)
-        lines.append(
-            f"uncertain: {which}, by more than a quarter over resampled steps; measure more steps, of other lengths too"
-        )
+        f"without lengths {fit.mean_error:.1%}"
+    )
+    yield from _doubts(fit)
     if fit.refusal is not None:
-        lines.append(f"forced: {fit.refusal}")
+        yield f"forced: {fit.refusal}"
     off = f", off by at most {cost.rounding:.2g}" if cost.rounding else ""
     c0 = "overhead is c0" if shared else "c0 changes no plan"
-    lines.append(f"--cost {cost.model}   (in units of {cost.work_unit}{off}; {c0})")
-    return lines
+    yield f"--cost {cost.model}   (in units of {cost.work_unit}{off}; {c0})"
 
 
-def _term_lines(fit: TermsFit, cost: IntegerCost, name: str) -> list[str]:
-    """Say which terms were taken, which are not told apart, and how far off they are by length."""
-    units = {"c0": "s a step", "constant": "s a sample", "a": "s a unit of length"}
-    off = f", off by at most {cost.rounding:.2g}" if cost.rounding else ""
-    lines = [
-        f"{name}: {fit.steps:,} steps ({fit.distinct_steps:,} different), lengths {fit.shortest:,} to {fit.longest:,}",
-        f"seconds = {' + '.join(each for each, _, _ in fit.terms)}",
-        *(
-            f"  {symbol:<14} {value:>10.4g} +- {spread:<9.2g} {units.get(symbol, 's a pair of tokens')}"
-            for symbol, value, spread in fit.terms
-        ),
-        f"held-out error {fit.held_out_error:.2%} (worst step {fit.held_out_worst:.1%}); "
-        f"without lengths {fit.mean_error:.1%}",
-        *(
-            f"  lengths {each.shortest:>9,} to {each.longest:>9,}: {each.error:6.1%} over {each.steps:,} steps"
-            for each in fit.by_length
-        ),
-        *fit.alike,
-    ]
+def _doubts(fit: CostFit | TermsFit) -> Iterator[str]:
+    """Say what the steps do not tell, or not well."""
+    if isinstance(fit, CostFit):
+        if fit.uncertain:
+            yield (
+                f"uncertain: {' and '.join(fit.uncertain)}, by more than a quarter over resampled steps; measure more "
+                "steps, of other lengths too"
+            )
+        return
+    for each in fit.by_length:
+        yield f"  lengths {each.shortest:>9,} to {each.longest:>9,}: {each.error:6.1%} over {each.steps:,} steps"
+    yield from fit.alike
     if fit.left_out:
-        lines.append(f"left out, as they make it no better: {', '.join(fit.left_out)}")
-    if fit.refusal is not None:
-        lines.append(f"forced: {fit.refusal}")
+        yield f"left out, as they make it no better: {', '.join(fit.left_out)}"
     if "constant" not in (*fit.left_out, *(symbol for symbol, _, _ in fit.terms)):
-        lines.append("c0 is of a step or of each sample: steps with other numbers of samples would tell")
-    lines.append(f"--cost {cost.model}   (in units of {cost.work_unit}{off}; c0 changes no plan)")
-    return lines
+        yield "c0 is of a step or of each sample: steps with other numbers of samples would tell"

@@ -1,14 +1,11 @@
-"""What ``configure`` and ``simulate --layout`` share: options that say what a step is, and tables of layouts."""
+"""What ``configure`` and ``simulate --layout`` share, and the table of ``simulate --layout``."""
 
 import contextlib
-import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import click
-
-from balancer.cli.run import table_console
+from balancer.cli.run import say_json, table_console
 from balancer.cost import CostModel, module
 from balancer.cost.throughput import ThroughputCurve
 from balancer.errors import InputError
@@ -17,7 +14,9 @@ from balancer.io.logs import open_log
 from balancer.problem.cluster import Cluster
 from balancer.problem.layout import read_layout
 from balancer.problem.phases import SINGLE_PHASE, Phase
+from balancer.report.layouts import assumptions, print_layouts
 from balancer.report.summary import JSON_VERSION
+from balancer.report.table import print_lines
 from balancer.simulate.configure import price_layouts
 from balancer.simulate.given import given_of
 from balancer.simulate.layout_price import Priced
@@ -42,22 +41,22 @@ def by_phase(option: str, texts: Iterable[str], names: Sequence[str]) -> dict[st
     return found
 
 
-def layout_arguments(step: StepFile, options: dict[str, Any]) -> dict[str, Any]:
+def layout_arguments(step: StepFile, efficiency: float, curves: Iterable[str], overlap: float) -> dict[str, Any]:
     """Return what is said of a step as :func:`balancer.configure` takes it."""
     if step.is_single:
         raise InputError(
             "layouts are of phases: name them with --set phase.NAME.length=COLUMN, the language model last"
         )
     columns = step.of_phases("length")
-    curves = by_phase("--throughput", options["curves"], step.names)
+    files = by_phase("--throughput", curves, step.names)
     return {
         "phases": tuple(Phase(name, columns[name]) for name in step.names if name in columns),
         "models": step.of_phases("model"),
         "pieces": step.of_phases("pieces"),
-        "throughput": {name: ThroughputCurve.by_shards(path) for name, path in curves.items()},
+        "throughput": {name: ThroughputCurve.by_shards(path) for name, path in files.items()},
         "frozen": tuple(name for name, still in step.of_phases("frozen").items() if still),
-        "efficiency": options["efficiency"],
-        "overlap": options["overlap"],
+        "efficiency": efficiency,
+        "overlap": overlap,
     }
 
 
@@ -83,13 +82,14 @@ def _of_file(path: str) -> Iterator[None]:
 
 
 def compare_layouts(
-    log: LogPath, step: StepFile, options: dict[str, Any], cluster: Cluster, num_steps: int, as_json: bool
-) -> None:
+    log: LogPath, paths: Iterable[str], step: StepFile, rates: dict[str, Any], cluster: Cluster, num_steps: int,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Print what steps of the same samples take by each of some layouts."""
     started = time.perf_counter()
-    layouts = {path: read_layout(path) for path in options["layouts"]}
+    layouts = {path: read_layout(path) for path in paths}
     ranks, batch_per_rank = step.need("ranks"), step.need("batch_per_rank")
-    asked = layout_arguments(step, options)
+    asked = layout_arguments(step, **rates)
     for path, layout in layouts.items():
         with _of_file(path):
             layout.check_phases([phase.name for phase in asked["phases"]])
@@ -111,15 +111,10 @@ def compare_layouts(
     if as_json:
         document = {path: None if each is None else each.to_json() for path, each in found.items()}
         about = about_layouts(log, asked, ranks=ranks, batch_per_rank=batch_per_rank)
-        click.echo(json.dumps(about | {"layouts": document, "runtime_s": runtime_s}, indent=2))
+        say_json(about | {"layouts": document, "runtime_s": runtime_s})
         return
-    from balancer.report.layouts import assumptions, print_layouts
-
     console = table_console()
     if fitting := [(f"{each.layout.mode}", each) for each in found.values() if each is not None]:
         print_layouts(console, fitting, "layouts")
-    for path, each in found.items():
-        if each is None:
-            console.print(f"{path} does not fit the memory of a GPU", markup=False, highlight=False, soft_wrap=True)
-    for line in (*assumptions(given), f"{runtime_s:.1f} s"):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    too_large = [f"{path} does not fit the memory of a GPU" for path, each in found.items() if each is None]
+    print_lines(console, *too_large, *assumptions(given), f"{runtime_s:.1f} s")

@@ -109,22 +109,9 @@ rate_options = together(
 
 engine_options = together(
     click.option(
-        "--engine", metavar="E",
-        help="How the work runs: serial | processes | ray [default: processes for a long log, else serial].",
+        "--engine", type=click.Choice(("processes", "ray")),
+        help="Who works; the cluster of ray is that of RAY_ADDRESS [default: processes for a long log].",
     ),
-    click.option(
-        "--jobs", type=click.IntRange(min=1), metavar="N", help="With processes, how many [default: one a core]."
-    ),
-    click.option("--address", metavar="A", help="With ray, the cluster, such as auto [default: one is started here]."),
+    click.option("--jobs", type=click.IntRange(1), metavar="N", help="How many processes [default: one a core]."),
 )  # fmt: skip
 """Say who does the work."""
-
-
-def _page_step(which: str) -> Callable[[Any], Any]:
-    return click.option(
-        "--page-step", "step", type=int, metavar="K", help=f"The step that the page draws [default: {which}]."
-    )
-
-
-page_of_plan = together(html_option, _page_step("the median one, by what the plan saves"))
-page_of_simulation = together(html_option, _page_step("0"))

@@ -1,19 +1,15 @@
 """``balancer pack``: samples of a log joined to packs for fine-tuning, and the packs written."""
 
 import contextlib
-import json
 from collections.abc import Iterator
 from typing import Any
 
-import click
-
-from balancer.cli.run import progress, timed
+from balancer.cli.run import progress, resumable, say, say_json, timed
 from balancer.io.log_files import LogPath
 from balancer.io.logs import open_log
 from balancer.offline.pack_window import OVER_LONG, PackSettings
 from balancer.offline.packs import PackTotals, pack_run
-from balancer.offline.target import is_parts
-from balancer.report.text import counted, printable
+from balancer.report.text import counted
 from solvers import pack
 from solvers.errors import WordedError, Wording
 
@@ -43,26 +39,19 @@ def run(
         settings = PackSettings(**options)
     opened = open_log(log)
     pack([6, 5, 4, 3, 3, 3], 12)  # so that kernels are ready before packing is timed
-    with timed() as seconds, progress(as_json) as tick:
-        try:
-            with _as_options():
-                totals = pack_run(opened, length, settings, out, resume=resume, overwrite=overwrite, tick=tick)
-        except KeyboardInterrupt as error:
-            # A single file is written whole or not at all, so it leaves nothing to go on from.
-            if out is None or not is_parts(out):
-                raise
-            remedy = f"the same command with --resume goes on from the parts in {out}"
-            # Of the same kind: SIGTERM's must still end the process as that signal does.
-            raise type(error)("; ".join((*error.args, remedy))) from None
+    with timed() as seconds, progress(as_json) as tick, resumable(out), _as_options():
+        totals = pack_run(opened, length, settings, out, resume=resume, overwrite=overwrite, tick=tick)
     if as_json:
-        settled = totals.summary() | {"settings": settings.to_json(), "runtime_s": seconds[0]}
-        click.echo(json.dumps(settled, indent=2))
+        say_json(totals.summary() | {"settings": settings.to_json(), "runtime_s": seconds[0]})
         return
-    for line in (f"{opened.path.name}: packs of {settings.tokens:,} tokens", *_told(totals, settings, seconds[0])):
-        click.echo(printable(line))
+    say(f"{opened.path.name}: packs of {settings.tokens:,} tokens", *_told(totals, settings, seconds[0]))
     if out is not None:
-        for line in (f"packs written to {out}", *_next_steps(out)):
-            click.echo(printable(line))
+        say(
+            f"packs written to {out}",
+            "to train on them, instead of the tokenized data set:",
+            "  from balancer import PackedDataset",
+            f"  packed = PackedDataset(dataset, {out!r})",
+        )
 
 
 def _told(totals: PackTotals, settings: PackSettings, seconds: float) -> Iterator[str]:
@@ -86,10 +75,3 @@ def _told(totals: PackTotals, settings: PackSettings, seconds: float) -> Iterato
     if totals.empty:
         yield f"  {counted(totals.empty, 'empty row')} in no pack"
     yield f"  {counted(totals.rows, 'row')} in {seconds:.2f} s, {counted(totals.windows, 'window')}"
-
-
-def _next_steps(out: str) -> Iterator[str]:
-    """Say what to do with packs that were written."""
-    yield "to train on them, instead of the tokenized data set:"
-    yield "  from balancer import PackedDataset"
-    yield f"  packed = PackedDataset(dataset, {out!r})"

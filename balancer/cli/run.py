@@ -1,7 +1,8 @@
-"""What commands share while they run: a first plan, a progress bar, and how a summary is printed."""
+"""What commands share while they run: what compiles, how far they are, and how they print."""
 
 import contextlib
 import json
+import os
 import sys
 import threading
 import time
@@ -10,15 +11,12 @@ from typing import Any
 
 import click
 
+from balancer.errors import InputError
+from balancer.io._atomic import target_of
 from balancer.report.remarks import warnings_of
 from balancer.report.summary import RunSummary
-from balancer.report.text import counted, make_safe
-from solvers import USES_CLOCK
+from balancer.report.text import counted, make_safe, printable
 from solvers._jit import listeners
-
-READY_BUDGET = 0.1
-"""Most seconds' worth of work in the plan that makes the kernels ready."""
-
 
 COMPILED = "balancer.compiled"
 """Where a command's context keeps what it has compiled."""
@@ -55,7 +53,7 @@ class Compiled:
             # Nothing is said at the end of a short compilation that nobody was told of.
             if compiled._said:
                 what = counted(compiled.kernels, "kernel")
-                _say(f"compiled {what} in {compiled.seconds:.0f} s")
+                _tell(f"compiled {what} in {compiled.seconds:.0f} s")
 
     def note(self, begins: bool) -> None:
         """Note that a kernel is being compiled, or that it is done."""
@@ -79,7 +77,12 @@ class Compiled:
     def _tell(self, seconds: float) -> None:
         self._said = seconds
         so_far = f"{f'{self.kernels} so far' if self.kernels else 'the first'} of {_REACHED} that a command needs"
-        _say(f"compiling kernels that are not on disk yet: {so_far}, {seconds:.0f} s")
+        _tell(f"compiling kernels that are not on disk yet: {so_far}, {seconds:.0f} s")
+
+
+def _tell(message: str) -> None:
+    if sys.stderr is not None:
+        print(f"balancer: {message}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 @contextlib.contextmanager
@@ -92,19 +95,94 @@ def timed() -> Iterator[list[float]]:
     spent.append(time.perf_counter() - begun - (compiled.seconds - before))
 
 
-def make_ready(plans: Iterator[Any], method: str) -> Any:
-    """Make the first plan and return it, so that kernels are compiled, or loaded, before planning is timed.
+def pace(samples: int, total: int | None, samples_per_step: int, seconds: float) -> str:
+    """Say how far a run is: samples and steps of how many, how fast, and how long it takes still.
 
-    What cannot be planned raises here as it would later. None for methods that read the clock.
+    Examples
+    --------
+    >>> pace(400, 1000, samples_per_step=100, seconds=20)
+    '400 of 1,000 samples, 4 steps, 20 samples/s, 0:30 left'
     """
-    if method in USES_CLOCK:
-        return None
-    return next(plans, None)
+    rate = samples / max(seconds, 1e-9)
+    of = "" if total is None else f" of {total:,}"
+    told = f"{samples:,}{of} samples, {counted(samples // samples_per_step, 'step')}, {round(rate):,} samples/s"
+    if total is None or not rate:
+        return told
+    left = round((total - samples) / rate)
+    return f"{told}, {left // 60}:{left % 60:02d} left"
 
 
-def _say(message: str) -> None:
-    if sys.stderr is not None:
-        print(f"balancer: {message}", file=sys.stderr)  # noqa: T201
+LINE_AFTER_S = 10.0
+"""With --json, how often progress is told."""
+
+
+@contextlib.contextmanager
+def progress(
+    as_json: bool, what: str = "samples", total: int | None = None, samples_per_step: int = 0
+) -> Iterator[Callable[[int], None]]:
+    """Tell how many are done: on a bar that ends with the run, or, with --json and steps, in a line now and then."""
+    looked_at = not as_json and sys.stderr is not None and sys.stderr.isatty()
+    begun = told = time.perf_counter()
+    done, bar = 0, None
+
+    def tick(more: int) -> None:
+        nonlocal done, told, bar
+        done, now = done + more, time.perf_counter()
+        if looked_at:
+            # Short runs show no bar at all: one that only flashes tells nothing.
+            if bar is None and now - begun > 1:
+                bar = _bar(total)
+            if bar is not None:
+                of = "" if total is None else f" of {total:,}"
+                words = pace(done, total, samples_per_step, now - begun) if samples_per_step else f"{done:,}{of} {what}"
+                bar.update(bar.task_ids[0], completed=done, description=words)
+        elif as_json and samples_per_step and now - told >= LINE_AFTER_S:
+            told = now
+            _tell(pace(done, total, samples_per_step, now - begun))
+
+    try:
+        yield tick
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+def _bar(total: int | None) -> Any:
+    """Begin a bar on standard error; at the end only the result stays on the screen."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    middle = [] if total is None else [BarColumn()]
+    columns = SpinnerColumn(), *middle, TextColumn("{task.description}"), TimeElapsedColumn()
+    bar = Progress(*columns, console=Console(stderr=True, emoji=False), transient=True)
+    bar.add_task("", total=total)
+    bar.start()
+    return bar
+
+
+# What a command prints --------------------------------------------------------------------------------------------
+
+
+def say(*lines: str) -> None:
+    """Print lines, what others chose in them made safe."""
+    for line in lines:
+        click.echo(printable(line))
+
+
+def say_json(document: dict[str, Any]) -> None:
+    """Print the document of ``--json``."""
+    click.echo(json.dumps(document, indent=2))
+
+
+def table_console() -> Any:
+    """Return a terminal that is wide enough for a table."""
+    from rich.console import Console
+
+    from balancer.report.table import NARROWEST
+
+    console = Console(emoji=False, markup=False)  # a phase may be called [/b]
+    console.width = max(console.width, NARROWEST)
+    return make_safe(console)
 
 
 def print_run(
@@ -128,7 +206,7 @@ def print_run(
         samples = summary.samples - kept
         document[f"{doing}_samples_per_second"] = samples / runtime_s or None if runtime_s else None
         document[f"{doing}_ms_a_step"] = 1000 * runtime_s / summary.steps if summary.steps and samples else None
-        click.echo(json.dumps(document, indent=2))
+        say_json(document)
         return
     from balancer.report.table import print_summary
 
@@ -145,109 +223,37 @@ def _peak_memory_mb() -> float | None:
     return of_system / (1e6 if sys.platform == "darwin" else 1e6 / 1024)
 
 
-def table_console() -> Any:
-    """Return a terminal that is wide enough for a table."""
-    from rich.console import Console
+def check_page(path: str | None) -> None:
+    """Raise InputError, before any work, if a page is wanted where none can be written."""
+    if path is None:
+        return
+    # Imported only where something is drawn: charts need an extra, and most commands draw nothing.
+    from balancer.report.charts import require_plotting
 
-    from balancer.report.table import NARROWEST
-
-    console = Console(emoji=False, markup=False)  # a phase may be called [/b]
-    console.width = max(console.width, NARROWEST)
-    return make_safe(console)
-
-
-class Pace:
-    """How far a run is: samples and steps of how many, how fast, and how long it takes still.
-
-    Examples
-    --------
-    >>> pace = Pace(1000, samples_per_step=100)
-    >>> pace.samples += 400
-    >>> pace.after(20)
-    {'samples': 400, 'of': 1000, 'steps': 4, 'samples_per_second': 20, 'seconds_left': 30}
-    >>> pace.told(20)
-    '400 of 1,000 samples, 4 steps, 20 samples/s, 0:30 left'
-    """
-
-    def __init__(self, total: int | None, samples_per_step: int) -> None:
-        self.samples, self.total, self._per_step = 0, total, samples_per_step
-
-    def after(self, seconds: float) -> dict[str, int | None]:
-        """Return it as a line for machines has it."""
-        rate = self.samples / max(seconds, 1e-9)
-        left = None if self.total is None or not rate else round((self.total - self.samples) / rate)
-        return {
-            "samples": self.samples, "of": self.total, "steps": self.samples // self._per_step,
-            "samples_per_second": round(rate), "seconds_left": left,
-        }  # fmt: skip
-
-    def told(self, seconds: float) -> str:
-        """Return it in words."""
-        found = self.after(seconds)
-        left = found["seconds_left"]
-        of = "" if self.total is None else f" of {self.total:,}"
-        rest = "" if left is None else f", {left // 60}:{left % 60:02d} left"
-        return (
-            f"{self.samples:,}{of} samples, {counted(found['steps'] or 0, 'step')}, "
-            f"{found['samples_per_second']:,} samples/s{rest}"
-        )
+    require_plotting("--html")
+    if os.path.splitext(path)[1].lower() not in (".html", ".htm"):
+        raise InputError(f"--html {path}: a page is written as .html; choose such a name")
+    target_of(path, "write the page")
 
 
-LINE_AFTER_S = 10.0
-"""With --json, how often progress is told."""
+def say_page(path: str | None) -> None:
+    """Tell a person where the page lies, if one was written."""
+    if path is not None:
+        say(f"page written to {path}")
 
 
 @contextlib.contextmanager
-def progress(as_json: bool, total: int | None = None, samples_per_step: int = 0) -> Iterator[Callable[[int], None]]:
-    """Show how many samples are done: a bar for a person who looks, a line every 10 seconds for machines."""
-    pace = Pace(total, samples_per_step or 1)
-    if as_json and samples_per_step and sys.stderr is not None:
-        begun = told = time.perf_counter()
+def resumable(out: str | None, others: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Let an interrupt, and errors of these kinds, say how to go on from the parts of a folder."""
+    from balancer.offline.target import is_parts
 
-        def note(done: int) -> None:
-            nonlocal told
-            pace.samples += done
-            if time.perf_counter() - told >= LINE_AFTER_S:
-                told = time.perf_counter()
-                print(json.dumps({"progress": pace.after(told - begun)}), file=sys.stderr, flush=True)  # noqa: T201
-
-        yield note
-        return
-    with bar_of("samples", total, as_json, pace if samples_per_step else None) as tick:
-        yield tick
-
-
-@contextlib.contextmanager
-def bar_of(what: str, total: int | None, quiet: bool, pace: Pace | None = None) -> Iterator[Callable[[int], None]]:
-    """Show a bar on standard error once a second has passed, if a person is looking."""
-    if quiet or sys.stderr is None or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    count = "{task.completed:,}" if total is None else "{task.completed:,} of {task.total:,}"
-    middle = [] if total is None else [BarColumn()]
-    text = TextColumn(f"{count} {what}") if pace is None else TextColumn("{task.description}")
-    columns = SpinnerColumn(), *middle, text, TimeElapsedColumn()
-    # Transient: at the end only the result stays on the screen.
-    bar = Progress(*columns, console=Console(stderr=True, emoji=False), transient=True)
-    task = bar.add_task(what, total=total)
-    begun = time.perf_counter()
-    running = False
-
-    def tick(done: int) -> None:
-        nonlocal running
-        # Short runs show no bar at all: one that only flashes tells nothing.
-        if not running and time.perf_counter() - begun > 1:
-            bar.start()
-            running = True
-        if pace is not None:
-            pace.samples += done
-        bar.update(task, advance=done, description=what if pace is None else pace.told(time.perf_counter() - begun))
-
+    stopped: tuple[type[BaseException], ...] = (KeyboardInterrupt, *others)
     try:
-        yield tick
-    finally:
-        if running:
-            bar.stop()
+        yield
+    except stopped as error:
+        # A single file is written whole or not at all, so it leaves nothing to go on from.
+        if out is None or not is_parts(out):
+            raise
+        remedy = f"the same command with --resume goes on from the parts in {out}"
+        # Of the same kind, so that a signal or a lost worker still ends the command with its own code.
+        raise type(error)("; ".join((*error.args, remedy))) from None

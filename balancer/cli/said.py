@@ -15,17 +15,10 @@ def said_step(options: dict[str, Any]) -> StepFile:
     path, keys = options.pop("step_file"), options.pop("keys")
     said: dict[str, Any] = {}
     if path is not None:
-        check_step_file(path)
         said = read_toml(path)
         step_of(said, path)  # what is wrong in the file is told with its name
     short = [(key, value) for name, (key, _, _) in SHORT.items() if (value := options.pop(name, None)) is not None]
     return step_of(as_tables(said, (*map(_parted, keys), *short))).of_file(path or "")
-
-
-def check_step_file(path: str) -> None:
-    """Raise InputError for a number, which is no file."""
-    if path.isdigit():
-        raise InputError(f"--step {path}: names a step file; the step that a page draws is --page-step {path}")
 
 
 def as_tables(said: dict[str, Any], typed: Iterable[tuple[str, str]]) -> dict[str, Any]:

@@ -1,29 +1,29 @@
 """From what is said of a step to a log that is open, its settings, and the lines that tell them."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from balancer.cli.run import READY_BUDGET, make_ready
 from balancer.cost import parse_cost
 from balancer.errors import InputError
 from balancer.io.log_files import LogPath
 from balancer.io.logs import LengthLog, choose_length, open_log
 from balancer.offline.across import request_of
-from balancer.offline.engines import ENGINES, Cluster, Engine, Processes, Serial
+from balancer.offline.engines import Cluster, Engine, Processes, Serial
 from balancer.offline.of_step import OfModels, settings_of_step
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log
 from balancer.plan.step_plan import StepPlan
-from balancer.planning.strategies import strategies_for
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.report.text import counted, of_costs
 from balancer.step import StepFile
-from solvers.arguments import as_count
+from solvers import USES_CLOCK
 from solvers.errors import SolverError, WordedError
+
+_READY_BUDGET = 0.1  # seconds' worth of work in the first plan, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Job:
 def open_job(log: LogPath, step: StepFile, of_models: OfModels | None = None, **of_log: Any) -> Job:
     """Open a log that is planned by what is said of its steps, and make its first plan, so that kernels are ready."""
     step.need("ranks")
-    if step.batch_per_rank is None and step.step_tokens is None:
+    if step.step_tokens is None:
         step.need("batch_per_rank")
     opened = open_log(log)
     try:
@@ -47,67 +47,35 @@ def open_job(log: LogPath, step: StepFile, of_models: OfModels | None = None, **
         raise
     except WordedError as error:
         raise (error.within(step.path) if step.path else error) from None
-    plan = settings.setup.settings
-    # The first plan loads kernels, and shows what phases are fed. It need not be good.
-    hurried = replace(plan, time_budget=min(plan.time_budget, READY_BUDGET))
+    return Job(opened, settings, _title_of(opened, settings, _first_plan(opened, settings)))
+
+
+def _first_plan(log: LengthLog, settings: LogSettings) -> StepPlan | None:
+    """Plan the first step, which need not be good: it loads kernels, and shows what phases are fed.
+
+    None for methods that read the clock. What cannot be planned raises here as it would later.
+    """
+    plan, skipped = settings.setup.settings, tuple[type[Exception], ...]()
+    hurried = replace(plan, time_budget=min(plan.time_budget, _READY_BUDGET))
     short = replace(settings, setup=replace(settings.setup, settings=hurried))
-    if settings.across is None:
-        first = make_ready(plan_log(opened, short), plan.method)
-    else:
+    if settings.across is not None:
         request_of(settings)  # refuses what cannot be deferred before anything is planned
-        short, first = replace(short, across=None, batch_per_rank=settings.batch_per_rank or 1), None
-        # A step that nothing is deferred from may hold no plan where the deferred ones do
-        with contextlib.suppress(SolverError):
-            first = make_ready(plan_log(opened, short), plan.method)
-    return Job(opened, settings, _title_of(opened, settings, first))
+        short = replace(short, across=None, batch_per_rank=settings.batch_per_rank or 1)
+        skipped = (SolverError,)  # a step that nothing is deferred from may hold no plan where the deferred ones do
+    with contextlib.suppress(*skipped):
+        return None if plan.method in USES_CLOCK else next(plan_log(log, short), None)
+    return None
 
 
-def engine_of(options: dict[str, Any]) -> Engine | None:
-    """Take who works out of all options; None where nobody says."""
-    name, jobs, address = (options.pop(each) for each in ("engine", "jobs", "address"))
-    if name is None and jobs is None and address is None:
-        return None
-    if jobs is not None:
-        as_count("jobs", jobs)
-    if address is not None and name not in (None, "ray"):
-        raise InputError(f"--address is for --engine ray, not {name}")
-    # Only Ray's cluster has an address, so the address alone names the engine.
-    name = "ray" if address is not None else name
-    name = name or ("processes" if jobs > 1 else "serial")
-    if name not in ENGINES:
-        raise InputError(f"unknown --engine {name!r}; known engines are {', '.join(ENGINES)}")
-    if name == "serial":
-        if jobs not in (None, 1):
-            raise InputError(f"--jobs {jobs} is for --engine processes; serial works alone")
-        return Serial()
+def engine_of(name: str | None, jobs: int | None) -> Engine | None:
+    """Return who works; None where nobody says."""
     if name == "ray":
         if jobs is not None:
             raise InputError("--jobs is for --engine processes; a Ray cluster has the workers that it has")
-        return Cluster(address)
-    return Processes(jobs)
-
-
-def chosen_strategies(text: str | None, settings: LogSettings) -> tuple[str, ...]:
-    """Read ``--strategies``, each name once."""
-    if text is None:
-        return strategies_for(settings.setup)
-    return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-
-
-def unconstrained(settings: LogSettings, chosen: Iterable[str]) -> Iterator[str]:
-    """Yield a line if some of these strategies ignore constraints of the phases."""
-    phases = settings.setup.phases
-    # `every_rank_nonempty` is a wish: it holds where it can, so leaving it out breaks no promise.
-    asking = [phase for phase in phases if set(phase.constraints) - {"every_rank_nonempty"}]
-    # Of each strategy, the phases whose samples it leaves where they were drawn.
-    staying = {"as_sampled": asking, "llm_only": [phase for phase in asking if phase is not phases[-1]]}
-    if names := [name for name in chosen if staying.get(name)]:
-        asked = dict.fromkeys(name for phase in asking for name in phase.constraints if name != "every_rank_nonempty")
-        which = " and ".join(asked)
-        yield (
-            f"{which} hold for phases that are balanced; {', '.join(names)} "
-            f"leave{'s' * (len(names) == 1)} some where they lie."
-        )
+        return Cluster()
+    if jobs == 1:
+        return Serial()
+    return None if name is None and jobs is None else Processes(jobs)
 
 
 def _title_of(log: LengthLog, settings: LogSettings, first: StepPlan | None) -> str:

@@ -3,14 +3,11 @@
 import json
 from collections.abc import Iterator
 
-import click
-
-from balancer.cli.run import table_console
+from balancer.cli.run import say, say_json, table_console
 from balancer.described import keys_of, schema_of
 from balancer.io.columns import LengthUnknownError, listed
 from balancer.io.log_files import LogPath
 from balancer.io.logs import LengthLog, default_columns, open_log
-from balancer.report.text import printable
 from balancer.step import StepFile
 
 
@@ -27,13 +24,12 @@ def print_keys() -> None:
 
 def print_schema() -> None:
     """Print the schema by which editors check a step file."""
-    click.echo(json.dumps(schema_of(StepFile), indent=1))
+    say_json(schema_of(StepFile))
 
 
 def run(log: LogPath) -> None:
     """Print a step file for a log."""
-    for line in _lines(open_log(log)):
-        click.echo(printable(line))
+    say(*_lines(open_log(log)))
 
 
 def _lines(log: LengthLog) -> Iterator[str]:

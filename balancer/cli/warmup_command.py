@@ -1,6 +1,5 @@
 """``balancer warmup``: every kernel compiled ahead of time, by as many processes as there are cores."""
 
-import json
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator
@@ -8,9 +7,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib.util import find_spec
 from typing import Any
 
-import click
-
-from balancer.cli.run import Compiled, bar_of
+from balancer.cli.run import Compiled, progress, say, say_json
 from balancer.offline.engines import cores
 from balancer.planning.warmup import first_calls
 from balancer.problem.settings import COUNTED_METHODS
@@ -27,7 +24,7 @@ def run(purpose: str, jobs: int | None, as_json: bool) -> None:
     workers = min(jobs or cores(), calls)
     # Fresh processes: a fork of a process with threads, such as the bar's, may hang.
     context = multiprocessing.get_context("spawn")
-    with bar_of("first calls made", calls, as_json) as tick, ProcessPoolExecutor(workers, mp_context=context) as pool:
+    with progress(as_json, "first calls made", calls) as tick, ProcessPoolExecutor(workers, mp_context=context) as pool:
         # A call goes to its process as a number: functions made inside others cannot be pickled.
         for done in as_completed([pool.submit(_make, purpose, index) for index in range(calls)]):
             compiled, spent = done.result()
@@ -35,10 +32,10 @@ def run(purpose: str, jobs: int | None, as_json: bool) -> None:
             tick(1)
     elapsed = time.perf_counter() - started
     if as_json:
-        click.echo(json.dumps({"kernels": kernels, "compile_s": seconds, "processes": workers, "runtime_s": elapsed}))
+        say_json({"kernels": kernels, "compile_s": seconds, "processes": workers, "runtime_s": elapsed})
         return
     what = f"{counted(kernels, 'kernel')} compiled" if kernels else "every kernel was in the cache"
-    click.echo(f"{what}, {elapsed:.0f} s by {workers} process{'es' * (workers > 1)}")
+    say(f"{what}, {elapsed:.0f} s by {workers} process{'es' * (workers > 1)}")
 
 
 def _calls(purpose: str) -> Iterator[Callable[[], Any]]:

@@ -1,5 +1,7 @@
 """Cost models from measured steps: ``seconds = c0 + a * sum(l) + b * sum(l^2)`` by non-negative least squares.
 
+Errors are relative to the measured seconds, as noise grows with them.
+
 Steps of sequence groups say how many ranks shared them, their degree d, and take ``c0 + (a * sum(l) + b * sum(l^2) +
 x_d * sum(l)) / d``, where x_d is what a unit of length exchanges; at degree 1 it is 0.
 
@@ -22,7 +24,6 @@ from solvers.arguments import as_count, as_int64
 from solvers.errors import ArgumentError
 from solvers.types import Record
 
-WEIGHTS = ("relative", "absolute")
 # Three coefficients from fewer steps follow their noise; a fifth of ten is held out at a time.
 _FEWEST_STEPS = 10
 # Of each degree beyond one, which has a coefficient of its own.
@@ -126,7 +127,6 @@ def fit_cost(
     seconds: ArrayLike,
     *,
     degrees: ArrayLike | None = None,
-    weights: str = "relative",
     max_error: float = 0.1,
     force: bool = False,
 ) -> CostFit:
@@ -140,8 +140,6 @@ def fit_cost(
         How long each took.
     degrees : int64[k], optional
         How many ranks shared each; by default one.
-    weights : {"relative", "absolute"}
-        Whether to minimise squared errors relative to the measured seconds (noise grows with them), or absolute ones.
     max_error : float
         Refuse a fit whose held-out error is larger.
     force : bool
@@ -180,14 +178,14 @@ def fit_cost(
     >>> str(fit.integer_cost().model)
     'quadratic:a=1000000,b=1000'
     """
-    check_fit(weights, max_error)
+    check_max_error(max_error)
     steps, measured = as_steps(lengths, seconds)
     design = _design(steps)
     design, shared = _by_degree(design, degrees)
     group, fold = fold_of(design)
     distinct = int(group.max()) + 1 if len(group) else 0
     _check_rows(design, distinct, *ends_of(steps))
-    weight = weight_of(measured, weights)
+    weight = 1 / measured  # noise grows with the seconds
     condition = _condition(design, weight)
     coefficients = solve(design, measured, weight)
     errors = held_out(design, measured, weight, fold)
@@ -205,17 +203,10 @@ def fit_cost(
     )  # fmt: skip
 
 
-def check_fit(weights: str, max_error: float) -> None:
+def check_max_error(max_error: float) -> None:
     """Raise ValueError unless a fit can be asked for so."""
-    if weights not in WEIGHTS:
-        raise ValueError(f"weights must be one of {', '.join(WEIGHTS)}, got {weights!r}")
     if not max_error > 0:
         raise ValueError(f"max_error must be > 0, got {max_error!r}")
-
-
-def weight_of(measured: _Floats, weights: str) -> _Floats:
-    """Return what each step's error is multiplied by: float64[k]."""
-    return 1 / measured if weights == "relative" else np.ones_like(measured)
 
 
 def ends_of(steps: Sequence[NDArray[np.int64]]) -> tuple[int, int]:

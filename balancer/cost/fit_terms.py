@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from balancer.cost.areas import OWN_PREFIX, area, as_terms, checked
-from balancer.cost.fit import FOLDS, Fit, as_steps, check_fit, fold_of, held_out, judged, solve, spreads, weight_of
+from balancer.cost.fit import FOLDS, Fit, as_steps, check_max_error, fold_of, held_out, judged, solve, spreads
 from balancer.cost.integer import IntegerCost, integer_seconds
 from balancer.errors import InputError
 from solvers.errors import ArgumentError
@@ -61,7 +61,6 @@ def fit_terms(
     seconds: ArrayLike,
     areas: Sequence[str],
     *,
-    weights: str = "relative",
     max_error: float = 0.1,
     force: bool = False,
 ) -> TermsFit:
@@ -75,7 +74,7 @@ def fit_terms(
         How long each took.
     areas : sequence of str
         Names of :data:`balancer.cost.areas.AREAS` that there may be, 1 to 6.
-    weights, max_error, force
+    max_error, force
         As those of :func:`balancer.cost.fit.fit_cost`.
 
     Raises
@@ -98,7 +97,7 @@ def fit_terms(
     >>> [(name, round(value, 9)) for name, value, _ in fit.terms], fit.left_out
     ([('c0', 0.001), ('window128', 1e-06)], ('a', 'full'))
     """
-    check_fit(weights, max_error)
+    check_max_error(max_error)
     if not 1 <= len(areas) <= _MOST_AREAS:
         raise ArgumentError("areas", f"be 1 to {_MOST_AREAS} names", len(areas))
     as_terms([(name, 1) for name in areas])  # which are refused by name
@@ -115,7 +114,7 @@ def fit_terms(
             f"a fit of terms needs at least {_FEWEST_STEPS} steps, {FOLDS} of them different; there are "
             f"{len(measured)}, {distinct} different: measure more, of other lengths too"
         )
-    weight = weight_of(measured, weights)
+    weight = 1 / measured
     alike = _alike(names, design * weight[:, None], steps)
     chosen, errors, mean_errors = _best(names, design, measured, weight, fold)
     columns = design[:, chosen]

@@ -18,6 +18,7 @@ from typing import Any, Protocol, Self
 import pyarrow as pa
 
 from balancer.errors import InputError
+from solvers.arguments import as_count
 from solvers.errors import not_installed
 
 Task = tuple[int, Any]
@@ -71,7 +72,7 @@ class Processes:
     """
 
     def __init__(self, jobs: int | None = None) -> None:
-        self.jobs = jobs or cores()
+        self.jobs = cores() if jobs is None else as_count("jobs", jobs)
 
     def run(self, work: Callable[..., Any], tasks: Tasks, tick: Tick) -> Iterator[Task]:
         """As :class:`Engine` has it."""
@@ -129,10 +130,6 @@ class Cluster:
             what = "a Ray cluster" if self.address is None else f"the Ray cluster at {self.address!r:.100}"
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise InputError(f"{what} cannot be had: {reason[0][:200]}") from None
-
-
-ENGINES = {"serial": Serial, "processes": Processes, "ray": Cluster}
-"""Who can plan, by name."""
 
 
 class _Others(Protocol):

@@ -2,13 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from balancer.problem.layout import ModuleLayout
-from balancer.report.table import as_percent
+from balancer.report.table import as_percent, numbers_table, print_lines
 from balancer.report.text import counted
 from balancer.simulate.configure import Configuration
 from balancer.simulate.given import Given
@@ -23,15 +20,11 @@ _MARKS = {"bound": "slower", "close": "at most 3 % faster", "memory": "do not fi
 def print_layouts(console: Console, rows: Iterable[tuple[str, Priced]], title: str) -> None:
     """Print a row a layout, each with a name, and below what the layouts are."""
     found = list(rows)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column(title, no_wrap=True)
-    for name in ("s a step", "over its bound", "idle", "MFU", "GiB"):
-        table.add_column(Text(name), justify="right", no_wrap=True)
+    table = numbers_table(title, ("s a step", "over its bound", "idle", "MFU", "GiB"))
     for i, (name, each) in enumerate(found, 1):
         table.add_row(f"{i}  {name}", f"{each.seconds:.4g}", *numbers_of(each))
     console.print(table)
-    for i, (_, each) in enumerate(found, 1):
-        console.print(f"{i}  {in_words(each)}", markup=False, highlight=False, soft_wrap=True)
+    print_lines(console, *(f"{i}  {in_words(each)}" for i, (_, each) in enumerate(found, 1)))
 
 
 def in_words(each: Priced) -> str:
@@ -57,8 +50,7 @@ def print_configuration(console: Console, found: Configuration, runtime_s: float
         others.append(("DFLOP's formula", found.formula))
     if others:
         print_layouts(console, others, "for comparison")
-    for line in (*excluded(found), *assumptions(found.case.given), f"{runtime_s:.1f} s"):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    print_lines(console, *excluded(found), *assumptions(found.case.given), f"{runtime_s:.1f} s")
 
 
 def excluded(found: Configuration) -> Iterator[str]:

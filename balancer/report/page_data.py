@@ -185,7 +185,6 @@ def _encoder_slots(plan: StepPlan, phase: str) -> str:
 class PageData:
     """What the page shows in addition to a :class:`balancer.report.summary.RunSummary`."""
 
-    asked_step: int | None = None  # the step to draw by rank; by default the median one, by what the plan saves
     phases: dict[str, PhaseData] = field(default_factory=dict)
     following: set[str] = field(default_factory=set)  # encoders in the pipelines of the last phase
     # what the plan of each phase was asked to do, in words; it may hold column names, which users chose
@@ -214,18 +213,16 @@ class PageData:
 
     @property
     def picture(self) -> StepPicture | None:
-        """The step to draw: the one asked for, or one that saves what the median step does, or next to it."""
+        """The step to draw: one that saves what the median step does, or next to it."""
         return min(self._held, key=self._from_median, default=None)
 
     def _from_median(self, picture: StepPicture) -> tuple[float, int]:
         return abs(picture.saved - self.median_saved), picture.step
 
     def add(self, plan: StepPlan, short: bool = False) -> None:
-        """Take in the next step; a `short` one only where it is asked for, or the first. O(items + ranks log ranks)."""
+        """Take in the next step; a `short` one only where it is the first. O(items + ranks log ranks)."""
         plans = {name: phase.plan for name, phase in plan.phases.items()}
         if short and self._steps:  # a log of one short step has no other to show
-            if self._steps == self.asked_step:
-                self._held = [self._drawn(plans, {name: loads_of(each) for name, each in plans.items()}, 0.0)]
             self._pass_over(plan)
             return
         rows, shown = np.arange(plan.num_samples) + self._rows, dict[str, tuple[RankLoads, RankLoads]]()
@@ -260,13 +257,11 @@ class PageData:
             self.traffic += volumes.reshape(size, size)
 
     def _hold(self, plans: dict[str, DispatchPlan], shown: dict[str, tuple[RankLoads, RankLoads]]) -> None:
-        """Hold this step if it was asked for, or is of those so far that are nearest to the median one."""
+        """Hold this step if it is of those so far that are nearest to the median one."""
         ratios = [phase.ratios[-1] for name, phase in self.phases.items() if name not in self.following]
         saved = sum(before - after for before, after, _ in ratios)
         # In order, so that the median of all steps so far can be read off.
         bisect.insort(self._saved, saved)
-        if self.asked_step not in (None, self._steps):
-            return
         furthest = max(self._held, key=self._from_median, default=None)
         if furthest is not None and len(self._held) == _MOST_HELD:
             if abs(saved - self.median_saved) >= self._from_median(furthest)[0]:

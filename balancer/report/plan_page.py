@@ -261,8 +261,6 @@ def _where_ranks_wait(summary: RunSummary, phases: dict[str, PhaseData]) -> Sect
 
 def _which(picture: StepPicture, data: PageData) -> str:
     """Say why this step is drawn."""
-    if data.asked_step is not None:
-        return "the step asked for"
     nearly = "" if picture.saved == data.median_saved else "nearly "
     return f"{nearly}the median step, by what the plan saves"
 

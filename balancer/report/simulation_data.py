@@ -58,11 +58,10 @@ class SimulationData:
     """Filled while :func:`balancer.simulate.simulate_log` runs; its size does not grow with samples or ranks."""
 
     waits: str = "phase"  # as for :func:`balancer.simulate.step_time`
-    drawn_step: int = 0  # the step that is drawn by rank, in `bars` and `pipelines`
     seconds: dict[str, list[float]] = field(default_factory=dict)  # of every step, by strategy
-    bars: dict[str, StepBars] = field(default_factory=dict)
+    bars: dict[str, StepBars] = field(default_factory=dict)  # of the first step
     slow: dict[str, list[SlowStep]] = field(default_factory=dict)  # heaps of the slowest steps
-    # with pipeline stages: the slowest replica of each strategy, in nanoseconds
+    # with pipeline stages: the slowest replica of each strategy in the first step, in nanoseconds
     pipelines: dict[str, PipelineRun] = field(default_factory=dict)
 
     def add(self, strategy: str, plan: StepPlan, step: StepTime) -> None:
@@ -71,7 +70,7 @@ class SimulationData:
         number = len(seconds)
         seconds.append(step.seconds)
         # Ranks of one step alone are kept: those of all steps would grow with the run.
-        if number == self.drawn_step:
+        if number == 0:
             self.bars[strategy] = self._drawn(step)
             if step.pipeline is not None:
                 self.pipelines[strategy] = step.pipeline.slowest

@@ -219,12 +219,10 @@ def _pipelines(data: SimulationData) -> Section:
     """Return the section that shows the slowest pipeline of one step by each strategy."""
     words = (
         "The same samples by each strategy, and of the replicas the one that takes longest. Numbers are micro-batches; "
-        "what is blank is bubble. This is one step of many, not picked for what it shows; --page-step draws another."
+        "what is blank is bubble. This is the first step of many, not picked for what it shows."
     )
     shown = {_plain(name): run for name, run in data.pipelines.items()}
-    return pipeline_section(
-        f"Step {data.drawn_step:,}: stages of one pipeline", words, shown, (1e9, "seconds"), "bytes"
-    )
+    return pipeline_section("Step 0: stages of one pipeline", words, shown, (1e9, "seconds"), "bytes")
 
 
 def _timeline(data: SimulationData, phases: Sequence[str]) -> Section:
@@ -237,7 +235,7 @@ def _timeline(data: SimulationData, phases: Sequence[str]) -> Section:
         met = "ranks wait for each other once, at its end"
     words = (
         f"The same samples by each strategy, the busiest rank first; {met}. What is blank is waiting, grey is exchange "
-        f"that is not hidden.{many} This is one step of many, not picked for what it shows; --page-step draws another."
+        f"that is not hidden.{many} This is the first step of many, not picked for what it shows."
     )
     ends = ", ".join(f"{_plain(name)} {as_seconds(step.seconds)}" for name, step in bars.items())
     says = f"Timeline of one step by rank, a panel a strategy, which takes: {ends}"
@@ -251,7 +249,7 @@ def _timeline(data: SimulationData, phases: Sequence[str]) -> Section:
     numbers = numbers_of({"from rank": range(1, rows * each + 1, each), **columns})
     draw, keys, height = partial(charts.timeline, steps=titled), _keys(phases), 0.7 + 1.4 * len(bars)
     drawn = Chart("timeline", says, draw, numbers, keys=keys, height=height)
-    return Section(f"Step {data.drawn_step:,} by rank", words, [drawn], tall=True)
+    return Section("Step 0 by rank", words, [drawn], tall=True)
 
 
 def _memory(totals: Totals, phases: Sequence[str], assumed: Assumptions) -> Section:
@@ -380,7 +378,7 @@ def _of_step(found: Simulation, assumed: Assumptions) -> Iterable[tuple[str, str
     yield (
         "exchanges",
         f"{as_percent(assumed.overlap)} hidden"
-        + ("" if assumed.bytes_given else "; 1 byte an element (no --bytes given)"),
+        + ("" if assumed.bytes_given else "; 1 byte an element (no bytes_in, bytes_out given)"),
     )
     yield "activations", "recomputed for the backward pass" if assumed.checkpointing else "kept"
     if words := cut.in_words():

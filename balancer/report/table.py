@@ -27,6 +27,21 @@ BEFORE_STAGES = "before: each rank's samples as they lie, cut into as many micro
 """The same where there are pipeline stages."""
 
 
+def numbers_table(first: str, headers: Iterable[str]) -> Table:
+    """Return a table of names, under the first header, and of numbers."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column(first, no_wrap=True)
+    for header in headers:
+        table.add_column(Text(header), justify="right", no_wrap=True)
+    return table
+
+
+def print_lines(console: Console, *lines: str) -> None:
+    """Print lines as they are: of any length, and nothing in them is taken for markup."""
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
 def print_summary(
     console: Console, summary: RunSummary, title: str, runtime_s: float, compile_s: float = 0.0, kept: int = 0,
     memory_mb: float | None = None, doing: str = "planned",

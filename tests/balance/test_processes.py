@@ -202,7 +202,7 @@ def plan_here(folder, tmp_path, *more):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("balancer.offline.settings._SAMPLES_PER_PART", 32)
         with pytest.raises(SystemExit, match="0"):
-            main(words_of(folder, tmp_path, "--engine", "serial", *more))
+            main(words_of(folder, tmp_path, "--jobs", "1", *more))
     return snapshot(tmp_path / "out")
 
 

@@ -102,8 +102,8 @@ def test_a_plan_over_a_layouts_gpus_is_simulated_as_step_time_does(command, tmp_
     pq.write_table(pa.table(columns), log)
     modules = {"vision": {"dp": 4}, "llm": {"tp": 2, "dp": 2}}
     path.write_text(json.dumps({"mode": "before", "modules": modules}))
-    options = (log, *PHASES, *MODELS, "--ranks", 4, "--batch-per-rank", 4, "--layout", path)
-    asked = ("simulate", *options, "--efficiency", 0.4, "--strategies")
+    options = (log, *PHASES, *MODELS, "--ranks", 4, "--batch-per-rank", 4)
+    asked = ("simulate", *options, "--set", f"layout={path}", "--efficiency", 0.4, "--strategies")
     told = json.loads(command(*asked, "orchestrated", "--json").out)["strategies"]["orchestrated"]
     models = {name: PhaseModel.on(model, CLUSTERS["h200"].peak_flops, efficiency=0.4)
               for name, model in (("vision", "internvit-300m"), ("llm", "qwen2-7b"))}  # fmt: skip
@@ -117,7 +117,7 @@ def test_a_plan_over_a_layouts_gpus_is_simulated_as_step_time_does(command, tmp_
     behind = tmp_path / "behind.json"
     layout = {"mode": "stages", "modules": modules | {"speech": {"dp": 2}}, "generators": ["speech"]}
     behind.write_text(json.dumps(layout))
-    told = command("simulate", *options[:-2], "--efficiency", 0.4, "--layout", behind).err
+    told = command("simulate", *options, "--efficiency", 0.4, "--layout", behind).err
     assert f"{behind}: layout must be of the phases vision, llm in" in told
 
 

@@ -111,4 +111,4 @@ def test_a_file_that_is_compared_is_named_where_it_does_not_fit(command, log):
         "--html",
         "a.html",
     )
-    assert "--html needs --strategies beside --layout" in page.err
+    assert "--layout compares layouts in a table, without --strategies and --html" in page.err

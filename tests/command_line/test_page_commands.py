@@ -24,11 +24,11 @@ def planned(command):
 
 def test_report_writes_a_page(planned, tmp_path):
     pytest.importorskip("matplotlib")
-    outcome = planned("report", "p.parquet", "--html", "r.html", "--page-step", 1)
+    outcome = planned("report", "p.parquet", "--html", "r.html")
     assert outcome.code == 0, outcome.err
     assert "page written to r.html" in outcome.out
     page = (tmp_path / "r.html").read_text()
-    assert "Step 1 by rank" in page
+    assert " by rank</h2>" in page
     assert "<title>p.parquet, a plan of log.npy: rank balance</title>" in page
     assert planned("report", "p.parquet", "--html", "again.html", "--json").out.startswith("{")
     assert "<svg" in (tmp_path / "again.html").read_text()
@@ -38,9 +38,6 @@ def test_report_writes_a_page(planned, tmp_path):
     ("options", "word"),
     [
         (("--html", "r.parquet"), ".html"),
-        (("--page-step", 1), "--html"),
-        (("--html", "r.html", "--page-step", -1), ">= 0"),
-        (("--html", "r.html", "--page-step", 3), "3 steps"),
         (("--html", "no/r.html"), "no/r.html: cannot write the page: the folder"),
         (("--html", "log.npy/r.html"), "log.npy is not a folder"),
     ],
@@ -87,12 +84,12 @@ def simulate(command):
 
 def test_simulate_writes_a_page(simulate, tmp_path):
     pytest.importorskip("matplotlib")
-    outcome = simulate("--html", "s.html", "--page-step", 1)
+    outcome = simulate("--html", "s.html")
     assert outcome.code == 0, outcome.err
     assert "page written to s.html" in outcome.out
     text = (tmp_path / "s.html").read_text()
-    assert "Step 1 by rank" in text
-    assert "1 byte an element (no --bytes given)" in text
+    assert "Step 0 by rank" in text
+    assert "1 byte an element (no bytes_in, bytes_out given)" in text
     assert "7.62 billion parameters" in text
     assert simulate("--html", "again.html", "--json").out.startswith("{")
     assert "<svg" in (tmp_path / "again.html").read_text()
@@ -123,13 +120,6 @@ def test_hostile_phases_in_a_simulation(simulate, tmp_path, phase):
     ("options", "word"),
     [
         (("--html", "s.parquet"), ".html"),
-        (("--page-step", 1), "--page-step needs --html"),
-        (("--html", "s.html", "--page-step", -1), ">= 0"),
-        (("--html", "s.html", "--page-step", 3), "--page-step 3: the simulation has 3 steps, counted from 0"),
-        (
-            ("--html", "s.html", "--steps", 2, "--page-step", 2),
-            "--page-step 2: the simulation has 2 steps, counted from 0",
-        ),
         (("--html", "no/s.html"), "no/s.html"),
     ],
 )

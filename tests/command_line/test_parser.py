@@ -12,9 +12,7 @@ import balancer
 from balancer.cli.main import cli
 from balancer.cli.options import SHORT
 from balancer.cli.parser import Command
-from balancer.cost.fit import WEIGHTS
 from balancer.described import keys_of
-from balancer.offline.engines import ENGINES
 from balancer.offline.pack_window import COST, OVER_LONG, WINDOW_ROWS
 from balancer.planning.strategies import STRATEGIES
 from balancer.problem.cuts.context_shards import ContextShards
@@ -114,13 +112,11 @@ def option(name, word):
 def test_words_that_help_has_are_those_of_the_library():
     """They stand in the options' own file, so that help imports nothing."""
     assert option("simulate", "--waits").type.choices == WAITS
-    assert option("fit", "--weights").type.choices == WEIGHTS
     assert (option("pack", "--cost").default, option("pack", "--window-rows").default) == (COST, WINDOW_ROWS)
     of_cuts = (SequenceGroups.strategies, ContextShards.strategies)
     for name, word, known in (
         ("pack", "--over-long", [OVER_LONG]),
         ("configure", "--mode", [LAYOUT_MODES]),
-        ("plan", "--engine", [ENGINES]),
         ("simulate", "--strategies", [STRATEGIES, *of_cuts]),
     ):
         told = option(name, word).help

@@ -225,9 +225,8 @@ def test_a_wrong_file_is_told_in_a_line(text, command, log, tmp_path):
     assert outcome.err.count("\n") <= 2
 
 
-def test_a_missing_file_and_the_option_that_was_step(command, log):
+def test_a_missing_file(command, log):
     assert command("plan", log, "--step", "nosuch.toml").err == "balancer: nosuch.toml: no such file\n"
-    assert "the step that a page draws is --page-step 3" in command("report", "p.parquet", "--step", "3").err
 
 
 def test_a_step_is_written_for_a_log_and_can_be_used(command, log, tmp_path):

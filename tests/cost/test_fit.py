@@ -40,11 +40,10 @@ def naive_nnls(columns, target):
     return best
 
 
-@pytest.mark.parametrize("weights", ["relative", "absolute"])
 @pytest.mark.parametrize("truth", [TRUTH, (0, 1e-4, 0), (0.5, 0, 1e-8), (0, 0, 1e-9), (1e3, 1.0, 1e-3)])
-def test_an_exact_law_comes_back(truth, weights):
+def test_an_exact_law_comes_back(truth):
     steps = steps_of()
-    fit = fit_cost(steps, seconds_of(steps, truth), weights=weights)
+    fit = fit_cost(steps, seconds_of(steps, truth))
     np.testing.assert_allclose((fit.constant, fit.per_length, fit.per_square), truth, rtol=1e-7, atol=1e-16)
     assert fit.held_out_error < 1e-8
     assert fit.predict(steps[0]) == pytest.approx(fit.predicted[0])
@@ -63,18 +62,18 @@ def test_a_noisy_law_comes_back_within_its_spread(seed):
     assert fit.held_out_worst > fit.held_out_error
 
 
-@given(st.integers(0, 10**6), st.sampled_from(["relative", "absolute"]))
-def test_against_all_subsets(seed, weights):
+@given(st.integers(0, 10**6))
+def test_against_all_subsets(seed):
     rng = np.random.default_rng(seed)
     steps = steps_of(15, seed)
     seconds = rng.uniform(0.05, 2, 15)
     try:
-        fit = fit_cost(steps, seconds, weights=weights, max_error=1e9, force=True)
+        fit = fit_cost(steps, seconds, max_error=1e9, force=True)
     except FitError as error:
         assert "a = b = 0" in str(error)  # noqa: PT017
         want = np.zeros(3)
     columns = np.array([[1.0, s.sum(), (s * s).sum()] for s in steps])
-    weight = 1 / seconds if weights == "relative" else np.ones(15)
+    weight = 1 / seconds
     scale = np.array([1.0, 1e3, 1e7])  # conditions the oracle
     want = naive_nnls(columns * weight[:, None] / scale, seconds * weight) / scale
     if want[1:].any():
@@ -99,12 +98,11 @@ def test_same_input_same_fit():
     assert one.held_out_error == two.held_out_error
 
 
-@pytest.mark.parametrize("weights", ["relative", "absolute"])
-def test_the_held_out_error_against_loops(weights):
+def test_the_held_out_error_against_loops():
     steps = steps_of(12) * 3  # every step three times, which stay together
     seconds = seconds_of(steps, noise=0.3)
     columns = np.array([[1.0, s.sum(), (s * s).sum()] for s in steps])
-    weight = 1 / seconds if weights == "relative" else np.ones(len(steps))
+    weight = 1 / seconds
     pairs = sorted({tuple(row[1:]) for row in columns})
     scale = np.array([1.0, 1e3, 1e7])
     errors = []
@@ -113,7 +111,7 @@ def test_the_held_out_error_against_loops(weights):
         others = [j for j in range(len(steps)) if pairs.index(tuple(columns[j, 1:])) % 5 != mine]
         fitted = naive_nnls((columns * weight[:, None] / scale)[others], (seconds * weight)[others]) / scale
         errors.append(abs(columns[i] @ fitted - seconds[i]) / seconds[i])
-    fit = fit_cost(steps, seconds, weights=weights, force=True)
+    fit = fit_cost(steps, seconds, force=True)
     assert fit.held_out_error == pytest.approx(np.mean(errors), rel=1e-6)
     assert fit.held_out_worst == pytest.approx(np.max(errors), rel=1e-6)
 
@@ -185,7 +183,6 @@ def test_times_that_fall_with_lengths():
         ({"seconds": [1.0]}, r"seconds must be as many as steps"),
         ({"seconds": [1.0] * 19 + [0.0]}, r"seconds\[19\] must be positive"),
         ({"seconds": [float("nan")] * 20}, r"seconds\[0\] must be positive"),
-        ({"weights": "none"}, "weights must be one of relative, absolute"),
         ({"max_error": 0}, "max_error must be > 0"),
         ({"lengths": [[1]] * 19 + [[-1]]}, r"lengths\[19\] must be >= 0, got -1"),
         ({"lengths": [[1]] * 19 + [[1.5]]}, r"lengths\[19\]\[0\] must be a finite whole number"),

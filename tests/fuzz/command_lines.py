@@ -172,7 +172,6 @@ COMPARED: list[Option] = [
 ]
 PICTURES: list[Option] = [
     (0.08, "--html", _of("p.html", odd=("no/p.html", "p.txt", "folder", ""))),
-    (0.02, "--page-step", _of(0, 1, odd=(99, -1))),
 ]
 ON: list[Option] = [(1.0, "--cluster", _of("h100", "a100", odd=("no", "config.json", "no.json", "")))]
 MODELED: list[Option] = [
@@ -195,8 +194,6 @@ MODELS = {
 }
 FITTED: list[Option] = [
     (0.4, "--skip", _of(0, 1, 5, odd=(100, -1, "x"))),
-    (0.4, "--weights", _of("relative", "absolute")),
-    (0.4, "--max-error", REALS),
     (0.3, "--force", None),
 ]
 LOGS = _of(

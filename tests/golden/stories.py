@@ -178,12 +178,11 @@ OTHERS = {
     ],
     "fit": [
         *_both_ways("fit steps.csv"),
-        "fit steps.csv --weights absolute --skip 2 --json",
+        "fit steps.csv --skip 2 --json",
         "fit noisy.csv",
         "fit noisy.csv --force --json",
         "fit lengths.csv",
         "fit nosuch.csv",
-        "fit steps.csv --max-error 0",
     ],
     "help": ["--help", *(f"{command} --help" for command in ("plan", "report", "simulate", "fit"))],
     "refused, logs": [
@@ -293,7 +292,6 @@ OTHERS = {
         "report .",
         "plan lengths.csv --ranks 4 --batch-per-rank 16 --out plan.parquet --json",
         "report plan.parquet --log omni.parquet",
-        "report plan.parquet --page-step -1",
         f"plan {_CLIPS} --out phases.parquet --json",
         "report phases.parquet --log lengths.csv",
     ],

@@ -287,7 +287,7 @@ def test_a_store_that_refuses_is_told_in_a_line(store, server, capsys):
 
 def test_processes_write_the_same_parts_to_a_store(store, capsys):
     log = f"{store.uri}/many"
-    assert run(capsys, "plan", log, *SHAPE, "--out", f"{store.uri}/one/", "--engine", "serial")[0] == 0
+    assert run(capsys, "plan", log, *SHAPE, "--out", f"{store.uri}/one/", "--jobs", "1")[0] == 0
     assert run(capsys, "plan", log, *SHAPE, "--out", f"{store.uri}/two/", "--jobs", "2")[0] == 0
     assert store.content("one") == store.content("two")
 

@@ -23,9 +23,9 @@ def shown(name):
     return name.replace("\u202e", "\\u202e")[:50]
 
 
-def run_of(plans, step=None):
+def run_of(plans):
     """Return what a run of plans amounts to, for the page."""
-    summary, data = RunSummary(), PageData(step)
+    summary, data = RunSummary(), PageData()
     for plan in map(as_step_plan, plans):
         summary.add_step(plan)
         data.add(plan)

@@ -27,14 +27,14 @@ def log_of(folder, rows=60, seed=0):
     return folder / "log.parquet"
 
 
-def simulated(log, names=("vision", "audio", "llm"), *, ranks=4, batch=3, steps=5, step=0, waits="phase", **options):
+def simulated(log, names=("vision", "audio", "llm"), *, ranks=4, batch=3, steps=5, waits="phase", **options):
     """Simulate a log; return what the page takes: what was found, its data, and what was assumed."""
     phases = tuple(Phase(name, f"c{i}", bytes_in=4, bytes_out=8) for i, name in enumerate(names))
     shapes = dict(zip(names, SHAPES[-len(names) :], strict=True))
     models = {name: PhaseModel.on(shape, H100.peak_flops, 0.5) for name, shape in shapes.items()}
     planned = PlanSettings(cut=as_cut(options.pop("cut", None)))
     settings = LogSettings(Setup(Topology.uniform(ranks, min(ranks, 2)), phases, planned), batch)
-    data = SimulationData(waits, step)
+    data = SimulationData(waits)
     options = {"strategies": tuple(STRATEGIES), "num_steps": steps} | options
     found = simulate_log(open_log(log), settings, models, H100, waits=waits, watch=data.add, **options)
     assumed = Assumptions(

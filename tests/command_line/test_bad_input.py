@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from log_files import WRITERS, write_csv, write_log, write_manifest
 from plan_files import sealed, with_header
+from typed_words import keys
 
 SHAPE = ("--ranks", 2, "--batch-per-rank", 2)
 OUT = "out.parquet"
@@ -167,7 +168,7 @@ LOGS = {
     "shorter than a step": (
         lambda f: write_csv(f / "log.csv", [1, 2, 3]),
         "log.csv",
-        ("--set", "drop_last=true"),
+        keys("drop_last=true"),
         ["log.csv", "fewer rows than one global batch of 4"],
     ),
 }
@@ -226,62 +227,22 @@ def log(tmp_path):
 
 OPTIONS = {
     "ranks 0": (["--ranks", 0, "--batch-per-rank", 2], ["ranks must be a whole number >= 1, got 0"]),
-    "ranks -1": (["--ranks", -1, "--batch-per-rank", 2], ["ranks must be a whole number >= 1, got -1"]),
     "ranks abc": (["--ranks", "abc", "--batch-per-rank", 2], ["ranks must be a whole number >= 1, got 'abc'"]),
     "ranks 1.5": (["--ranks", "1.5", "--batch-per-rank", 2], ["ranks must be a whole number >= 1, got 1.5"]),
     "ranks huge": (["--ranks", 10**12, "--batch-per-rank", 2], ["ranks must be <= 2147483647, got 1000000000000"]),
     "no ranks": (["--batch-per-rank", 2], ["ranks is missing: Data-parallel ranks."]),
-    "batch 0": (["--ranks", 2, "--batch-per-rank", 0], ["batch_per_rank must be a whole number >= 1, got 0"]),
-    "batch -4": (["--ranks", 2, "--batch-per-rank", -4], ["batch_per_rank must be a whole number >= 1, got -4"]),
-    "batch abc": (["--ranks", 2, "--batch-per-rank", "abc"], ["batch_per_rank must be a whole number >= 1, got 'abc'"]),
     "batch huge": (["--ranks", 4, "--batch-per-rank", 2**30], ["global batch", "2147483647"]),
     "no batch": (["--ranks", 2], ["batch_per_rank is missing: Samples that a rank draws for each step."]),
-    "ranks per node 0": ([*SHAPE, "--ranks-per-node", 0], ["ranks_per_node must be a whole number >= 1, got 0"]),
     "ranks per node": ([*SHAPE, "--ranks-per-node", 3], ["ranks must be a multiple of ranks_per_node", "2 ranks", "3"]),
-    "method": ([*SHAPE, "--set", "plan.method=best"], ["'best'", "auto", "lpt", "karmarkar_karp", "exact", "padded"]),
-    "method for padded": ([*SHAPE, "--set", "plan.method=lpt", "--cost", "padded"], ["'lpt'", "'padded'", "auto"]),
-    "padded for linear": ([*SHAPE, "--set", "plan.method=padded"], ["'padded'", "'linear'", "auto"]),
+    "method": ([*SHAPE, *keys("plan.method=best")], ["'best'", "auto", "lpt", "karmarkar_karp", "exact", "padded"]),
+    "method for padded": ([*SHAPE, *keys("plan.method=lpt"), "--cost", "padded"], ["'lpt'", "'padded'", "auto"]),
+    "padded for linear": ([*SHAPE, *keys("plan.method=padded")], ["'padded'", "'linear'", "auto"]),
     "cost": ([*SHAPE, "--cost", "cubic"], ["'cubic'", "linear", "quadratic", "padded"]),
     "cost coefficient": ([*SHAPE, "--cost", "quadratic:a=x,b=1"], ["'a=x'", "whole number"]),
     "cost without coefficient": ([*SHAPE, "--cost", "quadratic"], ["quadratic:a=24576,b=1"]),
-    "home": ([*SHAPE, "--set", "home=random"], ["'random'", "contiguous", "strided"]),
-    "budget 0": ([*SHAPE, "--set", "plan.time_budget=0"], ["time_budget must be positive and finite (seconds), got 0"]),
-    "budget nan": ([*SHAPE, "--set", "plan.time_budget=nan"], ["plan.time_budget must be a number, got NaN"]),
-    "budget -1": (
-        [*SHAPE, "--set", f"plan.time_budget={-1}"],
-        ["time_budget must be positive and finite (seconds), got -1"],
-    ),
-    "budget soon": ([*SHAPE, "--set", "plan.time_budget=soon"], ["plan.time_budget must be a number, got 'soon'"]),
-    "budget nan, lpt": (
-        [*SHAPE, "--set", "plan.time_budget=nan", "--set", "plan.method=lpt"],
-        ["plan.time_budget must be a number, got NaN"],
-    ),
-    "cap 0": (
-        [*SHAPE, "--set", "phase.all.max_tokens_per_rank=0"],
-        ["phase.all.max_tokens_per_rank must be a whole number >= 1, got 0"],
-    ),
-    "cap many": (
-        [*SHAPE, "--set", "phase.all.max_tokens_per_rank=many"],
-        ["phase.all.max_tokens_per_rank must be a whole number >= 1, got 'many'"],
-    ),
-    "cap of a phase": (
-        [*SHAPE, "--set", "phase.llm.max_tokens_per_rank=9"],
-        ["phase.llm.length is missing"],
-    ),
-    "caps": (
-        [*SHAPE, "--set", "phase.all.max_tokens_per_rank=8", "--set", "phase.all.max_tokens_per_rank=9"],
-        ["phase.all.max_tokens_per_rank is set twice; set each key once"],
-    ),
-    "counts of a phase": ([*SHAPE, "--set", "phase.llm.equal_counts=true"], ["phase.llm.length is missing"]),
-    "cap of 0": (
-        [*SHAPE, "--set", 'phase.all.caps={"tokens"=0}'],
-        ["phase.all.caps must be a table of whole numbers >= 1, got {'tokens': 0}"],
-    ),
-    "cap twice": (
-        [*SHAPE, "--set", 'phase.all.caps={"tokens"=9}', "--set", 'phase.all.caps={"tokens"=8}'],
-        ["phase.all.caps is set twice; set each key once"],
-    ),
-    "eps nan": ([*SHAPE, "--set", "plan.eps=nan"], ["plan.eps must be a share of 0 or more and under 1, ", "got NaN"]),
+    "budget 0": ([*SHAPE, *keys("plan.time_budget=0")], ["time_budget must be positive and finite (seconds), got 0"]),
+    "budget nan": ([*SHAPE, *keys("plan.time_budget=nan")], ["plan.time_budget must be a number, got NaN"]),
+    "eps nan": ([*SHAPE, *keys("plan.eps=nan")], ["plan.eps must be a share of 0 or more and under 1, ", "got NaN"]),
     "unknown option": ([*SHAPE, "--rnaks", 3], ["--rnaks"]),
     "extra argument": ([*SHAPE, "second.csv"], ["second.csv"]),
 }
@@ -357,7 +318,7 @@ def test_coefficient_past_int64(refused, tmp_path):
 )
 def test_infeasible_cap(lengths, cap, words, cost, refused, tmp_path):
     write_csv(tmp_path / "log.csv", lengths)
-    arguments = ["plan", "log.csv", *SHAPE, "--cost", cost, "--set", f"phase.all.max_tokens_per_rank={cap}"]
+    arguments = ["plan", "log.csv", *SHAPE, "--cost", cost, *keys(f"phase.all.max_tokens_per_rank={cap}")]
     refused(arguments, ["log.csv", "step 1", *words], code=1)
 
 
@@ -365,24 +326,22 @@ def test_the_step_that_needs_the_largest_cap_is_named(refused, tmp_path):
     write_csv(tmp_path / "log.csv", [3, 4, 5, 6, 1, 9, 1, 1, 1, 12, 20, 1, 1, 1, 2, 3])
     shape = ["plan", "log.csv", *SHAPE]
     refused(
-        [*shape, "--set", "phase.all.max_tokens_per_rank=8"],
+        [*shape, *keys("phase.all.max_tokens_per_rank=8")],
         ["step 0: the batch has 18 tokens", "max_tokens_per_rank must be at least 9, which is enough",
          "\nfurther on step 2 needs max_tokens_per_rank of at least 20\n"], code=1,
     )  # fmt: skip
+    refused([*shape, *keys("phase.all.max_tokens_per_rank=12")], ["step 2: ", "at least 20, which is enough\n"], code=1)
     refused(
-        [*shape, "--set", "phase.all.max_tokens_per_rank=12"], ["step 2: ", "at least 20, which is enough\n"], code=1
-    )
-    refused(
-        [*shape, "--set", "cut.tokens=5", "--set", "cut.count=3"],
+        [*shape, *keys("cut.tokens=5", "cut.count=3")],
         ["step 0: row 3 of length 6 is longer than cut.tokens = 5",
          "\nfurther on step 2 needs cut.tokens of at least 20\n"], code=1,
     )  # fmt: skip
     refused(
-        [*shape, "--set", "cut.tokens=9", "--set", "cut.count=1"],
+        [*shape, *keys("cut.tokens=9", "cut.count=1")],
         ["step 2: 2 samples are longer than", "row 10: 20", "over_long='own'"], code=1,
     )  # fmt: skip
     refused(
-        [*shape, "--set", "cut.tokens=6", "--set", "cut.count=1", "--set", "cut.over_long=own"],
+        [*shape, *keys("cut.tokens=6", "cut.count=1", "cut.over_long=own")],
         ["step 0: cut.count = 1 is too few: under cut.tokens = 6", "may do is 2"], code=1,
     )  # fmt: skip
 
@@ -391,11 +350,11 @@ def test_the_step_that_needs_the_largest_cap_is_named(refused, tmp_path):
 def test_names_that_are_also_arguments_stay_what_they_are(name, command, tmp_path):
     columns = {name: [9, 1, 1, 1]}
     pq.write_table(pa.table(columns), f"{name}.parquet")
-    outcome = command("plan", f"{name}.parquet", *SHAPE, "--set", "phase.all.max_tokens_per_rank=5")
+    outcome = command("plan", f"{name}.parquet", *SHAPE, *keys("phase.all.max_tokens_per_rank=5"))
     said = "row 0 has length 9, 4 more than max_tokens_per_rank = 5"
     assert outcome.err.startswith(f"balancer: {name}.parquet: step 0: {said}")
     for phase in (name, f"it's {name}"):
-        phases = ("--set", f"phase.{phase}.length={name}", "--set", f"phase.{phase}.max_tokens_per_rank=5")
+        phases = keys(f"phase.{phase}.length={name}", f"phase.{phase}.max_tokens_per_rank=5")
         outcome = command("plan", f"{name}.parquet", *SHAPE, *phases)
         assert f"{name}.parquet: step 0: phase {phase!r}: {said}" in outcome.err
 
@@ -499,15 +458,15 @@ def test_report_with_a_log_that_cannot_be_read(other, command, refused, log, tmp
 def test_rows_of_a_later_step_are_called_by_their_rows(command, tmp_path):
     rows = {"tokens": [5] * 16, "prompt": [*range(8), *[9] * 8]}
     write_log(tmp_path / "log.parquet", rows)
-    asked = "--ranks", 4, "--batch-per-rank", 2, "--length", "tokens", "--set", "phase.all.max_samples_per_rank=3"
-    outcome = command("plan", "log.parquet", *asked, "--set", "phase.all.keep_together=prompt")
+    asked = "--ranks", 4, "--batch-per-rank", 2, "--length", "tokens", *keys("phase.all.max_samples_per_rank=3")
+    outcome = command("plan", "log.parquet", *asked, *keys("phase.all.keep_together=prompt"))
     assert outcome.code == 1
     assert "step 1: max_samples_per_rank: rows 8, 9, 10, 11, 12, ... (8) must stay together" in outcome.err
 
 
 def test_settings_that_exclude_each_other_are_called_by_their_keys(command, tmp_path):
     write_csv(tmp_path / "log.csv", [5] * 16)
-    asked = "--ranks", 4, "--batch-per-rank", 2, "--set", "cut.tokens=10", "--set", "phase.all.rank_speeds=[1,1,2,2]"
+    asked = "--ranks", 4, "--batch-per-rank", 2, *keys("cut.tokens=10", "phase.all.rank_speeds=[1,1,2,2]")
     outcome = command("plan", "log.csv", *asked)
     expected = "balancer: cut.tokens cannot be combined with rank_speeds: "
     assert outcome.code == 2
@@ -522,7 +481,7 @@ def test_advice_is_given_as_keys(command, tmp_path):
     assert outcome.code == 1
     assert "8 samples are longer than cut.tokens = 4 (the longest, row 0: 5); leave them out" in outcome.err
     assert ", over_long='own' gives each a micro-batch of its own" in outcome.err
-    phases = "--set", "phase.v.length=tokens", "--set", "phase.llm.length=tokens", "--set", "phase.v.equal_counts=true"
+    phases = keys("phase.v.length=tokens", "phase.llm.length=tokens", "phase.v.equal_counts=true")
     outcome = command("plan", "log.csv", *asked, "cut.tokens=10", *phases)
     assert outcome.code == 2
     assert "phase 'v': cut.tokens cannot be combined with equal_counts" in outcome.err
@@ -530,7 +489,7 @@ def test_advice_is_given_as_keys(command, tmp_path):
     outcome = command("plan", "log.csv", *asked, "cut.tokens=10")
     assert outcome.code == 1
     assert "; allow_empty=True permits empty micro-batches" in outcome.err
-    empty = ("--set", "cut.allow_empty=true", "--out", "plan.parquet")
+    empty = (*keys("cut.allow_empty=true"), "--out", "plan.parquet")
     assert command("plan", "log.csv", *asked, "cut.tokens=10", *empty).code == 0
     assert command("report", "plan.parquet").code == 0
 
@@ -539,8 +498,8 @@ def test_limits_beyond_32_bits(command, tmp_path):
     write_log(tmp_path / "log.parquet", {"tokens": [5] * 8, "flops": [10**12] * 8})
     asked = "--ranks", 4, "--batch-per-rank", 2, "--length", "tokens"
     for limit in (
-        ("--set", f"phase.all.caps={{flops = {2 * 10**12}}}"),
-        ("--set", f"phase.all.max_tokens_per_rank={10**10}"),
-        ("--set", f"cut.tokens={10**10}"),
+        keys(f"phase.all.caps={{flops = {2 * 10**12}}}"),
+        keys(f"phase.all.max_tokens_per_rank={10**10}"),
+        keys(f"cut.tokens={10**10}"),
     ):
         assert command("plan", "log.parquet", *asked, *limit).code == 0, limit

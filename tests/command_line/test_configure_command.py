@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typed_words import keys, typed
 
 from balancer import ModuleLayout, Phase, orchestrate
 from balancer.cost import flops
@@ -15,9 +16,9 @@ from balancer.simulate import CLUSTERS, PhaseModel, step_time
 from balancer.simulate import configure as room
 
 SAME = ("seconds", "idle", "mfu", "bytes", "encoder_s", "sync_s")
-PHASES = ("--set", "phase.vision.length=patches", "--set", "phase.llm.length=tokens")
-MODELS = ("--set", "phase.vision.model=internvit-300m", "--set", "phase.llm.model=qwen2-7b", "--cluster", "h200")
-COSTS = ("--set", "phase.vision.cost=flops:internvit-300m", "--set", "phase.llm.cost=flops:qwen2-7b")
+PHASES = keys("phase.vision.length=patches", "phase.llm.length=tokens")
+MODELS = (*keys("phase.vision.model=internvit-300m", "phase.llm.model=qwen2-7b"), "--cluster", "h200")
+COSTS = keys("phase.vision.cost=flops:internvit-300m", "phase.llm.cost=flops:qwen2-7b")
 
 
 @pytest.fixture
@@ -35,12 +36,7 @@ def test_a_layout_is_chosen_written_and_taken(command, log, tmp_path):
     page = tmp_path / "page.html"
     for path, steps in zip(files, ((), ("--steps", 2)), strict=True):
         asked = (
-            "--gpus",
-            2,
-            "--ranks",
-            1,
-            "--batch-per-rank",
-            16,
+            *typed("--gpus 2 --ranks 1 --batch-per-rank 16"),
             "--mode",
             path.stem,
             "--out",
@@ -70,19 +66,7 @@ def test_a_layout_is_chosen_written_and_taken(command, log, tmp_path):
     compared = command("simulate", log, *PHASES, *MODELS, *steps, "--layout", files[0], "--layout", files[1], "--json")
     document = json.loads(compared.out)
     asked = (
-        "--gpus",
-        2,
-        "--ranks",
-        1,
-        "--batch-per-rank",
-        16,
-        "--mode",
-        "before",
-        "--time-budget",
-        0.1,
-        "--set",
-        "phase.vision.pieces=256",
-        "--json",
+        *typed("--gpus 2 --ranks 1 --batch-per-rank 16 --mode before --time-budget 0.1 phase.vision.pieces=256 --json"),
     )
     chosen = json.loads(command("configure", log, *PHASES, *MODELS, *asked).out)
     models = {"vision": "internvit-300m", "llm": "qwen2-7b"}
@@ -91,7 +75,7 @@ def test_a_layout_is_chosen_written_and_taken(command, log, tmp_path):
         assert [told[key] for key in ("version", "log", "cost", "models")] == [2, [str(log)], costs, models]
     told = document["layouts"]
     assert [each["layout"]["mode"] for each in told.values()] == ["stages", "before"]
-    planned = json.loads(command("plan", log, *PHASES, *COSTS, *steps, "--set", f"layout={files[1]}", "--json").out)
+    planned = json.loads(command("plan", log, *PHASES, *COSTS, *steps, *keys(f"layout={files[1]}"), "--json").out)
     assert planned["steps"] == 2
 
 
@@ -103,7 +87,7 @@ def test_a_plan_over_a_layouts_gpus_is_simulated_as_step_time_does(command, tmp_
     modules = {"vision": {"dp": 4}, "llm": {"tp": 2, "dp": 2}}
     path.write_text(json.dumps({"mode": "before", "modules": modules}))
     options = (log, *PHASES, *MODELS, "--ranks", 4, "--batch-per-rank", 4)
-    asked = ("simulate", *options, "--set", f"layout={path}", "--efficiency", 0.4, "--strategies")
+    asked = ("simulate", *options, *keys(f"layout={path}"), "--efficiency", 0.4, "--strategies")
     told = json.loads(command(*asked, "orchestrated", "--json").out)["strategies"]["orchestrated"]
     models = {name: PhaseModel.on(model, CLUSTERS["h200"].peak_flops, efficiency=0.4)
               for name, model in (("vision", "internvit-300m"), ("llm", "qwen2-7b"))}  # fmt: skip
@@ -128,14 +112,7 @@ def test_the_first_sentence_names_the_best_of_the_other_modes(command, log, tmp_
         log,
         *PHASES,
         *MODELS,
-        "--gpus",
-        4,
-        "--ranks",
-        1,
-        "--batch-per-rank",
-        16,
-        "--time-budget",
-        0.1,
+        *typed("--gpus 4 --ranks 1 --batch-per-rank 16 --time-budget 0.1"),
         "--html",
         page,
     )
@@ -151,15 +128,10 @@ def test_commands_to_go_on_with_run_as_printed(command, log, tmp_path, mode):
     """Where one module is frozen, an item is cut into pieces, and replicas do not divide the batch."""
     path, pages = (
         tmp_path / f"{mode} of mine.json",
-        ("--set", "phase.vision.pieces=256", "--set", "phase.vision.frozen=true", "--steps", 2),
+        (*keys("phase.vision.pieces=256", "phase.vision.frozen=true"), "--steps", 2),
     )
     asked = (
-        "--gpus",
-        4,
-        "--ranks",
-        1,
-        "--batch-per-rank",
-        15,
+        *typed("--gpus 4 --ranks 1 --batch-per-rank 15"),
         "--mode",
         mode,
         "--out",
@@ -198,7 +170,7 @@ def test_nothing_to_do_is_said(command, tmp_path):
 def test_a_layout_of_other_phases_is_called_by_its_file(command, log, tmp_path):
     (tmp_path / "other.json").write_text(json.dumps({"modules": {"llm": {"dp": 2}}}))
     ran = command(
-        "plan", log, *PHASES, *COSTS, "--ranks", 2, "--batch-per-rank", 4, "--set", f"layout={tmp_path / 'other.json'}"
+        "plan", log, *PHASES, *COSTS, "--ranks", 2, "--batch-per-rank", 4, *keys(f"layout={tmp_path / 'other.json'}")
     )
     assert "other.json: layout must be of the phases vision, llm in this order, got llm" in ran.err
 
@@ -245,26 +217,19 @@ def test_any_stands_alone(command, log):
     ("words", "message"),
     [
         (("--ranks", 3), "ranks must be 2, the replicas of "),
-        (("--ranks", 2, "--set", "cut.stages={vision=1,llm=1}"), "cut.stages cannot be combined with layout"),
+        (("--ranks", 2, *keys("cut.stages={vision=1,llm=1}")), "cut.stages cannot be combined with layout"),
     ],
 )
 def test_a_layout_that_does_not_go_with_the_rest(command, log, tmp_path, words, message):
     path = tmp_path / "layout.json"
     path.write_text('{"mode": "before", "modules": {"vision": {"dp": 2}, "llm": {"dp": 2}}}')
-    ran = command("plan", log, *PHASES, *COSTS, *words, "--batch-per-rank", 4, "--set", f"layout={path}")
+    ran = command("plan", log, *PHASES, *COSTS, *words, "--batch-per-rank", 4, *keys(f"layout={path}"))
     assert ran.code == 2
     assert message in ran.err
 
 
 def test_a_generator_is_laid_out_and_compared(command, log, tmp_path):
-    phases = (
-        *PHASES,
-        "--set",
-        "phase.speech.length=patches",
-        "--set",
-        "phase.speech.model=whisper-large-v3-encoder",
-        *MODELS,
-    )
+    phases = (*PHASES, *keys("phase.speech.length=patches", "phase.speech.model=whisper-large-v3-encoder"), *MODELS)
     asked = ("--gpus", 4, "--ranks", 1, "--batch-per-rank", 16, "--time-budget", 0.1, "--generator", "speech")
     path = tmp_path / "speech.json"
     ran = command("configure", log, *phases, *asked, "--out", path)
@@ -280,14 +245,8 @@ def test_a_generator_is_laid_out_and_compared(command, log, tmp_path):
         "plan",
         log,
         *PHASES,
-        "--set",
-        "phase.speech.length=patches",
-        "--ranks",
-        1,
-        "--batch-per-rank",
-        4,
-        "--set",
-        f"layout={path}",
+        *typed("phase.speech.length=patches --ranks 1 --batch-per-rank 4"),
+        *keys(f"layout={path}"),
     )
     assert "does not say what generators do (speech); see it with simulate --layout" in ran.err
     for mode in ("before", "multiplexed"):

@@ -5,13 +5,14 @@ import json
 import numpy as np
 import pytest
 from log_files import write_log
+from typed_words import keys
 
 import balancer
 
 ASKED = ("--ranks", 8, "--ranks-per-node", 4, "--batch-per-rank", 4, "--length", "tokens")
-PACKS = ("--set", "cut.kind=context_shards", "--set", "cut.pack_tokens=6000")
-CONTEXT = (*PACKS, "--set", "cut.degree=4")
-MASKS = ("--set", "cut.masks={full=1,window256=5}")
+PACKS = keys("cut.kind=context_shards", "cut.pack_tokens=6000")
+CONTEXT = (*PACKS, *keys("cut.degree=4"))
+MASKS = keys("cut.masks={full=1,window256=5}")
 STEP = """
 ranks = 8
 ranks_per_node = 4
@@ -47,10 +48,10 @@ def test_the_plan_is_that_of_the_library(command, log):
 def test_step_file_and_options_say_the_same(command, log, tmp_path):
     (tmp_path / "step.toml").write_text(STEP)
     assert command("plan", log, "--step", "step.toml", "--out", "a.parquet").code == 0
-    typed = (*ASKED, *CONTEXT, *MASKS, "--set", "cut.block=64", "--set", "cut.sync=step")
+    typed = (*ASKED, *CONTEXT, *MASKS, *keys("cut.block=64", "cut.sync=step"))
     assert command("plan", log, *typed, "--out", "b.parquet").code == 0
     assert balancer.load_plan("a.parquet", step=2).digest() == balancer.load_plan("b.parquet", step=2).digest()
-    wrong = command("plan", log, "--step", "step.toml", "--set", "cut.pack_tokens=10")
+    wrong = command("plan", log, "--step", "step.toml", *keys("cut.pack_tokens=10"))
     assert (wrong.code, "more than pack_tokens = 10" in wrong.err) == (1, True)
     (tmp_path / "step.toml").write_text(STEP.replace("pack_tokens = 6000", "pack_tokens = 10"))
     wrong = command("plan", log, "--step", "step.toml")
@@ -84,48 +85,19 @@ def test_simulate_takes_it(command, log):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
+        (keys("cut.kind=context_shards", "cut.degree=4"), "cut.pack_tokens is missing: Tokens of a pack at most."),
         (
-            ("--set", "cut.kind=context_shards", "--set", "cut.degree=4"),
-            "cut.pack_tokens is missing: Tokens of a pack at most.",
-        ),
-        (
-            ("--set", "cut.kind=context_shards", "--set", "cut.pack_tokens=100"),
+            keys("cut.kind=context_shards", "cut.pack_tokens=100"),
             "cut.degree is missing: How many ranks share each pack of documents.",
         ),
-        (("--set", "cut.masks={full=1}"), "cut.degree is missing: How many ranks share each pack of documents."),
         (
-            (*CONTEXT, "--set", "cut.degrees=[1,2]"),
+            (*CONTEXT, *keys("cut.degrees=[1,2]")),
             "cut.degrees: there is no such key here, but where cut.kind is sequence_groups",
         ),
-        (
-            (*CONTEXT, "--set", "cut.tokens=50"),
-            "cut.tokens: there is no such key here, but where cut.kind is micro_batches or pipelines",
-        ),
-        (
-            (*CONTEXT, "--set", "cut.over_long=own"),
-            "cut.over_long: there is no such key here, but where cut.kind is micro_batches or pipelines",
-        ),
-        (
-            (*CONTEXT, "--set", "cut.stages={all=2}"),
-            "cut.stages: there is no such key here, but where cut.kind is pipelines",
-        ),
-        ((*CONTEXT, "--set", "cut.count=fewest"), "cut.count must be a whole number >= 1, got 'fewest'"),
-        (
-            (*CONTEXT, "--set", "cut.masks={full}"),
-            "--set cut.masks: '{full}' is no TOML: Expected '='",
-        ),
-        (
-            (*CONTEXT, "--set", "cut.masks={full=1,full=2}"),
-            "'{full=1,full=2}' is no TOML: Duplicate inline table key 'full'",
-        ),
-        ((*CONTEXT, "--set", "cut.masks={mamba=3}"), "mamba"),
-        ((*CONTEXT, "--set", "cut.sync=pipeline"), "cut.sync must be one of micro_batch, step, got 'pipeline'"),
-        (
-            (*PACKS, "--set", "cut.degree=3"),
-            "cut.degree = 3 must divide the 8 ranks",
-        ),
-        ((*PACKS, "--set", "cut.degree=0"), "cut.degree must be a whole number >= 1, got 0"),
-        ((*CONTEXT, "--set", "phase.all.equal_counts=true"), "context_shards cannot be combined with equal_counts"),
+        ((*CONTEXT, *keys("cut.masks={mamba=3}")), "mamba"),
+        ((*CONTEXT, *keys("cut.sync=pipeline")), "cut.sync must be one of micro_batch, step, got 'pipeline'"),
+        ((*PACKS, *keys("cut.degree=3")), "cut.degree = 3 must divide the 8 ranks"),
+        ((*CONTEXT, *keys("phase.all.equal_counts=true")), "context_shards cannot be combined with equal_counts"),
     ],
 )
 def test_bad_input_is_a_line(command, log, options, told):

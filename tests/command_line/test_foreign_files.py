@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 from log_files import write_csv, write_log
 from plan_files import header_of, sealed, tamper, with_header
+from typed_words import keys
 
 import balancer
 from balancer.offline import load
@@ -87,12 +88,12 @@ def test_names_in_a_log(command, tmp_path):
 @pytest.mark.parametrize("name", ["plan", "simulate"])
 def test_names_of_files_and_phases(name, command, tmp_path):
     write_csv(tmp_path / f"log{ESC}.csv", [5, 40, 3, 22])
-    phase = ("--set", f"phase.text{ESC}.length=tokens")
-    more = ("--cluster", "h100", "--set", f"phase.text{ESC}.model=qwen2-7b", "--steps", 1) if name == "simulate" else ()
+    phase = keys(f"phase.text{ESC}.length=tokens")
+    more = ("--cluster", "h100", *keys(f"phase.text{ESC}.model=qwen2-7b"), "--steps", 1) if name == "simulate" else ()
     outcome = command(name, f"log{ESC}.csv", *SHAPE, *phase, *more)
     assert outcome.code == 0
     assert_inert(outcome.out)
-    outcome = command(name, f"log{ESC}.csv", *SHAPE, *phase, *more, "--set", f"phase.text{ESC}.caps={{nowhere=3}}")
+    outcome = command(name, f"log{ESC}.csv", *SHAPE, *phase, *more, *keys(f"phase.text{ESC}.caps={{nowhere=3}}"))
     assert outcome.code == 2
     assert_inert(outcome.err)
 
@@ -125,8 +126,8 @@ def test_names_that_would_end_a_line(command, plan, tmp_path):
 @pytest.mark.parametrize("name", ["plan", "simulate"])
 def test_names_that_look_like_markup(name, command, tmp_path):
     write_csv(tmp_path / "log.csv", [5, 40, 3, 22])
-    more = ("--cluster", "h100", "--set", "phase.[/b].model=qwen2-7b", "--steps", 1) if name == "simulate" else ()
-    outcome = command(name, "log.csv", *SHAPE, "--set", "phase.[/b].length=tokens", *more)
+    more = ("--cluster", "h100", *keys("phase.[/b].model=qwen2-7b"), "--steps", 1) if name == "simulate" else ()
+    outcome = command(name, "log.csv", *SHAPE, *keys("phase.[/b].length=tokens"), *more)
     assert outcome.code == 0
     assert "[/b]" in outcome.out
 
@@ -150,7 +151,7 @@ def test_reasons_of_a_foreign_plan(command, plan, tmp_path):
 
 def test_a_page_of_phases_of_any_name(command, plan, tmp_path):
     pytest.importorskip("matplotlib")
-    plan("--set", f"phase.text{ESC}.length=tokens")
+    plan(*keys(f"phase.text{ESC}.length=tokens"))
     outcome = command("report", "plan.parquet", "--html", "r.html")
     assert outcome.code == 0, outcome.err
     assert_inert(outcome.out)
@@ -256,7 +257,7 @@ def of_stages(asked):
     ids=["infeasible", "contradiction", "too long", "no int64", "no int64 of a list"],
 )
 def test_what_no_plan_can_have_is_an_error_of_the_plan(change, told, command, plan):
-    where = plan("--set", "cut.tokens=90", "--set", "cut.stages={all=2}", "--set", "cut.allow_empty=true")
+    where = plan(*keys("cut.tokens=90", "cut.stages={all=2}", "cut.allow_empty=true"))
     assert command("report", "plan.parquet").code == 0
     tamper(where, description=change)
     assert_one_line(command("report", "plan.parquet"), ["plan.parquet: step 0: ", told], code=1)

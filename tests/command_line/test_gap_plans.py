@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from plan_files import header_of, tamper
+from typed_words import keys, typed
 
 import balancer
 from balancer.errors import PlanError
@@ -26,23 +27,14 @@ from solvers.errors import SolverError
 from solvers.pipeline import PipelineRequest, TaskRequest, check_multiplex
 
 BUDGET = 1e-3
-PHASES = (
-    "--set",
-    "phase.vision.length=patches",
-    "--set",
-    "phase.audio.length=frames",
-    "--set",
-    "phase.llm.length=tokens",
-)
+PHASES = keys("phase.vision.length=patches", "phase.audio.length=frames", "phase.llm.length=tokens")
 MODELS = (
-    "--set",
-    "phase.vision.model=internvit-300m",
-    "--set",
-    "phase.audio.model=whisper-large-v3-encoder",
-    "--set",
-    "phase.llm.model=qwen2-7b",
-    "--set",
-    "phase.vision.pieces=256",
+    *keys(
+        "phase.vision.model=internvit-300m",
+        "phase.audio.model=whisper-large-v3-encoder",
+        "phase.llm.model=qwen2-7b",
+        "phase.vision.pieces=256",
+    ),
     "--cluster",
     "h100",
 )
@@ -80,8 +72,8 @@ def priced_in(folder, name, others):
 
 
 def options(folder, *more, ranks=2, phases=PHASES, layout="winner.json"):
-    asked = (*phases, "--ranks", ranks, "--batch-per-rank", 8, "--set", f"layout={folder / layout}")
-    return "plan", folder / "log.parquet", *asked, "--set", f"plan.time_budget={BUDGET}", *more
+    asked = (*phases, "--ranks", ranks, "--batch-per-rank", 8, *keys(f"layout={folder / layout}"))
+    return "plan", folder / "log.parquet", *asked, *keys(f"plan.time_budget={BUDGET}"), *more
 
 
 def checked(plan):
@@ -186,20 +178,7 @@ def test_a_plan_is_what_was_priced_and_the_same_by_every_way(command, made):
 
 def test_what_configure_writes_is_planned_as_it_says(command, made, tmp_path):
     log, path = made[0] / "log.parquet", tmp_path / "chosen.json"
-    asked = (
-        "--gpus",
-        2,
-        "--ranks",
-        1,
-        "--batch-per-rank",
-        16,
-        "--mode",
-        "multiplexed",
-        "--time-budget",
-        0.05,
-        "--out",
-        path,
-    )
+    asked = (*typed("--gpus 2 --ranks 1 --batch-per-rank 16 --mode multiplexed --time-budget 0.05"), "--out", path)
     told = command("configure", log, *PHASES, *MODELS, *asked).out.splitlines()[-1]
     assert told.startswith(f"  balancer plan {log} --ranks ")
     assert command(*shlex.split(told)[1:]).code == 0
@@ -365,10 +344,10 @@ def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):
     beside = "cannot be combined with layout of mode 'multiplexed'"
     assert "ranks must be 2, the replicas of" in command(*options(folder, ranks=4)).err
     for words, told in (
-        (("--set", "cut.tokens=99"), f"cut.tokens {beside}"),
-        (("--set", "phase.llm.cost=flops:qwen2-7b"), f"cost of phases {beside}"),
-        (("--set", "cut.count=8"), f"cut.count {beside}"),
-        (("--set", "plan.group_size=1"), "cannot be combined with"),
+        (keys("cut.tokens=99"), f"cut.tokens {beside}"),
+        (keys("phase.llm.cost=flops:qwen2-7b"), f"cost of phases {beside}"),
+        (keys("cut.count=8"), f"cut.count {beside}"),
+        (keys("plan.group_size=1"), "cannot be combined with"),
     ):
         assert told in command(*options(folder, *words)).err
     layout = json.loads((folder / "winner.json").read_text())
@@ -414,7 +393,7 @@ def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):
     }
     for name, (found, told) in changed.items():
         (tmp_path / "winner.json").write_text(json.dumps(found))
-        ran = command(*options(folder)[:-4], "--set", f"layout={tmp_path / 'winner.json'}")
+        ran = command(*options(folder)[:-4], *keys(f"layout={tmp_path / 'winner.json'}"))
         assert (name, ran.code, told in ran.err) == (name, 2, True)
     priced = ("simulate", *options(folder)[1:-2], *MODELS, "--strategies", "orchestrated")
     assert "a layout with encoders in gaps has no strategies to compare" in command(*priced).err

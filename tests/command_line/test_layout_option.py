@@ -5,20 +5,12 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typed_words import keys, typed
 
 import balancer
 
 OPTIONS = (
-    "--ranks",
-    8,
-    "--ranks-per-node",
-    4,
-    "--batch-per-rank",
-    2,
-    "--set",
-    "phase.vision.length=patches",
-    "--set",
-    "phase.llm.length=tokens",
+    *typed("--ranks 8 --ranks-per-node 4 --batch-per-rank 2 phase.vision.length=patches phase.llm.length=tokens"),
 )
 LAYOUT = {"mode": "before", "modules": {"vision": {"dp": 8}, "llm": {"tp": 2, "cp": 2, "dp": 2}}}
 
@@ -33,7 +25,7 @@ def log(tmp_path):
 
 
 def test_a_plan_over_replicas(command, log):
-    planned = command("plan", log, *OPTIONS, "--set", "layout=layout.json", "--out", "plan.parquet")
+    planned = command("plan", log, *OPTIONS, *keys("layout=layout.json"), "--out", "plan.parquet")
     assert planned.code == 0
     reported = command("report", "plan.parquet", "--html", "page.html")
     assert reported.code == 0
@@ -46,8 +38,8 @@ def test_a_plan_over_replicas(command, log):
 
 
 def test_ranks_are_gpus_or_replicas(command, log):
-    command("plan", log, *OPTIONS[2:], "--ranks", 2, "--set", "layout=layout.json")
-    outcome = command("plan", log, *OPTIONS[4:], "--ranks", 4, "--set", "layout=layout.json")
+    command("plan", log, *OPTIONS[2:], "--ranks", 2, *keys("layout=layout.json"))
+    outcome = command("plan", log, *OPTIONS[4:], "--ranks", 4, *keys("layout=layout.json"))
     assert outcome.code == 2
     assert "ranks must be 2, the replicas of layout.json, or 8, its GPUs, got 4" in outcome.err
 
@@ -60,16 +52,12 @@ PIPED = {"vision": {"dp": 2}, "llm": {"pp": 3, "dp": 2}}
     [
         ({}, (), "cut.tokens is missing"),
         ({"micro_batches": 2**24}, (), "file.json: cut.count must be <= 4096 with stages"),
-        ({"micro_batches": 2}, ("--set", "cut.at_least=3"), "file.json: cut.count = 2 contradicts cut.at_least"),
+        ({"micro_batches": 2}, keys("cut.at_least=3"), "file.json: cut.count = 2 contradicts cut.at_least"),
         ({"micro_batch_tokens": 20}, (), "longer than cut.tokens = 20"),
-        ({"micro_batch_tokens": 20}, ("--set", "cut.tokens=21"), "longer than cut.tokens = 21"),
-        (
-            {},
-            ("--set", "cut.sync=micro_batch"),
-            "cut.sync: there is no such key here, but where cut.kind is micro_batches",
-        ),
-        ({}, ("--set", "cut.encoders=step"), "cut.encoders step contradicts mode 'stages' of file.json"),
-        ({}, ("--set", "phase.llm.cost=flops:qwen2-7b"), "file.json: cut.stages needs costs of one unit"),
+        ({"micro_batch_tokens": 20}, keys("cut.tokens=21"), "longer than cut.tokens = 21"),
+        ({}, keys("cut.sync=micro_batch"), "cut.sync: there is no such key here, but where cut.kind is micro_batches"),
+        ({}, keys("cut.encoders=step"), "cut.encoders step contradicts mode 'stages' of file.json"),
+        ({}, keys("phase.llm.cost=flops:qwen2-7b"), "file.json: cut.stages needs costs of one unit"),
         ({"mode": "stage"}, (), """file.json: unknown "mode" 'stage'; known are stages"""),
         ({"generators": ["tts"]}, (), 'file.json: "generators" must be of the phases vision, llm'),
         ({"modules": PIPED | {"llm": {"pp": 0}}}, (), "file.json: modules['llm']: pp must be >= 1, got 0"),
@@ -81,10 +69,10 @@ def test_what_a_file_says_is_called_by_its_name(command, log, more, options, tol
     if told.startswith("cut.tokens is missing"):
         del layout["micro_batch_tokens"]
     (log.parent / "file.json").write_text(json.dumps(layout))
-    phases = OPTIONS[6:] if len(layout["modules"]) == 2 else (*OPTIONS[8:], "--set", "phase.llm.cost=flops:qwen2-7b")
+    phases = OPTIONS[6:] if len(layout["modules"]) == 2 else (*OPTIONS[8:], *keys("phase.llm.cost=flops:qwen2-7b"))
     ranks = 1 if "<= 28" in told else 2
     outcome = command(
-        "plan", log, "--ranks", ranks, "--batch-per-rank", 2, *phases, "--set", "layout=file.json", *options
+        "plan", log, "--ranks", ranks, "--batch-per-rank", 2, *phases, *keys("layout=file.json"), *options
     )
     assert outcome.code in (1, 2)
     assert told in outcome.err
@@ -92,7 +80,7 @@ def test_what_a_file_says_is_called_by_its_name(command, log, more, options, tol
 
 def test_a_file_that_is_compared_is_named_where_it_does_not_fit(command, log):
     (log.parent / "file.json").write_text(json.dumps({"modules": {"vision": {"dp": 3, "tp": 3}, "llm": {"dp": 3}}}))
-    models = ("--cluster", "h100", "--set", "phase.vision.model=internvit-6b", "--set", "phase.llm.model=qwen2-7b")
+    models = ("--cluster", "h100", *keys("phase.vision.model=internvit-6b", "phase.llm.model=qwen2-7b"))
     outcome = command(
         "simulate", log, "--ranks", 1, "--batch-per-rank", 8, *OPTIONS[6:], *models, "--layout", "file.json"
     )
@@ -100,15 +88,9 @@ def test_a_file_that_is_compared_is_named_where_it_does_not_fit(command, log):
     page = command(
         "simulate",
         log,
-        "--ranks",
-        1,
-        "--batch-per-rank",
-        8,
+        *typed("--ranks 1 --batch-per-rank 8"),
         *OPTIONS[6:],
         *models,
-        "--layout",
-        "file.json",
-        "--html",
-        "a.html",
+        *typed("--layout file.json --html a.html"),
     )
     assert "--layout compares layouts in a table, without --strategies and --html" in page.err

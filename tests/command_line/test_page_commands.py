@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typed_words import keys
 
 
 @pytest.fixture
@@ -76,8 +77,8 @@ def simulate(command):
     pq.write_table(pa.table({"text": np.random.default_rng(0).integers(1, 900, 60)}), "log.parquet")
 
     def run(*options, phase="llm"):
-        shape = ("--cluster", "h100", "--ranks", 4, "--batch-per-rank", 5, "--set", f"phase.{phase}.length=text")
-        return command("simulate", "log.parquet", *shape, "--set", f"phase.{phase}.model=qwen2-7b", *options)
+        shape = ("--cluster", "h100", "--ranks", 4, "--batch-per-rank", 5, *keys(f"phase.{phase}.length=text"))
+        return command("simulate", "log.parquet", *shape, *keys(f"phase.{phase}.model=qwen2-7b"), *options)
 
     return run
 
@@ -117,11 +118,7 @@ def test_hostile_phases_in_a_simulation(simulate, tmp_path, phase):
 
 
 @pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        (("--html", "s.parquet"), ".html"),
-        (("--html", "no/s.html"), "no/s.html"),
-    ],
+    ("options", "word"), [(("--html", "s.parquet"), ".html"), (("--html", "no/s.html"), "no/s.html")]
 )
 def test_simulate_refuses(simulate, tmp_path, options, word):
     pytest.importorskip("matplotlib")

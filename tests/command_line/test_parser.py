@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
+from typed_words import keys
 
 import balancer
 from balancer.cli.main import cli
@@ -58,12 +59,12 @@ def test_a_flag_may_be_said_again(command, tmp_path):
 @pytest.mark.parametrize(
     ("words", "key"),
     [
-        (("--set", "cut.tokens=9", "--set", "cut.tokens=9"), "cut.tokens"),
-        (("--set", "cut.tokens=9", "--set=cut.tokens = 8"), "cut.tokens"),
-        (("--ranks", "2", "--set", "ranks=2"), "ranks"),
-        (("--set", "ranks_per_node=1", "--ranks-per-node", "2"), "ranks_per_node"),
-        (("--length", "a", "--set", "phase.all.length=b"), "phase.all.length"),
-        (("--set", "plan.eps=", "--set", "plan.eps=0"), "plan.eps"),
+        (keys("cut.tokens=9", "cut.tokens=9"), "cut.tokens"),
+        ((*keys("cut.tokens=9"), "--set=cut.tokens = 8"), "cut.tokens"),
+        (("--ranks", "2", *keys("ranks=2")), "ranks"),
+        ((*keys("ranks_per_node=1"), "--ranks-per-node", "2"), "ranks_per_node"),
+        (("--length", "a", *keys("phase.all.length=b")), "phase.all.length"),
+        (keys("plan.eps=", "plan.eps=0"), "plan.eps"),
     ],
 )
 def test_a_key_is_set_once(words, key, command):

@@ -10,6 +10,7 @@ import pytest
 from log_files import plan_rows
 from phases_log import BATCH, FRAMES, ITEMS, LISTS, PATCHES, PHASES, RANKS, ROWS, SHAPE, SIDES, TEXT, write_phases
 from plan_files import description_of, tamper
+from typed_words import keys, typed
 
 import balancer
 
@@ -26,7 +27,7 @@ def document_of(outcome):
 
 
 def costs(**of_phases):
-    return [word for name, cost in of_phases.items() for word in ("--set", f"phase.{name}.cost={cost}")]
+    return [word for name, cost in of_phases.items() for word in keys(f"phase.{name}.cost={cost}")]
 
 
 UNEVEN = costs(**dict.fromkeys(("vision", "audio", "llm"), "quadratic:a=0,b=1"))
@@ -42,20 +43,19 @@ UNEVEN = costs(**dict.fromkeys(("vision", "audio", "llm"), "quadratic:a=0,b=1"))
     [
         PHASES,
         ITEMS,
-        (*ITEMS, "--set", "plan.mode=joint", "--set", "home=strided"),
+        (*ITEMS, *keys("plan.mode=joint", "home=strided")),
         (
             *PHASES,
-            "--set",
-            "plan.mode=joint",
+            *keys("plan.mode=joint"),
             *costs(audio="quadratic:a=1,b=1", llm="quadratic:a=1,b=1", vision="linear:a=3"),
         ),
-        (*ITEMS, "--set", "plan.group_size=2", "--set", "drop_last=true"),
-        (*ITEMS, "--set", "cut.tokens=3000"),
-        (*ITEMS, "--set", "cut.tokens=3000", "--set", "cut.encoders=step", "--set", "plan.mode=joint"),
-        (*PHASES, "--set", "phase.audio.every_rank_nonempty=true", "--set", "plan.placement=any"),
-        (*PHASES, "--set", "phase.audio.outputs=image_patches", "--set", "plan.method=lpt"),
-        (*PHASES, "--set", "phase.llm.max_tokens_per_rank=4000", "--set", "phase.audio.max_tokens_per_rank=2500"),
-        (*PHASES, "--set", "phase.vision.equal_counts=true", "--set", "phase.llm.equal_counts=true"),
+        (*ITEMS, *keys("plan.group_size=2", "drop_last=true")),
+        (*ITEMS, *keys("cut.tokens=3000")),
+        (*ITEMS, *keys("cut.tokens=3000", "cut.encoders=step", "plan.mode=joint")),
+        (*PHASES, *keys("phase.audio.every_rank_nonempty=true", "plan.placement=any")),
+        (*PHASES, *keys("phase.audio.outputs=image_patches", "plan.method=lpt")),
+        (*PHASES, *keys("phase.llm.max_tokens_per_rank=4000", "phase.audio.max_tokens_per_rank=2500")),
+        (*PHASES, *keys("phase.vision.equal_counts=true", "phase.llm.equal_counts=true")),
     ],
 )
 def test_report_says_what_plan_said(options, out, command, log):
@@ -71,7 +71,7 @@ def test_report_says_what_plan_said(options, out, command, log):
 
 
 def test_json_against_loops_over_the_plan_file(command, log):
-    options = (*ITEMS, "--set", "drop_last=true")
+    options = (*ITEMS, *keys("drop_last=true"))
     document = document_of(command("plan", log, *SHAPE, *options, "--out", "plan.parquet", "--overwrite", "--json"))
     rows = plan_rows("plan.parquet")
     per_step = RANKS * BATCH
@@ -144,24 +144,15 @@ def test_tables(command, log):
 def test_what_is_assumed_is_said(command, tmp_path):
     columns = {"image": [9, 0, 9, 9], "tokens": [4, 0, 3, 4], "text": [1, 2, 5, 3], "all": [5, 2, 8, 7]}
     pq.write_table(pa.table(columns), tmp_path / "log.parquet")
-    shape = ("plan", "log.parquet", "--ranks", 2, "--batch-per-rank", 2, "--set", "phase.v.length=image")
+    shape = ("plan", "log.parquet", "--ranks", 2, "--batch-per-rank", 2, *keys("phase.v.length=image"))
     silent, fed = "v: puts out as many elements as taken in (no outputs given)", "it is fed more than its length"
     for options, said in (
-        (
-            ("--set", "phase.llm.length=all"),
-            [silent, "llm: in 3 of the first 4 samples it is fed more than its length"],
-        ),
-        (
-            ("--set", "phase.llm.length=text", "--set", "phase.v.outputs=tokens"),
-            ["llm: in 2 of the first 4 samples it is fed more"],
-        ),
-        (("--set", "phase.llm.length=all", "--set", "phase.v.outputs=tokens"), []),
-        (("--set", "phase.llm.length=text", "--set", "phase.v.outputs=tokens", "--set", "phase.llm.own=text"), []),
-        (("--set", "phase.llm.length=all", "--set", "phase.llm.own=text"), [silent]),
-        (
-            ("--set", "phase.llm.length=all", "--set", "phase.w.length=all", "--set", "phase.w.own=text"),
-            ["v, llm: put out as many elements"],
-        ),
+        (keys("phase.llm.length=all"), [silent, "llm: in 3 of the first 4 samples it is fed more than its length"]),
+        (keys("phase.llm.length=text", "phase.v.outputs=tokens"), ["llm: in 2 of the first 4 samples it is fed more"]),
+        (keys("phase.llm.length=all", "phase.v.outputs=tokens"), []),
+        (keys("phase.llm.length=text", "phase.v.outputs=tokens", "phase.llm.own=text"), []),
+        (keys("phase.llm.length=all", "phase.llm.own=text"), [silent]),
+        (keys("phase.llm.length=all", "phase.w.length=all", "phase.w.own=text"), ["v, llm: put out as many elements"]),
     ):
         outcome = command(*shape, *options)
         assert (outcome.code, outcome.err) == (0, "")
@@ -173,9 +164,9 @@ def test_what_is_assumed_is_said(command, tmp_path):
 
 def test_idle_ranks_are_counted(command, tmp_path):
     pq.write_table(pa.table({"image": [0, 0, 5, 0], "text": [1, 2, 3, 4]}), tmp_path / "log.parquet")
-    arguments = ("--ranks", 4, "--batch-per-rank", 1, "--set", "phase.v.length=image", "--set", "phase.llm.length=text")
+    arguments = ("--ranks", 4, "--batch-per-rank", 1, *keys("phase.v.length=image", "phase.llm.length=text"))
     document = document_of(
-        command("plan", "log.parquet", *arguments, "--set", "phase.v.every_rank_nonempty=true", "--json")
+        command("plan", "log.parquet", *arguments, *keys("phase.v.every_rank_nonempty=true"), "--json")
     )
     vision = document["phases"]["v"]
     assert (vision["idle_ranks_mean"], vision["idle_ranks_most"], vision["dummy_ranks_most"]) == (3, 3, 3)
@@ -201,13 +192,10 @@ def tokens_of(phase, lengths):
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
-        (
-            ("--set", "phase.llm.equal_counts=true"),
-            ["llm"],
-        ),
-        (("--set", "phase.vision.equal_counts=true"), ["vision"]),
-        (("--set", "phase.vision.equal_counts=true", "--set", "phase.llm.equal_counts=true"), ["vision", "llm"]),
-        (("--set", "phase.vision.equal_counts=true", "--set", "phase.audio.equal_counts=true"), ["vision", "audio"]),
+        (keys("phase.llm.equal_counts=true"), ["llm"]),
+        (keys("phase.vision.equal_counts=true"), ["vision"]),
+        (keys("phase.vision.equal_counts=true", "phase.llm.equal_counts=true"), ["vision", "llm"]),
+        (keys("phase.vision.equal_counts=true", "phase.audio.equal_counts=true"), ["vision", "audio"]),
     ],
 )
 def test_equal_counts_of_a_phase(flags, named, command, log):
@@ -227,7 +215,7 @@ def test_token_caps_of_phases(command, log):
     caps, lengths = {"audio": 1000, "llm": 1620}, {"audio": FRAMES, "llm": llm}
     for options, kept in (
         ((), False),
-        (("--set", "phase.llm.max_tokens_per_rank=1620", "--set", "phase.audio.max_tokens_per_rank=1000"), True),
+        (keys("phase.llm.max_tokens_per_rank=1620", "phase.audio.max_tokens_per_rank=1000"), True),
     ):
         outcome = command("plan", log, *SHAPE, *PHASES, *UNEVEN, *options, "--out", "plan.parquet", "--overwrite")
         assert outcome.code == 0, outcome.err
@@ -238,7 +226,7 @@ def test_token_caps_of_phases(command, log):
 
 
 def test_a_plan_that_breaks_its_cap_fails_the_report(command, log):
-    asked = ("--set", "phase.llm.max_tokens_per_rank=1620", "--out", "plan.parquet", "--overwrite")
+    asked = (*keys("phase.llm.max_tokens_per_rank=1620"), "--out", "plan.parquet", "--overwrite")
     assert command("plan", log, *SHAPE, *PHASES, *asked).code == 0
 
     def crowd(rows):
@@ -258,9 +246,8 @@ def test_a_group_with_too_few_items_needs_dummies(named, command, tmp_path):
     """Its ranks cannot all have an item, however many the other group has."""
     pq.write_table(pa.table({"image": [0, 5, 0, 0, 7, 8, 9, 9], "audio": [1] * 8, "text": [1] * 8}), "log.parquet")
     arguments = (
-        "--ranks", 4, "--batch-per-rank", 2, "--set", "phase.vision.length=image", "--set", "phase.audio.length=audio",
-        "--set", "phase.llm.length=text", "--set", "plan.group_size=2",
-        "--set", f"phase.{named}.every_rank_nonempty=true",
+        *typed("--ranks 4 --batch-per-rank 2 phase.vision.length=image phase.audio.length=audio"),
+        *keys("phase.llm.length=text", "plan.group_size=2", f"phase.{named}.every_rank_nonempty=true"),
     )  # fmt: skip
     said = document_of(command("plan", "log.parquet", *arguments, "--out", "plan.parquet", "--overwrite", "--json"))
     assert document_of(command("report", "plan.parquet", "--json"))["phases"].keys() == said["phases"].keys()
@@ -271,17 +258,10 @@ def test_a_report_says_what_was_not_relocated_and_why(command, log):
     """Even where a replay cannot know: that no relocation was found."""
     steps = "steps samples were balanced first and laid on nodes afterwards, which moves more. "
     for options, phase, why in (
-        (("--set", "phase.audio.cost=padded"), "audio", "Relocation takes no cost 'padded'."),
-        (("--set", "phase.llm.initial_loads=[1,2,3,4,5,6]"), "llm", "Relocation does not take initial_loads."),
+        (keys("phase.audio.cost=padded"), "audio", "Relocation takes no cost 'padded'."),
+        (keys("phase.llm.initial_loads=[1,2,3,4,5,6]"), "llm", "Relocation does not take initial_loads."),
         (
-            (
-                "--set",
-                "phase.llm.max_tokens_per_rank=1620",
-                "--set",
-                "phase.llm.equal_counts=true",
-                "--set",
-                "plan.eps=0",
-            ),
+            keys("phase.llm.max_tokens_per_rank=1620", "phase.llm.equal_counts=true", "plan.eps=0"),
             "vision",
             "No relocation under the cap was found",
         ),
@@ -323,21 +303,17 @@ LLM = [t + f for t, f in zip(TEXT, FRAMES, strict=True)]
 @pytest.mark.parametrize(
     ("options", "phase", "kept"),
     [
-        (("--set", "phase.vision.min_samples_per_rank=2"), "vision", lambda counts, sums: counts.min() >= 2),
-        (("--set", "phase.llm.min_samples_per_rank=3"), "llm", lambda counts, sums: counts.min() >= 3),
-        (("--set", "phase.llm.max_samples_per_rank=3"), "llm", lambda counts, sums: counts.max() <= 3),
+        (keys("phase.vision.min_samples_per_rank=2"), "vision", lambda counts, sums: counts.min() >= 2),
+        (keys("phase.llm.min_samples_per_rank=3"), "llm", lambda counts, sums: counts.min() >= 3),
+        (keys("phase.llm.max_samples_per_rank=3"), "llm", lambda counts, sums: counts.max() <= 3),
+        (keys('phase.llm.caps={"text_tokens"=1000}'), "llm", lambda counts, sums: sums["text_tokens"].max() <= 1000),
         (
-            ("--set", 'phase.llm.caps={"text_tokens"=1000}'),
-            "llm",
-            lambda counts, sums: sums["text_tokens"].max() <= 1000,
-        ),
-        (
-            ("--set", "phase.llm.caps={image_patches = 8500}"),
+            keys("phase.llm.caps={image_patches = 8500}"),
             "llm",
             lambda counts, sums: sums["image_patches"].max() <= 8500,
         ),
         (
-            ("--set", 'phase.audio.caps={"text_tokens+audio_frames"=1500, "text_tokens"=900}'),
+            keys('phase.audio.caps={"text_tokens+audio_frames"=1500, "text_tokens"=900}'),
             "audio",
             lambda counts, sums: (
                 (sums["text_tokens"] + sums["audio_frames"]).max() <= 1500 and sums["text_tokens"].max() <= 900
@@ -352,7 +328,7 @@ def test_counts_and_caps_of_any_phase(options, phase, kept, command, log):
     found = []
     for asked in (options, ()):
         if "min_samples_per_rank" in options[1]:
-            asked = (*asked, "--set", "drop_last=true")
+            asked = (*asked, *keys("drop_last=true"))
         outcome = command("plan", log, *SHAPE, *PHASES, *UNEVEN, *asked, "--out", "plan.parquet", "--overwrite")
         assert outcome.code == 0, outcome.err
         steps = 1 + max(row["step"] for row in plan_rows("plan.parquet"))
@@ -367,14 +343,7 @@ def test_keys_and_ranks_of_any_phase(command, log):
     books, ranks = [f"b{i}" for i in rng.integers(0, 25, ROWS)], [sorted({int(r), 5}) for r in rng.integers(0, 6, ROWS)]
     table = pq.read_table(log).append_column("book", pa.array(books))
     pq.write_table(table.append_column("ranks", pa.array(ranks, pa.list_(pa.int64()))), log)
-    asked = (
-        "--set",
-        "phase.vision.keep_together=book",
-        "--set",
-        "phase.audio.allowed_ranks=ranks",
-        "--set",
-        "phase.llm.keep_together=book",
-    )
+    asked = keys("phase.vision.keep_together=book", "phase.audio.allowed_ranks=ranks", "phase.llm.keep_together=book")
     assert command("plan", log, *SHAPE, *ITEMS, *asked, "--out", "plan.parquet", "--overwrite").code == 0
     on = {}
     for row in plan_rows("plan.parquet"):
@@ -391,7 +360,7 @@ def test_keys_and_ranks_of_any_phase(command, log):
 
 def test_speeds_and_loads_of_any_phase(command, log):
     speeds, before = (1, 1, 1, 2, 2, 4), (9000, 0, 0, 0, 0, 0)
-    asked = ("--set", "phase.audio.rank_speeds=[1,1,1,2,2,4]", "--set", "phase.llm.initial_loads=[9000,0,0,0,0,0]")
+    asked = keys("phase.audio.rank_speeds=[1,1,1,2,2,4]", "phase.llm.initial_loads=[9000,0,0,0,0,0]")
     document = document_of(
         command("plan", log, *SHAPE, *PHASES, *asked, "--out", "plan.parquet", "--overwrite", "--json")
     )
@@ -414,7 +383,11 @@ def test_on_a_narrow_terminal_names_are_broken_and_numbers_are_not(command, tmp_
         "images,tokens\n" + "".join(f"{i % 7 * 90},{i % 11 * 70 + 9}\n" for i in range(64))
     )
     first, last = "vision_encoder_of_many_billion_parameters", "language_model_behind_it"
-    out = command("plan", "log.csv", "--ranks", 4, "--batch-per-rank", 8, "--set", f"phase.{first}.length=images",
-                  "--set", f"phase.{last}.length=tokens").out  # fmt: skip
+    out = command(
+        "plan",
+        "log.csv",
+        *typed("--ranks 4 --batch-per-rank 8"),
+        *keys(f"phase.{first}.length=images", f"phase.{last}.length=tokens"),
+    ).out
     assert "…" not in out.split("64 samples")[0]
     assert len(re.findall(r"imbalance ratio +\d\.\d+ +\d\.\d+ +\d\.\d+ *$", out, re.MULTILINE)) == 2

@@ -3,9 +3,15 @@
 import numpy as np
 import pytest
 from phases_log import FRAMES, PHASES, RANKS, SHAPE, TEXT, write_phases
+from typed_words import keys
 
-ON = ("--cluster", "h100", "--set", "phase.vision.model=internvit-300m",
-      "--set", "phase.audio.model=whisper-large-v3-encoder", "--set", "phase.llm.model=qwen2-7b")  # fmt: skip
+ON = (
+    "--cluster",
+    "h100",
+    *keys(
+        "phase.vision.model=internvit-300m", "phase.audio.model=whisper-large-v3-encoder", "phase.llm.model=qwen2-7b"
+    ),
+)
 
 
 @pytest.fixture
@@ -18,150 +24,65 @@ REFUSED = {
         ("--length", "text_tokens"),
         ["--length is for a step of one phase", "--set phase.vision.length=..."],
     ),
-    "cap on a column that is not there": (("--set", 'phase.llm.caps={"x"=3}'), ["log.parquet: no column 'x'"]),
-    "cap of a phase that is not there": (("--set", 'phase.x.caps={"text_tokens"=3}'), ["phase.x.length is missing"]),
+    "cap on a column that is not there": (keys('phase.llm.caps={"x"=3}'), ["log.parquet: no column 'x'"]),
     "cap without a limit": (
-        ("--set", 'phase.llm.caps={"vision"=text_tokens}'),
+        keys('phase.llm.caps={"vision"=text_tokens}'),
         ["--set phase.llm.caps: '{\"vision\"=text_tokens}' is no TOML"],
     ),
-    "cap on a quantity twice": (
-        ("--set", 'phase.vision.caps={"image_patches"=9}', "--set", 'phase.vision.caps={"image_patches"=8}'),
-        ["phase.vision.caps is set twice; set each key once"],
-    ),
-    "least of no phase": (
-        ("--set", "phase.x.min_samples_per_rank=1"),
-        ["phase.x.length is missing"],
-    ),
     "least that is no number": (
-        ("--set", "phase.vision.min_samples_per_rank=few"),
+        keys("phase.vision.min_samples_per_rank=few"),
         ["phase.vision.min_samples_per_rank must be a whole number >= 0, got 'few'"],
     ),
-    "most of nothing": (
-        ("--set", "phase.llm.max_samples_per_rank=0"),
-        ["phase.llm.max_samples_per_rank must be a whole number >= 1, got 0"],
-    ),
-    "keys that are not there": (("--set", "phase.vision.keep_together=nowhere"), ["log.parquet: no column 'nowhere'"]),
-    "keys that are lists": (("--set", "phase.llm.keep_together=image_widths"), ["log.parquet", "'image_widths'"]),
-    "ranks that are not there": (("--set", "phase.audio.allowed_ranks=nowhere"), ["log.parquet: no column 'nowhere'"]),
+    "keys that are not there": (keys("phase.vision.keep_together=nowhere"), ["log.parquet: no column 'nowhere'"]),
+    "keys that are lists": (keys("phase.llm.keep_together=image_widths"), ["log.parquet", "'image_widths'"]),
+    "ranks that are not there": (keys("phase.audio.allowed_ranks=nowhere"), ["log.parquet: no column 'nowhere'"]),
     "ranks outside": (
-        ("--set", "phase.audio.allowed_ranks=image_widths"),
+        keys("phase.audio.allowed_ranks=image_widths"),
         ["log.parquet: step 0: ", "image_widths of row", "must be ranks within 0..5, got"],
     ),
     "too few speeds": (
-        ("--set", "phase.audio.rank_speeds=[1,2]"),
+        keys("phase.audio.rank_speeds=[1,2]"),
         ["phase 'audio': rank_speeds must have a number for each of 6 ranks, got 2"],
     ),
     "a speed of nothing": (
-        ("--set", "phase.audio.rank_speeds=[1,1,0,1,1,1]"),
+        keys("phase.audio.rank_speeds=[1,1,0,1,1,1]"),
         ["phase.audio.rank_speeds must be a list of whole numbers >= 1, got [1, 1, 0, 1, 1, 1]"],
     ),
     "speeds in slots": (
-        ("--set", "phase.llm.rank_speeds=[1,1,1,1,1,1]", "--set", "cut.tokens=9000"),
+        keys("phase.llm.rank_speeds=[1,1,1,1,1,1]", "cut.tokens=9000"),
         ["phase 'llm': cut.tokens cannot be combined with rank_speeds"],
     ),
-    "speeds that are no numbers": (
-        ("--set", "phase.audio.rank_speeds=[fast]"),
-        ["--set phase.audio.rank_speeds: '[fast]' is no TOML"],
-    ),
-    "loads of a phase twice": (
-        ("--set", "phase.llm.initial_loads=[1,1,1,1,1,1]", "--set", "phase.llm.initial_loads=[1,1,1,1,1,1]"),
-        ["phase.llm.initial_loads is set twice; set each key once"],
-    ),
     "what padding does not take": (
-        ("--set", "phase.audio.cost=padded", "--set", "phase.audio.max_samples_per_rank=9"),
+        keys("phase.audio.cost=padded", "phase.audio.max_samples_per_rank=9"),
         ["phase 'audio': cost 'padded' does not take max_samples_per_rank"],
     ),
-    "cap of no phase": (
-        ("--set", "phase.x.max_tokens_per_rank=9"),
-        ["phase.x.length is missing"],
-    ),
-    "cap of a phase twice": (
-        ("--set", "phase.llm.max_tokens_per_rank=9", "--set", "phase.llm.max_tokens_per_rank=9"),
-        ["phase.llm.max_tokens_per_rank is set twice; set each key once"],
-    ),
-    "cap that is no number": (
-        ("--set", "phase.llm.max_tokens_per_rank=many"),
-        ["phase.llm.max_tokens_per_rank must be a whole number >= 1, got 'many'"],
-    ),
-    "no value at all": (
-        ("--set", "phase.llm.max_tokens_per_rank"),
-        ["--set phase.llm.max_tokens_per_rank: write KEY=VALUE"],
-    ),
-    "cap of nothing": (
-        ("--set", "phase.llm.max_tokens_per_rank=0"),
-        ["phase.llm.max_tokens_per_rank must be a whole number >= 1, got 0"],
-    ),
     "cap of an encoder in slots": (
-        ("--set", "phase.audio.max_tokens_per_rank=99999", "--set", "cut.tokens=9999"),
+        keys("phase.audio.max_tokens_per_rank=99999", "cut.tokens=9999"),
         ["phase 'audio': cut.tokens cannot be combined with max_tokens_per_rank", "use encoders='step'"],
     ),
-    "counts of no phase": (
-        (
-            "--set",
-            "phase.x.equal_counts=true",
-        ),
-        ["phase.x.length is missing"],
-    ),
-    "counts of a file": (("--set", "phase.llm.equal_counts=true", "second.parquet"), ["second.parquet: no such file"]),
+    "counts of a file": ((*keys("phase.llm.equal_counts=true"), "second.parquet"), ["second.parquet: no such file"]),
     "counts of groups": (
-        ("--set", "phase.llm.equal_counts=true", "--set", "plan.group_size=2"),
+        keys("phase.llm.equal_counts=true", "plan.group_size=2"),
         ["equal_counts of phase 'llm' cannot be combined with group_size"],
     ),
     "counts of a sum": (
-        ("--set", "phase.vision.equal_counts=true", "--set", "plan.mode=joint"),
+        keys("phase.vision.equal_counts=true", "plan.mode=joint"),
         ["equal_counts of phase 'vision' cannot be combined", "mode='separate'"],
     ),
     "costs of a sum": (
-        ("--set", "phase.audio.cost=padded", "--set", "plan.mode=joint"),
+        keys("phase.audio.cost=padded", "plan.mode=joint"),
         ["cost 'padded' of phase 'audio' cannot be combined", "mode='separate'"],
     ),
-    "no name": (
-        ("--set", "phase.length=image_patches"),
-        ["--set phase.length: phase was set to [{", "which is no table"],
-    ),
-    "no columns": (("--set", "phase.x.length="), ["phase.x.length is missing"]),
-    "twice": (("--set", "phase.llm.length=text_tokens"), ["phase.llm.length is set twice; set each key once"]),
-    "unknown column": (("--set", "phase.audio.outputs=nowhere"), ["log.parquet", "'nowhere'"]),
-    "unknown phase": (
-        ("--set", "phase.x.outputs=text_tokens"),
-        ["phase.x.length is missing"],
-    ),
-    "unknown phase of a cost": (
-        ("--set", "phase.x.cost=linear"),
-        ["phase.x.length is missing"],
-    ),
-    "unknown cost": (("--set", "phase.vision.cost=cubic"), ["cubic"]),
-    "a cost of no phase": (("--cost", "padded"), ["--cost is for a step of one phase", "--set phase.vision.cost=..."]),
-    "two costs": (("--cost", "linear", "--cost", "padded"), ["--cost SPEC is given 2 times; give it once"]),
-    "bytes": (
-        ("--set", "phase.audio.bytes_in=1,2"),
-        ["phase.audio.bytes_in must be a whole number >= 1, got '1,2'"],
-    ),
-    "negative bytes": (
-        ("--set", "phase.audio.bytes_in=-1"),
-        ["phase.audio.bytes_in must be a whole number >= 1, got -1"],
-    ),
-    "no bytes": (("--set", "phase.audio.bytes_in=0"), ["phase.audio.bytes_in must be a whole number >= 1, got 0"]),
-    "mode": (("--set", "plan.mode=both"), ["plan.mode must be one of separate, joint, got 'both'"]),
-    "group size": (("--set", "plan.group_size=4"), ["group_size must divide the 6 ranks, got 4"]),
-    "encoders before what": (
-        ("--set", "cut.encoders=step"),
-        ["cut.tokens is missing: Elements of a micro-batch at most."],
-    ),
-    "encoders when": (
-        ("--set", "cut.encoders=now", "--set", "cut.tokens=9000"),
-        ["cut.encoders must be one of slot, step, got 'now'"],
-    ),
+    "no name": (keys("phase.length=image_patches"), ["--set phase.length: phase was set to [{", "which is no table"]),
+    "unknown column": (keys("phase.audio.outputs=nowhere"), ["log.parquet", "'nowhere'"]),
+    "unknown phase": (keys("phase.x.outputs=text_tokens"), ["phase.x.length is missing"]),
+    "group size": (keys("plan.group_size=4"), ["group_size must divide the 6 ranks, got 4"]),
+    "encoders before what": (keys("cut.encoders=step"), ["cut.tokens is missing: Elements of a micro-batch at most."]),
     "groups of micro-batches": (
-        ("--set", "plan.group_size=2", "--set", "cut.tokens=9000"),
+        keys("plan.group_size=2", "cut.tokens=9000"),
         ["cut.tokens cannot be combined with group_size"],
     ),
-    "placement": (("--set", "plan.placement=best"), ["plan.placement must be one of relocate, ", "got 'best'"]),
-    "own of an encoder": (("--set", "phase.audio.own=text_tokens"), ["phase 'audio': own is for the last phase"]),
-    "nonempty": (
-        ("--set", "phase.x.every_rank_nonempty=true"),
-        ["phase.x.length is missing"],
-    ),
+    "own of an encoder": (keys("phase.audio.own=text_tokens"), ["phase 'audio': own is for the last phase"]),
 }
 
 
@@ -181,20 +102,8 @@ def test_refused(name, command, log, tmp_path):
     ("arguments", "words"),
     [
         (
-            ("plan", "log.parquet", *SHAPE, "--set", "plan.mode=joint", "--set", "phase.a.own=b"),
-            ["phase.a.length is missing"],
-        ),
-        (
-            ("plan", "log.parquet", *SHAPE, "--length", "text_tokens", "--set", "phase.a.bytes_in=1"),
+            ("plan", "log.parquet", *SHAPE, "--length", "text_tokens", *keys("phase.a.bytes_in=1")),
             ["--length is for a step of one phase; say of which: --set phase.a.length=..."],
-        ),
-        (
-            ("plan", "log.parquet", *SHAPE, "--length", "text_tokens", "--cost", "linear", "--cost", "padded"),
-            ["--cost SPEC is given 2 times"],
-        ),
-        (
-            ("plan", "log.parquet", *SHAPE, "--length", "text_tokens", "--set", "cut.encoders=step"),
-            ["cut.tokens is missing"],
         ),
         (("plan", "log.parquet", *SHAPE), ["3 columns of integers", "--length "]),
         (("simulate", "log.parquet", *SHAPE, *PHASES, *ON, "--strategies", "x"), ["unknown strategy 'x'", "llm_only"]),
@@ -216,16 +125,14 @@ def test_refused_altogether(arguments, words, command, log):
         (("f(x)", "text_tokens"), ["unknown function of items 'f'"]),
         (("image_patches", "lengths(image_widths)"), ["phase 'llm' computes whole samples"]),
         (
-            ("lengths(image_widths)", "text_tokens", "--set", "phase.vision.outputs=text_tokens"),
+            ("lengths(image_widths)", "text_tokens", *keys("phase.vision.outputs=text_tokens")),
             ["has", "items but outputs", "; write lengths(COL), of a column of lists with an entry for each item"],
         ),
     ],
 )
 def test_functions_of_lists_that_cannot_be(phases, words, command, log):
     vision, llm, *others = phases
-    outcome = command(
-        "plan", log, *SHAPE, "--set", f"phase.vision.length={vision}", "--set", f"phase.llm.length={llm}", *others
-    )
+    outcome = command("plan", log, *SHAPE, *keys(f"phase.vision.length={vision}", f"phase.llm.length={llm}"), *others)
     assert (outcome.code, outcome.out) == (2, "")
     for word in words:
         assert word in outcome.err
@@ -233,14 +140,7 @@ def test_functions_of_lists_that_cannot_be(phases, words, command, log):
 
 def test_caps_of_phases_that_are_too_small(command, log):
     outcome = command(
-        "plan",
-        log,
-        *SHAPE,
-        *PHASES,
-        "--set",
-        "phase.llm.max_tokens_per_rank=500",
-        "--set",
-        "phase.audio.max_tokens_per_rank=950",
+        "plan", log, *SHAPE, *PHASES, *keys("phase.llm.max_tokens_per_rank=500", "phase.audio.max_tokens_per_rank=950")
     )
     assert (outcome.code, outcome.out) == (1, "")
     first, second = outcome.err.splitlines()
@@ -254,6 +154,6 @@ def test_caps_of_phases_that_are_too_small(command, log):
 
 
 def test_an_infeasible_step_is_named(command, log):
-    outcome = command("plan", log, *SHAPE, *PHASES, "--set", "cut.tokens=5")
+    outcome = command("plan", log, *SHAPE, *PHASES, *keys("cut.tokens=5"))
     assert (outcome.code, outcome.out) == (1, "")
     assert "log.parquet: step 0: phase 'llm'" in outcome.err

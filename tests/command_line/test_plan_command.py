@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from log_files import WRITERS, plan_rows, write_csv, write_log, write_manifest
 from plan_files import description_of, header_of, sealed
+from typed_words import keys
 
 import balancer
 
@@ -148,7 +149,7 @@ def log(tmp_path):
     ],
 )
 def test_json_against_loops_over_the_plan_file(home, cost, work, command, log):
-    outcome = command("plan", log, *SHAPE, "--set", f"home={home}", "--cost", cost, "--out", "plan.parquet", "--json")
+    outcome = command("plan", log, *SHAPE, *keys(f"home={home}"), "--cost", cost, "--out", "plan.parquet", "--json")
     document = document_of(outcome)
     assert set(document) >= {"steps", "samples", "runtime_s", "planned_samples_per_second", "phases"}
     assert set(document["phases"]["all"]) >= PHASE_KEYS
@@ -160,7 +161,7 @@ def test_json_against_loops_over_the_plan_file(home, cost, work, command, log):
 @pytest.mark.parametrize("method", ["lpt", "karmarkar_karp"])
 def test_every_method_reports_its_own_plan(method, command, log):
     document = document_of(
-        command("plan", log, *SHAPE, "--set", f"plan.method={method}", "--out", "plan.parquet", "--json")
+        command("plan", log, *SHAPE, *keys(f"plan.method={method}"), "--out", "plan.parquet", "--json")
     )
     assert_numbers(document, recomputed("plan.parquet", TOKENS))
     assert description_of("plan.parquet")["settings"]["method"] == method
@@ -201,7 +202,7 @@ def test_convolution_costs(command, log):
 
 
 def test_equal_counts(command, log):
-    assert command("plan", "--set", "phase.all.equal_counts=true", log, *SHAPE, "--out", "plan.parquet").code == 0
+    assert command("plan", *keys("phase.all.equal_counts=true"), log, *SHAPE, "--out", "plan.parquet").code == 0
     for step, size in enumerate((18, 18, 14)):
         counts = oracles.counts_of([row["rank"] for row in plan_rows("plan.parquet") if row["step"] == step], RANKS)
         assert sum(counts) == size
@@ -209,7 +210,7 @@ def test_equal_counts(command, log):
 
 
 def test_drop_last(command, log):
-    document = document_of(command("plan", log, *SHAPE, "--set", "drop_last=true", "--out", "plan.parquet", "--json"))
+    document = document_of(command("plan", log, *SHAPE, *keys("drop_last=true"), "--out", "plan.parquet", "--json"))
     assert (document["steps"], document["samples"]) == (2, 36)
     assert len(plan_rows("plan.parquet")) == 36
     assert_numbers(document, recomputed("plan.parquet", TOKENS[:36]))
@@ -220,7 +221,7 @@ def test_token_cap_is_kept(command, tmp_path):
     lengths = [100] + [10] * 31
     write_csv(tmp_path / "log.csv", lengths)
     ratios = []
-    for options, kept in (((), False), (("--set", "phase.all.max_tokens_per_rank=210"), True)):
+    for options, kept in (((), False), (keys("phase.all.max_tokens_per_rank=210"), True)):
         shape = ("--ranks", 2, "--batch-per-rank", 16, "--cost", "quadratic:a=0,b=1")
         document = document_of(command("plan", "log.csv", *shape, *options, "--out", f"{kept}.parquet", "--json"))
         tokens = oracles.loads_of(lengths, [row["rank"] for row in plan_rows(f"{kept}.parquet")], 2)
@@ -319,14 +320,9 @@ def test_description(command, log):
     options = (
         "--cost",
         "quadratic:b=1,a=24576",
-        "--set",
-        "home=strided",
-        "--set",
-        "phase.all.equal_counts=true",
-        "--set",
-        "phase.all.max_tokens_per_rank=99999",
+        *keys("home=strided", "phase.all.equal_counts=true", "phase.all.max_tokens_per_rank=99999"),
     )
-    assert command("plan", log, *SHAPE, *options, "--set", "plan.time_budget=0.02", "--out", "plan.parquet").code == 0
+    assert command("plan", log, *SHAPE, *options, *keys("plan.time_budget=0.02"), "--out", "plan.parquet").code == 0
     header = header_of("plan.parquet")
     assert header == sealed(header)
     found, _ = header.pop("description"), header.pop("description_sha256")
@@ -524,7 +520,7 @@ def test_a_folder_is_planned_again_from_what_is_there(command, log, tmp_path):
         is None
     )
     assert {file.name: file.read_bytes() for file in (tmp_path / "parts").iterdir()} == before
-    outcome = command("plan", log, *SHAPE, "--set", "drop_last=true", "--out", "parts/", "--resume")
+    outcome = command("plan", log, *SHAPE, *keys("drop_last=true"), "--out", "parts/", "--resume")
     assert outcome.code == 2
     assert "parts/manifest.json: is not of the plan to resume" in outcome.err
 

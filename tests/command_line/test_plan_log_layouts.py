@@ -6,13 +6,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from plan_files import description_of
+from typed_words import keys, typed
 
 import balancer
 
 PATCHES = [(i * 37) % 50 for i in range(48)]
 COLUMNS = {"patches": PATCHES, "tokens": [each + 20 for each in PATCHES]}
 PHASES = {"vision": "patches", "llm": "tokens"}
-OPTIONS = ("--set", "phase.vision.length=patches", "--set", "phase.llm.length=tokens", "--ranks-per-node", 2)
+OPTIONS = (*keys("phase.vision.length=patches", "phase.llm.length=tokens"), "--ranks-per-node", 2)
 STEP = """
 ranks = {ranks}
 ranks_per_node = 2
@@ -53,7 +54,7 @@ def test_a_layout_is_planned_alike_by_option_by_file_and_by_keyword(name, comman
     ranks, layout = LAYOUTS[name]
     (tmp_path / "layout.json").write_text(json.dumps(layout))
     (tmp_path / "step.toml").write_text(STEP.format(ranks=ranks, layout='layout = "layout.json"', vision="", llm=""))
-    asked = ("--ranks", ranks, "--batch-per-rank", 2, *OPTIONS, "--set", "layout=layout.json")
+    asked = ("--ranks", ranks, "--batch-per-rank", 2, *OPTIONS, *keys("layout=layout.json"))
     assert command("plan", log, *asked, "--out", "a.parquet").err == ""
     assert command("plan", log, "--step", "step.toml", "--out", "b.parquet").err == ""
     assert description_of("a.parquet") == description_of("b.parquet")
@@ -97,7 +98,7 @@ def test_stages_hold_whole_layers_of_the_models_of_costs(command, log, tmp_path)
 def test_a_flag_may_name_a_phase_of_a_step_file(command, log, tmp_path):
     (tmp_path / "step.toml").write_text(STEP.format(ranks=4, layout="", vision="", llm=""))
     assert (
-        command("plan", log, "--step", "step.toml", "--set", "phase.vision.equal_counts=true", "--out", "a.parquet").err
+        command("plan", log, "--step", "step.toml", *keys("phase.vision.equal_counts=true"), "--out", "a.parquet").err
         == ""
     )
     (tmp_path / "step.toml").write_text(STEP.format(ranks=4, layout="", vision="equal_counts = true", llm=""))
@@ -109,18 +110,7 @@ def test_another_cut_beside_a_file_is_in_place_of_its_own(command, log, tmp_path
     text = 'ranks = 2\nbatch_per_rank = 4\n[[phase]]\nlength = "tokens"\n'
     (tmp_path / "step.toml").write_text(text + '[cut]\ntokens = 90\nsync = "step"')
     assert (
-        command(
-            "plan",
-            log,
-            "--step",
-            "step.toml",
-            "--set",
-            "cut.kind=sequence_groups",
-            "--set",
-            "cut.degrees=[1,2]",
-            "--out",
-            "a.parquet",
-        ).err
+        command("plan", log, *typed("--step step.toml cut.kind=sequence_groups cut.degrees=[1,2] --out a.parquet")).err
         == ""
     )
     (tmp_path / "step.toml").write_text(text + "[cut]\ndegrees = [1, 2]")
@@ -130,12 +120,7 @@ def test_another_cut_beside_a_file_is_in_place_of_its_own(command, log, tmp_path
 
 def test_what_is_left_of_a_plan_is_planned_in_python(command, log):
     asked = ("--batch-per-rank", 2, "--length", "tokens")
-    assert (
-        command(
-            "plan", log, "--ranks", 4, *asked, "--set", "epochs=2", "--set", "shuffle=3", "--out", "plan.parquet"
-        ).err
-        == ""
-    )
+    assert command("plan", log, "--ranks", 4, *asked, *keys("epochs=2", "shuffle=3"), "--out", "plan.parquet").err == ""
     left = ("--continue", "plan.parquet", "--at-step", 5)
     assert command("plan", log, "--ranks", 2, *asked, *left, "--out", "a.parquet").err == ""
     keywords = {"num_ranks": 2, "batch_per_rank": 2, "length": "tokens", "continued": "plan.parquet"}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from log_files import write_csv
 from plan_files import header_of, tamper, with_header
+from typed_words import keys, typed
 
 import balancer
 
@@ -55,18 +56,7 @@ def test_a_bound_that_holds_without_constraints_too_is_in_plan_and_report(comman
     """The search under equal counts proves 108 of these on 8 ranks, a bound on their sums 109."""
     lengths = [3, 76, 72, 84, 17, 8, 86, 2, 54, 8, 29, 48, 42, 40, 2, 0, 12, 0, 67, 52, 64, 25, 61]
     write_csv(tmp_path / "log.csv", lengths)
-    arguments = (
-        "plan",
-        "log.csv",
-        "--ranks",
-        8,
-        "--batch-per-rank",
-        3,
-        "--set",
-        "phase.all.equal_counts=true",
-        "--out",
-        "p.parquet",
-    )
+    arguments = ("plan", "log.csv", *typed("--ranks 8 --batch-per-rank 3 phase.all.equal_counts=true --out p.parquet"))
     said = json.loads(command(*arguments, "--json").out)["phases"]["all"]
     assert said == json.loads(command("report", "p.parquet", "--json").out)["phases"]["all"]
     assert said["imbalance_ratio_best_possible"] == pytest.approx(109 * 8 / sum(lengths))
@@ -83,8 +73,8 @@ def test_table(command, planned):
 
 def test_report_copies_no_number(command, planned, tmp_path):
     """A plan is judged by what it places, not by what its description says of the run."""
-    worse = planned("--set", "plan.method=lpt", "--set", "phase.all.equal_counts=true")["phases"]["all"]
-    better = planned("--set", "plan.method=auto", out="better.parquet")["phases"]["all"]
+    worse = planned(*keys("plan.method=lpt", "phase.all.equal_counts=true"))["phases"]["all"]
+    better = planned(*keys("plan.method=auto"), out="better.parquet")["phases"]["all"]
     assert worse["imbalance_ratio_after"] > better["imbalance_ratio_after"]
     found = json.loads(command("report", "plan.parquet", "--json").out)["phases"]["all"]
     assert found == worse

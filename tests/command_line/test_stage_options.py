@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 from log_files import write_log
+from typed_words import keys, typed
 
 ASKED = ("--ranks", 2, "--batch-per-rank", 16)
-PHASES = ("--set", "phase.vision.length=patches", "--set", "phase.llm.length=tokens")
-CUT = ("--set", "cut.tokens=400", "--set", "cut.count=4")
-STAGES = (*CUT, "--set", "cut.stages={vision=1,llm=3}")
+PHASES = keys("phase.vision.length=patches", "phase.llm.length=tokens")
+CUT = keys("cut.tokens=400", "cut.count=4")
+STAGES = (*CUT, *keys("cut.stages={vision=1,llm=3}"))
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_plan_and_report_know_the_pipeline(command, log):
 
 
 def test_models_give_stages_whole_layers(command, log):
-    costs = ("--set", "phase.vision.cost=flops:internvit-300m", "--set", "phase.llm.cost=flops:qwen2-7b")
+    costs = keys("phase.vision.cost=flops:internvit-300m", "phase.llm.cost=flops:qwen2-7b")
     found = command("plan", log, *ASKED, *PHASES, *STAGES, *costs, "--out", "plan.parquet")
     assert found.code == 0
 
@@ -48,67 +49,37 @@ def test_stages_of_one_phase(command, log):
         "--length",
         "tokens",
         *CUT,
-        "--set",
-        "cut.stages={all=4}",
-        "--set",
-        "cut.chunks=2",
-        "--set",
-        "cut.recompute=true",
+        *keys("cut.stages={all=4}", "cut.chunks=2", "cut.recompute=true"),
         "--json",
     )
     plain = json.loads(command("plan", log, *asked).out)["phases"]["all"]
     assert plain["pipeline_stages"] == 4
-    tied = json.loads(command("plan", log, *asked, "--set", "cut.tied=true").out)["phases"]["all"]
+    tied = json.loads(command("plan", log, *asked, *keys("cut.tied=true")).out)["phases"]["all"]
     assert tied["imbalance_ratio_after"] > plain["imbalance_ratio_after"]
 
 
 def test_simulate_takes_models_and_pieces(command, log):
-    run = (
-        "--cluster",
-        "h100",
-        "--set",
-        "phase.vision.model=internvit-300m",
-        "--set",
-        "phase.llm.model=qwen2-7b",
-        "--html",
-        "page.html",
-    )
+    run = typed("--cluster h100 phase.vision.model=internvit-300m phase.llm.model=qwen2-7b --html page.html")
     found = command(
-        "simulate", log, *ASKED, *PHASES, *STAGES, *run, "--set", "gpus_per_rank=8", "--set", "phase.vision.pieces=100"
+        "simulate", log, *ASKED, *PHASES, *STAGES, *run, *keys("gpus_per_rank=8", "phase.vision.pieces=100")
     )
     assert found.code == 0
     assert "stages of one pipeline" in Path("page.html").read_text()
-    refused = command("simulate", log, *ASKED, *PHASES, *STAGES, *run, "--set", "gpus_per_rank=2")
+    refused = command("simulate", log, *ASKED, *PHASES, *STAGES, *run, *keys("gpus_per_rank=2"))
     assert (refused.code, "gpus_per_rank must be a multiple of 4" in refused.err) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ((*CUT, "--set", "cut.chunks=2"), "cut.stages is missing: Stages of each phase, in order"),
-        ((*STAGES, "--set", "cut.chunks=0"), "cut.chunks must be a whole number >= 1, got 0"),
-        ((*STAGES, "--set", "cut.in_flight_tokens=0"), "cut.in_flight_tokens must be a whole number >= 1, got 0"),
-        (("--set", "cut.stages={vision=1,llm=3}"), "cut.tokens is missing: Elements of a micro-batch at most."),
-        ((*CUT, "--set", "cut.stages=4"), "cut.stages must be a table of whole numbers >= 1, got 4"),
-        ((*CUT, "--set", "cut.stages={llm=3}"), "stages must be of the phases vision, llm, got llm"),
-        (
-            (*STAGES, "--set", "cut.pipeline_stages=4"),
-            "cut: no kind of cut has both stages and pipeline_stages",
-        ),
-        (
-            (*STAGES, "--set", "cut.sync=micro_batch"),
-            "cut: no kind of cut has both stages and sync",
-        ),
-        (
-            (*STAGES, "--set", "phase.audio.frozen=true"),
-            "phase.audio.length is missing",
-        ),
-        ((*STAGES, "--set", "phase.llm.cost=flops:qwen2-7b"), "cut.stages needs costs of one unit"),
-        (
-            (*STAGES, "--set", "cut.degrees=[1,2]"),
-            "cut: no kind of cut has both tokens and degrees",
-        ),
-        ((*STAGES, "--set", "phase.llm.equal_counts=true"), "phase 'llm': stages cannot be combined with equal_counts"),
+        ((*CUT, *keys("cut.chunks=2")), "cut.stages is missing: Stages of each phase, in order"),
+        (keys("cut.stages={vision=1,llm=3}"), "cut.tokens is missing: Elements of a micro-batch at most."),
+        ((*CUT, *keys("cut.stages=4")), "cut.stages must be a table of whole numbers >= 1, got 4"),
+        ((*CUT, *keys("cut.stages={llm=3}")), "stages must be of the phases vision, llm, got llm"),
+        ((*STAGES, *keys("cut.pipeline_stages=4")), "cut: no kind of cut has both stages and pipeline_stages"),
+        ((*STAGES, *keys("cut.sync=micro_batch")), "cut: no kind of cut has both stages and sync"),
+        ((*STAGES, *keys("phase.llm.cost=flops:qwen2-7b")), "cut.stages needs costs of one unit"),
+        ((*STAGES, *keys("phase.llm.equal_counts=true")), "phase 'llm': stages cannot be combined with equal_counts"),
     ],
 )
 def test_bad_options_are_told(command, log, options, told):

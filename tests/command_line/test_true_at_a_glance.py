@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from log_files import write_csv
+from typed_words import keys
 
 import balancer
 from balancer.planning.strategies import plan_with
@@ -36,7 +37,7 @@ def test_a_short_last_step_is_judged_apart(command, tmp_path):
 
 def test_the_row_that_caps_is_named_by_step_where_short_ones_lie_between(command, tmp_path):
     write_csv(tmp_path / "log.csv", [5, 5, 5, 5, 7, 900, 5, 5, 5])
-    told = phase_of(command("plan", "log.csv", *SHAPE, "--set", "epochs=2", "--json"))
+    told = phase_of(command("plan", "log.csv", *SHAPE, *keys("epochs=2"), "--json"))
     assert told["short_steps"]["steps"] == 2
     assert [told["phases"]["all"]["capping_sample"][name] for name in ("step", "row")] == [1, 5]
 
@@ -50,7 +51,7 @@ def test_a_log_shorter_than_one_batch_says_so(command, tmp_path):
 @pytest.mark.parametrize("eps", ["5", "1", "100%"])
 def test_an_eps_that_balances_nothing_is_refused(eps, command, tmp_path):
     write_csv(tmp_path / "log.csv", EVEN)
-    outcome = command("plan", "log.csv", *SHAPE, "--set", f"plan.eps={eps}")
+    outcome = command("plan", "log.csv", *SHAPE, *keys(f"plan.eps={eps}"))
     assert (outcome.code, "plan.eps must be a share of 0 or more and under 1" in outcome.err) == (2, True)
 
 
@@ -58,7 +59,7 @@ def test_an_eps_may_be_a_percentage(command, tmp_path):
     write_csv(tmp_path / "log.csv", EVEN)
     for eps in ("1%", "0.01", "1 %"):
         assert (
-            phase_of(command("plan", "log.csv", *SHAPE, "--set", f"plan.eps={eps}", "--json"))["phases"]["all"]["eps"]
+            phase_of(command("plan", "log.csv", *SHAPE, *keys(f"plan.eps={eps}"), "--json"))["phases"]["all"]["eps"]
             == 0.01
         )
 
@@ -82,10 +83,10 @@ def test_only_the_same_request_writes_over_its_plan(out, command, tmp_path):
     before = content()
     assert command(*asked).code == 0
     assert content() == before
-    outcome = command(*asked, "--set", "drop_last=true")
+    outcome = command(*asked, *keys("drop_last=true"))
     assert (outcome.code, "--overwrite replaces it" in outcome.err, content() == before) == (2, True, True)
     assert "another request (drop_last is false there, and true here)" in outcome.err
-    assert command(*asked, "--set", "drop_last=true", "--overwrite").code == 0
+    assert command(*asked, *keys("drop_last=true"), "--overwrite").code == 0
     assert content() != before
 
 
@@ -121,7 +122,7 @@ def test_a_log_on_standard_input(command, monkeypatch):
 
 def test_the_command_to_paste_where_the_length_is_open(command, tmp_path):
     pq.write_table(pa.table({"id": [1, 2], "text_tokens": [3, 4], "image_tokens": [5, 6]}), tmp_path / "log.parquet")
-    outcome = command("plan", "log.parquet", *SHAPE, "--set", "home=strided")
+    outcome = command("plan", "log.parquet", *SHAPE, *keys("home=strided"))
     first, second = outcome.err.splitlines()
     assert (outcome.code, "they are: id, text_tokens, image_tokens" in first) == (2, True)
     words = shlex.split(second.partition("such as: ")[2])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typed_words import keys
 
 from balancer import Phase, balance, orchestrate
 from balancer.cli.main import cli
@@ -19,7 +20,7 @@ from balancer.io.plan_writer import PlanWriter
 
 ROOT = Path(__file__).parents[2]
 SHAPE = ("--ranks", 2, "--batch-per-rank", 4, "--length", "tokens")
-MODEL = ("--set", "phase.llm.length=tokens", "--set", "phase.llm.model=qwen2-7b", "--cluster", "h200")
+MODEL = (*keys("phase.llm.length=tokens", "phase.llm.model=qwen2-7b"), "--cluster", "h200")
 # Every option that writes a file: what it is given to, and what its file is called
 OPTIONS = {
     ("plan", "--out"): (("log.csv", *SHAPE, "--overwrite"), "new.parquet"),

@@ -2,9 +2,15 @@
 
 import re
 import runpy
+import shlex
 from pathlib import Path
 
+import click
 import pytest
+
+from balancer.cli.main import cli
+from balancer.described import keys_of
+from balancer.step import StepFile
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted({page.resolve() for found in ("*.md", "*/*.md", "docs/*/*.md") for page in ROOT.glob(found)})
@@ -34,6 +40,17 @@ def test_links_lead_to_headings_that_are_there(page):
         text = (page.parent / target if target else page).read_text()
         headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
         assert anchor in [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings], target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_that_a_page_shows_have_options_and_keys_that_there_are(page):
+    for block in re.findall(r"^```[a-z]*\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+        shown = re.findall(r"^(?:\$ )?(balancer \w.*)", block.replace("\\\n", " "), re.MULTILINE)
+        for _, name, *words in (shlex.split(line, comments=True) for line in shown):
+            command = cli.commands[name]
+            said = command.make_parser(click.Context(command)).parse_args(words)[0].get("keys", [])
+            keys = {re.sub(r"^phase\.[^.]+\.", "phase.NAME.", key.partition("=")[0]) for key in said}
+            assert keys <= {each.path for each in keys_of(StepFile)}
 
 
 def test_the_readme_is_short():

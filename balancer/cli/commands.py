@@ -92,7 +92,7 @@ def _report(**given: Any) -> None:
 @step_options("ranks", "ranks_per_node", "batch_per_rank", "length", "cost", "model", "cluster")
 @click.option(
     "--layout",
-    "layouts",
+    "compared",
     metavar="FILE.json",
     multiple=True,
     help="Layouts, such as configure --out writes: step times of the same samples are compared, and no strategies.",
@@ -103,7 +103,6 @@ def _report(**given: Any) -> None:
     "--waits",
     type=click.Choice(("phase", "step")),
     default="phase",
-    show_default=True,
     help="Ranks wait for each other after every phase, or once a step.",
 )
 @click.option(
@@ -114,6 +113,7 @@ def _report(**given: Any) -> None:
 )
 @click.option(
     "--steps",
+    "num_steps",
     type=int,
     metavar="K",
     help="Steps to simulate [default: as many as the log has; one where layouts are compared]; a short log is "
@@ -145,7 +145,6 @@ def _simulate(**given: Any) -> None:
 @click.option(
     "--mode",
     default="any",
-    show_default=True,
     metavar="M[+M]",
     help="Encoders are stages | before | multiplexed: first stages, or on all GPUs before them, or in gaps.",
 )
@@ -154,7 +153,6 @@ def _simulate(**given: Any) -> None:
     "num_steps",
     type=int,
     default=1,
-    show_default=True,
     metavar="K",
     help="Global batches of the log that every layout is judged by, evenly spread.",
 )
@@ -162,7 +160,6 @@ def _simulate(**given: Any) -> None:
     "--time-budget",
     type=float,
     default=5.0,
-    show_default=True,
     metavar="S",
     help="Schedules to make, in seconds of work; counted, not timed.",
 )
@@ -212,8 +209,8 @@ def _fit(**given: Any) -> None:
 )
 @click.option(
     "--over-long",
+    type=click.Choice(("error", "own", "drop", "cut")),
     default="error",
-    show_default=True,
     metavar="W",
     help="A row over T: error | own | drop | cut (its own pack, left out, pieces of T).",
 )
@@ -221,7 +218,6 @@ def _fit(**given: Any) -> None:
     "--window-rows",
     type=int,
     default=1 << 20,
-    show_default=True,
     metavar="N",
     help="Consecutive rows that are packed together; no sample leaves its window.",
 )
@@ -235,7 +231,6 @@ def _fit(**given: Any) -> None:
 @click.option(
     "--cost",
     default="quadratic:a=24576,b=1",
-    show_default=True,
     metavar="SPEC",
     help="What a sample costs, as for balancer plan; a pack costs the sum.",
 )
@@ -283,7 +278,6 @@ def _step(**given: Any) -> None:
     "purpose",
     type=click.Choice(("plan", "runtime", "all")),
     default="all",
-    show_default=True,
     help="What to make ready: the command line, a trainer's steps, or every method.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes; by default one a core.")

@@ -94,25 +94,21 @@ def _fail(code: int, message: str) -> NoReturn:
 
 _WORDS = Wording(
     {
-        **{name: f"--{name}" for name in ("efficiency", "jobs", "overlap", "overwrite", "price", "resume", "steps")},
-        "at_step": "--at-step",
-        "num_steps": "--steps",
         "num_ranks": "ranks",
         "num_groups": "ranks",
         "num_gpus": "gpus",
-        "generators": "--generator",
         "layouts": "layout",
         "layout": "cut.stages",
         "Topology(node_sizes=[...])": None,
     }
 )
-"""What options and keys are called that have another name in the library; a remedy that neither sets is left out."""
+"""What keys are called that have another name in the library; a remedy that none of them sets is left out."""
 
 
 @click.group(
     commands=COMMANDS,
     invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True},
 )
 @click.version_option(__version__, prog_name="balancer", message="%(prog)s %(version)s")
 @click.pass_context

@@ -93,7 +93,7 @@ html_option = click.option(
 
 rate_options = together(
     click.option(
-        "--efficiency", type=float, default=0.5, show_default=True, metavar="E",
+        "--efficiency", type=float, default=0.5, metavar="E",
         help="Fraction of peak FLOP/s that computing reaches; MFU is proportional to it.",
     ),
     click.option(
@@ -101,7 +101,7 @@ rate_options = together(
         help="Measured FLOP/s of a GPU by tokens, instead of --efficiency; for layouts by tp too.",
     ),
     click.option(
-        "--overlap", type=float, default=0.0, show_default=True, metavar="F",
+        "--overlap", type=float, default=0.0, metavar="F",
         help="Assumed fraction of every exchange that overlaps with computing.",
     ),
 )  # fmt: skip

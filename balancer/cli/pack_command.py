@@ -1,45 +1,25 @@
 """``balancer pack``: samples of a log joined to packs for fine-tuning, and the packs written."""
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any
 
 from balancer.cli.run import progress, resumable, say, say_json, timed
 from balancer.io.log_files import LogPath
 from balancer.io.logs import open_log
-from balancer.offline.pack_window import OVER_LONG, PackSettings
+from balancer.offline.pack_window import PackSettings
 from balancer.offline.packs import PackTotals, pack_run
 from balancer.report.text import counted
 from solvers import pack
-from solvers.errors import WordedError, Wording
-
-_WORDS = Wording({
-    **{
-        name: f"--{name.replace('_', '-')}"
-        for name in ("tokens", "window_rows", "over_long", "cost", "per_step", "resume", "out")
-    },
-    **{f"over_long='{name}'": f"--over-long {name}" for name in OVER_LONG},
-})  # fmt: skip
-
-
-@contextlib.contextmanager
-def _as_options() -> Iterator[None]:
-    """Let errors call settings as the options that set them."""
-    try:
-        yield
-    except WordedError as error:
-        raise error.in_words(_WORDS) from error.__cause__
 
 
 def run(
     log: LogPath, length: str | None, out: str | None, overwrite: bool, resume: bool, as_json: bool, **options: Any
 ) -> None:
     """Pack, and write the packs if that is wanted."""
-    with _as_options():
-        settings = PackSettings(**options)
+    settings = PackSettings(**options)
     opened = open_log(log)
     pack([6, 5, 4, 3, 3, 3], 12)  # so that kernels are ready before packing is timed
-    with timed() as seconds, progress(as_json) as tick, resumable(out), _as_options():
+    with timed() as seconds, progress(as_json) as tick, resumable(out):
         totals = pack_run(opened, length, settings, out, resume=resume, overwrite=overwrite, tick=tick)
     if as_json:
         say_json(totals.summary() | {"settings": settings.to_json(), "runtime_s": seconds[0]})

@@ -6,14 +6,19 @@ from typing import Any
 
 import click
 
+from balancer.cli.options import SHORT
 from balancer.errors import InputError
+from solvers.errors import WordedError, Wording
 
 WORDS = "balancer.words"
 """Where a command's context keeps the words that it was given."""
 
 
 class Command(click.Command):
-    """A command whose options with one value are given once: click would take the last and say nothing."""
+    """A command whose options with one value are given once: click would take the last and say nothing.
+
+    Its errors call what an option sets as that option.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the words of a command line."""
@@ -47,3 +52,17 @@ class Command(click.Command):
                 # The command to paste, as something in the log looks like a length.
                 words = [*ctx.command_path.split(), *ctx.meta[WORDS], "--length", error.likely]
                 raise InputError(f"{error.what}\nsay which, such as: {shlex.join(words)}") from None
+            except WordedError as error:
+                names = {name: word for name, word in self._names().items() if name not in error.fields}
+                raise error.in_words(Wording(names)) from error.__cause__
+
+    def _names(self) -> dict[str, str]:
+        """Return how errors call what options set; short ones set keys, and are called as these."""
+        own = [each for each in self.params if isinstance(each, click.Option)]
+        if any(each.name == "keys" for each in own):
+            own = [each for each in own if each.name not in SHORT]
+        names = {each.name or "": each.opts[0] for each in own}
+        for each in own:
+            if isinstance(each.type, click.Choice):
+                names |= {f"{each.name}='{value}'": f"{each.opts[0]} {value}" for value in each.type.choices}
+        return names

@@ -29,8 +29,9 @@ from balancer.step import StepFile
 
 
 def run(
-    log: LogPath, layouts: tuple[str, ...], strategies: str | None, steps: int | None, as_json: bool, page: str | None,
-    efficiency: float, curves: tuple[str, ...], overlap: float, waits: str, checkpointing: bool, **options: Any,
+    log: LogPath, compared: tuple[str, ...], strategies: str | None, num_steps: int | None, as_json: bool,
+    page: str | None, efficiency: float, curves: tuple[str, ...], overlap: float, waits: str, checkpointing: bool,
+    **options: Any,
 ) -> None:  # fmt: skip
     """Simulate strategies, or price layouts."""
     check_page(page)
@@ -38,14 +39,14 @@ def run(
     cluster = read_cluster(step.need("cluster"))
     if step.gpus_per_rank is not None:
         cluster = cluster.with_ranks_of(step.gpus_per_rank)
-    if layouts:
+    if compared:
         if strategies is not None or page is not None:
             raise InputError(
                 "--layout compares layouts in a table, without --strategies and --html; what strategies gain with a "
                 "layout is simulated with --set layout=FILE.json"
             )
         rates = {"efficiency": efficiency, "curves": curves, "overlap": overlap}
-        compare_layouts(log, layouts, step, rates, cluster, 1 if steps is None else steps, as_json)
+        compare_layouts(log, compared, step, rates, cluster, 1 if num_steps is None else num_steps, as_json)
         return
     step = step.with_keys(ranks_per_node=_ranks_per_node(cluster, step.need("ranks"), step.ranks_per_node))
     if checkpointing and step.cut is not None and step.cut.kind == "pipelines":
@@ -69,8 +70,8 @@ def run(
     started = time.perf_counter()
     with progress(as_json) as tick:
         found = simulate_log(
-            job.log, job.settings, models, cluster, strategies=chosen, num_steps=steps, overlap=overlap, waits=waits,
-            tick=tick, watch=watch,
+            job.log, job.settings, models, cluster, strategies=chosen, num_steps=num_steps, overlap=overlap,
+            waits=waits, tick=tick, watch=watch,
         )  # fmt: skip
     runtime_s = time.perf_counter() - started
     bytes_given = bool(step.of_phases("bytes_in") or step.of_phases("bytes_out"))

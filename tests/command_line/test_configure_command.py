@@ -251,8 +251,8 @@ def test_a_generator_is_laid_out_and_compared(command, log, tmp_path):
     assert "does not say what generators do (speech); see it with simulate --layout" in ran.err
     for mode in ("before", "multiplexed"):
         ran = command("configure", log, *phases, *asked, "--mode", mode)
-        assert f"mode '{mode}' has no place for generators (speech), which are last stages" in ran.err
-        assert "use mode 'stages'" in ran.err
+        assert f"--mode '{mode}' has no place for generators (speech), which are last stages" in ran.err
+        assert "use --mode 'stages'" in ran.err
     ran = command("configure", log, *phases, *asked[:-1], "llm")
     assert "--generator must be the last of the phases vision, llm, speech, after the language model" in ran.err
     ran = command("configure", log, *PHASES, *MODELS, *asked[:-1], "llm")

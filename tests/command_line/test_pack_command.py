@@ -57,7 +57,7 @@ def test_steps_and_what_is_over_long_are_told(run):
     (("--tokens", 60), 1, "row 17: its length 73 is over --tokens = 60 by 13 "),
     (("--tokens", 60), 1, "--over-long own gives each a pack of its own, --over-long drop leaves them out, --"),
     (("--tokens", 0), 2, "--tokens must be >= 1, got 0"),
-    (("--tokens", 60, "--over-long", "split"), 2, "--over-long must be one of 'error', 'own', 'drop', 'cut', got 'sp"),
+    (("--tokens", 60, "--over-long", "split"), 2, "'--over-long': 'split' is not one of 'error', 'own', 'drop', 'cut'"),
     (("--tokens", 60, "--per-step", 0), 2, "--per-step must be >= 1, got 0"),
     (("--tokens", 60, "--cost", "padded"), 2, "--cost = 'padded' is no such cost"),
     (("--tokens", 60, "--length", "n_token"), 2, "did you mean 'n_tokens'?"),

@@ -115,8 +115,8 @@ def test_words_that_help_has_are_those_of_the_library():
     assert option("simulate", "--waits").type.choices == WAITS
     assert (option("pack", "--cost").default, option("pack", "--window-rows").default) == (COST, WINDOW_ROWS)
     of_cuts = (SequenceGroups.strategies, ContextShards.strategies)
+    assert option("pack", "--over-long").type.choices == OVER_LONG
     for name, word, known in (
-        ("pack", "--over-long", [OVER_LONG]),
         ("configure", "--mode", [LAYOUT_MODES]),
         ("simulate", "--strategies", [STRATEGIES, *of_cuts]),
     ):

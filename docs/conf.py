@@ -85,7 +85,7 @@ html_theme_options = {
 html_context = {"default_mode": "auto"}
 html_sidebars = {"index": []}
 
-CONTEXT = click.Context(cli)
+CONTEXT = click.Context(cli, show_default=True)
 _MARKS, _MARK = re.compile(r"([*`_|\\])"), r"\\\1"  # that would mean something in Markdown
 _KEYS = re.compile(r"%keys (\w+)%")
 _LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)")

@@ -14,6 +14,8 @@ from balancer.cli.options import (
     html_option,
     json_option,
     log_argument,
+    option,
+    out_options,
     planning_options,
     rate_options,
     step_options,
@@ -30,7 +32,7 @@ def _work_of(name: str) -> Any:
 @click.command("advise", cls=Command, short_help="Say what would help a training job, and what it costs.")
 @log_argument
 @planning_options
-@click.option("--price", type=float, metavar="P", help="Price of a GPU hour, in any currency.")
+@option("--price P", "Price of a GPU hour, in any currency.", type=float)
 @html_option
 @json_option
 def _advise(**given: Any) -> None:
@@ -46,17 +48,14 @@ def _advise(**given: Any) -> None:
 @click.command("plan", cls=Command, short_help="Plan every global batch of a length log.")
 @log_argument
 @planning_options
-@click.option(
-    "--continue",
-    "continued",
-    metavar="PLAN",
+@option(
+    "--continue PLAN",
+    "Plan the rest of PLAN's epochs, in their order, on other ranks; with --at-step.",
+    to="continued",
     type=click.Path(),
-    help="Plan the rest of PLAN's epochs, in their order, on other ranks; with --at-step.",
 )
-@click.option("--at-step", type=int, metavar="S", help="Steps of PLAN that were trained.")
-@click.option("--out", metavar="FILE|DIR/", help="Write the plan: one Parquet file, or parts in a folder.")
-@click.option("--overwrite", is_flag=True, help="Replace what is there, even if it is not a plan of the same request.")
-@click.option("--resume", is_flag=True, help="Continue from the parts that a killed run left in the folder.")
+@option("--at-step S", "Steps of PLAN that were trained.", type=int)
+@out_options
 @engine_options
 @json_option
 def _plan(**given: Any) -> None:
@@ -74,12 +73,10 @@ def _plan(**given: Any) -> None:
 
 @click.command("report", cls=Command, short_help="Check a plan against its log and say what it gains.")
 @click.argument("plan", type=click.Path())
-@click.option("--log", type=click.Path(), help="The log that PLAN was made from, if it is not where PLAN says.")
+@option("--log", "The log that PLAN was made from, if it is not where PLAN says.", type=click.Path())
 @html_option
-@click.option(
-    "--measured", metavar="FILE", help="Compare measured times (columns step, rank, seconds) with PLAN's predictions."
-)
-@click.option("--step", "step_file", metavar="FILE.toml", help="Check that PLAN was made by this step file.")
+@option("--measured FILE", "Compare measured times (columns step, rank, seconds) with PLAN's predictions.")
+@option("--step FILE.toml", "Check that PLAN was made by this step file.", to="step_file")
 @engine_options
 @json_option
 def _report(**given: Any) -> None:
@@ -90,34 +87,30 @@ def _report(**given: Any) -> None:
 @click.command("simulate", cls=Command, short_help="Predict step time and MFU on a cluster, by strategy.")
 @log_argument
 @step_options("ranks", "ranks_per_node", "batch_per_rank", "length", "cost", "model", "cluster")
-@click.option(
-    "--layout",
-    "compared",
-    metavar="FILE.json",
+@option(
+    "--layout FILE.json",
+    "Layouts, such as configure --out writes: step times of the same samples are compared, and no strategies.",
+    to="compared",
     multiple=True,
-    help="Layouts, such as configure --out writes: step times of the same samples are compared, and no strategies.",
 )
-@click.option("--checkpointing", is_flag=True, help="Activations are recomputed for the backward pass.")
+@option("--checkpointing", "Activations are recomputed for the backward pass.", is_flag=True)
 @rate_options
-@click.option(
+@option(
     "--waits",
+    "Ranks wait for each other after every phase, or once a step.",
     type=click.Choice(("phase", "step")),
     default="phase",
-    help="Ranks wait for each other after every phase, or once a step.",
 )
-@click.option(
-    "--strategies",
-    metavar="S,S,...",
-    help="Of as_sampled, llm_only, orchestrated; with sequence groups also static_degree, sequence_groups, with "
+@option(
+    "--strategies S,S,...",
+    "Of as_sampled, llm_only, orchestrated; with sequence groups also static_degree, sequence_groups, with "
     "context shards context_shards [default: all].",
 )
-@click.option(
-    "--steps",
-    "num_steps",
+@option(
+    "--steps K",
+    "Steps to simulate [default: as many as the log has; one where layouts are compared]; a short log is read again.",
+    to="num_steps",
     type=int,
-    metavar="K",
-    help="Steps to simulate [default: as many as the log has; one where layouts are compared]; a short log is "
-    "read again.",
 )
 @html_option
 @json_option
@@ -135,35 +128,26 @@ def _simulate(**given: Any) -> None:
 @log_argument
 @step_options("gpus", "ranks", "batch_per_rank", "cluster")
 @rate_options
-@click.option(
-    "--generator",
-    "generators",
-    metavar="NAME",
+@option(
+    "--generator NAME",
+    "A phase after the language model that takes its outputs, a decoder of audio or images: last stages.",
+    to="generators",
     multiple=True,
-    help="A phase after the language model that takes its outputs, a decoder of audio or images: last stages.",
 )
-@click.option(
-    "--mode",
+@option(
+    "--mode M[+M]",
+    "Encoders are stages | before | multiplexed: first stages, or on all GPUs before them, or in gaps.",
     default="any",
-    metavar="M[+M]",
-    help="Encoders are stages | before | multiplexed: first stages, or on all GPUs before them, or in gaps.",
 )
-@click.option(
-    "--steps",
-    "num_steps",
+@option(
+    "--steps K",
+    "Global batches of the log that every layout is judged by, evenly spread.",
+    to="num_steps",
     type=int,
     default=1,
-    metavar="K",
-    help="Global batches of the log that every layout is judged by, evenly spread.",
 )
-@click.option(
-    "--time-budget",
-    type=float,
-    default=5.0,
-    metavar="S",
-    help="Schedules to make, in seconds of work; counted, not timed.",
-)
-@click.option("--out", metavar="FILE.json", help="Write the fastest, for --layout of plan and simulate.")
+@option("--time-budget S", "Schedules to make, in seconds of work; counted, not timed.", type=float, default=5.0)
+@option("--out FILE.json", "Write the fastest, for --set layout=FILE.json and simulate --layout.")
 @html_option
 @json_option
 def _configure(**given: Any) -> None:
@@ -177,14 +161,10 @@ def _configure(**given: Any) -> None:
 
 @click.command("fit", cls=Command, short_help="Fit a cost model to measured step times.")
 @click.argument("measurements", type=click.Path())
-@click.option("--skip", type=click.IntRange(0), default=0, metavar="N", help="Leave out the first N steps (warm-up).")
-@click.option(
-    "--areas",
-    metavar="NAME,NAME",
-    help="Fit a term for each kind of layer, such as full,window1024, chosen by held-out error.",
-)
-@click.option("--where", "only", multiple=True, metavar="COLUMN=VALUE", help="Only rows with this value in a column.")
-@click.option("--force", is_flag=True, help="Accept a fit whose error is too large, and say so.")
+@option("--skip N", "Leave out the first N steps (warm-up).", type=click.IntRange(0), default=0)
+@option("--areas NAME,NAME", "Fit a term for each kind of layer, such as full,window1024, chosen by held-out error.")
+@option("--where COLUMN=VALUE", "Only rows with this value in a column.", to="only", multiple=True)
+@option("--force", "Accept a fit whose error is too large, and say so.", is_flag=True)
 @json_option
 def _fit(**given: Any) -> None:
     """Fit seconds = c0 + a*sum(l) + b*sum(l^2) to MEASUREMENTS (CSV, Parquet, JSONL).
@@ -201,42 +181,29 @@ def _fit(**given: Any) -> None:
 
 @click.command("pack", cls=Command, short_help="Join samples to packs for fine-tuning.")
 @log_argument
-@click.option("--tokens", type=int, required=True, metavar="T", help="The most tokens of a pack.")
-@click.option(
-    "--length",
-    metavar="COL[+COL...]",
-    help="Columns whose sum is the length [default: the only integer one, if it looks like lengths].",
+@option("--tokens T", "The most tokens of a pack.", type=int, required=True)
+@option(
+    "--length COL[+COL...]",
+    "Columns whose sum is the length [default: the only integer one, if it looks like lengths].",
 )
-@click.option(
-    "--over-long",
+@option(
+    "--over-long W",
+    "A row over T: error | own | drop | cut (its own pack, left out, pieces of T).",
     type=click.Choice(("error", "own", "drop", "cut")),
     default="error",
-    metavar="W",
-    help="A row over T: error | own | drop | cut (its own pack, left out, pieces of T).",
 )
-@click.option(
-    "--window-rows",
+@option(
+    "--window-rows N",
+    "Consecutive rows that are packed together; no sample leaves its window.",
     type=int,
     default=1 << 20,
-    metavar="N",
-    help="Consecutive rows that are packed together; no sample leaves its window.",
 )
-@click.option(
-    "--per-step",
-    type=int,
-    metavar="N",
-    help="Packs of a step: their number is a multiple; packs of a step cost nearly the same.",
+@option("--per-step N", "Packs of a step: their number is a multiple; packs of a step cost nearly the same.", type=int)
+@option("--even-cost", "Packs of even cost, without using more packs.", is_flag=True)
+@option(
+    "--cost SPEC", "What a sample costs, as for balancer plan; a pack costs the sum.", default="quadratic:a=24576,b=1"
 )
-@click.option("--even-cost", is_flag=True, help="Packs of even cost, without using more packs.")
-@click.option(
-    "--cost",
-    default="quadratic:a=24576,b=1",
-    metavar="SPEC",
-    help="What a sample costs, as for balancer plan; a pack costs the sum.",
-)
-@click.option("--out", metavar="FILE|DIR/", help="Write the packs: one Parquet file, or a part a window in a folder.")
-@click.option("--overwrite", is_flag=True, help="Replace what is there, even if it is not packs of the same request.")
-@click.option("--resume", is_flag=True, help="Continue from the parts that a killed run left in the folder.")
+@out_options
 @json_option
 def _pack(**given: Any) -> None:
     """Join the samples of LOG to as few packs of at most T tokens as there are, with a proof of how few can be.
@@ -273,14 +240,14 @@ def _step(**given: Any) -> None:
 
 
 @click.command("warmup", cls=Command, short_help="Compile every kernel now, and keep it on disk.")
-@click.option(
+@option(
     "--for",
-    "purpose",
+    "What to make ready: the command line, a trainer's steps, or every method.",
+    to="purpose",
     type=click.Choice(("plan", "runtime", "all")),
     default="all",
-    help="What to make ready: the command line, a trainer's steps, or every method.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes; by default one a core.")
+@option("--jobs N", "Processes; by default one a core.", type=click.IntRange(min=1))
 @json_option
 def _warmup(**given: Any) -> None:
     """Compile what planning needs, and keep it in the cache on disk, of which later processes load it.

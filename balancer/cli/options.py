@@ -18,11 +18,7 @@ SHORT = {
     "ranks_per_node": ("ranks_per_node", "C", "Ranks on each node [default: all on one]."),
     "batch_per_rank": ("batch_per_rank", "B", "Samples that a rank draws for each step."),
     "length": ("phase.all.length", "COL[+COL...]", "Columns whose sum is the length [default: the only integer one]."),
-    "cost": (
-        "phase.all.cost",
-        "SPEC",
-        "linear | quadratic:a=24576,b=1 | padded | flops:qwen2-7b [default: linear]",
-    ),
+    "cost": ("phase.all.cost", "SPEC", "linear | quadratic:a=24576,b=1 | padded | flops:qwen2-7b [default: linear]"),
     "model": ("phase.all.model", "MODEL", "The model: qwen2-7b, another known name, or a config.json[#module]."),
     "cluster": ("cluster", "C", "What it runs on: h100 or another known name, or a JSON file of a cluster's fields."),
     "gpus": ("gpus", "N", "GPUs of the cluster."),
@@ -33,6 +29,12 @@ SHORT = {
 _STAGED = "seqbalancer-log-"
 
 
+def option(words: str, about: str, to: str | None = None, **more: Any) -> Callable[[Any], Any]:
+    """Make an option of its name and what its value is called, as help shows both, and of its help."""
+    name, _, metavar = words.partition(" ")
+    return click.option(*([name] if to is None else [name, to]), metavar=metavar or None, help=about, **more)
+
+
 def together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return what adds several options to a command, the first of them listed first."""
     return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
@@ -41,14 +43,12 @@ def together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def step_options(*names: str) -> Callable[[Any], Any]:
     """Return what adds ``--step``, these of the :data:`SHORT` options, and ``--set``."""
     return together(
-        click.option("--step", "step_file", metavar="FILE.toml", help="A step file; what is typed wins."),
-        *(
-            click.option(f"--{name.replace('_', '-')}", name, metavar=SHORT[name][1], help=SHORT[name][2])
-            for name in names
-        ),
-        click.option(
-            "--set", "keys", multiple=True, metavar="KEY=VALUE",
-            help="Any key of a step, as often as wanted: cut.tokens=16384, phase.llm.cost=padded. All: step --keys.",
+        option("--step FILE.toml", "A step file; what is typed wins.", to="step_file"),
+        *(option(f"--{name.replace('_', '-')} {SHORT[name][1]}", SHORT[name][2]) for name in names),
+        option(
+            "--set KEY=VALUE",
+            "Any key of a step, as often as wanted: cut.tokens=16384, phase.llm.cost=padded. All: step --keys.",
+            to="keys", multiple=True,
         ),
     )  # fmt: skip
 
@@ -85,33 +85,36 @@ def _standard_input(context: click.Context) -> str:
 log_argument = click.argument("log", nargs=-1, required=True, type=click.Path(), metavar="LOG...", callback=_log_of)
 """The log: one path, several, or - for standard input."""
 
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+json_option = option("--json", "One JSON document on standard output.", to="as_json", is_flag=True)
 
-html_option = click.option(
-    "--html", "page", metavar="FILE.html", help="Write a page with charts; needs the extra 'plot'."
+html_option = option("--html FILE.html", "Write a page with charts; needs the extra 'plot'.", to="page")
+
+out_options = together(
+    option("--out FILE|DIR/", "Write the result: one Parquet file, or parts in a folder."),
+    option("--overwrite", "Replace what is there, even if it is of another request.", is_flag=True),
+    option("--resume", "Continue from the parts that a killed run left in the folder.", is_flag=True),
 )
+"""Say where rows are written."""
 
 rate_options = together(
-    click.option(
-        "--efficiency", type=float, default=0.5, metavar="E",
-        help="Fraction of peak FLOP/s that computing reaches; MFU is proportional to it.",
+    option(
+        "--efficiency E", "Fraction of peak FLOP/s that computing reaches; MFU is proportional to it.",
+        type=float, default=0.5,
     ),
-    click.option(
-        "--throughput", "curves", metavar="[NAME=]FILE.csv", multiple=True,
-        help="Measured FLOP/s of a GPU by tokens, instead of --efficiency; for layouts by tp too.",
+    option(
+        "--throughput [NAME=]FILE.csv",
+        "Measured FLOP/s of a GPU by tokens, instead of --efficiency; for layouts by tp too.",
+        to="curves", multiple=True,
     ),
-    click.option(
-        "--overlap", type=float, default=0.0, metavar="F",
-        help="Assumed fraction of every exchange that overlaps with computing.",
-    ),
+    option("--overlap F", "Assumed fraction of every exchange that overlaps with computing.", type=float, default=0.0),
 )  # fmt: skip
 """Say how fast GPUs compute and exchange."""
 
 engine_options = together(
-    click.option(
-        "--engine", type=click.Choice(("processes", "ray")),
-        help="Who works; the cluster of ray is that of RAY_ADDRESS [default: processes for a long log].",
+    option(
+        "--engine", "Who works; the cluster of ray is that of RAY_ADDRESS [default: processes for a long log].",
+        type=click.Choice(("processes", "ray")),
     ),
-    click.option("--jobs", type=click.IntRange(1), metavar="N", help="How many processes [default: one a core]."),
+    option("--jobs N", "How many processes [default: one a core].", type=click.IntRange(1)),
 )  # fmt: skip
 """Say who does the work."""

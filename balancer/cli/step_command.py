@@ -3,7 +3,9 @@
 import json
 from collections.abc import Iterator
 
-from balancer.cli.run import say, say_json, table_console
+import click
+
+from balancer.cli.run import say, table_console
 from balancer.described import keys_of, schema_of
 from balancer.io.columns import LengthUnknownError, listed
 from balancer.io.log_files import LogPath
@@ -24,7 +26,7 @@ def print_keys() -> None:
 
 def print_schema() -> None:
     """Print the schema by which editors check a step file."""
-    say_json(schema_of(StepFile))
+    click.echo(json.dumps(schema_of(StepFile), indent=1))
 
 
 def run(log: LogPath) -> None:

@@ -231,8 +231,10 @@ def test_a_step_is_written_for_a_log_and_can_be_used(command, log, tmp_path):
     assert command("plan", log, "--step", "step.toml").code == 0
 
 
-def test_the_schema_is_that_of_the_declaration():
-    shipped = json.loads(resources.files("balancer").joinpath("step.schema.json").read_text())
+def test_the_schema_is_that_of_the_declaration(command):
+    text = resources.files("balancer").joinpath("step.schema.json").read_text()
+    assert command("step", "--schema").out == text
+    shipped = json.loads(text)
     assert shipped == schema_of(StepFile)
     assert set(shipped["properties"]) == {each.table or each.name for each in keys_of(StepFile)}
 

@@ -182,7 +182,7 @@ def slots_near_home(draws: int) -> Iterator[Case]:
         def score(plan):
             return by_gap(plan)._replace(crossing=plan.inter_node_volume / total, inside=plan.intra_node_volume / total)
 
-        asked = {"micro_batches": slots, "placement": "relocate", "eps": (0.001, 0.01)[k // 2 % 2], "cost": cost}
+        asked = {"cut": slots, "placement": "relocate", "eps": (0.001, 0.01)[k // 2 % 2], "cost": cost}
         return scored(lambda: balancer.balance(tokens, ranks, 8, **asked), score)
 
     every = itertools.product(range(draws), (8, 32), (16, 64, 256), (4, 8), ("micro_batch", "step", "pipeline"))

@@ -7,6 +7,7 @@ cannot be left out here, and is not in these tables.
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,15 +104,13 @@ RELOCATION = (
     Part("work", {f"{RELOCATE}:_WORK_A_RANK": 40_000}),
 )
 
-NEAR = "balancer.planning.near_home"
+NEAR = "balancer.planning.slots_near_home"
 NEAR_HOME = (
-    Part("shares of ranks", {f"{NEAR}:_in_shares": lambda *_: iter(())}),
-    Part("shares of nodes", {f"{NEAR}:_in_nodes": lambda *_: iter(())}),
-    Part("mended", {f"{NEAR}:mended": argument(3)}),
-    Part("nodes joined", {f"{NEAR}:_MOST_JOINED": 0}),
-    Part("less room", {f"{NEAR}:PARTS": ()}),
-    Part("samples enough", {f"{NEAR}:_with_samples_enough": argument(1)}),
-)
+    Part("nodes choose slots", {f"{NEAR}:_by_nodes": lambda *_: iter(())}),
+    Part("slots kept", {f"{NEAR}:_in_slots": Over(lambda laid: lambda *args, of_home=False: (
+        iter(()) if of_home else laid(*args)))}),
+    Part("less room", {f"{NEAR}:_PARTS": (Fraction(1),)}),
+)  # fmt: skip
 
 PEEL = "solvers.grouping._search"
 SEQUENCE_GROUPS = (

@@ -72,13 +72,19 @@ class _Dealt(NamedTuple):
 
 
 def deal(
-    problem: Problem, cut: MicroBatches, ranks: NDArray[np.int32], slots: NDArray[np.int32], num_slots: int
+    problem: Problem,
+    cut: MicroBatches,
+    ranks: NDArray[np.int32],
+    slots: NDArray[np.int32],
+    num_slots: int,
+    *,
+    in_nodes: bool = False,
 ) -> NDArray[np.int32] | None:
     """Deal the micro-batches of a schedule to ranks so that these keep to the constraints: int32[n], or None.
 
     Slot by slot, the most uneven first, the fullest micro-batch goes to the rank that holds least: no step takes longer
     for that. Then the rank that breaks limits most gives or takes single samples within a slot, each the one that makes
-    the slot least longer.
+    the slot least longer. With `in_nodes` micro-batches stay in their nodes, and single samples if that helps.
     """
     num_ranks = problem.topology.num_ranks
     limits = _Limits.of(problem.constraints, problem.batch.lengths, num_ranks)
@@ -92,8 +98,9 @@ def deal(
     # 1. Fullest to emptiest.
     held, weight = np.zeros((len(limits.most), num_ranks), dtype=np.int64), limits.fullness(bins[:-2])
     new_rank = np.empty((num_slots, num_ranks), dtype=np.int32)
+    node = problem.topology.node_of_rank if in_nodes else np.zeros(num_ranks, dtype=np.int32)
     for k in np.argsort(weight.min(axis=0) - weight.max(axis=0), kind="stable"):
-        fullest, emptiest = np.argsort(-weight[:, k], kind="stable"), np.argsort(limits.fullness(held), kind="stable")
+        fullest, emptiest = np.lexsort((-weight[:, k], node)), np.lexsort((limits.fullness(held), node))
         new_rank[k, fullest] = emptiest
         bins[:, emptiest, k] = bins[:, fullest, k]
         held += bins[:-2, :, k]
@@ -104,19 +111,23 @@ def deal(
         x = int(np.argmax(broken))
         if broken[x] == 0:
             return dealt.rank
-        if not _give(dealt, limits, broken, x, amounts, height, cut):
+        near = node == node[x]
+        if not any(_give(dealt, limits, broken, x, some, amounts, height, cut) for some in (near, ~near)):
             return None
     return None
 
 
 def _give(
-    dealt: _Dealt, limits: _Limits, broken: Floats, x: int, amounts: Ints, height: Ints, cut: MicroBatches
-) -> bool:
+    dealt: _Dealt, limits: _Limits, broken: Floats, x: int, others: NDArray[np.bool_], amounts: Ints, height: Ints,
+    cut: MicroBatches,
+) -> bool:  # fmt: skip
     """Move a sample from or to rank x within its slot, that which makes the slot least longer; whether any helps."""
     tokens, costs = amounts[-2:]
     lacks = dealt.held[0, x] < limits.fewest
     y = np.argsort(-dealt.held[0] if lacks else limits.fullness(dealt.held), kind="stable")
-    y = y[y != x][: max(8, _LOOKED_AT // (1 + int(dealt.held[0, x])))]  # those with most room, or with most samples
+    y = y[(y != x) & others[y]][
+        : max(8, _LOOKED_AT // (1 + int(dealt.held[0, x])))
+    ]  # those with most room, or with most samples
     which = np.flatnonzero(np.isin(dealt.rank, y) if lacks else dealt.rank == x)
     k, some = dealt.slot[which], limits.amounts[:, which]
     giver, taker = (dealt.rank[which][None], np.array([[x]])) if lacks else (np.array([[x]]), y[:, None])

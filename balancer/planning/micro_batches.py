@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from balancer.plan.placed import PlacedSlots
 from balancer.planning.dealing import DEALT, deal
 from balancer.planning.found import Found, closed_form_bound
-from balancer.planning.near_home import place, place_slots, relocate_schedule, why_not_relocate
+from balancer.planning.near_home import place, place_slots, why_not_relocate
 from balancer.planning.schedules import (
     ROOMS,
     Schedule,
@@ -32,6 +32,7 @@ from balancer.planning.schedules import (
     schedule_bound,
     schedule_jointly,
 )
+from balancer.planning.slots_near_home import relocate_schedule
 from balancer.problem.constraints import Cap, Constraints, Prompts
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.placement import Placement

@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,8 @@ import solvers
 from balancer.plan.gaps import GapTable
 from balancer.plan.placed import PlacedInGaps, PlacedPipelines
 from balancer.planning.found import Found
-from balancer.planning.near_home import PARTS, of_nodes, place, takes_longer, with_less_room, without_slots
-from balancer.planning.schedules import partition_ranks
+from balancer.planning.near_home import place
+from balancer.planning.slots_near_home import takes_longer, to_nodes
 from balancer.planning.timed import asked_of, scheduled
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.placement import Placement
@@ -108,23 +107,14 @@ def _near_home(
     longest, least = int((1 + eps) * found.makespan), 0
     whole = PipelineProblem.from_request(PipelineRequest(num_slots=num_slots, **_keywords(problem, cut)))
     costs, most = held_by_replica(whole, longest)
-    nodes = of_nodes(without_slots(problem, cut, num_slots, longest, costs), sizes[0])
-    even = int(costs.sum())
-    room = Fraction(max(0, most * topology.num_ranks - even), max(even, 1))
-    with contextlib.suppress(SolverError):
-        groups = partition_ranks(nodes, nodes.constraints, settings.time_budget)
-        for part in PARTS:
-            placed = place(with_less_room(nodes, part), groups, "relocate", part * room)
-            if placed.whole_groups:
-                continue
-            node = placed.rank_of_sample
+    tokens, fewest = np.minimum(problem.batch.lengths, cut.tokens), 0 if cut.allow_empty else num_slots
+    for node in to_nodes(problem, costs, most, tokens, num_slots * cut.tokens, fewest):
+        with contextlib.suppress(SolverError):
             replicas, slots, _ = schedule_parts(whole, node, len(sizes), longest, settings.time_budget)
             takes = cut.makespan(problem.slot_loads(replicas, slots, num_slots))
             if takes <= longest:
-                return replicas, slots, None, placed.fell_back
+                return replicas, slots, None, ""
             least = min(least or takes, takes)
-            if takes - longest > part * room * longest:  # more than less to hold could make up for
-                break
     if not least:
         return "the samples of a node were not found to fit its pipelines"
     return takes_longer("by nodes, pipelines would take", least, found.makespan, eps)

@@ -166,9 +166,10 @@ def cut_at_once(
     ranks: NDArray[np.int32],
     num_slots: int,
     targets: NDArray[np.int64] | None,
+    num_ranks: int | None = None,
 ) -> NDArray[np.int32]:
     """Cut all shares by :func:`solvers.packing.cut_shares`: int32[n] of slots. SolverError where one does not fit."""
-    lengths, num_ranks = problem.batch.lengths, problem.topology.num_ranks
+    lengths, num_ranks = problem.batch.lengths, num_ranks or problem.topology.num_ranks
     return _cut_shares(problem.costs, lengths, ranks, num_ranks, micro_batches, num_slots, targets)
 
 
@@ -226,19 +227,18 @@ def _inseparable(problem: Problem, samples: NDArray[np.int64]) -> bool:
 
 def mended(
     problem: Problem, micro_batches: MicroBatches, limits: Constraints, shares: Shares, counted: NDArray[np.int64],
-    targets: NDArray[np.int64], all_or_none: bool = False,
+    targets: NDArray[np.int64],
 ) -> Shares:  # fmt: skip
     """Swap samples between ranks whose shares fit slots of at most `targets`, int64[K], badly.
 
-    `counted`, int64[n], is the part of each cost that slots beside the tall ones must hold. With `all_or_none`, swaps
-    that cannot bring all ranks below their targets are not begun.
+    `counted`, int64[n], is the part of each cost that slots beside the tall ones must hold.
     """
 
     def cut(samples: NDArray[np.int64], ranks: NDArray[np.int32], num_ranks: int) -> NDArray[np.int32]:
         some = problem.costs[samples], problem.batch.lengths[samples], ranks, num_ranks
         return _cut_shares(*some, micro_batches, len(targets), targets)
 
-    return _swapped(problem, limits, shares, counted, targets, cut, all_or_none)
+    return _swapped(problem, limits, shares, counted, targets, cut)
 
 
 class _Swap(NamedTuple):
@@ -285,24 +285,21 @@ class _Units(NamedTuple):
 
 
 def _swapped(
-    problem: Problem, kept: Constraints, shares: Shares, counted: Ints, targets: Ints, cut: CutShares,
-    all_or_none: bool = False,
-) -> Shares:  # fmt: skip
+    problem: Problem, kept: Constraints, shares: Shares, counted: Ints, targets: Ints, cut: CutShares
+) -> Shares:
     """Swap samples, or those that stay together, between the rank most above its targets and others, while it helps.
 
     `shares` keep to `kept`, and go on to. `counted`, int64[n], is what of each sample's cost the slots beside the tall
-    ones have to hold; `targets`, int64[K], what the slots of each rank should cost at most, descending. With
-    `all_or_none` it is of no use unless all are brought below their targets: then nothing is done that is too little.
+    ones have to hold; `targets`, int64[K], what the slots of each rank should cost at most, descending.
     O(n) a round, beside the swaps that are looked at and those that are cut.
     """
     num_ranks, num_slots = problem.topology.num_ranks, len(targets)
     ranks, slots = shares.rank_of_sample.copy(), shares.slot_of_sample.copy()
     units = _Units.from_problem(problem, kept, ranks, counted)
     above = _above(problem.costs, ranks, slots, num_ranks, targets)
-    for left in range(_ROUNDS, 0, -1):
+    for _ in range(_ROUNDS):
         worst = int(np.argmax(above))
-        # With all or none, more ranks above their targets than rounds left is too many: each round mends one at most.
-        if above[worst] <= 0 or (all_or_none and np.count_nonzero(above > 0) > left):
+        if above[worst] <= 0:
             break
         swaps = _promising(units, worst, above, num_slots)
         best = _best(problem, units, swaps, targets, cut)

@@ -53,9 +53,10 @@ def test_little_crosses_nodes_for_as_good_as_nothing(sync, cost):
     ("seed", "eps", "cap", "sync"),
     [
         (6, 0.01, 32_768, {}),
-        (1, 0.001, 32_768, {}),  # nodes swap samples until their micro-batches fit
+        (1, 0.001, 32_768, {}),  # what nodes have too much of goes to others within slots
         (4, 0.001, 32_768, {"sync": "pipeline", "pipeline_stages": 4}),
-        (0, 0.01, 65_536, {"sync": "pipeline"}),  # full of tokens and of cost: nodes are searched
+        (0, 0.01, 65_536, {"sync": "pipeline"}),  # full of tokens and of cost
+        (2, 0.01, 65_536, {"sync": "pipeline"}),  # a node by itself takes too long
     ],
 )
 def test_little_crosses_nodes_where_micro_batches_are_full(seed, eps, cap, sync):
@@ -101,12 +102,58 @@ def test_never_more_than_eps_beyond_the_best_found(lengths, ranks, cap, sync, co
 def test_what_does_not_fit_is_said():
     """One sample fills its micro-batch, and under the cap the others leave hardly any room."""
     lengths, homes = lognormal(0, 1024), np.arange(1024) // 64
-    plan = balance(lengths, 16, 4, homes, "quadratic:a=24576,b=1", cut=MicroBatches(32_768), eps=1e-5)
+    given = {"cost": "quadratic:a=24576,b=1", "cut": MicroBatches(32_768), "equal_counts": True}
+    plan = balance(lengths, 16, 4, homes, eps=1e-5, **given)
     assert "relocated, micro-batches would take" in plan.fell_back
     assert "more than eps = 1e-05" in plan.fell_back
-    generous = balance(lengths, 16, 4, homes, "quadratic:a=24576,b=1", cut=MicroBatches(32_768), eps=0.2)
+    generous = balance(lengths, 16, 4, homes, eps=0.2, **given)
     assert generous.fell_back == ""
     assert generous.inter_node_volume < 0.1 * plan.inter_node_volume
+
+
+def test_what_is_in_a_slot_may_start_from_home_alone():
+    """One slot is full of tokens, so that it is balanced first; the plan says so, and the others are near home."""
+    lengths, homes = lognormal(0, 1024), np.arange(1024) // 64
+    far, near = (
+        balance(lengths, 16, 4, homes, "quadratic:a=24576,b=1", cut=MicroBatches(32_768), placement=placement, eps=1e-5)
+        for placement in ("rearrange", "relocate")
+    )
+    check(near)
+    assert near.fell_back == LAID
+    assert near.makespan <= (1 + 1e-5) * far.makespan
+    assert near.inter_node_volume < 0.3 * far.inter_node_volume
+
+
+@pytest.mark.parametrize("sync", ["micro_batch", "pipeline"])
+@pytest.mark.parametrize(
+    "limit", [{"max_tokens_per_rank": 140_000}, {"max_samples_per_rank": 70}, {"equal_counts": True}], ids=str
+)
+def test_micro_batches_of_nodes_are_dealt_to_ranks_that_keep_limits(sync, limit):
+    lengths, homes = lognormal(3, 1024), np.arange(1024) // 64
+    rules, cost = MicroBatches(32_768, sync), "quadratic:a=24576,b=1"
+    far, near = (
+        balance(lengths, 16, 4, homes, cost, cut=rules, placement=placement, eps=0.01, **limit)
+        for placement in ("rearrange", "relocate")
+    )
+    check(near)
+    assert near.makespan <= 1.01 * far.makespan
+    assert near.inter_node_volume < 0.2 * far.inter_node_volume
+
+
+@pytest.mark.parametrize("source", [0, 1, 2])
+@pytest.mark.parametrize("sync", SYNCS)
+def test_no_micro_batch_of_few_samples_is_left_empty(sync, source):
+    """A number of micro-batches is given that each rank has just enough samples for."""
+    lengths = np.random.default_rng(source).lognormal(7.1, 1, 64).clip(1, 32_768).astype(np.int64)
+    rules = MicroBatches(65_536, sync, 4, pipeline_stages=4 if sync == "pipeline" else 1)
+    far, near = (
+        balance(lengths, 16, 8, np.arange(64) // 4, "quadratic:a=24576,b=1", cut=rules, placement=placement)
+        for placement in ("rearrange", "relocate")
+    )
+    check(near)
+    assert near.fell_back == ""
+    assert near.num_slots == 4
+    assert near.makespan <= 1.001 * far.makespan
 
 
 @pytest.mark.parametrize("sync", SYNCS)
@@ -214,16 +261,3 @@ def test_micro_batches_under_constraints_is_near_its_bound(seed, constraint, mos
     plan = balance(lengths, ranks, 4, cost="quadratic:a=24576,b=1", cut=MicroBatches(32_768), **constraint)
     check(plan)
     assert plan.gap < most
-
-
-def test_nodes_whose_pipelines_take_too_long_are_laid_out_together():
-    """A node by itself takes longer than eps allows; with another one it does not."""
-    lengths, homes = lognormal(2, 1024), np.arange(1024) // 64
-    rules = MicroBatches(65_536, "pipeline")
-    far, near = (
-        balance(lengths, 16, 4, homes, "quadratic:a=24576,b=1", cut=rules, placement=placement, eps=0.01)
-        for placement in ("rearrange", "relocate")
-    )
-    check(near)
-    assert near.fell_back == ""
-    assert 0.1 * far.inter_node_volume < near.inter_node_volume < 0.5 * far.inter_node_volume

@@ -300,9 +300,9 @@ def test_unwritable_path_is_named(tmp_path):
 
 
 def test_a_plan_that_fell_back_is_copied_with_its_reason():
-    cut = balancer.MicroBatches(148)
-    lengths, homes = [70, 13, 27, 25, 140, 13, 132, 38, 93], [0, 0, 0, 1, 1, 1, 1, 0, 0]
-    plan = balancer.balance(lengths, 2, 1, home_rank=homes, cut=cut)
+    lengths = np.random.default_rng(0).lognormal(7, 1, 512).clip(1, 20_000).astype(int)
+    kept = {"cut": balancer.MicroBatches(20_000), "keep_together": np.arange(512) // 4}
+    plan = balancer.balance(lengths, 16, 4, np.arange(512) // 32, "quadratic:a=24576,b=1", **kept)
     for again in pickle.loads(pickle.dumps(plan)), copy.deepcopy(plan):  # noqa: S301 (its own)
         assert again == plan
         assert again.fell_back == plan.fell_back

@@ -191,7 +191,7 @@ SAVED_CLAIMS = {
     "outputs of text": (lambda d: d["saved"]["vision"].update(outputs="x"), "not one this version reads"),
     "own of too few samples": (lambda d: d["saved"]["llm"]["own"][1].pop(), "step.parquet"),
     "own that is no list": (lambda d: d["saved"]["llm"].update(own=7), "not one this version reads"),
-    "another cap": (lambda d: d["settings"]["micro_batches"].update(tokens=6), "over|tokens, cap 6|length"),
+    "another cap": (lambda d: d["settings"]["micro_batches"].update(tokens=5), "over|tokens, cap 5|length"),
     "another topology": (lambda d: d["topology"].update(node_sizes=[1, 2]), "digest"),
     "another phase": (lambda d: d["phases"][1].update(name="sound"), "not one this version reads|does not name"),
     "a constraint": (lambda d: d["phases"][2].update(max_samples_per_rank=1), "phase 'llm': rank . holds . samples"),

@@ -1,62 +1,125 @@
-"""What may be said of a step, declared once: a key is a field with a kind and a sentence.
+"""What may be said of a step, declared once: a key is a field of a frozen dataclass, with a kind and a sentence.
 
-Reader, errors, JSON schema, help and reference tables come from the fields. A key that nobody said is None.
-No other file imports pydantic.
+Python's keywords, step files, ``--set``, plan files, their errors, the JSON schema, help and reference tables come from
+the fields. A described class checks its values by their kinds as it is made; :func:`partly` makes the table of a file
+in which each key may be left out, and is None then. No other file imports pydantic.
 """
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass as plain_dataclass
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass, replace
 from decimal import Decimal
 from itertools import combinations
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass, is_pydantic_dataclass
+import numpy as np
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from pydantic_core import core_schema
 
 from balancer.errors import InputError, did_you_mean
 from solvers.arguments import INT64_MAX, as_share
+from solvers.errors import ArgumentError, ArgumentTypeError
 
-Keys = TypeVar("Keys")
+Said = TypeVar("Said")
+
+MOST_COUNT = 2**31 - 1
+"""The most of anything that is counted: ranks, samples and micro-batches are int32 in plans."""
 
 _SHOWN = 60  # characters of a value in an error
 
 
-def key(about: str, default: Any = None) -> Any:
-    """Declare a key by its sentence."""
-    return Field(default, description=about)
+def key(about: str, **of_field: Any) -> Any:
+    """Declare a key by its sentence; default, and all else, as :func:`dataclasses.field` takes it."""
+    return field(metadata={"description": about}, **of_field)
 
 
-def needed(about: str) -> Any:
-    """Declare a key without which its table says nothing."""
-    return Field(description=about)
+@dataclass_transform(frozen_default=True, field_specifiers=(key, field))
+def described(of_keys: type[Said]) -> type[Said]:
+    """Make a class a frozen description of keys; one with a ``__post_init__`` calls :func:`settle` there."""
+    if not hasattr(of_keys, "__post_init__"):
+        of_keys.__post_init__ = settle  # type: ignore[attr-defined]
+    return with_config(ConfigDict(extra="forbid"))(dataclass(frozen=True)(of_keys))
 
 
-def described(of_keys: type[Keys]) -> type[Keys]:
-    """Make a class a frozen description of keys."""
-    found: Any = dataclass(frozen=True, config=ConfigDict(extra="forbid"))(of_keys)
-    return found  # type: ignore[no-any-return] # the same class
+def settle(said: Any, table: str = "") -> None:
+    """Check each value by its kind, and keep it as the kind keeps it.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        Naming the key, in its table, with the value and the rule.
+    """
+    of_class: Any = type(said)
+    for name, (kind, may_be_none) in _kinds_of(of_class).items():
+        value = getattr(said, name)
+        if value is not None or not may_be_none:
+            object.__setattr__(said, name, kind.argument(f"{table}.{name}".removeprefix("."), value))
 
 
-def defaults_of(description: type) -> dict[str, Any]:
+@functools.cache
+def _kinds_of(description: Any) -> dict[str, "tuple[Kind, bool]"]:
+    """Return the kind of each key that has one, and whether None stands for what nobody said."""
+    found = {}
+    for name, hint in get_type_hints(description, include_extras=True).items():
+        of_hint = [hint] if get_origin(hint) is Annotated else get_args(hint)
+        kinds = [kind for each in of_hint for kind in getattr(each, "__metadata__", ()) if isinstance(kind, Kind)]
+        if kinds:
+            found[name] = kinds[0], type(None) in get_args(hint)
+    return found
+
+
+@functools.cache
+def partly(description: Any, kind: str = "", about: str = "", *, keeps: str = "") -> Any:
+    """Return the description of a table of which each key may be left out, and is None then.
+
+    The key `keeps` has the default that it has; a `kind` tells the table from others.
+    """
+    hints: dict[str, Any] = get_type_hints(description, include_extras=True)
+    keys = [(each.name, hints[each.name] | None,
+             key(each.metadata["description"], default=each.default if each.name == keeps else None))
+            for each in fields(description) if each.metadata]  # fmt: skip
+    if kind:
+        keys.append(("kind", Literal[kind], key(about, default=kind)))
+    more = {"__post_init__": settle, "__doc__": (description.__doc__ or "").partition("\n")[0]}
+    made = make_dataclass(description.__name__, keys, frozen=True, namespace=more)
+    return with_config(ConfigDict(extra="forbid"))(made)
+
+
+def defaults_of(description: Any) -> dict[str, Any]:
     """Return the keys of a description, each with what it is where nobody says it."""
-    declared: Any = description  # a dataclass, which pydantic made: defaults are what :func:`key` returns
-    infos: dict[str, Any] = {each.name: each.default for each in fields(declared)}
-    return {name: info.default for name, info in infos.items()}
+    return {each.name: each.default for each in fields(description)}
 
 
-def changed(said: Keys, **values: Any) -> Keys:
+def said_of(table: Any) -> dict[str, Any]:
+    """Return the keys of a table of a file that were said, each with its value as it is kept."""
+    values = {each.name: getattr(table, each.name) for each in fields(table)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def changed(said: Said, **values: Any) -> Said:
     """Return what is said with some values in place of its own."""
-    return replace(said, **values)  # type: ignore[type-var] # a dataclass, which pydantic made
+    return replace(said, **values)  # type: ignore[type-var] # a dataclass
 
 
 # Kinds of values -------------------------------------------------------------------------------------------------
 
 
-@plain_dataclass(frozen=True, eq=False)
+class RuleError(ValueError):
+    """A value that breaks a rule of its own; the text says it, after "must"."""
+
+
+@dataclass(frozen=True, eq=False)
 class Kind:
     """A kind of values: its rule in words, its JSON schema, and what returns a value as it is kept, or raises.
 
@@ -67,19 +130,35 @@ class Kind:
     schema: Mapping[str, Any]
     take: Callable[[Any], Any]
 
-    def check(self, value: Any) -> Any:
-        """Return a value as it is kept; ValueError says the rule."""
+    def argument(self, name: str, value: Any) -> Any:
+        """Return the value of an argument as it is kept; an error names the argument, the value and the rule."""
         try:
             return self.take(value)
         except (TypeError, ValueError, ArithmeticError) as error:
-            raise ValueError(f"must be {self.rule}, got {_shown(value)}" if self.rule else f": {error}") from None
+            if not self.rule:
+                raise
+            wrong = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
+            raise wrong(name, self._broken(error), _shown(value)) from None
+
+    def check(self, value: Any) -> Any:
+        """Return a value of a table as it is kept; ValueError says the rule and the value."""
+        try:
+            return self.take(value)
+        except (TypeError, ValueError, ArithmeticError) as error:
+            told = f"must {self._broken(error)}, got {_shown(value)}" if self.rule else f": {error}"
+            raise ValueError(told) from None
+
+    def _broken(self, error: Exception) -> str:
+        """Return the rule that a value breaks."""
+        return str(error) if isinstance(error, RuleError) else f"be {self.rule}"
 
     def or_word(self, *known: str) -> "Kind":
         """Return the kind of values that are of this kind, or one of some words."""
         schema = {"anyOf": [self.schema, {"enum": list(known)}]}
         return Kind(
-            f"{self.rule}, or {' or '.join(known)}", schema, lambda value: value if value in known else self.take(value)
-        )
+            f"{self.rule}, or {' or '.join(known)}", schema,
+            lambda value: value if isinstance(value, str) and value in known else self.take(value),
+        )  # fmt: skip
 
     def __get_pydantic_core_schema__(self, _: Any, __: Any) -> Any:
         """Let pydantic check values by this alone."""
@@ -90,94 +169,103 @@ class Kind:
         return dict(self.schema)
 
 
-def _integer(least: int) -> Callable[[Any], int]:
+def whole(least: int, most: int = INT64_MAX) -> Kind:
+    """Return the kind of whole numbers from `least` to `most`."""
+
     def take(value: Any) -> int:
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
         number = operator.index(value)  # NumPy's integers too
-        if isinstance(value, bool) or not least <= number <= INT64_MAX:
+        if number > most:
+            raise RuleError(f"be <= {most}")
+        if number < least:
             raise ValueError
         return number
 
-    return take
+    return Kind(f"a whole number >= {least}", {"type": "integer", "minimum": least}, take)
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str):
+        raise TypeError
+    if not value.strip():
         raise ValueError
     return value
 
 
 def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):  # the text "no" would count as true
+    if not isinstance(value, bool | np.bool_):  # the text "no" would count as true
         raise TypeError
-    return value
+    return bool(value)
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool | str) or not Decimal(str(value)).is_finite():
+    if isinstance(value, bool | str):
+        raise TypeError
+    if not Decimal(str(value)).is_finite():
         raise ValueError
     return float(value)
 
 
-def _share(value: Any) -> str:
-    """Keep a share as it was written: no float is 0.1 %."""
-    text = str(value)
-    # Of 1e999999999 an exact fraction would never be done.
-    if isinstance(value, bool) or ("e" in text.lower() and abs(Decimal(text.removesuffix("%")).adjusted()) > 30):
+def _share_below_one(value: Any) -> str:
+    """Return a share as exact text: no float is 0.1 %."""
+    share = as_share("share", value)
+    if share >= 1:
         raise ValueError
-    if not 0 <= as_share("share", text) < 1:
-        raise ValueError
-    return text
+    return str(share)
 
 
-def _list_of(take: Callable[[Any], int]) -> Callable[[Any], tuple[int, ...]]:
-    def take_all(values: Any) -> tuple[int, ...]:
-        if not isinstance(values, list | tuple) or not values:
+def list_of(kind: Kind) -> Kind:
+    """Return the kind of lists, not empty, of values of a kind."""
+
+    def take(values: Any) -> tuple[Any, ...]:
+        if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+            raise TypeError
+        found = tuple(map(kind.take, values))
+        if not found:
             raise ValueError
-        return tuple(map(take, values))
+        return found
 
-    return take_all
+    return Kind(kind.rule.replace("a ", "a list of ", 1).replace("number", "numbers"),
+                {"type": "array", "items": kind.schema, "minItems": 1}, take)  # fmt: skip
 
 
 def _counts_by_name(values: Any) -> dict[str, int]:
-    if not isinstance(values, Mapping) or not values:
-        raise ValueError
-    return {_text(name): _integer(1)(value) for name, value in values.items()}
-
-
-def _whole(least: int) -> dict[str, Any]:
-    return {"type": "integer", "minimum": least}
-
-
-def _whole_ones(least: int) -> dict[str, Any]:
-    return {"type": "array", "items": _whole(least), "minItems": 1}
-
-
-A_COUNT = Kind("a whole number >= 1", _whole(1), _integer(1))
-A_SHARE = Kind('a share of 0 or more and under 1, such as 0.001 or "0.1%"', {"type": ["number", "string"]}, _share)
-
-Count = Annotated[int, A_COUNT]
-Amount = Annotated[int, Kind("a whole number >= 0", _whole(0), _integer(0))]
-Text = Annotated[str, Kind("text", {"type": "string", "minLength": 1}, _text)]
-Flag = Annotated[bool, Kind("true or false", {"type": "boolean"}, _flag)]
-Number = Annotated[float, Kind("a number", {"type": "number"}, _number)]
-Share = Annotated[str, A_SHARE]
-Counts = Annotated[tuple[int, ...], Kind("a list of whole numbers >= 1", _whole_ones(1), _list_of(_integer(1)))]
-Amounts = Annotated[tuple[int, ...], Kind("a list of whole numbers >= 0", _whole_ones(0), _list_of(_integer(0)))]
-CountsByName = Annotated[
-    dict[str, int],
-    Kind("a table of whole numbers >= 1", {"type": "object", "additionalProperties": _whole(1)}, _counts_by_name),
-]
+    if not isinstance(values, Mapping):
+        raise TypeError
+    return {_text(name): A_SIZE.take(value) for name, value in values.items()}
 
 
 def one_of(*known: str) -> Kind:
     """Return the kind of values that are one of some words."""
 
     def take(value: Any) -> str:
-        if value not in known:
+        if not isinstance(value, str) or value not in known:
             raise ValueError
-        return str(value)
+        return value
 
     return Kind(f"one of {', '.join(known)}", {"enum": list(known)}, take)
+
+
+A_COUNT, A_SIZE = whole(1, MOST_COUNT), whole(1)
+A_SHARE = Kind(
+    'a share of 0 or more and under 1, such as 0.001 or "0.1%"', {"type": ["number", "string"]}, _share_below_one
+)
+
+Count = Annotated[int, A_COUNT]  # of ranks, samples, micro-batches
+Amount = Annotated[int, whole(0, MOST_COUNT)]
+Size = Annotated[int, A_SIZE]  # tokens, bytes, whatever is added up
+Text = Annotated[str, Kind("text", {"type": "string", "minLength": 1}, _text)]
+Flag = Annotated[bool, Kind("true or false", {"type": "boolean"}, _flag)]
+Number = Annotated[float, Kind("a number", {"type": "number"}, _number)]
+Share = Annotated[str, A_SHARE]
+Counts = Annotated[tuple[int, ...], list_of(A_COUNT)]
+Sizes = Annotated[tuple[int, ...], list_of(A_SIZE)]
+Amounts = Annotated[tuple[int, ...], list_of(whole(0))]
+SizesByName = Annotated[
+    Mapping[str, int],
+    Kind("a table of whole numbers >= 1", {"type": "object", "additionalProperties": A_SIZE.schema}, _counts_by_name),
+]
 
 
 def by_kind(assumed: Callable[[Mapping[str, Any]], str | None]) -> tuple[Any, Any]:
@@ -208,14 +296,28 @@ def read(description: Any, said: Mapping[str, Any], where: str = "") -> Any:
         raise InputError(where + _in_words(error, description, said)) from None
 
 
-def as_dict(said: Any) -> Any:
-    """Return what was said, as tables, lists and values that TOML and JSON have: :func:`read` takes it back."""
+def as_dict(said: Any, *, all_keys: bool = False) -> Any:
+    """Return what was said, as tables, lists and values that TOML and JSON have.
+
+    Keys that are as by default are left out, unless `all_keys` are asked for. ``type(said)(**as_dict(said))`` is `said`
+    again, and so is what :func:`read` makes of it.
+    """
     if isinstance(said, tuple):
-        return [as_dict(each) for each in said]
-    if not is_pydantic_dataclass(type(said)):
-        return said
-    values = {each.name: as_dict(getattr(said, each.name)) for each in fields(said)}
-    return {name: value for name, value in values.items() if value is not None and value not in ([], {})}
+        return [as_dict(each, all_keys=all_keys) for each in said]
+    if isinstance(said, Mapping):
+        return {name: as_dict(value, all_keys=all_keys) for name, value in said.items()}
+    if not is_dataclass(said) or not hasattr(said, "__pydantic_config__"):
+        return said if isinstance(said, int | float | str | None) else str(said)
+    values = {each.name: (getattr(said, each.name), _default(each)) for each in fields(said) if each.metadata}
+    return {
+        name: as_dict(value, all_keys=all_keys)
+        for name, (value, default) in values.items()
+        if all_keys or name == "kind" or value != default
+    }
+
+
+def _default(of_key: Any) -> Any:
+    return of_key.default if of_key.default_factory is MISSING else of_key.default_factory()
 
 
 _RULES = {
@@ -244,7 +346,10 @@ def _in_words(error: ValidationError, description: Any, said: Mapping[str, Any])
         case "union_tag_not_found" if isinstance(first["input"], Mapping):
             of_cuts = tuple(dict.fromkeys(each.name for each in known if each.of_kind))
             if odd := [name for name in first["input"] if name not in of_cuts]:
-                return f"{named}.{odd[0]}: there is no such key{_meant((*place, odd[0]), known, known)}"
+                others = set(first["input"]) - set(odd)
+                fit = [kind for kind in kinds if others <= {each.name for each in known if each.of_kind == kind}]
+                mine = tuple(each for each in known if not each.of_kind or each.of_kind in (fit or kinds))
+                return f"{named}.{odd[0]}: there is no such key{_meant((*place, odd[0]), mine, known)}"
             kinds_of = {name: {each.of_kind for each in known if each.name == name} for name in first["input"]}
             pairs = combinations(kinds_of, 2)
             apart = next((each for each in pairs if kinds_of[each[0]].isdisjoint(kinds_of[each[1]])), tuple(kinds_of))

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from balancer.described import as_dict
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.layout import StepLayout
-from balancer.step import MicroBatchesKeys, PipelinesKeys, SequenceGroupsKeys, StepFile
+from balancer.step import StepFile
 from solvers.errors import ArgumentError, UsageError, WordedError, braced
 
 
@@ -19,16 +19,11 @@ class LaidOut(NamedTuple):
 
 def check_beside(step: StepFile) -> None:
     """Raise UsageError for what a step says beside a layout that stands for it."""
-    match step.cut:
-        case PipelinesKeys():
-            said = "cut.stages"
-        case SequenceGroupsKeys():
-            said = "cut.degrees"
-        case MicroBatchesKeys(pipeline_stages=int()):
-            said = "cut.pipeline_stages"
-        case _:
-            return
-    raise UsageError(f"{said} cannot be combined with {{layouts}}")
+    of_kinds = {"pipelines": "cut.stages", "sequence_groups": "cut.degrees"}
+    if said := "" if step.cut is None else of_kinds.get(step.cut.kind, ""):
+        raise UsageError(f"{said} cannot be combined with {{layouts}}")
+    if step.cut is not None and step.cut.kind == "micro_batches" and step.cut.pipeline_stages is not None:
+        raise UsageError("cut.pipeline_stages cannot be combined with {layouts}")
 
 
 def laid_out(step: StepFile, layout: StepLayout, path: str = "layout") -> LaidOut:

@@ -1,29 +1,24 @@
-"""A step as files, ``--set`` and keywords say it: ranks, phases, cut, plan, deferral. Every key is declared here, once.
+"""A step as files, ``--set`` and keywords say it: ranks, phases, cut, plan, deferral. Every key is declared once.
 
-Phases, cut and settings are made of the keys here, and nowhere else. What goes together is checked where they are made.
+Keys of phases, cuts and settings are declared where these are, in ``balancer/problem/``; all others here.
 """
 
 import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from decimal import Decimal
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Union
 
-from balancer.cost import EXCHANGES, parse_cost
 from balancer.described import (
-    A_COUNT,
-    A_SHARE,
+    A_SIZE,
     Amount,
-    Amounts,
     Count,
-    Counts,
-    CountsByName,
     Flag,
     Kind,
-    Number,
-    Share,
+    Size,
+    SizesByName,
     Text,
     as_dict,
     by_kind,
@@ -31,79 +26,40 @@ from balancer.described import (
     defaults_of,
     described,
     key,
-    keys_of,
-    needed,
     one_of,
+    partly,
     read,
+    said_of,
     sentence_of,
 )
 from balancer.errors import InputError
+from balancer.problem.across_steps import AcrossSteps
 from balancer.problem.batch import HOMES
-from balancer.problem.cuts import WHOLE_SHARES, Cut
-from balancer.problem.cuts.context_shards import SHARD_SYNCS, ContextShards
-from balancer.problem.cuts.micro_batches import ENCODERS, OVER_LONG, MicroBatches
+from balancer.problem.cuts import CUTS, Cut
+from balancer.problem.cuts.context_shards import ContextShards
+from balancer.problem.cuts.cut import WholeShares
+from balancer.problem.cuts.micro_batches import InSlots, MicroBatches
 from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.layout import StepLayout
 from balancer.problem.phases import SINGLE_PHASE, Phase
-from balancer.problem.settings import METHODS, MODES, PLACEMENTS, PlanSettings
+from balancer.problem.settings import PlanSettings
 from balancer.problem.topology import Topology
 from solvers.errors import UsageError
-from solvers.packing import SYNCS
 
 # Keys ------------------------------------------------------------------------------------------------------------
-
-
-def _cost(value: Any) -> str:
-    parse_cost(value)
-    return str(value)
 
 
 def _tokens(value: Any) -> int:
     """Take 4M for 4,000,000: decimal, as sizes of batches are quoted."""
     found = re.fullmatch("([0-9]{1,15})([KMG]?)", value) if isinstance(value, str) else None
     thousands = {"": 0, "K": 1, "M": 2, "G": 3}
-    tokens: int = A_COUNT.take(value if found is None else int(found[1]) * 1000 ** thousands[found[2]])
+    tokens: int = A_SIZE.take(value if found is None else int(found[1]) * 1000 ** thousands[found[2]])
     return tokens
 
 
 def _layout(value: Any) -> StepLayout | str:
     return value if isinstance(value, StepLayout) else os.fspath(value)
-
-
-Cost = Annotated[str, Kind("", {"type": "string"}, _cost)]
-Tokens = Annotated[int, Kind('a whole number >= 1, such as 4194304 or "4M"', {"type": ["integer", "string"]}, _tokens)]
-Layout = Annotated[StepLayout | str, Kind("a layout's file", {"type": "string"}, _layout)]
-
-
-@described
-class PhaseKeys:
-    """A module, what it computes, and what every rank's share of it keeps to."""
-
-    name: Text = key("The module; the only phase needs none. The last is the language model.", SINGLE_PHASE)
-    length: Text | None = key("Its length: columns, text+image, or of several items lengths(clips).")
-    cost: Cost | None = key("linear, quadratic:a=24576,b=1, padded, flops:qwen2-7b, ...")
-    outputs: Text | None = key("What each item puts out; by default its length.")
-    own: Text | None = key("What each sample adds itself in the last phase.")
-    bytes_in: Count | None = key("Bytes of an element as input.")
-    bytes_out: Count | None = key("Bytes of an element as output.")
-    equal_counts: Flag | None = key("Every rank gets equally many samples, within one.")
-    max_tokens_per_rank: Count | None = key("Cap on a rank's sum of lengths.")
-    min_samples_per_rank: Amount | None = key("Samples a rank gets at least.")
-    max_samples_per_rank: Count | None = key("Samples a rank gets at most.")
-    caps: CountsByName | None = key("Caps on a rank's sums of other columns: {images = 90}.")
-    keep_together: Text | None = key("Rows with equal values in this column run on one rank.")
-    prefix: Text | None = key("Rows with equal values in this column share a prompt, computed once a rank.")
-    prefix_length: Text | None = key("The column with the length of a row's prompt.")
-    allowed_ranks: Text | None = key("The column that lists the ranks of a row.")
-    rank_speeds: Counts | None = key("Work units that each rank does in a unit of time.")
-    initial_loads: Amounts | None = key("Work units that each rank has already.")
-    sequence_parallel: Count | None = key("Ranks that share an encoder's long items.")
-    share_multiple_of: Count | None = key("With sequence_parallel, what shares are padded to.")
-    every_rank_nonempty: Flag | None = key("Every rank gets an item, if possible.")
-    model: Text | None = key("Its model, for simulate and configure: qwen2-7b.")
-    pieces: Count | None = key("Its items are cut into pieces of so many elements.")
-    frozen: Flag | None = key("It is not trained; for pipelines and configure.")
 
 
 def _flag_or_names(value: Any) -> bool | tuple[str, ...]:
@@ -114,151 +70,84 @@ def _flag_or_names(value: Any) -> bool | tuple[str, ...]:
     return value if isinstance(value, bool) else tuple(value)
 
 
+Tokens = Annotated[int, Kind('a whole number >= 1, such as 4194304 or "4M"', {"type": ["integer", "string"]}, _tokens)]
+Layout = Annotated[StepLayout | str, Kind("a layout's file", {"type": "string"}, _layout)]
 FlagOrNames = Annotated[
     bool | tuple[str, ...],
     Kind(
         "true, false or a list of phases", {"type": ["boolean", "array"], "items": {"type": "string"}}, _flag_or_names
     ),
 ]
-Encoders = Annotated[str, one_of(*ENCODERS)]
-OverLong = Annotated[str, one_of(*OVER_LONG)]
-CountOrFewest = Annotated[int | str, A_COUNT.or_word("fewest")]
 
 
 @described
-class WholeSharesKeys:
-    """A rank computes its samples all at once."""
-
-    kind: Literal["whole_shares"] = key("A rank computes its samples all at once.", "whole_shares")
-
-
-@described
-class SlotKeys:
-    """What micro-batches have in common, whether a pipeline runs them or not."""
-
-    tokens: Count | None = key("Elements of a micro-batch at most.")
-    count: CountOrFewest | None = key('How many a rank, or "fewest"; by default the fastest.')
-    at_least: Count | None = key("At least so many a rank.")
-    multiple_of: Count | None = key("A multiple of so many.")
-    allow_empty: Flag | None = key("A micro-batch may hold nothing.")
-    over_long: OverLong | None = key("A row over the cap: error, or own.")
-    encoders: Encoders | None = key("Encoders compute in a sample's micro-batch (slot), or before (step).")
-
-
-@described
-class MicroBatchesKeys(SlotKeys):
-    """A rank computes its samples in micro-batches."""
-
-    sync: Annotated[str, one_of(*SYNCS)] | None = key("Where ranks wait: micro_batch, step or pipeline.")
-    pipeline_stages: Count | None = key("Stages of a pipeline of which no more is known.")
-    kind: Literal["micro_batches"] = key("A rank computes its samples in micro-batches.", "micro_batches")
-
-
-@described
-class PipelinesKeys(SlotKeys):
+class Pipelines(InSlots):
     """Micro-batches run through the stages of a pipeline."""
 
-    stages: CountsByName | None = key('Stages of each phase, in order: {"vision+audio" = 1, llm = 3}.')
-    chunks: Count | None = key("Stages on each device: interleaved 1F1B.")
-    recompute: FlagOrNames | None = key("Backwards rerun the forward: of all phases, or of these.")
-    tied: Flag | None = key("An op waits for its like on all ranks, as with FSDP.")
-    in_flight_tokens: Count | None = key("What a device holds between forwards and backwards.")
-    kind: Literal["pipelines"] = key("Micro-batches run through the stages of a pipeline.", "pipelines")
+    stages: SizesByName | None = key(
+        'Stages of each phase, in order: {"vision+audio" = 1, llm = 3}.', default=None, kw_only=True
+    )
+    chunks: Count = key("Stages on each device: interleaved 1F1B.", default=1, kw_only=True)
+    recompute: FlagOrNames = key(
+        "Backwards rerun the forward: of all phases, or of these.", default=False, kw_only=True
+    )
+    tied: Flag = key("An op waits for its like on all ranks, as with FSDP.", default=False, kw_only=True)
+    in_flight_tokens: Size | None = key(
+        "What a device holds between forwards and backwards.", default=None, kw_only=True
+    )
 
 
-@described
-class SequenceGroupsKeys:
-    """Groups of ranks share samples: long ones run on many ranks, short ones on few."""
-
-    degrees: Counts | None = key("How many ranks a group may have: [1, 2, 4, 8].")
-    tokens_per_rank: Count | None = key("Tokens of a rank in a slot at most.")
-    count: Count | None = key("How many slots; by default the fastest.")
-    multiple_of: Count | None = key("A multiple of so many.")
-    exchange: Annotated[str, one_of(*EXCHANGES)] | None = key("What ranks of a group exchange: ulysses or ring.")
-    encoders: Encoders | None = key("Encoders compute in a sample's slot (slot), or before (step).")
-    kind: Literal["sequence_groups"] = key("Groups of ranks share samples.", "sequence_groups")
-
-
-@described
-class ContextShardsKeys:
-    """A few ranks share packs of documents, token by token."""
-
-    degree: Count = needed("How many ranks share each pack of documents.")
-    pack_tokens: Count = needed("Tokens of a pack at most.")
-    masks: CountsByName | None = key("Layers by what queries see: {full = 1, window1024 = 5}.")
-    block: Count | None = key("Documents are cut at its multiples; by default 128.")
-    sync: Annotated[str, one_of(*SHARD_SYNCS)] | None = key("Where replicas wait: micro_batch or step.")
-    count: Count | None = key("How many packs a replica; by default the fastest.")
-    kind: Literal["context_shards"] = key("A few ranks share packs of documents.", "context_shards")
+OF_CUTS = {
+    "whole_shares": partly(WholeShares, "whole_shares", "A rank computes its samples all at once."),
+    "micro_batches": partly(MicroBatches, "micro_batches", "A rank computes its samples in micro-batches."),
+    "pipelines": partly(Pipelines, "pipelines", "Micro-batches run through the stages of a pipeline."),
+    "sequence_groups": partly(SequenceGroups, "sequence_groups", "Groups of ranks share samples."),
+    "context_shards": partly(ContextShards, "context_shards", "A few ranks share packs of documents."),
+}
+"""The table `cut` by its key `kind`."""
 
 
 def kind_of_cut(said: Mapping[str, Any]) -> str | None:
     """Return the first kind of cut that has all these keys: who gives them need not name it."""
-    kinds = (WholeSharesKeys, MicroBatchesKeys, PipelinesKeys, SequenceGroupsKeys, ContextShardsKeys)
-    return next((names["kind"] for names in map(defaults_of, kinds) if names.keys() >= said.keys()), None)
+    return next((kind for kind, keys in OF_CUTS.items() if defaults_of(keys).keys() >= said.keys()), None)
 
 
-CutKeys = Annotated[
-    WholeSharesKeys | MicroBatchesKeys | PipelinesKeys | SequenceGroupsKeys | ContextShardsKeys, *by_kind(kind_of_cut)
-]
+# The tables of a file: each key may be left out, so that options and layouts say it instead.
+CutKeys: Any = Annotated[Union[*OF_CUTS.values()], *by_kind(kind_of_cut)]
+PhaseKeys: Any = partly(Phase, keeps="name")
+PlanKeys: Any = partly(PlanSettings)
+DeferralKeys: Any = partly(AcrossSteps)
 
 
 @described
 class CutOnly:
     """How a step is cut, alone."""
 
-    cut: CutKeys | None = key("How a step is cut.")
-
-
-@described
-class PlanKeys:
-    """How steps are planned."""
-
-    method: Annotated[str, one_of(*METHODS)] | None = key("A partition method, or auto.")
-    placement: Annotated[str, one_of(*PLACEMENTS)] | None = key("How plans choose ranks: relocate, rearrange or any.")
-    eps: Share | None = key('How much longer a step may take so that less moves: 0.001 or "0.1%".')
-    stop_at: Share | None = key("The gap that is small enough; 0: search on for the optimum.")
-    time_budget: Number | None = key("Solver work in seconds, per step and phase; counted, not timed.")
-    mode: Annotated[str, one_of(*MODES)] | None = key("How encoders are balanced: separate or joint.")
-    group_size: Count | None = key("Plan and exchange only within groups of so many ranks.")
-
-
-ShareOrAny = Annotated[str, A_SHARE.or_word("any")]
-ShareExactOrAny = Annotated[str, A_SHARE.or_word("exact", "any")]
-
-
-@described
-class DeferralKeys:
-    """Which samples form a step, where a sample may run early or late."""
-
-    early: Amount | None = key("Steps that a sample may run early.")
-    late: Amount | None = key("Steps that it may run late.")
-    tokens_within: ShareOrAny | None = key('How far a step\'s tokens may be off: "5%", any.')
-    counts: ShareExactOrAny | None = key("Samples of a step: exact, any, or a share they may be off.")
-    most_long_share: Share | None = key("Most of a step's tokens that long samples may have.")
-    stage: Text | None = key("A column; no sample runs across a change of it.")
+    cut: CutKeys | None = key("How a step is cut.", default=None)
 
 
 @described
 class StepFile:
     """A step: ranks, batch, phases, cut, plan, deferral."""
 
-    ranks: Count | None = key("Data-parallel ranks.")
-    ranks_per_node: Count | None = key("Ranks on each node; by default all on one.")
-    batch_per_rank: Count | None = key("Samples that a rank draws for each step.")
-    step_tokens: Tokens | None = key("The most tokens of a step, instead of batch_per_rank.")
-    home: Annotated[str, one_of(*HOMES)] | None = key("How the loader deals rows to ranks: contiguous or strided.")
-    drop_last: Flag | None = key("Leave out a last, short step.")
-    epochs: Count | None = key("How often the log is planned, one after the other.")
-    shuffle: Amount | None = key("The seed by which every epoch has another order.")
-    layout: Layout | None = key("A layout, such as configure --out writes.")
-    cluster: Text | None = key("What it runs on, for simulate and configure.")
-    gpus: Count | None = key("GPUs of the cluster, for configure.")
-    gpus_per_rank: Count | None = key("GPUs of a data-parallel rank, for simulate.")
-    phase: tuple[PhaseKeys, ...] = key("The phases, in order.", ())
-    cut: CutKeys | None = key("How a step is cut.")
-    plan: PlanKeys = key("How it is planned.", PlanKeys())
-    deferral: DeferralKeys = key("Which samples form a step.", DeferralKeys())
+    ranks: Count | None = key("Data-parallel ranks.", default=None)
+    ranks_per_node: Count | None = key("Ranks on each node; by default all on one.", default=None)
+    batch_per_rank: Count | None = key("Samples that a rank draws for each step.", default=None)
+    step_tokens: Tokens | None = key("The most tokens of a step, instead of batch_per_rank.", default=None)
+    home: Annotated[str, one_of(*HOMES)] | None = key(
+        "How the loader deals rows to ranks: contiguous or strided.", default=None
+    )
+    drop_last: Flag | None = key("Leave out a last, short step.", default=None)
+    epochs: Count | None = key("How often the log is planned, one after the other.", default=None)
+    shuffle: Amount | None = key("The seed by which every epoch has another order.", default=None)
+    layout: Layout | None = key("A layout, such as configure --out writes.", default=None)
+    cluster: Text | None = key("What it runs on, for simulate and configure.", default=None)
+    gpus: Count | None = key("GPUs of the cluster, for configure.", default=None)
+    gpus_per_rank: Count | None = key("GPUs of a data-parallel rank, for simulate.", default=None)
+    phase: tuple[PhaseKeys, ...] = key("The phases, in order.", default=())
+    cut: CutKeys | None = key("How a step is cut.", default=None)
+    plan: PlanKeys = key("How it is planned.", default=PlanKeys())
+    deferral: DeferralKeys = key("Which samples form a step.", default=DeferralKeys())
 
     path: ClassVar[str] = ""  # the file that says it
 
@@ -308,14 +197,13 @@ class StepFile:
         """Return the phases; `length` is that of the only one, and `costs` are of those of which no cost was said."""
         found = []
         for said in self.phase or (PhaseKeys(),):
-            given = as_dict(said)
-            for of_others in ("model", "pieces", "frozen"):
-                given.pop(of_others, None)
-            if (column := length or given.pop("length", None)) is None:
+            given = said_of(said)
+            if length is not None:
+                given["length"] = length
+            if "length" not in given:
                 raise InputError(f"{self.path}: phase.{said.name}.length is missing".removeprefix(": "))
-            given.pop("length", None)
             given.setdefault("cost", (costs or {}).get(said.name, "linear"))
-            found.append(Phase(items=column, **given))
+            found.append(Phase(**given))
         return tuple(found)
 
     def made_cut(self, models: Mapping[str, Any] | None = None, pieces: Mapping[str, Any] | None = None) -> Cut:
@@ -324,21 +212,21 @@ class StepFile:
         Stages hold whole layers of `models`; where none are given, of those by whose FLOPs all phases are planned.
         """
         given = {} if self.cut is None else as_dict(self.cut)
-        for name in ("stages", "tokens"):
-            if hasattr(self.cut, name) and getattr(self.cut, name) is None:
-                about = next(each.about for each in keys_of(StepFile) if each.path == f"cut.{name}")
-                raise InputError(f"{self.path}: cut.{name} is missing: {about}".removeprefix(": "))
-        match given.pop("kind", "whole_shares"):
-            case "micro_batches":
-                return MicroBatches(**given)
-            case "pipelines":
-                stages = self._stages(given, models, pieces)
-                return MicroBatches(**given, sync="pipeline", stages=stages)
-            case "sequence_groups":
-                return SequenceGroups(**given)
-            case "context_shards":
-                return ContextShards(**given)
-        return WHOLE_SHARES
+        kind = given.pop("kind", "whole_shares")
+        if kind == "pipelines":
+            self._need_of_cut(Pipelines, "stages", "tokens")
+            stages = self._stages(given, models, pieces)
+            return MicroBatches(**given, sync="pipeline", stages=stages)
+        made = CUTS[kind]
+        self._need_of_cut(made, *(name for name, default in defaults_of(made).items() if default is MISSING))
+        return made(**given)
+
+    def _need_of_cut(self, of_keys: type, *names: str) -> None:
+        """Raise InputError for the first of some keys of the cut that nobody said."""
+        for each in fields(of_keys):
+            if each.name in names and getattr(self.cut, each.name) is None:
+                about = each.metadata["description"]
+                raise InputError(f"{self.path}: cut.{each.name} is missing: {about}".removeprefix(": "))
 
     def _stages(
         self, given: dict[str, Any], models: Mapping[str, Any] | None, pieces: Mapping[str, Any] | None
@@ -347,12 +235,12 @@ class StepFile:
         # Encoders that compute before the step are in no stage: the last phase alone is cut then.
         piped = self.names[-1:] if given.get("encoders") == "step" else self.names
         if models is None:
-            costs = {name: str(self.of_phases("cost").get(name, "linear")) for name in piped}
-            named = {name: cost.removeprefix("flops:") for name, cost in costs.items() if cost.startswith("flops:")}
+            costs = self.of_phases("cost")
+            named = {name: costs[name].model for name in piped if name in costs and costs[name].model}
             if other := [name for name in piped if named and name not in named]:
                 raise UsageError(
                     "cut.stages needs costs of one unit, flops:MODEL of all phases or of none, got {cost} of {other}",
-                    cost=costs[other[0]], other=other[0],
+                    cost=str(costs.get(other[0], "linear")), other=other[0],
                 )  # fmt: skip
             models = named or None
         else:
@@ -364,19 +252,11 @@ class StepFile:
 
     def settings(self, cut: Cut | None = None) -> PlanSettings:
         """Return how steps are planned; `cut` replaces the cut that is said."""
-        return PlanSettings(cut=self.made_cut() if cut is None else cut, **as_dict(self.plan))
+        return PlanSettings(cut=self.made_cut() if cut is None else cut, **said_of(self.plan))
 
     def across(self) -> dict[str, Any]:
         """Return which samples form a step, by fields of ``AcrossSteps``."""
-        return {**as_dict(self.deferral)} | ({} if self.step_tokens is None else {"step_tokens": self.step_tokens})
-
-
-def keys_of_micro_batches(cut: MicroBatches) -> dict[str, Any]:
-    """Return micro-batches, without stages, as keys of a cut."""
-    spec = {each.name: each.default for each in fields(cut) if each.name not in ("tokens", "stages")}
-    return {"tokens": cut.tokens} | {
-        name: value for name, default in spec.items() if (value := getattr(cut, name)) != default
-    }
+        return said_of(self.deferral) | ({} if self.step_tokens is None else {"step_tokens": self.step_tokens})
 
 
 # Reading ---------------------------------------------------------------------------------------------------------

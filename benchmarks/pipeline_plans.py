@@ -37,8 +37,8 @@ def rows_of(log, layout, budget):
     """Makespan over the bound, seconds and bubble of each way to plan, by step."""
     stages, first, slots = layout
     cut = PipelineStages.of({"vision+audio": first, "llm": stages - first}, MODELS, pieces={"vision": 1024})
-    exact = MicroBatches(NO_CAP, "pipeline", slots, stages=cut)
-    formula = MicroBatches(NO_CAP, "pipeline", slots, pipeline_stages=stages)
+    exact = MicroBatches(NO_CAP, "pipeline", count=slots, stages=cut)
+    formula = MicroBatches(NO_CAP, "pipeline", count=slots, pipeline_stages=stages)
     size = REPLICAS * slots * SAMPLES
     for step in STEPS:
         batch = {name: column[step * size : (step + 1) * size] for name, column in log.items()}

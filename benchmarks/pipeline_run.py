@@ -92,7 +92,7 @@ def plans(devices):
     equal = (np.arange(len(lengths)) * slots // len(lengths)).astype(np.int32)
     for order, chunks in (("1F1B", 1), ("interleaved", 2)):
         stages = PipelineStages.of(devices * chunks, chunks=chunks)
-        plan = balancer.balance(lengths, 1, cut=MicroBatches(1 << 20, "pipeline", slots, stages=stages))
+        plan = balancer.balance(lengths, 1, cut=MicroBatches(1 << 20, "pipeline", count=slots, stages=stages))
         yield order, "planned", plan
         yield order, "equal", placed(plan, equal)
         yield order, "LPT", placed(plan, lpt(lengths, slots))

@@ -206,7 +206,7 @@ def groups() -> tuple[str, float, float]:
     ranks, each = 32, 12
     lengths = columns()["tokens"][104 * ranks * each : 105 * ranks * each].copy()
     lengths[:6] = 90_000, 40_000, 28_000, 26_000, 20_000, 20_000  # this step has no long ones
-    shared = SequenceGroups((1, 2, 4, 8), 16_384, 2)
+    shared = SequenceGroups((1, 2, 4, 8), 16_384, count=2)
     plan = balancer.balance(lengths, ranks, 8, cut=shared)
     whole = float(lengths.sum()) / ranks
 

@@ -2,7 +2,9 @@
 
 import functools
 import operator
+import re
 from collections.abc import Iterable
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, SupportsIndex
 
@@ -114,9 +116,9 @@ def as_share(name: str, value: Any) -> Fraction:
     if isinstance(value, bool | np.bool_):
         raise ArgumentTypeError(name, "be a number", repr(value))
     try:
-        if isinstance(value, float | np.floating | str):
+        if isinstance(value, float | np.floating | Decimal | str):
             # 0.1 is meant as one tenth, not as the binary fraction next to it.
-            share = _printed(value if isinstance(value, str) else str(float(value)))
+            share = _printed(str(value) if isinstance(value, Decimal | str) else str(float(value)))
         else:
             share = value if isinstance(value, Fraction) else Fraction(value)
         float(share)  # plans and logs print it as one
@@ -129,6 +131,8 @@ def as_share(name: str, value: Any) -> Fraction:
 
 @functools.lru_cache  # a run has one, and asks for it at every step
 def _printed(number: str) -> Fraction:
+    if re.search(r"[eE][+-]?\d\d\d\d", number):  # of 1e999999999 an exact fraction would never be done
+        raise OverflowError
     return Fraction(number[:-1]) / 100 if number.endswith("%") else Fraction(number)
 
 

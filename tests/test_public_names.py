@@ -37,5 +37,5 @@ def test_a_star_brings_every_public_name():
     ],
 )
 def test_text_is_no_flag(call, name):
-    with pytest.raises(TypeError, match=f"{name} must be True or False, got ('no'|1)"):
+    with pytest.raises(TypeError, match=f"{name} must be [Tt]rue or [Ff]alse, got ('no'|1)"):
         call()

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from balancer.described import Amount, described, key
 from balancer.plan.placed import PLACED, WholeShares
 from balancer.planning.found import Found
 from balancer.planning.planner import PLANNERS, Planner
@@ -13,11 +14,11 @@ from balancer.problem.placement import Placement
 from solvers.bounds import Bound
 
 
-@dataclass(frozen=True, slots=True)
+@described
 class InTurn(Cut):
     """Asked for: ranks compute one after another, samples being dealt out from a rank on, downwards."""
 
-    last: int = 0
+    last: Amount = key("The rank at which dealing begins.", default=0)
 
     name: ClassVar[str] = "in_turn"
 

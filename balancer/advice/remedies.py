@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from balancer.advice.sample import Sample
 from balancer.advice.tried import Tried
-from balancer.deferral.across_steps import AcrossSteps
 from balancer.io.logs import LengthLog
 from balancer.offline.settings import LogSettings
+from balancer.problem.across_steps import AcrossSteps
 from balancer.problem.cuts import Cut
 from balancer.problem.cuts.context_shards import ContextShards
 from balancer.problem.cuts.sequence_groups import SequenceGroups

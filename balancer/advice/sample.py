@@ -143,5 +143,5 @@ def _mean_samples(log: LengthLog, settings: LogSettings) -> int:
     if tokens is None:
         raise UsageError("{batch_per_rank} or {step_tokens} must say what a step is")  # pragma: no cover
     block = next(reader_of(log, settings)())
-    mean = float(block.sums[settings.setup.phases[-1].items].mean())
+    mean = float(block.sums[settings.setup.phases[-1].length].mean())
     return max(1, min(ROWS, round(tokens / mean)) if mean else 1)

@@ -61,7 +61,7 @@ def micro_batch_grid(
     >>> micro_batch_grid([7, 5, 4, 4, 3, 1, 8], num_ranks=2, micro_batch_tokens=8)
     [[[6], [0, 5]], [[1, 4], [2, 3]]]
     """
-    cut = MicroBatches(micro_batch_tokens, sync, micro_batches, multiple_of=multiple_of, over_long=over_long)
+    cut = MicroBatches(micro_batch_tokens, sync, count=micro_batches, multiple_of=multiple_of, over_long=over_long)
     plan = balance(lengths, num_ranks, cost=cost, cut=cut, **constraints)
     return [
         [sorted(plan.samples_in_slot(rank, slot).tolist()) for rank in range(num_ranks)]

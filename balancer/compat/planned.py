@@ -84,7 +84,7 @@ class PlannedBatchSampler(RankBatches):
             description = self._source.description
             try:
                 num_ranks = sum(description["topology"]["node_sizes"])
-                self._slots = cut_from_json(description["settings"]["micro_batches"])
+                self._slots = cut_from_json(description["settings"].get("cut"))
                 self._phases = [phase["name"] for phase in description["phases"]]
                 sizes = {phase["name"]: phase.get("sequence_parallel") for phase in description["phases"]}
                 self._shared = {name: LongShort.from_size(size) for name, size in sizes.items() if size is not None}

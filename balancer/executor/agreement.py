@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from balancer._version import __version__
+from balancer.described import as_dict
 from balancer.executor.alike import attempt, held_by_all
 from balancer.executor.errors import PlanMismatchError, against_majority, by_text, listed
 from balancer.executor.fields import Column
@@ -122,15 +123,15 @@ def _mismatch(held_by_rank: Sequence[Sequence[Mapping[str, Any]]]) -> PlanMismat
 @lru_cache(maxsize=8)
 def _settings(setup: Setup) -> Mapping[str, Any]:
     """Return all settings by the names that errors call them by."""
-    given = setup.to_json()
-    cut = given["settings"].pop("micro_batches") or {}
-    given["settings"] |= {"cut" if name == "cut" else f"cut.{name}": value for name, value in cut.items()}
+    given, cut = setup.to_json(), setup.settings.cut
+    of_cut = cut.to_json() | as_dict(cut, all_keys=True)
+    planned = as_dict(setup.settings, all_keys=True) | {"cut": of_cut.pop("kind")}
+    planned |= {f"cut.{name}": value for name, value in of_cut.items()}
     laid_out = {shown: given[name] for name, shown in (("layout", "layouts"), ("gpus", "gpus")) if name in given}
-    of_all = {**given["topology"], **given["settings"], **laid_out}
-    found = {f"setting {name!r}": value for name, value in of_all.items()}
-    for phase in given["phases"]:
-        where = "" if phase["name"] == SINGLE_PHASE else f" of phase {phase['name']!r}"
-        found |= {f"setting {name!r}{where}": value for name, value in phase.items()}
+    found = {f"setting {name!r}": value for name, value in {**given["topology"], **planned, **laid_out}.items()}
+    for phase in setup.phases:
+        where = "" if phase.name == SINGLE_PHASE else f" of phase {phase.name!r}"
+        found |= {f"setting {name!r}{where}": value for name, value in as_dict(phase, all_keys=True).items()}
     return found
 
 

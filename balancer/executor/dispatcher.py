@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from balancer.cost import CostModel, OnlineCost
-from balancer.described import as_dict
+from balancer.described import said_of
 from balancer.errors import InputError
 from balancer.executor.agreement import agreed_plan, check_groups, check_planning
 from balancer.executor.arguments import as_setup
@@ -62,7 +62,7 @@ class Dispatcher:
         The data-parallel group; by default all ranks.
     ranks_per_node : int, optional
         Must divide the ranks of the group; by default all share one node.
-    phases : sequence of Phase, or mapping of name to items, optional
+    phases : sequence of Phase, or mapping of name to length, optional
         The modules of a multimodal model, as :func:`balancer.orchestrate` takes them. A column that they name is a
         field, or one that :meth:`dispatch` is given. Of a field the lengths count, or, where it has a number for each
         sample, these numbers. By default there is one phase, which computes whole samples.
@@ -199,9 +199,7 @@ class Dispatcher:
         if file.across():
             raise InputError(f"{file.path}: a dispatcher gets its samples as they were drawn: leave [deferral] and "
                              "step_tokens to balancer plan")  # fmt: skip
-        given: dict[str, Any] = {
-            name: getattr(settings, name) for settings in (file.settings(),) for name in as_dict(file.plan)
-        }
+        given: dict[str, Any] = said_of(file.plan)
         given |= {} if file.cut is None else {"cut": file.made_cut()}
         size = torch.distributed.get_world_size(dp_group)
         if file.ranks not in (None, size):
@@ -211,7 +209,7 @@ class Dispatcher:
             given["phases"] = file.phases()
         elif file.phase:
             of_others = ("name", "model", "pieces", "frozen", "bytes_in", "bytes_out")
-            given |= {name: value for name, value in as_dict(file.phase[0]).items() if name not in of_others}
+            given |= {name: value for name, value in said_of(file.phase[0]).items() if name not in of_others}
         return cls(dp_group, **given | beside)
 
     @property

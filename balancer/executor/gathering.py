@@ -50,7 +50,7 @@ class Gathered:
             columns = columns_of_none(setup.phases) or {"": []}
         elif setup.phases[0].name == SINGLE_PHASE:  # whole samples, for which lists count with all that is in them
             columns = {name: col.sums() if isinstance(col, Ragged) else col for name, col in columns.items()}
-            if setup.phases[0].items == ONLY_LENGTH:
+            if setup.phases[0].length == ONLY_LENGTH:
                 columns[ONLY_LENGTH] = columns[self._only_ragged_field()]
         return make_step(setup, columns, self.home, self.columns if len(self.home.samples) else columns)
 

@@ -99,7 +99,7 @@ def _features_of(description: Mapping[str, Any]) -> list[str]:
         and any("prefix_length" in phase and "prefix" not in phase for phase in phases),
         "keep together": isinstance(saved, dict) and any("keys" in phase for phase in saved.values()),
     }
-    of_cut = cut_from_json(settings.get("micro_batches")).features if isinstance(settings, dict) else ()
+    of_cut = cut_from_json(settings.get("cut")).features if isinstance(settings, dict) else ()
     found = [name for name in FEATURES if used.get(name) or name in of_cut]
     return found + [name for name in of_cut if name not in FEATURES]
 

@@ -47,9 +47,14 @@ def request_of(settings: LogSettings) -> Request:
     phase, cut = setup.phases[-1], setup.settings.cut
     _refuse(setup)
     slot_cap = cut.cap_on_tokens(setup.topology.num_ranks)
-    return across.request(
-        setup.topology.num_ranks, settings.samples_per_step or None, phase.cost, phase.max_tokens_per_rank,
-        None if slot_cap is None else slot_cap[1],
+    if settings.samples_per_step and across.step_tokens is not None:
+        raise UsageError("{batch_per_rank} and {step_tokens} both say where a step ends: give one of them")
+    return Request.of(
+        setup.topology.num_ranks, settings.samples_per_step or None, across.step_tokens, across.early, across.late,
+        None if across.counts == "any" else across.counts,
+        None if across.tokens_within == "any" else across.tokens_within, phase.cost,
+        most_long_share=across.most_long_share, max_tokens_per_rank=phase.max_tokens_per_rank,
+        micro_batch_tokens=None if slot_cap is None else slot_cap[1],
     )  # fmt: skip
 
 
@@ -120,7 +125,7 @@ def _parts_of(
         rows = shuffled(np.arange(len(whole)), len(whole), settings.shuffle or 0, settings.first_epoch + epoch)
         yield _Part(whole, rows, rows, True)
         return
-    request, length, rest = request_of(settings), settings.setup.phases[-1].items, None
+    request, length, rest = request_of(settings), settings.setup.phases[-1].length, None
     for block in read():
         rest = block if rest is None else Block.concatenate([rest, block])
         # A step is cut once the next one has begun, whatever comes behind
@@ -140,7 +145,7 @@ def _given(settings: LogSettings, part: _Part) -> tuple[Any, ...]:
     """Return lengths, stages and keys of a part, in its order, whether a short last step is left out, and work."""
     stage, together = settings.across and settings.across.stage, settings.setup.phases[-1].keep_together
     keys = (part.block.keys[name][part.place] if name else None for name in (stage, together))
-    length = part.block.sums[settings.setup.phases[-1].items][part.place]
+    length = part.block.sums[settings.setup.phases[-1].length][part.place]
     return (length, *keys, settings.drop_last and part.is_last, _work(settings.setup, part.block, part.place))
 
 

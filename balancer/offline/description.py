@@ -120,7 +120,7 @@ def sources_of(log: LengthLog, settings: LogSettings) -> list[dict[str, Any]]:
     units = {
         phase.name: unit_of(log, choose_length(log, phase.numbers[0]))
         for phase in settings.setup.phases
-        if "(" not in phase.items
+        if "(" not in phase.length
     }
     return [{"file": str(file), **contents_of(file), "format": log.format, "unit": units} for file in log.files]
 

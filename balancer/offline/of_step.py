@@ -3,10 +3,9 @@
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from balancer.deferral.across_steps import AcrossSteps
 from balancer.errors import PlanError
 from balancer.io.logs import LengthLog, choose_length, default_columns
 from balancer.io.plan_reader import open_plan
@@ -14,9 +13,9 @@ from balancer.laid_out import LaidOut, laid_out
 from balancer.offline.claims import Claims
 from balancer.offline.load import source_of
 from balancer.offline.settings import LogSettings
+from balancer.problem.across_steps import AcrossSteps
 from balancer.problem.layout import StepLayout, read_layout
 from balancer.problem.phases import SINGLE_PHASE, Phase
-from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
 from balancer.step import StepFile
@@ -57,8 +56,7 @@ def settings_of_step(
             cut = step.made_cut(models, pieces)
     settings = step.settings(cut)
     if own:
-        kept = {spec.name: getattr(settings, spec.name) for spec in fields(PlanSettings)}
-        settings = PlanSettings(**kept | own)
+        settings = replace(settings, **own)
     setup = Setup(topology or step.topology(), phases, settings, found.layout)
     return LogSettings(setup, **{"batch_per_rank": None} | given, across=across)
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from balancer.deferral.across_steps import AcrossSteps
 from balancer.io.plan_writer import ROWS_PER_GROUP
+from balancer.problem.across_steps import AcrossSteps
 from balancer.problem.batch import HOMES
 from balancer.problem.setup import Setup
 from solvers.arguments import as_count, as_integer

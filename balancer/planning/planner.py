@@ -12,9 +12,9 @@ which only the plan knows. No bound needs to prove more than that.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from numpy.typing import ArrayLike
 
@@ -31,7 +31,7 @@ from balancer.planning.pipelines import pipeline_bound, plan_in_gaps, plan_pipel
 from balancer.planning.sequence_groups import groups_bound, plan_groups
 from balancer.planning.whole_shares import plan_whole_shares, whole_shares_bound
 from balancer.problem.batch import GlobalBatch
-from balancer.problem.constraints import Constraints
+from balancer.problem.constraints import Constraints, KeptArguments, with_kept
 from balancer.problem.cuts import Cut, as_cut
 from balancer.problem.problem import Problem
 from balancer.problem.settings import EPS, STOP_AT, PlanSettings, default_placement
@@ -39,31 +39,22 @@ from balancer.problem.topology import Topology, check_topology
 from solvers.bounds import Bound
 
 
+@with_kept
 def balance(
     lengths: ArrayLike,
     num_ranks: int,
     ranks_per_node: int | None = None,
     home_rank: ArrayLike | None = None,
     cost: str | CostModel = "linear",
-    method: str = "auto",
-    equal_counts: bool = False,
-    max_tokens_per_rank: int | None = None,
-    time_budget: float = 0.01,
     *,
-    topology: Topology | None = None,
-    min_samples_per_rank: int = 0,
-    max_samples_per_rank: int | None = None,
-    keep_together: ArrayLike | None = None,
-    prefix: ArrayLike | None = None,
-    prefix_length: ArrayLike | None = None,
-    caps: Mapping[str, tuple[ArrayLike, int]] | None = None,
-    allowed_ranks: ArrayLike | Sequence[Sequence[int] | None] | None = None,
-    initial_loads: ArrayLike | None = None,
-    rank_speeds: ArrayLike | None = None,
+    method: str = "auto",
     cut: Cut | None = None,
     placement: str | None = None,
     eps: float | Fraction = EPS,
+    time_budget: float = 0.01,
     stop_at: float | Fraction | str = STOP_AT,
+    topology: Topology | None = None,
+    **kept: Unpack[KeptArguments],
 ) -> DispatchPlan:
     """Plan on which rank each sample of a global batch runs, so that all ranks finish together.
 
@@ -84,15 +75,33 @@ def balance(
         longest row, or ``"convolution:a=24576,b=1,c=100,p=1"`` for the sum of a*l + b*l^2 and rows times c * longest^p.
     method : str
         A name in :data:`balancer.problem.settings.METHODS`; ``"auto"`` suits every cost and constraint.
+    cut : Cut, optional
+        How the step is cut; by default each rank computes whole samples, all of them before ranks meet.
+        ``MicroBatches(8192)``: every rank's share in micro-batches of at most so many elements, the same number on
+        every rank. ``SequenceGroups((1, 2, 4), 8192)``: ranks share samples, long ones many ranks and short ones few.
+        ``ContextShards(8, 131_072)``: ranks share packs of documents. Each names the constraints that it keeps, and
+        the errors those that it does not.
+    placement : str, optional
+        ``"relocate"``: start from the homes and move only what balance needs, first within nodes, at a makespan of at
+        most 1 + `eps` times the best found. If that is not possible, the plan is rearranged, and its ``fell_back``
+        says why. ``"rearrange"``: make the best groups found, then give them ranks so that little crosses nodes.
+        ``"any"``: group i on rank i. By default ``"relocate"`` if `home_rank` is given or there are several nodes, else
+        ``"any"``.
+    eps : float or Fraction
+        How much larger relocation may make the makespan, as a fraction of it.
+    time_budget : float
+        Seconds' worth of work for the solver. It is counted and not timed, so every rank computes the same plan.
+        Methods in :data:`solvers.USES_CLOCK` are timed: plan with them on one rank, and send the plan to the others.
+    stop_at : float, Fraction or str
+        The gap that is small enough for whole shares, ``0.001`` or ``"0.1%"``: the search for groups ends as soon as it
+        has proven it, or gains nothing for some turns. 0: it goes on until they are proven optimal, or the work is
+        spent. Relocation may add `eps` to what is found.
+    topology : Topology, optional
+        Instead of `ranks_per_node`, for nodes of unequal size.
     equal_counts : bool
         Give every rank n/num_ranks samples, within one where that does not divide.
     max_tokens_per_rank : int, optional
         A cap, never exceeded, on the sum of lengths on a rank.
-    time_budget : float
-        Seconds' worth of work for the solver. It is counted and not timed, so every rank computes the same plan.
-        Methods in :data:`solvers.USES_CLOCK` are timed: plan with them on one rank, and send the plan to the others.
-    topology : Topology, optional
-        Instead of `ranks_per_node`, for nodes of unequal size.
     min_samples_per_rank, max_samples_per_rank : int, optional
         The least and the most samples of a rank.
     keep_together : int[n] or str[n], optional
@@ -111,24 +120,6 @@ def balance(
         Load that ranks have already, in cost units.
     rank_speeds : int64[num_ranks], optional
         Cost units that a rank does in a unit of time; the plan's makespan is then in that time, rounded up.
-    cut : Cut, optional
-        How the step is cut; by default each rank computes whole samples, all of them before ranks meet.
-        ``MicroBatches(8192)``: every rank's share in micro-batches of at most so many elements, the same number on
-        every rank. ``SequenceGroups((1, 2, 4), 8192)``: ranks share samples, long ones many ranks and short ones few.
-        ``ContextShards(8, 131_072)``: ranks share packs of documents. Each names the constraints that it keeps, and
-        the errors those that it does not.
-    placement : str, optional
-        ``"relocate"``: start from the homes and move only what balance needs, first within nodes, at a makespan of at
-        most 1 + `eps` times the best found. If that is not possible, the plan is rearranged, and its ``fell_back``
-        says why. ``"rearrange"``: make the best groups found, then give them ranks so that little crosses nodes.
-        ``"any"``: group i on rank i. By default ``"relocate"`` if `home_rank` is given or there are several nodes, else
-        ``"any"``.
-    eps : float or Fraction
-        How much larger relocation may make the makespan, as a fraction of it.
-    stop_at : float, Fraction or str
-        The gap that is small enough for whole shares, ``0.001`` or ``"0.1%"``: the search for groups ends as soon as it
-        has proven it, or gains nothing for some turns. 0: it goes on until they are proven optimal, or the work is
-        spent. Relocation may add `eps` to what is found.
 
     Returns
     -------
@@ -163,24 +154,14 @@ def balance(
         cut=as_cut(cut), stop_at=stop_at,
     )  # fmt: skip
     model = parse_cost(cost)
+    asked: dict[str, Any] = {**kept}
+    prefix, prefix_length = asked.pop("prefix", None), asked.pop("prefix_length", None)
     # The same argument means two things: what a mask lets see each other, or what of a sample is its prompt.
     own = prefix_length if model.needs_prefixes else None
+    if prefix is not None or (prefix_length is not None and own is None):
+        asked["prefix"] = prefix, prefix_length
     batch = GlobalBatch.from_lengths(lengths, topology.num_ranks, home_rank, own)
-    no_prompts = prefix is None and (prefix_length is None or own is not None)
-    constraints = Constraints.from_given(
-        len(batch.lengths),
-        topology.num_ranks,
-        equal_counts=equal_counts,
-        max_tokens_per_rank=max_tokens_per_rank,
-        min_samples_per_rank=min_samples_per_rank,
-        max_samples_per_rank=max_samples_per_rank,
-        keep_together=keep_together,
-        prefix=None if no_prompts else (prefix, prefix_length),
-        caps=caps,
-        allowed_ranks=allowed_ranks,
-        initial_loads=initial_loads,
-        rank_speeds=rank_speeds,
-    )
+    constraints = Constraints.from_given(len(batch.lengths), topology.num_ranks, **asked)
     problem = Problem.from_batch(batch, topology, model, constraints, settings.cut)
     return plan_problem(problem, settings)
 

@@ -130,7 +130,7 @@ def orchestrate(
     ----------
     batch : mapping of str to int64[n] or Ragged, DataFrame, Arrow table, or data set of Hugging Face's
         The columns of the global batch: a number, or a list of numbers, for each of n samples.
-    phases : sequence of Phase, or mapping of name to items
+    phases : sequence of Phase, or mapping of name to length
         In the order in which they compute. All others feed the last one.
     num_ranks : int
         Data-parallel ranks.

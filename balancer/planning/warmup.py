@@ -82,7 +82,7 @@ def _grouped() -> None:
 
 
 def _piped() -> None:
-    cut = MicroBatches(150, "pipeline", 4, stages=PipelineStages.of(2, in_flight_tokens=400))
+    cut = MicroBatches(150, "pipeline", count=4, stages=PipelineStages.of(2, in_flight_tokens=400))
     balance(np.arange(1, 40), 2, cut=cut)
     # A cap that leaves hardly any room
     sizes, work = [30, 46, 18, 13, 31, 20, 19, 34, 15, 47], np.array([40, 5, 38, 31, 40, 39, 12, 26, 23, 37])

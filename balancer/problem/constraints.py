@@ -1,12 +1,16 @@
 """What a plan must keep to on every rank, beyond holding each sample once."""
 
+from __future__ import annotations
+
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from balancer.errors import did_you_mean
 from balancer.problem.batch import checked_prefixes
 from balancer.problem.placement import Placement
 from solvers.arguments import as_array, as_count, as_flag, as_int64, as_integer
@@ -15,6 +19,8 @@ from solvers.groups import group_loads
 
 MAX_TOKENS = "max_tokens_per_rank"
 """The name of the cap on the sum of lengths."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 Read = Callable[[str, Any, int, int], Any]
 """From a constraint's name, a caller's value, and the numbers of samples and ranks, to the value that is kept."""
@@ -34,7 +40,7 @@ class Prompts(NamedTuple):
     keys: NDArray[np.int64]  # int64[n]: 0, 1, ...: the prompt of each sample
     lengths: NDArray[np.int64]  # int64[n]: its length, part of the sample's, alike for all of a key
 
-    def of_samples(self, members: NDArray[np.int64]) -> "Prompts":
+    def of_samples(self, members: NDArray[np.int64]) -> Prompts:
         """Return those of some samples."""
         return Prompts(np.unique(self.keys[members], return_inverse=True)[1].astype(np.int64), self.lengths[members])
 
@@ -236,6 +242,37 @@ COLUMNS = tuple(name for name, given in CONSTRAINTS.items() if given.value == "s
 _PER_RANK = tuple(name for name, given in CONSTRAINTS.items() if given.value == "rank")
 
 
+class KeptArguments(TypedDict, total=False):
+    """What `balance` takes by name for what every rank's share keeps to; :class:`balancer.Phase` has the same keys."""
+
+    equal_counts: bool
+    max_tokens_per_rank: int | None
+    min_samples_per_rank: int
+    max_samples_per_rank: int | None
+    keep_together: ArrayLike | None
+    prefix: ArrayLike | None
+    prefix_length: ArrayLike | None
+    caps: Mapping[str, tuple[ArrayLike, int]] | None
+    allowed_ranks: ArrayLike | Sequence[Sequence[int] | None] | None
+    initial_loads: ArrayLike | None
+    rank_speeds: ArrayLike | None
+
+
+def with_kept(function: Function) -> Function:
+    """Let help and completion show the names that ``**kept`` of a function takes."""
+    signature = inspect.signature(function)
+    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    unset = {name: declared.unset for name, declared in CONSTRAINTS.items()}
+    named = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=unset.get(name), annotation=hint.__forward_arg__
+        )
+        for name, hint in KeptArguments.__annotations__.items()  # as they are written
+    ]
+    function.__signature__ = signature.replace(parameters=[*own, *named])  # type: ignore[attr-defined]
+    return function
+
+
 def not_taken(taker: str, names: Iterable[str]) -> list[str]:
     """Return which of the constraints one of :data:`TAKERS` cannot keep to."""
     return [name for name in names if name not in CONSTRAINTS or taker not in CONSTRAINTS[name].taken_by]
@@ -281,7 +318,7 @@ class Constraints:
     rank_speeds: NDArray[np.int64] | None = None
 
     @classmethod
-    def from_given(cls, num_samples: int, num_ranks: int, **given: Any) -> "Constraints":
+    def from_given(cls, num_samples: int, num_ranks: int, **given: Any) -> Constraints:
         """Check constraints that come from a caller, each by its name in :data:`CONSTRAINTS`.
 
         Raises
@@ -289,6 +326,8 @@ class Constraints:
         TypeError, ValueError
             Naming the argument, the value and the rule.
         """
+        if odd := next((name for name in given if name not in CONSTRAINTS), None):
+            raise TypeError(f"there is no argument {odd!r}{did_you_mean(odd, tuple(KeptArguments.__annotations__))}")
         # Compared by identity: arrays have no single truth value.
         asked = {name: value for name, value in given.items() if value is not CONSTRAINTS[name].unset}
         if not asked:
@@ -305,7 +344,7 @@ class Constraints:
             and not (isinstance(value, bool | int | tuple) and value == getattr(NONE, name))
         )  # fmt: skip
 
-    def of_samples(self, members: NDArray[np.int64], ranks: slice = slice(None)) -> "Constraints":
+    def of_samples(self, members: NDArray[np.int64], ranks: slice = slice(None)) -> Constraints:
         """Return the constraints on some of the samples, and on consecutive ranks."""
         together, allowed = self.keep_together, self.allowed_ranks
         loads, speeds = self.initial_loads, self.rank_speeds
@@ -319,7 +358,7 @@ class Constraints:
             rank_speeds=None if speeds is None else speeds[ranks],
         )
 
-    def on_shares(self, sample: NDArray[np.int64], degree: NDArray[np.integer]) -> "Constraints":
+    def on_shares(self, sample: NDArray[np.int64], degree: NDArray[np.integer]) -> Constraints:
         """Return those on shares, given of each its sample and how many ranks have one: each has its part of a cap."""
         # Rounded up: ranks' parts together are no less than the whole.
         caps = tuple(cap._replace(amounts=-(-cap.amounts[sample] // degree)) for cap in self.caps)

@@ -9,20 +9,37 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from balancer.cost import CostModel, parse_cost
+from balancer.described import (
+    A_SIZE,
+    MOST_COUNT,
+    Amount,
+    Amounts,
+    Count,
+    Flag,
+    Kind,
+    RuleError,
+    Size,
+    Sizes,
+    Text,
+    described,
+    key,
+    settle,
+    whole,
+)
 from balancer.errors import on_a_line
 from balancer.problem.constraints import COLUMNS, MAX_TOKENS, NONE, Constraints
 from balancer.problem.constraints import CONSTRAINTS as OF_PLANS
 from balancer.problem.items import parse_items
 from balancer.problem.ragged import Ragged, offsets_of
-from solvers.arguments import as_count, as_flag, as_int64, as_integer
-from solvers.errors import ArgumentError, ArgumentTypeError, Named, UsageError, WordedError
+from solvers.arguments import as_int64
+from solvers.errors import ArgumentError, Named, UsageError, WordedError
 from solvers.types import Record
 
 SINGLE_PHASE = "all"
@@ -31,14 +48,43 @@ SINGLE_PHASE = "all"
 Columns = Mapping[str, ArrayLike | Ragged]
 
 
-@dataclass(frozen=True, slots=True)
+def _name(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    if not value.strip() or set(value) & set(":="):
+        raise ValueError
+    return value
+
+
+def _amounts_by_columns(value: Any) -> dict[str, int]:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise TypeError
+    for columns, most in value.items():
+        if isinstance(most, bool) or not isinstance(most, int | np.integer) or most < 1:
+            raise RuleError(f"map columns to whole numbers >= 1; {columns!r} has {most!r}")
+    return {columns: A_SIZE.take(most) for columns, most in value.items()}
+
+
+Name = Annotated[str, Kind("text without ':' and '='", {"type": "string", "pattern": "^[^:=]+$"}, _name)]
+Cost = Annotated[CostModel, Kind("", {"type": "string"}, parse_cost)]
+SizesByColumns = Annotated[
+    Mapping[str, int],
+    Kind("a table of columns, such as patches or text+image, each with the most of a rank",
+         {"type": "object", "additionalProperties": A_SIZE.schema}, _amounts_by_columns),
+]  # fmt: skip
+SharingRanks = Annotated[int, whole(2, MOST_COUNT)]
+
+
+@described
 class Phase:
-    """A module, its items, their costs, their inputs and their outputs.
+    """A module, its items, their costs, their inputs and their outputs, and what every rank's share of it keeps to.
+
+    A key may be given by its name; ``Phase("vision", "image_patches")`` gives name and length.
 
     Attributes
     ----------
     name : str
-    items : str
+    length : str
         The items' lengths: columns with one number for each sample, ``"image_patches"`` or ``"text+image"`` (an
         encoder has no item if it is 0), or a function of columns of lists, ``"qwen2vl_patches(widths,heights)"``
         or ``"lengths(clips)"``, for several items in a sample.
@@ -78,70 +124,53 @@ class Phase:
     share_multiple_of : int
         With `sequence_parallel`, a rank's share of an item is padded to a multiple of this: the number of elements that
         make one output, so that each output is on one rank.
+    model, pieces, frozen
+        Not for plans: what the command line's simulate and configure need to know of the module.
     """
 
-    name: str
-    items: str
-    cost: str | CostModel = "linear"
-    outputs: str | None = None
-    own: str | None = None
-    bytes_in: int = 1
-    bytes_out: int = 1
-    equal_counts: bool = False
-    max_tokens_per_rank: int | None = None
-    every_rank_nonempty: bool = False
-    min_samples_per_rank: int = 0
-    max_samples_per_rank: int | None = None
-    keep_together: str | None = None
-    caps: Mapping[str, int] = field(default_factory=dict, hash=False)
-    allowed_ranks: str | None = None
-    initial_loads: tuple[int, ...] | None = None
-    rank_speeds: tuple[int, ...] | None = None
-    sequence_parallel: int | None = None
-    share_multiple_of: int = 1
-    prefix: str | None = None
-    prefix_length: str | None = None
+    name: Name = key("The module; the only phase needs none. The last is the language model.", default=SINGLE_PHASE)
+    length: Text = key("Its length: columns, text+image, or of several items lengths(clips).", default="length")
+    cost: Cost = key("linear, quadratic:a=24576,b=1, padded, flops:qwen2-7b, ...", default=parse_cost("linear"))
+    outputs: Text | None = key("What each item puts out; by default its length.", default=None)
+    own: Text | None = key("What each sample adds itself in the last phase.", default=None)
+    bytes_in: Size = key("Bytes of an element as input.", default=1)
+    bytes_out: Size = key("Bytes of an element as output.", default=1)
+    equal_counts: Flag = key("Every rank gets equally many samples, within one.", default=False)
+    max_tokens_per_rank: Size | None = key("Cap on a rank's sum of lengths.", default=None)
+    min_samples_per_rank: Amount = key("Samples a rank gets at least.", default=0)
+    max_samples_per_rank: Count | None = key("Samples a rank gets at most.", default=None)
+    caps: SizesByColumns = key(
+        "Caps on a rank's sums of other columns: {images = 90}.", default_factory=dict, hash=False
+    )
+    keep_together: Text | None = key("Rows with equal values in this column run on one rank.", default=None)
+    prefix: Text | None = key(
+        "Rows with equal values in this column share a prompt, computed once a rank.", default=None
+    )
+    prefix_length: Text | None = key("The column with the length of a row's prompt.", default=None)
+    allowed_ranks: Text | None = key("The column that lists the ranks of a row.", default=None)
+    rank_speeds: Sizes | None = key("Work units that each rank does in a unit of time.", default=None)
+    initial_loads: Amounts | None = key("Work units that each rank has already.", default=None)
+    sequence_parallel: SharingRanks | None = key("Ranks that share an encoder's long items.", default=None)
+    share_multiple_of: Count = key("With sequence_parallel, what shares are padded to.", default=1)
+    every_rank_nonempty: Flag = key("Every rank gets an item, if possible.", default=False)
+    model: Text | None = key("Its model, for simulate and configure: qwen2-7b.", default=None)
+    pieces: Count | None = key("Its items are cut into pieces of so many elements.", default=None)
+    frozen: Flag = key("It is not trained; for pipelines and configure.", default=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name or set(self.name) & set(":="):
-            raise ValueError(f"a phase needs a name without ':' and '=', got {self.name!r}")
-        # Read at once: a text that says no cost is refused where the phase is made, and not in every step.
-        object.__setattr__(self, "cost", parse_cost(self.cost))
-        if not isinstance(self.items, str) or not self.items.strip():
-            raise ValueError(f"phase {self.name!r}: items must name columns, got {self.items!r}")
-        for name in ("outputs", "own", "prefix_length", *COLUMNS):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, str):
-                raise TypeError(f"phase {self.name!r}: {name} must be text or None, got {value!r}")
-        object.__setattr__(self, "caps", _as_caps(self.caps))
         with of_phase(self.name):
-            if self.max_tokens_per_rank is not None:
-                object.__setattr__(self, "max_tokens_per_rank", as_integer(MAX_TOKENS, self.max_tokens_per_rank, 1))
-            for name in ("equal_counts", "every_rank_nonempty"):
-                object.__setattr__(self, name, as_flag(name, getattr(self, name)))
-            for name, least in (
-                ("bytes_in", 1),
-                ("bytes_out", 1),
-                ("min_samples_per_rank", 0),
-                ("share_multiple_of", 1),
-            ):
-                object.__setattr__(self, name, as_count(name, getattr(self, name), least))
-            self._check_sharing()
-            own = parse_cost(self.cost).needs_prefixes
-            if (self.prefix is None and not own) != (self.prefix_length is None):
-                if self.prefix_length is not None:
-                    raise UsageError("{prefix} and {prefix_length} need each other: give {prefix} as well")
-                whose = "cost 'prefix', without a number," if own else "{prefix}"
-                raise UsageError(f"{whose} needs {{prefix_length}}, a column with the length of each sample's")
-            for name in (name for name, declared in OF_PLANS.items() if declared.value == "rank"):
-                if (given := getattr(self, name)) is not None:
-                    object.__setattr__(self, name, tuple(as_int64(name, given).tolist()))
+            settle(self)
+            if self.sequence_parallel is None and self.share_multiple_of > 1:
+                raise UsageError("{share_multiple_of} needs {sequence_parallel}: no item is shared without")
+            self._check_prompts()
 
-    def _check_sharing(self) -> None:
-        if self.sequence_parallel is not None:
-            object.__setattr__(self, "sequence_parallel", as_count("sequence_parallel", self.sequence_parallel, 2))
-        elif self.share_multiple_of > 1:
-            raise UsageError("{share_multiple_of} needs {sequence_parallel}: no item is shared without")
+    def _check_prompts(self) -> None:
+        own = self.cost.needs_prefixes
+        if (self.prefix is None and not own) != (self.prefix_length is None):
+            if self.prefix_length is not None:
+                raise UsageError("{prefix} and {prefix_length} need each other: give {prefix} as well")
+            whose = "cost 'prefix', without a number," if own else "{prefix}"
+            raise UsageError(f"{whose} needs {{prefix_length}}, a column with the length of each sample's")
 
     @property
     def constraints(self) -> tuple[str, ...]:
@@ -169,30 +198,12 @@ class Phase:
         return tuple(name for text in self._expressions() if "(" in text for name in parse_items(text).columns)
 
     def _expressions(self) -> list[str]:
-        given = self.items, self.outputs, self.own, self.prefix_length, *self.caps
+        given = self.length, self.outputs, self.own, self.prefix_length, *self.caps
         return [text for text in given if text is not None]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields; ``Phase(**fields)`` is this again."""
-        found = asdict(self) | {"cost": str(self.cost)}
-        if self.sequence_parallel is None:
-            del found["sequence_parallel"], found["share_multiple_of"]
-        for name in ("prefix", "prefix_length"):
-            if found[name] is None:
-                del found[name]
-        return found
 
 
 CONSTRAINTS = ("equal_counts", MAX_TOKENS, "every_rank_nonempty", *tuple(OF_PLANS)[2:], "prefix_length")
 """The fields of a phase that say what its plan must keep to; one of them says so where there are items enough."""
-
-
-def _as_caps(caps: Any) -> Mapping[str, int]:
-    if not isinstance(caps, Mapping) or not all(isinstance(text, str) for text in caps):
-        raise ArgumentTypeError(
-            "caps", "map columns, such as 'patches' or 'text+image', to the most of a rank", repr(caps)
-        )
-    return {text: as_integer(f"the limit of caps[{text!r}]", limit, 1) for text, limit in caps.items()}
 
 
 @contextmanager
@@ -303,7 +314,7 @@ def resolve_phases(
     found: dict[str, PhaseItems] = {}
     for phase in phases:
         is_last = phase is phases[-1]
-        items = batch.items(phase.items, phase, is_last)
+        items = batch.items(phase.length, phase, is_last)
         outputs = items if phase.outputs is None else batch.items(phase.outputs, phase, is_last, like=items)
         if is_last:
             sample_of_item = one_each(batch.num_samples)[:-1]

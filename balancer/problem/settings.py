@@ -1,15 +1,14 @@
 """How plans are made, the same in every step of a run: method, placement, budget, micro-batches. Checked once, here."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 import solvers
 from balancer.cost import CostModel
+from balancer.described import Count, Kind, RuleError, as_dict, described, key, one_of, settle
 from balancer.problem.cuts import WHOLE_SHARES, Cut, as_cut, cut_from_json
-from solvers.arguments import as_budget, as_count, as_share
-from solvers.errors import ArgumentError
+from solvers.arguments import as_budget, as_share
 
 METHODS = (*solvers.PARTITIONERS, "padded", "mixed")
 """Every partition method that :func:`balancer.balance` takes."""
@@ -23,17 +22,35 @@ PLACEMENTS = ("relocate", "rearrange", "any")
 MODES = ("separate", "joint")
 """How encoders are balanced: each for itself, or their sum."""
 
-STOP_AT = "0.1%"
+STOP_AT = 1e-3
 """The gap at which the search for even groups ends by default: less than a step's time varies by itself."""
 
 EPS = 1e-3
 """How much larger relocation may make the makespan by default, as a fraction of it."""
 
-_IN_FILES = {"cut": "micro_batches"}
-"""Fields that plan files call otherwise."""
+
+def as_tolerance(eps: Any) -> float | Fraction:
+    """Return a share of the makespan below 1, such as 0.001 or ``"0.1%"``; one that no float is stays exact."""
+    share = as_share("share", eps)
+    if share >= 1:
+        percent = f"; {eps} percent is {eps}%" if share <= 100 and "%" not in str(eps) else ""
+        raise RuleError(f"be < 1, a share of the makespan{percent}")
+    return _as_number(eps)
 
 
-@dataclass(frozen=True, slots=True)
+def _as_number(given: Any) -> float | Fraction:
+    """Return a share as a number; one that no float is stays exact."""
+    share = as_share("share", given)
+    return float(share) if as_share("share", float(share)) == share else share
+
+
+_SHARE = 'a share >= 0, such as 0.001 or "0.1%"'
+Tolerance = Annotated[float | Fraction, Kind(_SHARE, {"type": ["number", "string"]}, as_tolerance)]
+Gap = Annotated[float | Fraction | str, Kind(_SHARE, {"type": ["number", "string"]}, _as_number)]
+Seconds = Annotated[float, Kind("a number of seconds > 0", {"type": "number", "exclusiveMinimum": 0}, as_budget)]
+
+
+@described
 class PlanSettings:
     """How every step of a run is planned.
 
@@ -43,59 +60,31 @@ class PlanSettings:
         A setting that cannot be used; it names the setting, the value and the rule.
     """
 
-    method: str = "auto"  # a name in `METHODS`
-    placement: str = PLACEMENTS[0]  # a name in `PLACEMENTS`
-    eps: float | Fraction = EPS  # how much larger relocation may make the makespan, below 1; ``"1%"`` becomes 0.01
-    time_budget: float = 0.01  # seconds' worth of work, counted and not timed, in each phase
-    mode: str = MODES[0]  # a name in `MODES`
-    group_size: int | None = None  # plan within groups of this number of consecutive ranks
+    method: Annotated[str, one_of(*METHODS)] = key("A partition method, or auto.", default="auto")
+    placement: Annotated[str, one_of(*PLACEMENTS)] = key(
+        "How plans choose ranks: relocate, rearrange or any.", default=PLACEMENTS[0]
+    )
+    eps: Tolerance = key('How much longer a step may take so that less moves: 0.001 or "0.1%".', default=EPS)
+    time_budget: Seconds = key("Solver work in seconds, per step and phase; counted, not timed.", default=0.01)
+    mode: Annotated[str, one_of(*MODES)] = key("How encoders are balanced: separate or joint.", default=MODES[0])
+    group_size: Count | None = key("Plan and exchange only within groups of so many ranks.", default=None)
     cut: Cut = WHOLE_SHARES  # how the last phase is cut
-    # The proven gap at which a partition is good enough; 0: searched until the budget ends. ``"1%"`` becomes 0.01
-    stop_at: float | Fraction | str = STOP_AT
+    stop_at: Gap = key("The gap that is small enough; 0: search on for the optimum.", default=STOP_AT)
 
     def __post_init__(self) -> None:
-        for name, known in (("method", METHODS), ("placement", PLACEMENTS)):
-            _check_known(name, getattr(self, name), known)
-        object.__setattr__(self, "eps", as_tolerance(self.eps))
-        as_budget(self.time_budget)
-        object.__setattr__(self, "stop_at", _as_written(self.stop_at, as_share("stop_at", self.stop_at)))
-        if self.mode not in MODES:
-            raise ArgumentError("mode", f"be one of {', '.join(MODES)}", repr(self.mode))
-        if self.group_size is not None:
-            object.__setattr__(self, "group_size", as_count("group_size", self.group_size))
+        settle(self)
         object.__setattr__(self, "cut", as_cut(self.cut))
         self.cut.check_settings(self.method, self.group_size)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the settings as a plan file holds them."""
-        found: dict[str, Any] = {_IN_FILES.get(spec.name, spec.name): getattr(self, spec.name) for spec in fields(self)}
-        for share in ("eps", "stop_at"):
-            found[share] = str(found[share]) if isinstance(found[share], Fraction) else found[share]
-        found["micro_batches"] = self.cut.to_json()
-        return found
+        """Return what differs from the defaults, as a plan file holds it."""
+        of_cut = {} if self.cut == WHOLE_SHARES else {"cut": self.cut.to_json()}
+        return {**as_dict(self), **of_cut}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "PlanSettings":
         """Read back what :meth:`to_json` wrote; KeyError, TypeError or ValueError if it did not."""
-        rest = dict(found)
-        eps, cut = found["eps"], cut_from_json(rest.pop("micro_batches"))
-        return cls(**{**rest, "eps": Fraction(eps) if isinstance(eps, str) else eps, "cut": cut})
-
-
-def as_tolerance(eps: float | Fraction | str) -> float | Fraction:
-    """Return a share of the makespan below 1, such as 0.001 or ``"0.1%"``; one that no float is stays exact."""
-    share = as_share("eps", eps)
-    if share >= 1:
-        percent = f"; {eps} percent is {eps}%" if share <= 100 and "%" not in str(eps) else ""
-        raise ArgumentError("eps", f"be < 1, a share of the makespan{percent}", f"{eps!s:.60}")
-    return _as_written(eps, share)
-
-
-def _as_written(given: float | Fraction | str, share: Fraction) -> float | Fraction:
-    """Return `given` as a number; one that no float is stays exact."""
-    if not isinstance(given, str):
-        return given
-    return float(share) if as_share("eps", float(share)) == share else share
+        return cls(**{**found, "cut": cut_from_json(found.get("cut"))})
 
 
 def default_placement(homes_known: bool, num_nodes: int) -> str:
@@ -107,8 +96,7 @@ def default_placement(homes_known: bool, num_nodes: int) -> str:
 
 
 def check_method(method: str, cost: CostModel) -> str:
-    """Return the partition method of that name for `cost`; ValueError lists those that there are."""
-    _check_known("method", method, METHODS)
+    """Return the partition method for `cost`; ValueError says which of those that there are take it."""
     own = "padded" if cost.padded else "mixed" if cost.c else None
     if own is not None and method not in ("auto", own):
         raise ValueError(f"method {method!r} does not take cost '{cost}'; methods that do are auto, {own}")
@@ -116,8 +104,3 @@ def check_method(method: str, cost: CostModel) -> str:
         kind = "padded" if method == "padded" else "convolution"
         raise ValueError(f"method {method!r} takes {kind} costs, not cost '{cost}'; use auto")
     return own or method
-
-
-def _check_known(name: str, value: object, known: tuple[str, ...]) -> None:
-    if not isinstance(value, str) or value not in known:
-        raise ValueError(f"unknown {name} {value!r}; known {name}s are {', '.join(known)}")

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.cost import parse_cost
+from balancer.described import as_dict
 from balancer.problem.cuts import WHOLE_SHARES, Cut, LongShort
 from balancer.problem.layout import ModuleLayout, StepLayout
 from balancer.problem.mesh import Mesh
@@ -27,7 +28,7 @@ def as_phases(phases: Sequence[Phase] | Mapping[str, str]) -> tuple[Phase, ...]:
     found = tuple(phases) if isinstance(phases, Iterable) else (phases,)
     for phase in found:
         if not isinstance(phase, Phase):
-            raise TypeError(f"phases must be Phase, or map names to items, got {phase!r}")
+            raise TypeError(f"phases must be Phase, or map names to lengths, got {phase!r}")
     return found
 
 
@@ -86,7 +87,7 @@ class Setup:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "phases", as_phases(self.phases))
-        object.__setattr__(self, "_several_items", any("(" in phase.items for phase in self.phases))
+        object.__setattr__(self, "_several_items", any("(" in phase.length for phase in self.phases))
         num_ranks = self.topology.num_ranks
         self._lay_out()
         # With no samples at all: what is wrong with the phases themselves then shows before any step.
@@ -312,7 +313,7 @@ class Setup:
         """Return the setup as a plan file holds it."""
         found = {
             "topology": {"node_sizes": list(self.topology.node_sizes)},
-            "phases": [phase.to_json() for phase in self.phases],
+            "phases": [{"name": phase.name, "length": phase.length} | as_dict(phase) for phase in self.phases],
             "settings": self.settings.to_json(),
         }
         if models := {phase.name: name for phase in self.phases if (name := parse_cost(phase.cost).model)}:
@@ -327,8 +328,9 @@ class Setup:
     def from_json(cls, found: Mapping[str, Any]) -> "Setup":
         """Read back what :meth:`to_json` wrote; KeyError, TypeError or ValueError if it did not."""
         models = dict(found.get("models", {}))
-        costs = [replace(parse_cost(each["cost"]), model=str(models.get(each["name"], ""))) for each in found["phases"]]
-        phases = tuple(Phase(**each | {"cost": cost}) for each, cost in zip(found["phases"], costs, strict=True))
+        phases = tuple(Phase(**each) for each in found["phases"])
+        named = ((phase, str(models.get(phase.name, ""))) for phase in phases)
+        phases = tuple(replace(phase, cost=replace(phase.cost, model=model)) for phase, model in named)
         layout = None
         if "layout" in found:  # JSON that is sorted has lost the order of the modules
             modules = found["layout"]["modules"]

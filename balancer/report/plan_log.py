@@ -11,9 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from balancer.cost import parse_cost
-from balancer.deferral.across_steps import AcrossSteps
-from balancer.described import as_dict, read
+from balancer.described import as_dict, changed
 from balancer.errors import InputError, did_you_mean
 from balancer.io.columns import LengthUnknownError
 from balancer.io.log_files import LogPath, files_of
@@ -28,6 +26,7 @@ from balancer.offline.run import plan_run
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log as plans_of
 from balancer.plan.rows import data_frame
+from balancer.problem.across_steps import AcrossSteps
 from balancer.problem.cuts import as_cut
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE, Phase
@@ -37,7 +36,7 @@ from balancer.report.brief import brief
 from balancer.report.page_data import PageData
 from balancer.report.summary import RunSummary
 from balancer.report.text import counted
-from balancer.step import PhaseKeys, StepFile, keys_of_micro_batches, read_step, step_of
+from balancer.step import PhaseKeys, StepFile, read_step
 from solvers.errors import ArgumentTypeError, UsageError, WordedError, Wording
 
 __all__ = ["LogPlan", "about", "about_plan", "opened_by", "plan_log", "plan_opened", "settings_of"]
@@ -305,26 +304,18 @@ def settings_of(log: LengthLog, said: StepFile, beside: Mapping[str, Any]) -> Lo
     top = {name: beside[name] for name in ("step_tokens", "layout") if beside.get(name) is not None}
     top |= {} if topology is None else {"ranks": topology.num_ranks}
     deferral = {name: beside[name] for name in _OF_DEFERRAL if name != "step_tokens" and beside.get(name) is not None}
-    said = step_of({**as_dict(said), **top, "deferral": as_dict(said.deferral) | deferral}).of_file(said.path)
+    said = said.with_keys(**top, deferral=changed(said.deferral, **deferral))
     own = {name: beside[name] for name in ("cost", *CONSTRAINTS) if name in beside}
     phases, length = beside.get("phases"), beside.get("length")
     given = None
     if phases is not None or length is not None or own or not said.path:
         given = _phases(log, phases, length, own)
-        said = said.with_keys(
-            phase=tuple(read(PhaseKeys, {"name": each.name, "cost": _said_cost(each)}) for each in given)
-        )
+        said = said.with_keys(phase=tuple(PhaseKeys(name=each.name, cost=each.cost) for each in given))
     planned = {name: beside[name] for name in known if name in beside}
     if said.layout is not None and isinstance(cut := as_cut(planned.pop("cut", None)), MicroBatches):
-        said = said.with_cut(keys_of_micro_batches(cut))
+        said = said.with_cut(as_dict(cut))
     of_log = {name: beside[name] for name in _OF_LOG if name in beside}
     return settings_of_step(said, log, phases=given, topology=topology, planned=planned, **of_log)
-
-
-def _said_cost(phase: Phase) -> str:
-    """Return a phase's cost as it is said, by its model if it is of one."""
-    cost = parse_cost(phase.cost)
-    return f"flops:{cost.model}" if cost.model else str(cost)
 
 
 def _phases(

@@ -338,7 +338,7 @@ def _of_phase(name: str, assumed: Assumptions) -> Iterable[tuple[str, str]]:
     phase = next(phase for phase in assumed.settings.setup.phases if phase.name == name)
     billions = f"{assumed.parameters[name] / 1e9:,.3g} billion parameters"
     yield "model", html("{}, {}", named(assumed.model_names[name]), billions)
-    yield "length", named(phase.items)
+    yield "length", named(phase.length)
     areas = ((factor, f" {area}(l)") for area, factor in model.useful.areas)
     terms = ((model.useful.constant, ""), (model.useful.a, " l"), (model.useful.b, " l²"), *areas)
     yield "FLOPs of length l", " + ".join(f"{factor:,}{power}" for factor, power in terms if factor)

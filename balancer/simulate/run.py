@@ -228,4 +228,4 @@ def simulate_log(
 def _count_rows(log: LengthLog, settings: LogSettings) -> int:
     """Read one column to its end; a damaged log is found out before the work."""
     phase = settings.setup.phases[-1]
-    return sum(len(block) for block in read_columns(log, {"": choose_length(log, phase.items)}))
+    return sum(len(block) for block in read_columns(log, {"": choose_length(log, phase.length)}))

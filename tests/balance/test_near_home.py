@@ -87,7 +87,7 @@ def test_never_more_than_eps_beyond_the_best_found(lengths, ranks, cap, sync, co
     if "keep_together" in constraint:
         constraint = {"keep_together": np.arange(len(lengths)) // 2}
     homes = np.random.default_rng(seed).integers(0, ranks[0], len(lengths))
-    rules = MicroBatches(cap, sync, count, allow_empty=True, over_long="own")
+    rules = MicroBatches(cap, sync, count=count, allow_empty=True, over_long="own")
     far, near = (
         balance(lengths, *ranks, homes, cut=rules, placement=placement, eps=eps, **constraint)
         for placement in ("rearrange", "relocate")
@@ -171,7 +171,7 @@ def test_micro_batches_of_what_began_as_a_partition_say_why(monkeypatch, sync):
 @pytest.mark.parametrize("allow_empty", [False, True])
 def test_a_rank_of_one_long_sample_gets_short_ones_for_its_other_micro_batches(allow_empty):
     lengths, homes = [90, *[10] * 6, 1, *[10] * 20], np.repeat(np.arange(4), 7)
-    rules = MicroBatches(50, "step", 2, over_long="own", allow_empty=allow_empty)
+    rules = MicroBatches(50, "step", count=2, over_long="own", allow_empty=allow_empty)
     plan = balance(lengths, 4, 2, homes, cut=rules)
     check(plan)
     assert plan.fell_back == ""
@@ -227,7 +227,7 @@ def test_micro_batches_that_hold_nothing_on_any_rank_are_left_out(tmp_path):
 def test_micro_batches_of_a_slot_are_laid_on_nodes_by_themselves(sync):
     """A step takes the same whichever rank computes which; together they would cross nodes more."""
     lengths, homes = lognormal(2, 512), np.random.default_rng(2).integers(0, 16, 512)
-    rules = MicroBatches(32_768, sync, 3)
+    rules = MicroBatches(32_768, sync, count=3)
     any_rank, near = (
         balance(lengths, 16, 4, homes, cut=rules, placement=placement) for placement in ("any", "rearrange")
     )

@@ -240,9 +240,9 @@ OPTIONS = {
     "cost": ([*SHAPE, "--cost", "cubic"], ["'cubic'", "linear", "quadratic", "padded"]),
     "cost coefficient": ([*SHAPE, "--cost", "quadratic:a=x,b=1"], ["'a=x'", "whole number"]),
     "cost without coefficient": ([*SHAPE, "--cost", "quadratic"], ["quadratic:a=24576,b=1"]),
-    "budget 0": ([*SHAPE, *keys("plan.time_budget=0")], ["time_budget must be positive and finite (seconds), got 0"]),
-    "budget nan": ([*SHAPE, *keys("plan.time_budget=nan")], ["plan.time_budget must be a number, got NaN"]),
-    "eps nan": ([*SHAPE, *keys("plan.eps=nan")], ["plan.eps must be a share of 0 or more and under 1, ", "got NaN"]),
+    "budget 0": ([*SHAPE, *keys("plan.time_budget=0")], ["time_budget must be a number of seconds > 0, got 0"]),
+    "budget nan": ([*SHAPE, *keys("plan.time_budget=nan")], ["time_budget must be a number of seconds > 0, got NaN"]),
+    "eps nan": ([*SHAPE, *keys("plan.eps=nan")], ["plan.eps must be a share >= 0, such as ", "got NaN"]),
     "unknown option": ([*SHAPE, "--rnaks", 3], ["--rnaks"]),
     "extra argument": ([*SHAPE, "second.csv"], ["second.csv"]),
 }

@@ -242,7 +242,7 @@ def test_counts_are_those_of_the_rows(out, command, plan):
 
 
 def of_stages(asked):
-    return asked["settings"]["micro_batches"]["stages"]
+    return asked["settings"]["cut"]["stages"]
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_an_encoder_shares_its_long_items(command, tmp_path):
     assert (simulated.code, "orchestrated" in simulated.words) == (0, True)
     for option, told in {
         "llm.sequence_parallel=4": "phase 'llm': sequence_parallel is for encoders",
-        "vision.sequence_parallel=1": "phase 'vision': sequence_parallel must be >= 2, got 1",
+        "vision.sequence_parallel=1": "phase.vision.sequence_parallel must be a whole number >= 2, got 1",
         "vision.sequence_parallel=3": "phase 'vision': sequence_parallel must divide the 4 ranks and the 4 of a node",
     }.items():
         refused = command("plan", log, *ENCODER, *keys(f"phase.{option}"))

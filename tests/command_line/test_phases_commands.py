@@ -204,7 +204,7 @@ def test_equal_counts_of_a_phase(flags, named, command, log):
     for phase in ("vision", "audio", "llm"):
         counts = counts_of(phase, 1)
         assert bool((np.ptp(counts, axis=1) <= 1).all()) == (phase in named), phase
-    assert [phase["equal_counts"] for phase in description_of("plan.parquet")["phases"]] == [
+    assert [phase.get("equal_counts", False) for phase in description_of("plan.parquet")["phases"]] == [
         phase in named for phase in ("vision", "audio", "llm")
     ]
     assert command("report", "plan.parquet").code == 0
@@ -221,7 +221,7 @@ def test_token_caps_of_phases(command, log):
         assert outcome.code == 0, outcome.err
         for phase, cap in caps.items():
             assert (tokens_of(phase, lengths[phase]).max() <= cap) == kept, phase
-    found = {phase["name"]: phase["max_tokens_per_rank"] for phase in description_of("plan.parquet")["phases"]}
+    found = {phase["name"]: phase.get("max_tokens_per_rank") for phase in description_of("plan.parquet")["phases"]}
     assert found == {"vision": None, "audio": 1000, "llm": 1620}
 
 
@@ -353,7 +353,7 @@ def test_keys_and_ranks_of_any_phase(command, log):
             on.setdefault((row["step"], row["phase"], books[row["sample"]]), set()).add(row["rank"])
     assert max(map(len, on.values())) == 1
     phases = {phase["name"]: phase for phase in description_of("plan.parquet")["phases"]}
-    assert [phases[name]["keep_together"] for name in phases] == ["book", None, "book"]
+    assert [phases[name].get("keep_together") for name in phases] == ["book", None, "book"]
     assert [phases[name]["allowed_ranks"] for name in phases] == [None, "ranks", None]
     assert command("report", "plan.parquet").code == 0
 

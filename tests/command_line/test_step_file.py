@@ -178,7 +178,7 @@ WRONG = {
     "cluster = 5": "step.toml: cluster must be text, got 5",
     "ranks = 4\nranks = 5": "step.toml: is no TOML: Cannot overwrite a value",
     "eps = 0.1": "step.toml: eps: there is no such key, but in plan",
-    "[plan]\neps = 5": 'step.toml: plan.eps must be a share of 0 or more and under 1, such as 0.001 or "0.1%", got 5',
+    "[plan]\neps = 5": "step.toml: plan.eps must be < 1, a share of the makespan; 5 percent is 5%, got 5",
     '[plan]\nplacement = "near"': ("step.toml: plan.placement must be one of relocate, rearrange, any, got 'near'"),
     "[cut]\ntokens = 9\ndegrees = [1, 2]": ("step.toml: cut: no kind of cut has both tokens and degrees"),
     '[cut]\nkind = "sequence_groups"\ntokens = 9': (
@@ -199,7 +199,7 @@ WRONG = {
     ),
     '[[phase]]\nlength = "tokens"\ncost = "cubic"': "step.toml: phase.all.cost: unknown cost 'cubic'; known",
     '[[phase]]\nlength = "tokens"\ncaps = {kv = 0}': (
-        "step.toml: phase.all.caps must be a table of whole numbers >= 1, got {'kv': 0}"
+        "step.toml: phase.all.caps must map columns to whole numbers >= 1; 'kv' has 0, got {'kv': 0}"
     ),
     '[[phase]]\nlength = "token"': "log.parquet: no column 'token' (did you mean 'tokens'?); columns there are:",
     '[[phase]]\nlength = "tokens"\nrank_speeds = [1, 2, 3]': (

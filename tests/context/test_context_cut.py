@@ -182,11 +182,11 @@ def test_a_log_is_planned_and_reported(tmp_path, capsys):
 
 @pytest.mark.parametrize(("asked", "said"), [
     ({"degree": 3}, "cut.degree = 3 must divide the 8 ranks"),
-    ({"degree": 0}, "degree must be >= 1"),
-    ({"pack_tokens": 0}, "pack_tokens must be >= 1"),
+    ({"degree": 0}, "cut.degree must be a whole number >= 1, got 0"),
+    ({"pack_tokens": 0}, "cut.pack_tokens must be a whole number >= 1, got 0"),
     ({"masks": {"mamba": 4}}, "state runs along the sequence"),
     ({"masks": {"window0": 4}}, "size of 1"),
-    ({"masks": 3}, "masks must be names"),
+    ({"masks": 3}, "cut.masks must be a table of whole numbers >= 1, got 3"),
     ({"masks": {"prefix64": 1}}, "masks must be full, windowN or chunkN, got 'prefix64'"),
     ({"sync": "pipeline"}, "sync must be one of"),
     ({"cost": "padded"}, "cannot be combined with cost"),

@@ -157,7 +157,7 @@ ARGUMENTS_THAT_CANNOT_BE = [
         "ValueError",
         "fields['pixels'] must be one of vision, llm:own, llm, got 'visoin'",
     ),
-    ({"phases": ["llm"]}, "TypeError", "phases must be Phase, or map names to items, got 'llm'"),
+    ({"phases": ["llm"]}, "TypeError", "phases must be Phase, or map names to lengths, got 'llm'"),
     ({"planner_rank": 0.5}, "ArgumentTypeError", "planner_rank must be an integer, got 0.5"),
     ({"timeout": 5}, "ValueError", "timeout must be a timedelta above 0, got 5"),
 ]

@@ -94,7 +94,9 @@ def batch_of(step, samples=14):
 def planned(batch, ranks, num_stages, slots, vision=False, allow_empty=False, **given):
     layout = {"vision": 1, "llm": num_stages - 1} if vision else {"llm": num_stages}
     phases = {"vision": "images", "llm": "text"} if vision else {"llm": "text"}
-    cut = MicroBatches(1000, "pipeline", slots, stages=PipelineStages.of(layout, **given), allow_empty=allow_empty)
+    cut = MicroBatches(
+        1000, "pipeline", count=slots, stages=PipelineStages.of(layout, **given), allow_empty=allow_empty
+    )
     batch = {name: batch[name] for name in phases.values()}
     return balancer.orchestrate(batch, phases, ranks, cut=cut, time_budget=0.001)
 

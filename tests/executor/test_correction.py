@@ -89,7 +89,7 @@ def corrected(phases, cost, **settings):
 
 def piped(**stages):
     layout = PipelineStages.of({"vision": 1, "llm": 2}, **stages)
-    return MicroBatches(1_000, "pipeline", 4, stages=layout)
+    return MicroBatches(1_000, "pipeline", count=4, stages=layout)
 
 
 def test_stages_take_corrected_costs_and_keep_what_their_parts_are():

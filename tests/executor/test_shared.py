@@ -131,7 +131,11 @@ def test_steps_made_ahead(ranks):
         ("degrees", "PlanMismatchError", "setting 'cut.degrees' ([1, 4], not [1, 2])"),
         ("shards", "PlanMismatchError", "setting 'cut.degree' (4, not 2)"),
         ("packs", "PlanMismatchError", "setting 'cut.pack_tokens' (401, not 400)"),
-        ("some", "PlanMismatchError", "rank 2 of 4 differs from the majority in setting 'cut.degrees'"),
+        (
+            "some",
+            "PlanMismatchError",
+            "rank 2 of 4 differs from the majority in setting 'cut' ('sequence_groups', not 'whole_shares')",
+        ),
         ("own", "ValueError", "it has 4 of an item of sample 0 (entry 0 of rank 0), 'llm:own' has 3"),
     ],
 )

@@ -37,7 +37,7 @@ def right(rng, key):
         return [1, 2, 4]
     if kind == "object":
         return {"llm": 2, "vision+audio": 1}
-    of_type = OF_TYPE[kind]
+    of_type = [value for value in OF_TYPE[kind] if kind != "integer" or value >= schema.get("minimum", 0)]
     return of_type[rng.integers(len(of_type))]
 
 

@@ -16,6 +16,7 @@ import balancer
 import solvers
 from balancer import MicroBatches, ModuleLayout, Phase, Ragged, SequenceGroups, Topology, orchestrate
 from balancer.cost import CostModel, Sharing
+from balancer.described import as_dict
 from balancer.errors import PlanError
 from balancer.planning.broadcast import plan_of_words, words_of_plan
 from balancer.planning.step import make_step
@@ -446,12 +447,12 @@ def test_a_file_with_an_item_that_is_none_is_refused(tmp_path, column, value, wh
         ({}, 8, {"cut": MicroBatches(500)}, "in the slot of its sample is not planned"),
         ({}, 8, {"layouts": {"vision": ModuleLayout(dp=8), "llm": ModuleLayout(dp=8)}}, "combined with layouts"),
         ({}, Topology([4, 3, 1]), {}, "sequence_parallel needs nodes of equal size"),
-        ({"sequence_parallel": 1}, 8, {}, "sequence_parallel must be >= 2"),
+        ({"sequence_parallel": 1}, 8, {}, "sequence_parallel must be a whole number >= 2, got 1"),
         ({"sequence_parallel": None}, 8, {}, "share_multiple_of needs sequence_parallel"),
     ],
 )
 def test_what_does_not_go_together_is_refused_by_name(more, ranks, how, message):
-    fields = phases(4)[0].to_json() | {"cost": COST} | more
+    fields = as_dict(phases(4)[0]) | {"cost": COST} | more
     with pytest.raises(ValueError, match=message):
         orchestrate(batch_of(*LONG), [Phase(**fields), phases(4)[1]], ranks, **how)
 

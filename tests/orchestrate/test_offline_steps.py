@@ -113,7 +113,7 @@ def test_settings_round_trip():
         home="strided", drop_last=True, group_size=3, time_budget=0.5,
     )  # fmt: skip
     assert LogSettings.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
-    chosen = settings_of(mode="joint", cut=MicroBatches(9, "step", 4, encoders="step"))
+    chosen = settings_of(mode="joint", cut=MicroBatches(9, "step", count=4, encoders="step"))
     assert LogSettings.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
 
 
@@ -295,7 +295,7 @@ def test_tampered_rows(name, tmp_path):
 
 def cut_at(description, tokens, **rules):
     """Claim micro-batches, in full as a description has them."""
-    description["settings"].update(micro_batches=MicroBatches(tokens, **rules).to_json())
+    description["settings"].update(cut=MicroBatches(tokens, **rules).to_json())
 
 
 DESCRIPTIONS = {
@@ -305,9 +305,9 @@ DESCRIPTIONS = {
     "phase is no object": (lambda d: d["phases"].insert(0, 5), InputError, "not one this version reads"),
     "phase with an unknown field": (lambda d: d["phases"][0].update(x=5), InputError, "not one this version reads"),
     "no phases": (lambda d: d.update(phases=[]), InputError, "not one this version reads"),
-    "unknown function": (lambda d: d["phases"][0].update(items="f(x)"), InputError, "not one this version reads"),
-    "unknown column": (lambda d: d["phases"][1].update(items="x"), InputError, "column 'x'"),
-    "other items": (lambda d: d["phases"][1].update(items="text"), PlanError, "'audio': item 0 of sample"),
+    "unknown function": (lambda d: d["phases"][0].update(length="f(x)"), InputError, "not one this version reads"),
+    "unknown column": (lambda d: d["phases"][1].update(length="x"), InputError, "column 'x'"),
+    "other items": (lambda d: d["phases"][1].update(length="text"), PlanError, "'audio': item 0 of sample"),
     "no source": (lambda d: d.pop("sources"), InputError, "does not name the log"),
     "sources are none": (lambda d: d.update(sources=[]), InputError, "does not name the log"),
     "sources are text": (lambda d: d.update(sources="log.parquet"), InputError, "does not name the log"),
@@ -324,7 +324,7 @@ DESCRIPTIONS = {
     "counts": (lambda d: d["phases"][2].update(equal_counts=True), PlanError, "counts are not equal"),
     "micro-batches": (lambda d: cut_at(d, 9, over_long="own"), PlanError, "tokens, cap 9"),
     "micro-batches of no use": (lambda d: cut_at(d, 9), InfeasibleError, "samples are longer than"),
-    "micro-batches of text": (lambda d: d["settings"].update(micro_batches="x"), InputError, "this version reads"),
+    "micro-batches of text": (lambda d: d["settings"].update(cut="x"), InputError, "this version reads"),
 }
 
 

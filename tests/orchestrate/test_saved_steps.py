@@ -191,7 +191,7 @@ SAVED_CLAIMS = {
     "outputs of text": (lambda d: d["saved"]["vision"].update(outputs="x"), "not one this version reads"),
     "own of too few samples": (lambda d: d["saved"]["llm"]["own"][1].pop(), "step.parquet"),
     "own that is no list": (lambda d: d["saved"]["llm"].update(own=7), "not one this version reads"),
-    "another cap": (lambda d: d["settings"]["micro_batches"].update(tokens=5), "over|tokens, cap 5|length"),
+    "another cap": (lambda d: d["settings"]["cut"].update(tokens=5), "over|tokens, cap 5|length"),
     "another topology": (lambda d: d["topology"].update(node_sizes=[1, 2]), "digest"),
     "another phase": (lambda d: d["phases"][1].update(name="sound"), "not one this version reads|does not name"),
     "a constraint": (lambda d: d["phases"][2].update(max_samples_per_rank=1), "phase 'llm': rank . holds . samples"),
@@ -232,7 +232,7 @@ ASKED = {
     "eps", "time_budget", "stop_at", "tokens", "at_least", "multiple_of", "allow_empty", "count", "bytes_in",
     "bytes_out",
 }  # fmt: skip
-NAMES = {"items", "outputs", "own", "producer", "bound_name", "fell_back"}
+NAMES = {"length", "outputs", "own", "producer", "bound_name", "fell_back"}
 LESS = {"lower_bound", "every_rank_nonempty", "equal_counts", "min_samples_per_rank", "left_out", "strategy"}
 
 

@@ -20,7 +20,8 @@ LISTS = st.sampled_from(["lengths(images)", "qwen2vl_patches(widths,heights)"])
 COSTS = st.sampled_from(["linear", "linear:a=3", "quadratic:a=24576,b=1", "padded", "convolution:a=9,b=1,c=40,p=1"])
 EPS = st.floats(0, 0.99, allow_subnormal=False) | st.fractions(0, Fraction(99, 100)) | st.just(0)
 CUTS = st.builds(
-    MicroBatches, st.integers(1, 10**12), st.sampled_from(SYNCS), st.none() | st.integers(1, 9) | st.just("fewest"),
+    MicroBatches, st.integers(1, 10**12), st.sampled_from(SYNCS),
+    count=st.none() | st.integers(1, 9) | st.just("fewest"),
     at_least=st.just(1), multiple_of=st.just(1), pipeline_stages=st.just(1), allow_empty=st.booleans(),
     over_long=st.sampled_from(OVER_LONG), encoders=st.sampled_from(ENCODERS),
 )  # fmt: skip
@@ -89,7 +90,7 @@ def test_a_setup_is_what_its_json_says(data):
     assert json.dumps(again.to_json()) == told
 
 
-@pytest.mark.parametrize("eps", [Fraction(1, 3), Fraction(0), Fraction(7, 8)])
+@pytest.mark.parametrize("eps", [Fraction(1, 3), Fraction(2, 7)])
 def test_an_exact_eps_is_told_as_a_fraction(eps):
     settings = PlanSettings(eps=eps)
     assert settings.to_json()["eps"] == str(eps)
@@ -100,10 +101,11 @@ def test_settings_that_another_release_wrote_are_refused():
     told = PlanSettings(cut=MicroBatches(9)).to_json()
     for wrong in (
         told | {"pieces": True},
-        {name: value for name, value in told.items() if name != "eps"},
         told | {"eps": "a third"},
-        told | {"micro_batches": {"tokens": 9, "pieces": 3}},
-        told | {"micro_batches": 9},
+        told | {"cut": {"kind": "micro_batches", "tokens": 9, "pieces": 3}},
+        told | {"cut": {"kind": "shares", "tokens": 9}},
+        told | {"cut": {"tokens": 9}},
+        told | {"cut": 9},
     ):
         with pytest.raises((KeyError, TypeError, ValueError)):
             PlanSettings.from_json(wrong)
@@ -117,13 +119,13 @@ VISION, LLM = Phase("vision", "images"), Phase("llm", "text")
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"method": "best"}, "unknown method 'best'; known methods are auto"),
-        ({"placement": "home"}, "unknown placement 'home'; known placements are relocate, rearrange, any"),
-        ({"eps": -1}, "eps must be >= 0"),
-        ({"eps": float("nan")}, "eps must be a finite number"),
+        ({"method": "best"}, "method must be one of auto, lpt, .*, got 'best'"),
+        ({"placement": "home"}, "placement must be one of relocate, rearrange, any, got 'home'"),
+        ({"eps": -1}, "eps must be a share >= 0, such as .*, got -1"),
+        ({"eps": float("nan")}, "eps must be a share >= 0, such as .*, got nan"),
         ({"time_budget": 0}, "time_budget must be"),
         ({"mode": "both"}, "mode must be one of separate, joint, got 'both'"),
-        ({"group_size": 0}, "group_size must be >= 1, got 0"),
+        ({"group_size": 0}, "group_size must be a whole number >= 1, got 0"),
         ({"cut": 9}, r"cut must be one of balancer's cuts, such as MicroBatches\(8192\), got 9"),
         ({"cut": MicroBatches(9), "method": "lpt"}, "method 'lpt' makes no micro-batches; use 'auto'"),
         (
@@ -190,7 +192,6 @@ BEFORE = {"cut": MicroBatches(9, encoders="step")}
             "caps of phase 'audio' cannot be combined with balancing encoders jointly; use mode='separate'",
         ),
         ((Phase("v", "images", rank_speeds=(1,)), LLM), {}, "phase 'v': rank_speeds must have a number for each of 2"),
-        ((Phase("v", "images", initial_loads=(1, -1)), LLM), {}, r"phase 'v': initial_loads\[1\] must be >= 0, got -1"),
         ((Phase("v", "images", caps={"f(x)": 3}), LLM), {}, "unknown function of items 'f'"),
         ((VISION, Phase("llm", "text", caps={"lengths(x)": 3})), {}, "phase 'llm' computes whole samples"),
     ],

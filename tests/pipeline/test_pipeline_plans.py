@@ -32,7 +32,7 @@ CAP = 400
 
 
 def cut(stages, count=4, **more):
-    return MicroBatches(CAP, "pipeline", count, stages=stages, **more)
+    return MicroBatches(CAP, "pipeline", count=count, stages=stages, **more)
 
 
 def naive_makespan(work, rank, slot, plan, stages):
@@ -103,7 +103,7 @@ def test_before_dispatch_samples_are_cut_as_they_lie():
 def test_a_ramp_beats_even_micro_batches():
     lengths = np.random.default_rng(0).integers(1, 60, 2 * 16 * 8)
     exact = balancer.balance(lengths, 2, cut=cut(PipelineStages.of(4), 16))
-    even = balancer.balance(lengths, 2, cut=MicroBatches(CAP, "pipeline", 16, pipeline_stages=4))
+    even = balancer.balance(lengths, 2, cut=MicroBatches(CAP, "pipeline", count=16, pipeline_stages=4))
     priced = max(PipelineStages.of(4).run(even.slot_loads[rank][:, None]).makespan for rank in range(2))
     assert exact.makespan < 0.95 * priced
     assert exact.gap < 0.02
@@ -388,7 +388,7 @@ def test_no_sample_not_even_of_length_0_is_beside_one_over_the_cap(sync, lengths
 
 
 def test_a_plan_with_a_sample_of_length_0_beside_one_over_the_cap_is_refused():
-    asked = MicroBatches(10, "pipeline", 2, over_long="own", stages=PipelineStages.of(2))
+    asked = MicroBatches(10, "pipeline", count=2, over_long="own", stages=PipelineStages.of(2))
     lengths, rank = np.array([25, 0, 7]), np.zeros(3, dtype=np.int32)
     assert asked.violation(lengths, rank, np.array([0, 1, 1], dtype=np.int32), 1, 2) is None
     broken = asked.violation(lengths, rank, np.array([0, 0, 1], dtype=np.int32), 1, 2)

@@ -5,13 +5,13 @@ from typing import Any
 
 from balancer.problem.cuts.context_shards import ContextShards
 from balancer.problem.cuts.cut import WHOLE_SHARES, Cut, WholeShares
-from balancer.problem.cuts.micro_batches import MicroBatches
+from balancer.problem.cuts.micro_batches import InSlots, MicroBatches
 from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.problem.cuts.sequence_groups import LongShort, SequenceGroups
 from solvers.errors import ArgumentTypeError
 
-__all__ = ["CUTS", "WHOLE_SHARES", "ContextShards", "Cut", "LongShort", "MicroBatches", "PipelineStages",
-           "SequenceGroups", "WholeShares", "as_cut", "cut_from_json"]  # fmt: skip
+__all__ = ["CUTS", "WHOLE_SHARES", "ContextShards", "Cut", "InSlots", "LongShort", "MicroBatches",
+           "PipelineStages", "SequenceGroups", "WholeShares", "as_cut", "cut_from_json"]  # fmt: skip
 
 CUTS: dict[str, type[Cut]] = {
     "whole_shares": WholeShares,
@@ -40,5 +40,5 @@ def cut_from_json(found: Mapping[str, Any] | None) -> Cut:
         return WHOLE_SHARES
     if not isinstance(found, Mapping):
         raise TypeError(f"how a step is cut must be an object, got {found!r:.60}")
-    of_today = "sequence_groups" if "degrees" in found else "micro_batches"  # which do not say what they are
-    return CUTS[found.get("cut", of_today)].from_json(found)
+    said = dict(found)
+    return CUTS[said.pop("kind")](**said)

@@ -1,30 +1,28 @@
 """Context shards: replicas of equally many ranks, each of which shares the documents of a pack, token by token."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
 from math import gcd
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from balancer.cost import CostModel
+from balancer.described import Count, Size, SizesByName, described, key, one_of, settle
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import Constraints
 from balancer.problem.cuts.cut import Cut
 from balancer.problem.cuts.micro_batches import (
-    MOST_SLOTS,
     MicroBatches,
+    Slots,
     check_adds_up,
-    check_choice,
     check_slots_planned,
 )
 from balancer.problem.cuts.sequence_groups import equal_nodes
 from balancer.problem.smallest_cap import check_longest
 from balancer.problem.topology import Topology
-from solvers.arguments import as_count, as_integer
 from solvers.context.masks import as_masks
-from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
+from solvers.errors import UsageError
 
 SHARD_SYNCS = ("micro_batch", "step")
 """Where replicas wait for each other: in every pack, or once a step."""
@@ -32,7 +30,7 @@ SHARD_SYNCS = ("micro_batch", "step")
 _MOST_LAYERS = 2**20  # of one kind, there are fewer
 
 
-@dataclass(frozen=True, slots=True)
+@described
 class ContextShards(Cut):
     """Packs of documents, each shared by the ranks of a replica: equally many tokens, even work, little to receive.
 
@@ -62,12 +60,14 @@ class ContextShards(Cut):
     'context shards of 2 ranks, packs of at most 4,096, sync micro_batch'
     """
 
-    degree: int
-    pack_tokens: int
-    block: int = 128
-    masks: tuple[tuple[str, int], ...] | None = None
-    sync: str = SHARD_SYNCS[0]
-    count: int | None = None
+    degree: Count = key("How many ranks share each pack of documents.")
+    pack_tokens: Size = key("Tokens of a pack at most.")
+    masks: SizesByName | None = key("Layers by what queries see: {full = 1, window1024 = 5}.", default=None, hash=False)
+    block: Count = key("Documents are cut at its multiples.", default=128)
+    sync: Annotated[str, one_of(*SHARD_SYNCS)] = key(
+        "Where replicas wait: micro_batch or step.", default=SHARD_SYNCS[0]
+    )
+    count: Slots | None = key("How many packs a replica; by default the fastest.", default=None)
 
     name: ClassVar[str] = "context_shards"
     features: ClassVar[tuple[str, ...]] = ("context shards",)
@@ -78,25 +78,9 @@ class ContextShards(Cut):
     strategies: ClassVar[tuple[str, ...]] = ("context_shards",)
 
     def __post_init__(self) -> None:
-        set_ = object.__setattr__
-        for name in ("degree", "block"):
-            set_(self, name, as_count(name, getattr(self, name)))
-        set_(self, "pack_tokens", as_integer("pack_tokens", self.pack_tokens, 1))
-        check_choice("cut.sync", self.sync, SHARD_SYNCS)
-        if self.count is not None:
-            set_(self, "count", as_count("cut.count", self.count))
-            if self.count > MOST_SLOTS:
-                raise ArgumentError("cut.count", f"be <= {MOST_SLOTS}", self.count)
+        settle(self, "cut")
         if self.masks is not None:
-            given = self.masks
-            try:
-                masks = dict(given.items() if isinstance(given, Mapping) else given)
-            except (TypeError, ValueError):
-                raise ArgumentTypeError(
-                    "masks", "be names of masks, each with a number of layers", repr(given)
-                ) from None
-            as_masks(masks, 1)
-            set_(self, "masks", tuple(masks.items()))
+            as_masks(dict(self.masks), 1)
 
     def masks_of(self, cost: CostModel) -> dict[str, int]:
         """Return the masks, or those of the layers that a cost tells apart, by what a pair of each takes.
@@ -118,7 +102,7 @@ class ContextShards(Cut):
     @property
     def packs(self) -> MicroBatches:
         """How packs are made: micro-batches of replicas, which may be empty."""
-        return MicroBatches(self.pack_tokens, self.sync, self.count, allow_empty=True)
+        return MicroBatches(self.pack_tokens, self.sync, count=self.count, allow_empty=True)
 
     def replicas(self, topology: Topology) -> Topology:
         """Return replicas instead of ranks; a replica of one node or more is a node itself."""
@@ -196,15 +180,10 @@ class ContextShards(Cut):
     def of_whole_samples(self) -> MicroBatches:
         """Return micro-batches of as many tokens as a rank has of a pack, which longer samples exceed."""
         share = -(-self.pack_tokens // self.degree)
-        return MicroBatches(share, self.sync, self.count, allow_empty=True, over_long="own", encoders="step")
+        return MicroBatches(share, self.sync, count=self.count, allow_empty=True, over_long="own", encoders="step")
 
     # Words and files
 
     def in_words(self) -> str:
         """Say what they are, for a report."""
         return f"context shards of {self.degree} ranks, packs of at most {self.pack_tokens:,}, sync {self.sync}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields."""
-        masks = None if self.masks is None else [list(each) for each in self.masks]
-        return {"cut": self.name, **asdict(self), "masks": masks}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from balancer.cost import CostModel
+from balancer.described import as_dict, described
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import Constraints
 from balancer.problem.smallest_cap import check_cap
@@ -213,17 +213,12 @@ class Cut:
         """Say what it is, for a report; nothing of whole shares."""
         return ""
 
-    def to_json(self) -> dict[str, Any] | None:
+    def to_json(self) -> dict[str, Any]:
         """Return it as plan files hold it; :func:`balancer.problem.cuts.cut_from_json` reads it back."""
-        return {"cut": self.name, **asdict(self)}  # type: ignore[call-overload]  # every cut is a dataclass
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Cut:
-        """Read back what :meth:`to_json` wrote."""
-        return cls(**{name: value for name, value in found.items() if name != "cut"})
+        return {"kind": self.name, **as_dict(self)}
 
 
-@dataclass(frozen=True, slots=True)
+@described
 class WholeShares(Cut):
     """Each rank computes whole samples, all of them before ranks meet."""
 
@@ -232,9 +227,6 @@ class WholeShares(Cut):
 
     def check_deferral(self) -> None:
         """Raise nothing: any samples can make a step."""
-
-    def to_json(self) -> None:
-        """Return None, which is what plan files say."""
 
 
 WHOLE_SHARES = WholeShares()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import field, replace
 from math import lcm
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from balancer.cost import CostModel
+from balancer.described import Count, Flag, Size, described, key, one_of, settle, whole
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import Constraints, not_taken
 from balancer.problem.cuts.cut import Cut, ItemsOfPhase
@@ -18,7 +19,7 @@ from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.problem.smallest_cap import check_cap, check_longest, needed
 from balancer.problem.step_times import StepTimes, TimedStep
 from balancer.problem.topology import Topology
-from solvers.arguments import INT64_MAX, as_count, as_flag, as_integer
+from solvers.arguments import INT64_MAX
 from solvers.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -56,8 +57,31 @@ PACKING = Wording({
 """The arguments of :mod:`solvers.packing` and :mod:`solvers.pipeline` under the names of the fields that set them."""
 
 
-@dataclass(frozen=True, slots=True)
-class MicroBatches(Cut):
+Slots = Annotated[int, whole(1, MOST_SLOTS)]
+SlotsOrFewest = Annotated[int | str, whole(1, MOST_SLOTS).or_word("fewest")]
+OverLong = Annotated[str, one_of(*OVER_LONG)]
+Encoders = Annotated[str, one_of(*ENCODERS)]
+
+
+@described
+class InSlots(Cut):
+    """What micro-batches have in common, whether a pipeline runs them or not."""
+
+    tokens: Size = key("Elements of a micro-batch at most.")
+    count: SlotsOrFewest | None = key(
+        'How many a rank, or "fewest"; by default the fastest.', default=None, kw_only=True
+    )
+    at_least: Slots = key("At least so many a rank.", default=1, kw_only=True)
+    multiple_of: Slots = key("A multiple of so many.", default=1, kw_only=True)
+    allow_empty: Flag = key("A micro-batch may hold nothing.", default=False, kw_only=True)
+    over_long: OverLong = key("A row over the cap: error, or own.", default=OVER_LONG[0], kw_only=True)
+    encoders: Encoders = key(
+        "Encoders compute in a sample's micro-batch (slot), or before (step).", default=ENCODERS[0], kw_only=True
+    )
+
+
+@described
+class MicroBatches(InSlots):
     """What every rank's micro-batches must keep to.
 
     Attributes
@@ -90,39 +114,19 @@ class MicroBatches(Cut):
         micro-batch. This is more even, but they keep them for the whole step; in plans they are in slot 0.
     """
 
-    tokens: int
-    sync: str = "micro_batch"
-    count: int | str | None = None
-    at_least: int = 1
-    multiple_of: int = 1
-    pipeline_stages: int = 1
-    allow_empty: bool = False
-    over_long: str = "error"
-    encoders: str = "slot"
-    stages: PipelineStages | None = None
+    sync: Annotated[str, one_of(*SYNCS)] = key("Where ranks wait: micro_batch, step or pipeline.", default=SYNCS[0])
+    pipeline_stages: Count = key("Stages of a pipeline of which no more is known.", default=1, kw_only=True)
+    stages: PipelineStages | None = field(default=None, kw_only=True)  # in files made of a table of its own
 
     called: ClassVar[str] = "cut.tokens"
 
     def __post_init__(self) -> None:
-        set_ = object.__setattr__
-        set_(self, "tokens", as_integer("cut.tokens", self.tokens, 1))
-        for name in ("at_least", "multiple_of"):
-            set_(self, name, self._as_slots(name))
-        set_(self, "pipeline_stages", as_count("pipeline_stages", self.pipeline_stages))
-        set_(self, "allow_empty", as_flag("cut.allow_empty", self.allow_empty))
-        check_choice("cut.sync", self.sync, SYNCS)
-        check_choice("over_long", self.over_long, OVER_LONG)
-        check_choice("encoders", self.encoders, ENCODERS)
-        if self.count is not None and self.count != "fewest":
-            if isinstance(self.count, str):
-                raise ArgumentError("cut.count", "be an integer, 'fewest' or None", repr(self.count))
-            set_(self, "count", self._as_slots("count"))
-            if self.count < self.at_least or self.count % self.multiple_of:
-                raise UsageError(
-                    "{cut.count} = {count} contradicts {cut.at_least} = {at_least} or "
-                    "{cut.multiple_of} = {multiple_of}",
-                    count=self.count, at_least=self.at_least, multiple_of=self.multiple_of,
-                )  # fmt: skip
+        settle(self, "cut")
+        if isinstance(self.count, int) and (self.count < self.at_least or self.count % self.multiple_of):
+            raise UsageError(
+                "{cut.count} = {count} contradicts {cut.at_least} = {at_least} or {cut.multiple_of} = {multiple_of}",
+                count=self.count, at_least=self.at_least, multiple_of=self.multiple_of,
+            )  # fmt: skip
         if self.pipeline_stages > 1 and self.sync != "pipeline":
             raise UsageError(
                 "{pipeline_stages} = {stages} contradicts {cut.sync} = {given!r}: only 'pipeline' has stages",
@@ -130,14 +134,6 @@ class MicroBatches(Cut):
             )  # fmt: skip
         if self.stages is not None:
             self._check_stages()
-
-    def _as_slots(self, name: str) -> int:
-        """Return a field that says something of K as an int, or raise an error that calls it as callers do."""
-        slots = as_count(f"cut.{name}", getattr(self, name))
-        most = MOST_SLOTS if self.stages is None else MOST_SLOTS_OF_STAGES
-        if slots > most:
-            raise ArgumentError(f"cut.{name}", f"be <= {most}{' with {stages}' * (self.stages is not None)}", slots)
-        return slots
 
     def _check_stages(self) -> None:
         if isinstance(self.stages, Mapping):  # from a plan file
@@ -148,6 +144,9 @@ class MicroBatches(Cut):
             raise UsageError("give {stages} or {pipeline_stages}, not both: either says how many there are")
         if self.sync != "pipeline":
             raise UsageError("{stages} contradicts {cut.sync} = {given!r}: only 'pipeline' has stages", given=self.sync)
+        for name in ("count", "at_least", "multiple_of"):
+            if isinstance(slots := getattr(self, name), int) and slots > MOST_SLOTS_OF_STAGES:
+                raise ArgumentError(f"cut.{name}", f"be <= {MOST_SLOTS_OF_STAGES} with {{stages}}", slots)
         # Interleaved stages take micro-batches by turns of as many as there are devices.
         devices = self.stages.num_devices if self.stages.chunks > 1 else 1
         if isinstance(self.count, int) and self.count % devices:
@@ -350,7 +349,7 @@ class MicroBatches(Cut):
     def of_encoder(self, num_slots: int, num_elements: int) -> MicroBatches:
         """Return an encoder's: possibly empty, and of any size; no ranks meet in the slots of a pipeline."""
         sync = "step" if self.encoders_in_stages else "micro_batch"
-        return MicroBatches(max(1, num_elements), sync, num_slots, allow_empty=True)
+        return MicroBatches(max(1, num_elements), sync, count=num_slots, allow_empty=True)
 
     def kept_by_encoder(self, constraints: Constraints) -> Constraints:
         """Return where items may run, if slots say when: what a rank holds over the step is not planned then."""
@@ -391,9 +390,9 @@ class MicroBatches(Cut):
         return error.in_words(PACKING)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, as :meth:`from_json` reads them."""
-        found = {name: value for name, value in asdict(replace(self, stages=None)).items() if name != "stages"}
-        return found if self.stages is None else found | {"stages": self.stages.to_json()}
+        """Return them as plan files hold them."""
+        of_stages = {} if self.stages is None else {"stages": self.stages.to_json()}
+        return super().to_json() | of_stages
 
     def in_words(self) -> str:
         """Say what they are, for a report."""
@@ -511,9 +510,3 @@ def check_slots_planned(cut: Cut, what: str, method: str, group_size: int | None
             f"{{{cut.called}}} cannot be combined with {{group_size}}: all ranks need one number of micro-batches, on "
             "which groups that plan by themselves do not agree"
         )
-
-
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raise ArgumentError if a setting is none of these."""
-    if not isinstance(value, str) or value not in choices:
-        raise ArgumentError(name, f"be one of {', '.join(map(repr, choices))}", repr(value))

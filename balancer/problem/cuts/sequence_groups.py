@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
 from math import gcd, isqrt
-from typing import Any, ClassVar, SupportsIndex
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,20 +12,21 @@ from numpy.typing import NDArray
 from balancer.cost import EXCHANGES, CostModel, check_heads
 from balancer.cost.layers import Attention
 from balancer.cost.sequence_parallel import legal_degrees, padded_heads
+from balancer.described import Count, Counts, Size, described, key, one_of, settle
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import MAX_TOKENS, Constraints, not_taken
 from balancer.problem.cuts.cut import WHOLE_SHARES, Cut
 from balancer.problem.cuts.micro_batches import (
     ENCODERS,
+    Encoders,
     MicroBatches,
     check_adds_up,
-    check_choice,
     check_encoder_in_slots,
     check_slots_planned,
 )
 from balancer.problem.topology import Topology
-from solvers.arguments import INT64_MAX, as_count, as_integer
-from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, Wording
+from solvers.arguments import INT64_MAX, as_count
+from solvers.errors import ArgumentError, UsageError, Wording
 from solvers.packing import slots_for
 
 ORDERS = ("contiguous", "zigzag")
@@ -78,7 +78,7 @@ def equal_nodes(topology: Topology, name: str) -> int:
     return sizes[0]
 
 
-@dataclass(frozen=True, slots=True)
+@described
 class SequenceGroups(Cut):
     """Groups of ranks that share samples: long samples run on many ranks, short ones on few.
 
@@ -111,14 +111,20 @@ class SequenceGroups(Cut):
     [64, 16]
     """
 
-    degrees: tuple[int, ...] = (1, 2, 4, 8)
-    tokens_per_rank: int | None = None
-    count: int | None = None
-    multiple_of: int = 1
-    exchange: str = EXCHANGES[0]
-    order: str = ORDERS[0]
-    pad_to: int = 1
-    encoders: str = ENCODERS[0]
+    degrees: Counts = key("How many ranks a group may have: [1, 2, 4, 8].", default=(1, 2, 4, 8))
+    tokens_per_rank: Size | None = key("Tokens of a rank in a slot at most.", default=None)
+    count: Count | None = key("How many slots; by default the fastest.", default=None, kw_only=True)
+    multiple_of: Count = key("A multiple of so many.", default=1, kw_only=True)
+    exchange: Annotated[str, one_of(*EXCHANGES)] = key(
+        "What ranks of a group exchange: ulysses or ring.", default=EXCHANGES[0], kw_only=True
+    )
+    order: Annotated[str, one_of(*ORDERS)] = key(
+        "Which part of a sample a rank holds: contiguous or zigzag.", default=ORDERS[0], kw_only=True
+    )
+    pad_to: Count = key("A rank's share of a sample is padded to a multiple of it.", default=1, kw_only=True)
+    encoders: Encoders = key(
+        "Encoders compute in a sample's slot (slot), or before (step).", default=ENCODERS[0], kw_only=True
+    )
 
     name: ClassVar[str] = "sequence_groups"
     features: ClassVar[tuple[str, ...]] = ("sequence groups",)
@@ -129,22 +135,9 @@ class SequenceGroups(Cut):
     strategies: ClassVar[tuple[str, ...]] = ("static_degree", "sequence_groups")
 
     def __post_init__(self) -> None:
-        set_ = object.__setattr__
-        if not isinstance(self.degrees, Iterable | SupportsIndex):
-            raise ArgumentTypeError("degrees", "be a sequence of integers", repr(self.degrees))
-        given = list(self.degrees) if isinstance(self.degrees, Iterable) else [self.degrees]
-        set_(self, "degrees", tuple(as_count(f"degrees[{i}]", degree) for i, degree in enumerate(given)))
-        if not given or len(set(given)) < len(given):
-            raise ArgumentError("degrees", "hold distinct numbers of ranks, at least one", given)
-        if self.tokens_per_rank is not None:
-            set_(self, "tokens_per_rank", as_integer("cut.tokens_per_rank", self.tokens_per_rank, 1))
-        if self.count is not None:
-            set_(self, "count", as_count("cut.count", self.count))
-        set_(self, "multiple_of", as_count("cut.multiple_of", self.multiple_of))
-        set_(self, "pad_to", as_count("pad_to", self.pad_to))
-        check_choice("exchange", self.exchange, EXCHANGES)
-        check_choice("order", self.order, ORDERS)
-        check_choice("encoders", self.encoders, ENCODERS)
+        settle(self, "cut")
+        if len(set(self.degrees)) < len(self.degrees):
+            raise ArgumentError("cut.degrees", "be distinct numbers of ranks", list(self.degrees))
         if self.count is not None and self.count % self.multiple_of:
             raise UsageError(
                 "{cut.count} = {count} contradicts {cut.multiple_of} = {multiple}",
@@ -198,7 +191,7 @@ class SequenceGroups(Cut):
 
     def of_encoder(self, num_slots: int, num_elements: int) -> Cut:
         """Return micro-batches, possibly empty, and of any size: encoders compute whole items."""
-        return MicroBatches(max(1, num_elements), "micro_batch", num_slots, allow_empty=True)
+        return MicroBatches(max(1, num_elements), "micro_batch", count=num_slots, allow_empty=True)
 
     def kept_by_encoder(self, constraints: Constraints) -> Constraints:
         """Return where items may run, if slots say when: what a rank holds over the step is not planned then."""
@@ -318,12 +311,8 @@ class SequenceGroups(Cut):
             "slots_multiple_of": self.multiple_of,
         }
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields; ``SequenceGroups(**fields)`` is this again."""
-        return asdict(self) | {"degrees": list(self.degrees)}
 
-
-@dataclass(frozen=True, slots=True)
+@described
 class LongShort(SequenceGroups):
     """Long and short: an encoder's items in aligned groups of ranks, in which the long ones are shared.
 

@@ -40,7 +40,7 @@ from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.problem import Problem
 from solvers.arguments import INT64_MAX, as_share
 from solvers.errors import SolverError
-from solvers.groups import group_loads
+from solvers.groups import group_loads, members_by_group
 from solvers.relocation import LAID
 
 _PARTS = (Fraction(1, 2), Fraction(1, 10), Fraction(1))
@@ -236,28 +236,26 @@ def _in_slots(asked: _Asked, ranks: Ranks, slots: Ranks, tall: int, of_home: boo
         return
     home, near, far = prices_of(problem)
     ranks, tokens = ranks.copy(), np.minimum(problem.batch.lengths, cut.tokens)
-    most, left, failed = loads.max(axis=0), 0, 0
-    for k in np.argsort(most - caps, kind="stable").tolist():  # what one leaves, later ones may take
-        mine, cap = np.flatnonzero(slots == k), int(caps[k]) + left
-        if not len(mine):
-            continue
-        with contextlib.suppress(SolverError):
+    members, offsets, _ = members_by_group(slots, len(caps))
+    failed = False
+    for k in np.flatnonzero(np.diff(offsets)).tolist():  # empty ones may be millions
+        mine, cap = members[offsets[k] : offsets[k + 1]], int(caps[k])
+        over, crosses = int(loads[:, k].max()) > cap, int(far[mine][node[ranks[mine]] != node[home[mine]]].sum())
+        try:
             found = solvers.relocate(
                 problem.costs[mine], home[mine], node, prices=(near[mine], far[mine]), cap=cap, sizes=tokens[mine],
                 caps=cut.tokens, counts=(int(not cut.allow_empty), len(mine)), groups=ranks[mine],
             )  # fmt: skip
-            crosses = int(far[mine][node[ranks[mine]] != node[home[mine]]].sum())
-            if most[k] > cap or found.inter_node_volume <= crosses:
-                ranks[mine], most[k] = found.rank_of_item, found.makespan
-                failed += found.fell_back != ""
-                left = 0 if cut.sync == "pipeline" else cap - found.makespan
-                continue
-        if most[k] > cap:
+        except SolverError:
+            found = None
+        if found is not None and (over or found.inter_node_volume <= crosses):
+            ranks[mine] = found.rank_of_item
+            failed |= found.fell_back != ""
+        elif over:
             return
-        # Nodes chose better: which of a node's ranks have its micro-batches is all that is left.
-        failed += of_home
-        ranks[mine] = place(problem.of_samples(mine), ranks[mine], "rearrange", 0).rank_of_sample
-        left = 0 if cut.sync == "pipeline" else cap - int(most[k])
+        else:  # nodes chose better: which of a node's ranks have its micro-batches is all that is left
+            ranks[mine] = place(problem.of_samples(mine), ranks[mine], "rearrange", 0).rank_of_sample
+            failed = True
     dealt = asked.dealt(ranks, slots)
     if dealt is not None:
         moved = asked.schedule(dealt, slots, LAID if failed and of_home else "")

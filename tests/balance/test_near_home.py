@@ -57,6 +57,7 @@ def test_little_crosses_nodes_for_as_good_as_nothing(sync, cost):
         (4, 0.001, 32_768, {"sync": "pipeline", "pipeline_stages": 4}),
         (0, 0.01, 65_536, {"sync": "pipeline"}),  # full of tokens and of cost
         (2, 0.01, 65_536, {"sync": "pipeline"}),  # a node by itself takes too long
+        (3, 0.01, 32_768, {}),  # what nodes chose for the full slot is better than what relocation finds there
     ],
 )
 def test_little_crosses_nodes_where_micro_batches_are_full(seed, eps, cap, sync):
@@ -137,7 +138,7 @@ def test_micro_batches_of_nodes_are_dealt_to_ranks_that_keep_limits(sync, limit)
     )
     check(near)
     assert near.makespan <= 1.01 * far.makespan
-    assert near.inter_node_volume < 0.2 * far.inter_node_volume
+    assert near.inter_node_volume < 0.03 * far.inter_node_volume
 
 
 @pytest.mark.parametrize("source", [0, 1, 2])

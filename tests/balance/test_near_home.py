@@ -146,7 +146,7 @@ def test_micro_batches_of_nodes_are_dealt_to_ranks_that_keep_limits(sync, limit)
 def test_no_micro_batch_of_few_samples_is_left_empty(sync, source):
     """A number of micro-batches is given that each rank has just enough samples for."""
     lengths = np.random.default_rng(source).lognormal(7.1, 1, 64).clip(1, 32_768).astype(np.int64)
-    rules = MicroBatches(65_536, sync, 4, pipeline_stages=4 if sync == "pipeline" else 1)
+    rules = MicroBatches(65_536, sync, count=4, pipeline_stages=4 if sync == "pipeline" else 1)
     far, near = (
         balance(lengths, 16, 8, np.arange(64) // 4, "quadratic:a=24576,b=1", cut=rules, placement=placement)
         for placement in ("rearrange", "relocate")

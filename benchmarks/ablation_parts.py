@@ -20,7 +20,6 @@ from solvers.context._measure import as_rows
 from solvers.deferral._search import _orders as orders_of_deferral
 from solvers.deferral._search import search as search_hosts
 from solvers.deferral.bounds import Prices, cover_bound
-from solvers.packing import _schedule_search
 from solvers.pipeline import multiplex_slots
 from solvers.pipeline.methods import targets_of
 from solvers.prefixes import _pack
@@ -82,18 +81,16 @@ SEARCH_RULES = (
     Part("work at least", {f"{AUTO}:_LEAST_WITH_RULES": 0}),
 )
 
-SLOTS, BINS = "solvers.packing._schedule_search", "solvers.packing._schedule_search:_Bins"
-deal = _schedule_search._Bins.deal
+SLOTS = "solvers.packing._schedule_search"
 SCHEDULES = (
-    Part("tall slots", {f"{SLOTS}:_tall": lambda *_: iter(())}),
-    Part("slots of forced heights", {f"{SLOTS}:_shaped": lambda *_: iter(())}),
-    Part("dealt above a base", {f"{BINS}.deal": lambda bins, first, above, heights=None: (
-        not above and deal(bins, first, above, heights))}),
-    Part("levelling", {f"{SLOTS}:_level": lambda *args: args[-1]}),
-    Part("refine", {f"{SLOTS}:refine": argument(2)}),
-    Part("ranks under a cap", {f"{SLOTS}:_SHAVES": ()}),
-    Part("ranks first", {f"{SLOTS}:_partitions": lambda *_: iter(())}),
-    Part("a packing searched", {f"{SLOTS}:_QUICK": 1e-9}),
+    Part("tall slots", {f"{SLOTS}:fill_densest": always(0)}),
+    Part("dealt by tokens too", {f"{SLOTS}:Bins._deal": Over(
+        lambda deal: lambda bins, tall, _: deal(bins, tall, True))}),
+    Part("lowering", {f"{SLOTS}:Bins._lower": always(None)}),
+    Part("divided anew", {f"{SLOTS}:_ATTEMPTS": 0}),
+    Part("a packing", {f"{SLOTS}:Bins._mend": Over(lambda mend: lambda bins, _: mend(bins, None))}),
+    Part("ranks under a cap", {f"{SLOTS}:_SPARE": ()}),
+    Part("ranks first", {f"{SLOTS}:_ways": lambda *_: iter(())}),
     Part("more slots", {"solvers.packing.schedule:_MOST_TRIED": 2}),
 )  # fmt: skip
 

@@ -12,6 +12,7 @@ import multiprocessing
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from fractions import Fraction
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -67,11 +68,10 @@ OTHERS: dict[str, dict[str, tuple[Any, ...]]] = {
     "search_rules": OF_RULES,
     "search_few": OF_RULES,
     "schedules": {
-        f"{SLOTS}:_CLOSE": (7, 12),
-        f"{SLOTS}:_SLACK": (4, 7),
-        f"{SLOTS}:_ROUNDS": (2, 8),
-        f"{SLOTS}:_SHAVES": ((10, 7),),
-        f"{SCHEDULE}:_CLOSE": (128, 2048),
+        f"{SLOTS}:_FINE": (10, 14),
+        f"{SLOTS}:_ATTEMPTS": (1, 16),
+        f"{SLOTS}:_SPARE": ((0, 64),),
+        f"{SLOTS}:CLOSE": (Fraction(1, 1000), Fraction(1, 16384)),
         f"{SCHEDULE}:_PACKING_BUDGET": (0.001,),
     },
     "sequence_groups": {

@@ -23,13 +23,14 @@ def test_every_method_on_nodes_of_idle_ranks(method: str, ranks_per_node: int) -
     solvers.check_rearrangement(volumes, nodes, result)
 
 
-def test_ranks_without_samples_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_without_samples_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules["solvers.packing._schedule_search"]
-    packed = []
-    pack = module.auto  # type: ignore[attr-defined]
-    monkeypatch.setattr(module, "auto", lambda tokens, *given, **more: packed.append(1) or pack(tokens, *given, **more))
+    searched = []
+    bins = module.Bins  # type: ignore[attr-defined]
+    monkeypatch.setattr(module, "Bins", lambda *given: searched.append(given) or bins(*given))
     result = schedule_micro_batches(FEW, FEW, MANY, 4000, sync="step", allow_empty=True)
-    assert len(packed) == len(np.unique(result.rank_of_item)) <= len(FEW)
+    assert len(np.unique(result.rank_of_item)) <= len(FEW)
+    assert not searched
 
 
 @pytest.mark.parametrize("ranks_per_node", [8, MANY], ids=["nodes", "one node"])

@@ -137,6 +137,11 @@ for name, (costs, m) in problems.items():
         what = [repr((x.makespan, x.lower_bound, x.status)), hashlib.sha256(x.group_of_item.tobytes()).hexdigest()]
         found[f"{name} mixed {equal_counts}"] = what
         found[f"{name} padded {equal_counts}"] = [r.makespan, hashlib.sha256(r.group_of_item.tobytes()).hexdigest()]
+    tokens = 1 + np.arange(len(costs)) * 7919 % 97
+    for sync in ("micro_batch", "step", "pipeline"):
+        x = solvers.schedule_micro_batches(costs, tokens, 3, 300, sync=sync, allow_empty=True, time_budget=1e-3)
+        what = x.rank_of_item.tobytes() + x.slot_of_item.tobytes()
+        found[f"{name} {sync}"] = [repr((x.value, x.lower_bound)), hashlib.sha256(what).hexdigest()]
 print(json.dumps(found))
 """
 

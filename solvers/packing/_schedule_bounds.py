@@ -42,7 +42,7 @@ _MOST_CAP = 2**61
 
 def least_micro_batches(tokens: NDArray[np.int64], cap: int) -> int:
     """Return a bound on the micro-batches for `tokens`, each at most `cap`: by volume, and by samples over half."""
-    volume = -(-int(tokens.sum()) // cap) if cap else 0
+    volume = -(-int(tokens.sum()) // cap)
     # Compared without doubling, which could leave int64.
     return max(volume, int(np.count_nonzero(tokens > cap - tokens)))
 
@@ -177,13 +177,18 @@ def pipeline_bound(
 ) -> Bound:  # fmt: skip
     """Return the least of (K + stages - 1) * (bound on the largest of R * K micro-batches) over ascending `slots`."""
     best: Bound | None = None
+    plain = 0  # what is proven without the bound `room`
     largest = int(costs[0]) if len(costs) else 0
     for k in slots:
         # More slots make the pipeline longer, and none is shorter than the largest sample: from here on none is
         # better.
         if best is not None and (k + stages - 1) * largest >= best.value:
             break
-        bound = _room_bound(costs, tokens, num_ranks * k, cap, best_bound(costs, total, num_ranks * k))
+        mean = best_bound(costs, total, num_ranks * k)
+        bound = _room_bound(costs, tokens, num_ranks * k, cap, mean)
+        plain = min(plain, (k + stages - 1) * mean.value) if best else (k + stages - 1) * mean.value
         if best is None or (k + stages - 1) * bound.value < best.value:
             best = Bound((k + stages - 1) * bound.value, bound.name)
+    if best is not None and best.value > plain:  # of another number of slots only `room` proves that it is no better
+        return Bound(best.value, "room")
     return best or Bound(0, "mean")

@@ -1,344 +1,385 @@
-"""Micro-batches for a given number of slots: built in several ways, the best of them levelled by local search.
+"""Micro-batches for a given number of slots, by the search of :mod:`solvers.partitioning.search`.
 
-Until the end a micro-batch is a *bin* without a rank. Where ranks wait in every slot, the best use of finished bins is
-known: sort them by load and cut the order into slots, so that a slot is as high as its first bin. For a pipeline any
-use will do.
+A *bin* is a micro-batch that has no rank yet: a group of that search. A slot is as high as its costliest bin, so a
+slot's height is a limit on the costs of its bins, and to lower a slot is to bring its bins under a lower limit. Of
+given bins the best use is known where ranks wait in every slot: sort them by cost, and cut the order into slots.
+
+Where ranks wait once a step, samples are partitioned over ranks, and each rank's are packed. Along a pipeline the
+costliest of all bins counts, as if all were in one slot.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers._budget import work_units
+from solvers._jit import kernel
+from solvers._loops import largest_of
 from solvers._sort import sort_descending
-from solvers.groups import group_loads, members_by_group
-from solvers.packing._schedule_kernels import (
-    Filling,
-    Levels,
-    Measures,
-    Samples,
-    deal,
-    fill_densest,
-    fill_empty_bins_kernel,
-    level,
-)
-from solvers.packing.auto import auto
-from solvers.partitioning.refine import PartitionProblem, refine
+from solvers.bounds import Bound, goal_above
+from solvers.errors import SolverError
+from solvers.groups import group_loads, members_by_group, read_only
+from solvers.packing._shares_kernels import fill_empty_bins_kernel, pack_shares
+from solvers.partitioning.auto import state_of
+from solvers.partitioning.partition import partition
+from solvers.partitioning.search import FAR, NOBODY, bring_under, greedy, lay_out, put
 
-Layout = NDArray[np.int32]  # the bin of each position
+Ints = NDArray[np.int64]
+Layout = NDArray[np.int32]
+"""The bin of each sample: where ranks and slots are known, ``rank * K + slot``."""
 
-# What the parts of this search buy stands in benchmarks/ablation.py, schedules (docs/benchmarks/searches.md).
-# How full a bin is, is counted in 2**-20 of what it is to hold: two bins differ by less than a sample then.
-_RESOLUTION = 20
-# Seconds' worth of search for a packing of one rank. Row *a packing searched*: +0.01 +- 13.15 ppm without it.
-_QUICK = 1e-3
-# What ranks leave free, so that packing succeeds: 2**-12 of their tokens, and twice to four times as much each time.
-# Row *ranks under a cap*: unsure, as few steps come here. Two of them, 2**-10 and 2**-7, do as well
-# (benchmarks/constants.py).
-_SHAVES = (12, 10, 9, 8, 7, 6)
-# Within 2**-9 of the bound, 0.2 %, ranks first is enough. Any value from 7 to 12 does as well: +0.8 +- 0.8 and -4.8
-# +- 2.4 ppm.
-_CLOSE = 9
-# Rounds of levelling and sorting anew; one that changes nothing ends them. Row *levelling*: 167 +- 34 ppm. Any number
-# from 2 to 8 does the same.
-_ROUNDS = 4
-# Bins may exceed the height meant for them by 1/32 before others are asked, as whole samples seldom meet it. With
-# 1/16 or 1/128, steps are 6 +- 5 and 6 +- 4 ppm longer.
-_SLACK = 5
-# A ceiling that no bin reaches.
-_UNLIMITED = 2**63 - 1
+CLOSE = Fraction(1, 4096)
+"""So near to its bound a schedule is good enough: by default samples near home may cost four times as much."""
+
+# A slot is lowered to 2**-12 of its height, which is as near.
+_FINE = 12
+# How often a bin that swaps and trades do not help is divided anew.
+_ATTEMPTS = 4
+# Work that one call of the search may take at first, so much and so much a sample and bin: enough for most steps, and
+# little enough to be run as Python by a process that has compiled nothing yet.
+_FIRST, _FIRST_EACH = 20_000, 40
+# Larger sums are searched in coarser numbers, as limits must stay below FAR.
+_MOST_BITS = 60
+# What ranks leave free of their tokens, so that these can be packed: nothing, or one part in so many.
+_SPARE = (0, 1024, 128, 32)
+# Rooms are looked at after so many samples that found none.
+_SELDOM = 8
+# Where mending bins that are over the cap begins, and after how many attempts it ends.
+_MENDING = (0, 16, 64)
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """The samples to schedule, by stable descending cost."""
+class Samples(NamedTuple):
+    """What is scheduled, by stable descending cost; read-only."""
 
-    costs: NDArray[np.int64]  # int64[n], read-only: descending
-    tokens: NDArray[np.int64]  # int64[n], read-only: cap + 1 for samples that are to lie alone
-    total: int  # sum of the costs
-    num_ranks: int
+    costs: Ints  # int64[n]
+    tokens: Ints  # int64[n]: at most the cap
+    alone: NDArray[np.bool_]  # bool[n]: samples over the cap, each of which lies alone
     cap: int
-    alone: NDArray[np.int64]  # int64[]: positions of the samples that are to lie alone
-    densest: NDArray[np.int64]  # int64[n]: positions by stable descending cost per token
-    packed: Layout  # int32[n]: a packing into few bins under the cap
-    num_packed: int  # how many these are
     allow_empty: bool
 
-    @property
-    def samples(self) -> Samples:
-        """As kernels take them."""
-        return Samples(self.costs, self.tokens)
-
-    def loads(self, layout: Layout, num_bins: int) -> NDArray[np.int64]:
-        """Cost of each bin."""
-        return group_loads(self.costs, layout, num_bins)
+    def of(self, chosen: Ints) -> "Samples":
+        """Return some of them, in their order."""
+        return self._replace(
+            costs=self.costs[chosen], tokens=read_only(self.tokens[chosen]), alone=self.alone[chosen]
+        )  # fmt: skip
 
 
-class _Bins:
-    """Bins while they are filled; at first they hold nothing but what must lie alone, in the first of them."""
+@kernel
+def fill_densest(s, order, upper, first, last):
+    """Put units of `order` into groups `first` to `last` - 1, each where least of dimension 1 is left: best fit.
 
-    def __init__(self, instance: Instance, num_bins: int) -> None:
-        own = instance.alone
-        self.instance = instance
-        self.layout = np.full(len(instance.costs), -1, dtype=np.int32)
-        self.loads = np.zeros(num_bins, dtype=np.int64)
-        self.used = np.zeros(num_bins, dtype=np.int64)
-        self.layout[own] = np.arange(len(own))
-        self.loads[: len(own)] = instance.costs[own]
-        self.used[: len(own)] = instance.tokens[own]
-
-    @property
-    def filling(self) -> Filling:
-        """As kernels change it."""
-        return Filling(self.layout, self.loads, self.used)
-
-    def fill(self, bins: NDArray[np.int64]) -> int:
-        """Fill `bins` with the densest samples left, each up to the cost of the largest one. Returns the work done."""
-        instance = self.instance
-        left = np.flatnonzero(self.layout < 0)
-        height = max(int(instance.costs[left[0]]) if len(left) else 0, int(self.loads[bins].max()))
-        return int(fill_densest(instance.samples, instance.densest, bins, height, instance.cap, self.filling))
-
-    def deal(self, first: int, above_base: bool, heights: NDArray[np.int64] | None = None) -> bool:
-        """Deal what is left over the bins from `first` on; False if something fits nowhere.
-
-        Evenly, or in proportion to `heights`; in cost and tokens, or in tokens and what costs are above a linear base.
-        """
-        instance = self.instance
-        left = np.flatnonzero(self.layout < 0)
-        bins = first + np.flatnonzero(self.used[first:] <= instance.cap)
-        if not len(left) or not len(bins):
-            return not len(left)
-        costs, tokens = instance.costs[left], instance.tokens[left]
-        sized = tokens > 0
-        # Costs are mostly a line in tokens and something convex above it. The line is even once tokens are, so that
-        # only what is above it needs a measure of its own.
-        base = int((costs[sized] // tokens[sized]).min()) if above_base and sized.any() else 0
-        volume = int(tokens.sum())
-        even = (int(costs.sum()) - base * volume) // len(bins)
-        if heights is None:
-            units = np.full(len(bins), max(1, even >> _RESOLUTION))
-            ceilings = np.full(len(bins), _UNLIMITED)
-        else:
-            units = np.maximum(1, heights[bins] >> _RESOLUTION)
-            ceilings = heights[bins]
-        measures = Measures(ceilings, units, max(1, volume // len(bins) >> _RESOLUTION), base, instance.cap)
-        return bool(deal(instance.samples, left, bins, measures, self.filling))
-
-
-def _even(instance: Instance, num_slots: int) -> Iterator[Layout]:
-    """All bins alike; the packing under the cap alone where nothing else fits."""
-    num_bins = instance.num_ranks * num_slots
-    found = False
-    for above_base in (False, True):
-        bins = _Bins(instance, num_bins)
-        if bins.deal(0, above_base):
-            found = True
-            yield bins.layout
-    if not found and instance.num_packed <= num_bins:
-        yield instance.packed.copy()
-
-
-def _tall(instance: Instance, num_slots: int, work: list[int]) -> Iterator[Layout]:
-    """Some tall slots, full of the densest samples, then all bins alike.
-
-    A slot has to be tall where the largest sample left costs more than a bin of an even rest would; one slot more is
-    tried, because samples that are few to a bin are evened out more easily at a height of their own.
+    Other dimensions than the first two have room for one unit or for none. What finds no room stays out. Returns the
+    work.
     """
-    num_ranks = instance.num_ranks
-    bins = _Bins(instance, num_ranks * num_slots)
-    remaining, largest, needed = instance.total, 0, True
-    for k in range(num_slots - 1):
-        left = np.flatnonzero(bins.layout < 0)
-        if not len(left) or not needed or work[0] <= 0:
+    count = last - first
+    costs, tokens = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)  # what there is room for
+    for g in range(first, last):
+        costs[g - first], tokens[g - first] = upper[g, 0] - s.held[g, 0], upper[g, 1] - s.held[g, 1]
+        for d in range(2, s.held.shape[1]):
+            if s.held[g, d] >= upper[g, d]:
+                tokens[g - first] = NOBODY
+    most_costs, most_tokens, failed, work = np.int64(FAR), np.int64(FAR), 0, 10 * count
+    for unit in order:
+        cost, size = s.amounts[unit, 0], s.amounts[unit, 1]
+        work += 2
+        # Rooms only become smaller: what is larger than the largest was when last asked fits nowhere.
+        if s.group[unit] >= 0 or cost > most_costs or size > most_tokens:
+            continue
+        work += count // 2
+        best, least = -1, np.int64(FAR)
+        for k in range(count):
+            if size <= tokens[k] < least and cost <= costs[k]:
+                best, least = k, tokens[k]
+        if best >= 0:
+            put(s, unit, first + best)
+            costs[best] -= cost
+            tokens[best] -= size
+            continue
+        failed += 1
+        if failed % _SELDOM == 0:
+            work += count
+            most_costs, most_tokens = largest_of(costs), largest_of(tokens)
+    return work
+
+
+class Bins:
+    """Bins in slots of `width`, and the best use of them so far."""
+
+    def __init__(self, samples: Samples, width: int, num_slots: int, seconds: float) -> None:
+        self.samples, self.width, self.num_slots, self.work = samples, width, num_slots, work_units(seconds)
+        n, m = len(samples.costs), width * num_slots
+        self.shift = max(0, int(samples.costs.sum()).bit_length() - _MOST_BITS)
+        coarse = max(0, int(samples.tokens.sum()).bit_length() - _MOST_BITS)
+        cap = samples.cap >> coarse  # rounded down, and tokens up: so what fits then fits
+        columns, caps = [samples.costs >> self.shift, np.minimum(-(-samples.tokens >> coarse), cap)], [cap]
+        if samples.alone.any():  # a quantity of which these take all that a bin may hold
+            columns, caps = [*columns, np.where(samples.alone, n, 1)], [cap, n]
+        self.before = np.zeros((m, len(columns) + 1), dtype=np.int64)
+        self.upper = np.full(self.before.shape, FAR)
+        self.upper[:, 1:-1] = caps
+        least = np.full(m, 0 if samples.allow_empty else 1, dtype=np.int64)
+        amounts = np.column_stack([*columns, np.ones(n, dtype=np.int64)])
+        self.state = state_of(amounts, np.zeros(n, dtype=np.int64), np.ones((1, m), dtype=np.bool_), least)
+        self.seed, self.kind = np.ones(1, dtype=np.int64), np.zeros(m, dtype=np.int64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            density = np.where(samples.tokens > 0, samples.costs / samples.tokens, np.inf)
+        self.densest = np.argsort(-density, kind="stable")
+        self.best: Ints | None = None  # int64[n]
+        self.value = 2**63 - 1  # of the best: the sum of its heights
+
+    def run(self, goal: int, forced: Sequence[int] = (), packed: Layout | None = None) -> Layout | None:
+        """Return the bin of each sample, slot by slot; None if nothing fits.
+
+        It ends at `goal` or when the work is spent. Slot k is at least ``forced[k]`` high in any case. `packed` is a
+        packing into these bins, or fewer, if one is known.
+        """
+        goal >>= self.shift
+        self.start(goal)
+        if self.best is None:
+            self._mend(packed)
+        if self.best is None:
+            return None
+        for most in (_FIRST + _FIRST_EACH * (len(self.best) + len(self.kind)), self.work):
+            before = -1
+            lay_out(self.state, self.best, self.before)
+            while before != self.value > goal and self.work > 0 and not self.is_over():
+                before = self.value
+                for k in range(self.num_slots):
+                    self._lower(k, forced[k] >> self.shift if k < len(forced) else 0, most)
+                self.offer()
+        return self.best.astype(np.int32)
+
+    def heights(self) -> Ints:
+        """Return the cost of the costliest bin of each slot: int64[num_slots]."""
+        heights: Ints = self.state.held[:, 0].reshape(self.num_slots, self.width).max(axis=1)
+        return heights
+
+    def offer(self) -> None:
+        """Sort the bins by cost, and keep them if slots cut from that order are lower than the best ones."""
+        s = self.state
+        if (s.group < 0).any() or self.is_over():
             return
-        here = np.arange(k * num_ranks, (k + 1) * num_ranks)
-        largest = max(int(instance.costs[left[0]]), int(bins.loads[here].max()))
-        needed = largest * num_ranks * (num_slots - k) > remaining
-        work[0] -= bins.fill(here)
-        remaining -= int(bins.loads[here].sum())
-        for above_base in (False, True):
-            # A copy, as the tall slots filled so far are the beginning of the next try as well.
-            rest = _Bins(instance, len(bins.loads))
-            rest.layout[:], rest.loads[:], rest.used[:] = bins.layout, bins.loads, bins.used
-            work[0] -= len(left)
-            if rest.deal((k + 1) * num_ranks, above_base):
-                yield rest.layout
+        self._keep()
+
+    def is_over(self) -> bool:
+        """Whether a bin holds more than it may."""
+        return bool((self.state.held > self.upper).any())
+
+    def _keep(self) -> None:
+        s = self.state
+        if s.held[:, -1].min() < s.lower[0]:
+            layout = s.group.astype(np.int32)
+            fill_empty_bins_kernel(layout, len(s.head))
+            lay_out(s, layout.astype(np.int64), self.before)
+        order, _ = sort_descending(s.held[:, 0].copy(), int(s.held[:, 0].max()))
+        number = np.empty(len(order), dtype=np.int64)
+        number[order] = np.arange(len(order))
+        lay_out(s, number[s.group], self.before)
+        value = int(self.heights().sum())
+        if value < self.value:
+            self.best, self.value = s.group.copy(), value
+
+    # A start --------------------------------------------------------------------------------------------------------
+
+    def start(self, goal: int) -> None:
+        """Fill no, one, two, ... tall slots with the densest samples, and the other bins evenly with the rest.
+
+        A slot has to be tall where the largest sample left costs more than an even share of the rest. One slot more is
+        tried, because samples that are few to a bin are evened out more easily at a height of their own.
+        """
+        s, width = self.state, self.width
+        self._clear()
+        more = 1
+        for tall in range(self.num_slots):
+            left = s.amounts[s.group < 0, 0]
+            needed = len(left) and int(left.max()) * width * (self.num_slots - tall) > int(left.sum())
+            if not needed or tall == self.num_slots - 1:
+                filled = s.group.copy()
+                for by_cost_alone in (False, True):
+                    if self._deal(tall, by_cost_alone):
+                        self.offer()
+                        if tall or self.value <= goal:
+                            break
+                    lay_out(s, filled, self.before)
+                if self.value <= goal or not more or self.work <= 0 or tall == self.num_slots - 1:
+                    break
+                lay_out(s, filled, self.before)
+                more -= 1
+            if not len(left):
                 break
+            # Filled up to the height of the largest sample left, which the slot has anyway.
+            upper = self.upper.copy()
+            upper[:, 0] = left.max()
+            self.work -= fill_densest(s, self.densest, upper, tall * width, (tall + 1) * width)
+
+    def _clear(self) -> None:
+        """Take all out but what must lie alone, which is in the first bins."""
+        alone = np.flatnonzero(self.samples.alone)
+        group = np.full(len(self.samples.costs), NOBODY)
+        group[alone] = np.arange(len(alone))
+        lay_out(self.state, group, self.before)
+
+    def _deal(self, tall: int, by_cost_alone: bool) -> bool:
+        """Put what is left into the bins after the tall slots, each where it is least full. Returns whether all fits.
+
+        How full a bin is: the larger of its share of the costs and of the tokens, or that of the costs.
+        """
+        s, upper = self.state, self.upper.copy()
+        upper[: tall * self.width, -1] = 0
+        amounts = s.amounts[s.group < 0].sum(axis=0)
+        weight = np.zeros(upper.shape)
+        weight[:, 0] = 1.0 / max(1, amounts[0])
+        weight[:, 1] = 0.0 if by_cost_alone else 1.0 / max(1, amounts[1])
+        failed, work = greedy(s, s.by_amount[0], upper, weight, self.kind, FAR, 0)
+        self.work -= work
+        return bool(failed == 0)
+
+    def _mend(self, packed: Layout | None) -> None:
+        """Begin with a packing under the cap; or put samples anywhere, and exchange until no bin is over the cap."""
+        s = self.state
+        if packed is not None:
+            lay_out(s, packed.astype(np.int64), self.before)
+            self._keep()  # in coarser numbers it may seem to be over the cap
+            return
+        self._clear()
+        anything, even = np.full(self.upper.shape, FAR), np.zeros(self.upper.shape)
+        even[:, 1:-1] = 1.0 / np.maximum(1, self.upper[:, 1:-1])
+        for upper in (self.upper, anything):
+            self.work -= greedy(s, s.by_amount[1], upper, even, self.kind, FAR, FAR)[1]
+        for attempts in _MENDING:
+            if self.best is None and self.work > 0:
+                _, self.work = bring_under(s, self.upper, 1, s.held.shape[1], attempts, self.seed, self.work)
+                self.offer()
+
+    # Lower and lower ------------------------------------------------------------------------------------------------
+
+    def _lower(self, k: int, forced: int, most_work: int) -> None:
+        """Lower slot k, while the others stay as high as they are: what it cannot hold may go to any of them.
+
+        It aims half way between what failed and what is reached, until they meet.
+        """
+        s, width = self.state, self.width
+        heights = self.heights()
+        even = int(s.held[k * width : (k + 1) * width, 0].sum()) // width
+        failed = max(even, forced) - 1
+        while self.work > 0 and heights[k] - failed > 1 + (heights[k] >> _FINE):
+            targets = heights.copy()
+            targets[k] = failed + (heights[k] - failed) // 2
+            upper = self.upper.copy()
+            upper[:, 0] = np.repeat(targets, width)
+            asked = min(self.work, most_work)
+            done, left = bring_under(s, upper, 0, 1, _ATTEMPTS, self.seed, asked)
+            self.work -= asked - left
+            failed = failed if done else int(targets[k])
+            heights = self.heights()
 
 
-def _shaped(instance: Instance, num_slots: int, forced: list[int]) -> Iterator[Layout]:
-    """Slots of the heights that large samples force, the others alike, and all of them in proportion."""
-    heights = sorted((forced + [0] * num_slots)[:num_slots], reverse=True)
-    tall, left = 0, -(-instance.total // instance.num_ranks)
-    # A slot is tall if what is forced on it is more than an even share of what is left; the others are even.
-    while tall < num_slots and heights[tall] * (num_slots - tall) > left:
-        left = max(0, left - heights[tall])
-        tall += 1
-    if tall in (0, num_slots):
-        return
-    even = -(-left // (num_slots - tall))
-    heights[tall:] = [min(even + (even >> _SLACK), _UNLIMITED)] * (num_slots - tall)
-    bins = _Bins(instance, instance.num_ranks * num_slots)
-    if bins.deal(0, False, np.repeat(np.array(heights, dtype=np.int64), instance.num_ranks)):
-        yield bins.layout
-
-
-def _by_height(instance: Instance, layout: Layout, num_bins: int) -> tuple[Layout, int]:
-    """Renumber the bins in stable descending order of load; return also the sum of the heights of slots cut so."""
-    loads = instance.loads(layout, num_bins)
-    order, descending = sort_descending(loads, int(loads.max()))
-    number = np.empty(num_bins, dtype=np.int32)
-    number[order] = np.arange(num_bins, dtype=np.int32)
-    return number[layout], int(descending[:: instance.num_ranks].sum())
-
-
-def _filled(instance: Instance, layout: Layout, num_bins: int) -> Layout:
-    if not instance.allow_empty:
-        fill_empty_bins_kernel(layout, num_bins)
-    return layout
-
-
-def _level(instance: Instance, layout: Layout, num_bins: int, width: int, num_classes: int, work: int) -> int:
-    levels = Levels(width, num_bins // width // num_classes, instance.cap, instance.allow_empty)
-    return int(level(instance.samples, layout, num_bins, levels, work))
+def deal_evenly(samples: Samples, num_bins: int) -> Layout | None:
+    """Return the bin of each sample, all bins alike; None if something fits nowhere."""
+    bins = Bins(samples, num_bins, 1, seconds=0)
+    bins.start(goal=0)
+    return None if bins.best is None else bins.best.astype(np.int32)
 
 
 def search_slots(
-    instance: Instance, num_slots: int, forced: list[int], bound: int, work: int
-) -> tuple[Layout, int, int] | None:
-    """Minimise the sum over slots of their largest bin; slot k is bins k * R to (k + 1) * R - 1.
-
-    Returns the layout, its value and the work left, positive if the search ended by itself; None if nothing fits.
-    """
-    num_bins = instance.num_ranks * num_slots
-    budget = [work]
-    best: tuple[Layout, int] | None = None
-    for builder in (
-        _tall(instance, num_slots, budget),
-        _shaped(instance, num_slots, forced),
-        _even(instance, num_slots),
-    ):
-        for layout in builder:
-            # Sorted by load and cut into slots: for given bins no other use is better, as a slot is as high as its
-            # highest bin.
-            found = _by_height(instance, _filled(instance, layout, num_bins), num_bins)
-            if best is None or found[1] < best[1]:
-                best = found
-            budget[0] -= len(layout)
-    if best is None:
-        return None
-    work = budget[0]
-    # Levelled slots are sorted anew, which may lower their sum; and what was sorted can be levelled again.
-    for _ in range(_ROUNDS):
-        before = best[1]
-        if before == bound or work <= 0:
-            break
-        layout = best[0].copy()
-        work = _level(instance, layout, num_bins, 1, num_slots, work)
-        best = _by_height(instance, layout, num_bins)
-        if best[1] == before:
-            break
-    return (*best, work)
+    samples: Samples,
+    num_ranks: int,
+    num_slots: int,
+    forced: Sequence[int],
+    bound: Bound,
+    packed: Layout | None,
+    seconds: float,
+) -> Layout | None:
+    """Minimise the sum over slots of their costliest bin; None if nothing fits."""
+    layout = Bins(samples, num_ranks, num_slots, seconds).run(goal_above(bound, CLOSE), forced, packed)
+    return None if layout is None else _to_ranks(samples, layout, num_ranks, num_slots)
 
 
-def search_pipeline(instance: Instance, num_slots: int, bound: int, work: int) -> tuple[Layout, int, int] | None:
-    """As :func:`search_slots`, but minimise the largest bin of all."""
-    num_bins = instance.num_ranks * num_slots
-    best: tuple[Layout, int] | None = None
-    for layout in _even(instance, num_slots):
-        value = int(instance.loads(_filled(instance, layout, num_bins), num_bins).max())
-        if best is None or value < best[1]:
-            best = layout, value
-    if best is None:
-        return None
-    layout, value = best
-    if value > bound:
-        work = _level(instance, layout, num_bins, 1, 1, work)
-        layout, _ = _by_height(instance, layout, num_bins)
-        value = int(instance.loads(layout, num_bins).max())
-    return layout, value, work
+def search_pipeline(
+    samples: Samples, num_ranks: int, num_slots: int, bound: Bound, packed: Layout | None, seconds: float
+) -> Layout | None:
+    """Minimise the costliest bin of all; `bound` is one on that. None if nothing fits."""
+    layout = Bins(samples, num_ranks * num_slots, 1, seconds).run(goal_above(bound, CLOSE), (), packed)
+    return None if layout is None else _to_ranks(samples, layout, num_ranks, num_slots)
 
 
-def search_step(instance: Instance, num_slots: int, bound: int, work: int) -> tuple[Layout, int, int] | None:
-    """As :func:`search_slots`, but minimise the largest sum of a rank; rank r is bins r * K to (r + 1) * K - 1.
-
-    Ranks first: partition the costs over the ranks and pack every rank, at first as if there were no cap, then with
-    less and less of a rank's tokens. Where some rank never fits, micro-batches first, and swaps under their caps.
-    """
-    num_ranks, num_bins = instance.num_ranks, instance.num_ranks * num_slots
-    best: tuple[Layout, int] | None = None
-    left = work
-    for ranks, unspent in _partitions(instance, num_slots, work):
-        left = unspent
-        layout = _pack_ranks(instance, ranks, num_slots)
-        if layout is not None:
-            best = layout, int(instance.loads(ranks, num_ranks).max())
-            break
-    if best is not None and best[1] - bound <= bound >> _CLOSE:
-        return (*best, left)
-    for bins in _even(instance, num_slots):
-        layout, _ = _by_height(instance, _filled(instance, bins, num_bins), num_bins)
-        order = ranks_of_bins(instance.loads(layout, num_bins), num_ranks)
-        layout = (order[layout] * num_slots + layout // num_ranks).astype(np.int32)
-        if left > 0:
-            left = _level(instance, layout, num_bins, num_slots, 1, left)
-        value = int(instance.loads(layout // np.int32(num_slots), num_ranks).max())
-        if best is None or value < best[1]:
-            best = layout, value
-    return None if best is None else (*best, left)
-
-
-def _partitions(instance: Instance, num_slots: int, work: int) -> Iterator[tuple[Layout, int]]:
-    """Ranks of the samples, even in cost, that may fit their slots; and the work left after each."""
-    num_ranks, most = instance.num_ranks, min(num_slots * instance.cap, int(instance.tokens.sum()))
-    problem = PartitionProblem.prepare(instance.costs, num_ranks, False)
-    ranks = problem.lpt()
-    # Without the cap in mind first: ranks that are even in cost are mostly near enough in tokens.
-    if group_loads(instance.tokens, ranks, num_ranks).max() <= most + num_slots:
-        yield ranks, refine(problem, ranks, work // 2)
-    for shave in _SHAVES:
-        # A rank that is full to its last token leaves packing no way; the less it may hold, the more likely it packs.
-        limit = most - (most >> shave)
-        room = replace(instance, cap=limit, alone=instance.alone[:0])
-        bins = _Bins(room, num_ranks)
-        if work > 0 and bins.deal(0, False):
-            work = work // 2 + _level(room, bins.layout, num_ranks, 1, 1, work - work // 2)
-            yield bins.layout, work
-
-
-def _pack_ranks(instance: Instance, ranks: Layout, num_slots: int) -> Layout | None:
-    """Pack the samples of every rank into its slots; None if those of one rank do not fit."""
-    members, offsets, _ = members_by_group(ranks, instance.num_ranks)
-    layout, counts = np.empty_like(ranks), np.diff(offsets)
-    if not instance.allow_empty and counts.min() < num_slots:
-        return None
-    for rank in np.flatnonzero(counts).tolist():
-        here = members[offsets[rank] : offsets[rank + 1]]
-        fits = instance.tokens[here] <= instance.cap
-        own = here[~fits]
-        if len(own) > num_slots:
-            return None
-        packing = auto(instance.tokens[here[fits]], max(1, instance.cap), time_budget=_QUICK)
-        if packing.num_groups + len(own) > num_slots:
-            return None
-        slots = np.empty(len(here), dtype=np.int32)
-        slots[fits] = packing.group_of_item
-        slots[~fits] = packing.num_groups + np.arange(len(own))
-        layout[here] = rank * num_slots + _filled(instance, slots, num_slots)
-    return layout
-
-
-def ranks_of_bins(loads: NDArray[np.int64], num_ranks: int) -> NDArray[np.int64]:
-    """Give the R bins of every slot to the R ranks, the largest to the rank that has least so far: int64[R * K].
-
-    `loads` are in slots of R bins, each slot in descending order. What the objective does not steer becomes even.
-    """
-    ranks = np.empty(len(loads), dtype=np.int64)
-    sums = np.zeros(num_ranks, dtype=np.int64)
+def _to_ranks(samples: Samples, layout: Layout, num_ranks: int, num_slots: int) -> Layout:
+    """Give the bins of every slot to ranks, the costliest to the rank that has least so far: sums become even, too."""
+    loads = group_loads(samples.costs, layout, num_ranks * num_slots)
+    rank, sums = np.empty(len(loads), dtype=np.int32), np.zeros(num_ranks, dtype=np.int64)
     for first in range(0, len(loads), num_ranks):
         order = np.argsort(sums, kind="stable")
-        ranks[first : first + num_ranks] = order
+        rank[first : first + num_ranks] = order
         sums[order] += loads[first : first + num_ranks]
-    return ranks
+    found: Layout = rank[layout] * np.int32(num_slots) + layout // np.int32(num_ranks)
+    return found
+
+
+def search_step(
+    samples: Samples, num_ranks: int, num_slots: int, packed: Layout | None, seconds: float
+) -> Layout | None:
+    """Minimise the largest sum of a rank; None if nothing fits.
+
+    Ranks first: partition the samples over ranks, and pack each rank's. Where these do not fit, ranks have to leave
+    some of their tokens free. Where no rank's ever fit, bins first: make them even, and give each rank as many.
+    """
+    for rules in _ways(samples, num_ranks, num_slots):
+        try:
+            ranks = partition(
+                samples.costs, num_ranks, time_budget=seconds / 2, stop_at=CLOSE, **rules
+            ).group_of_item  # fmt: skip
+        except SolverError:
+            continue
+        layout = _pack_ranks(samples, ranks, num_ranks, num_slots, seconds / 2)
+        if layout is not None:
+            return layout
+    bins = Bins(samples, num_ranks * num_slots, 1, seconds / 2).run(0, (), packed)
+    if bins is None:
+        return None
+    loads = group_loads(samples.costs, bins, num_ranks * num_slots)
+    rank = partition(loads, num_ranks, time_budget=seconds / 2, equal_counts=True, stop_at=CLOSE).group_of_item
+    number = np.empty(len(loads), dtype=np.int32)
+    number[np.argsort(rank, kind="stable")] = np.arange(len(loads))
+    return number[bins]
+
+
+def _ways(samples: Samples, num_ranks: int, num_slots: int) -> Iterator[dict[str, Any]]:
+    """Rules for ranks that may fit their slots: none first, as ranks of even costs mostly do."""
+    least = 0 if samples.allow_empty else num_slots
+    yield {}
+    room = min(num_slots * samples.cap, int(samples.tokens.sum()))
+    for part in _SPARE:
+        limit = room - room // part if part else room
+        yield {"sizes": samples.tokens, "caps": limit, "min_items": least}
+
+
+def _pack_ranks(samples: Samples, ranks: Layout, num_ranks: int, num_slots: int, seconds: float) -> Layout | None:
+    """Pack the samples of every rank into its slots, first fit decreasing; None if those of some rank do not fit."""
+    volumes = group_loads(samples.tokens, ranks, num_ranks)
+    if int(volumes.max()) > num_slots * samples.cap:
+        return None
+    tokens = samples.tokens.copy()
+    if samples.alone.any():  # and so there are tokens over the cap, and cap + 1 fits int64
+        tokens[samples.alone] = samples.cap + 1
+    largest, tokens = sort_descending(tokens, int(tokens.max(initial=0)))
+    members, offsets, _ = members_by_group(ranks[largest], num_ranks)
+    if not samples.allow_empty and np.diff(offsets).min() < num_slots:
+        return None
+    order = largest[members]
+    slots, used = np.empty(len(order), dtype=np.int32), np.zeros(num_ranks, dtype=np.int64)
+    pack_shares(read_only(tokens[members]), read_only(offsets), samples.cap, slots, used)
+    for rank in np.flatnonzero(used > num_slots).tolist():  # a search may need fewer than first fit
+        here = slice(int(offsets[rank]), int(offsets[rank + 1]))
+        own = np.sort(order[here])
+        searched = Bins(samples.of(own.astype(np.int64)), num_slots, 1, seconds / num_ranks).run(FAR)
+        if searched is None:
+            return None
+        order[here], slots[here] = own, searched
+    for rank in np.flatnonzero(used < num_slots).tolist() if not samples.allow_empty else ():
+        fill_empty_bins_kernel(slots[offsets[rank] : offsets[rank + 1]], num_slots)
+    layout = np.empty_like(ranks)
+    layout[order] = ranks[order] * np.int32(num_slots) + slots
+    return layout

@@ -8,7 +8,6 @@ import numpy as np
 from solvers._exchange import Window, best_exchange, exchange, items_of, may_grow, members_of
 from solvers._jit import helper, kernel
 from solvers._loops import copy, first_largest, largest_of, stable_order
-from solvers.packing._schedule_kernels import fill_empty_bins
 from solvers.packing.first_fit import fill_first_fit
 
 # Targets within 2**-5 of each other are of slots of one kind: what tells them apart is less than one sample.
@@ -82,6 +81,27 @@ def level_shares(costs, tokens, offsets, cap, targets, packed, slot_of_position)
         if len(slots) >= num_slots:
             fill_empty_bins(slots, num_slots)
         _number_by_cost(costs[first:end], num_slots, slots)
+
+
+@helper
+def fill_empty_bins(bin_of_item, num_bins):
+    """Give each empty bin an item of a bin with several, the cheapest first. There are no fewer items than bins."""
+    counts = np.zeros(num_bins, dtype=np.int64)
+    for b in bin_of_item:
+        counts[b] += 1
+    item = len(bin_of_item) - 1
+    for b in range(num_bins):
+        # Items ascend in cost from the last: the cheapest of a bin that keeps another.
+        if counts[b] == 0:
+            while counts[bin_of_item[item]] < 2:
+                item -= 1
+            counts[bin_of_item[item]] -= 1
+            bin_of_item[item] = b
+            counts[b] = 1
+            item -= 1
+
+
+fill_empty_bins_kernel = kernel(fill_empty_bins)
 
 
 @helper

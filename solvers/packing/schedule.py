@@ -15,12 +15,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solvers._budget import work_units
 from solvers._sort import sort_descending
 from solvers.arguments import as_budget, as_costs, as_count, as_flag
-from solvers.bounds import Bound, best_bound
+from solvers.bounds import Bound, best_bound, goal_above
 from solvers.errors import InfeasibilityCertificate, InfeasibleError, TimeLimitError, UsageError
-from solvers.groups import group_loads, read_only
+from solvers.groups import group_loads
 from solvers.packing._arguments import (
     MOST_BINS,
     as_cap,
@@ -39,9 +38,10 @@ from solvers.packing._schedule_bounds import (
     tall_slots_bound,
 )
 from solvers.packing._schedule_search import (
-    Instance,
+    CLOSE,
     Layout,
-    ranks_of_bins,
+    Samples,
+    deal_evenly,
     search_pipeline,
     search_slots,
     search_step,
@@ -54,9 +54,6 @@ from solvers.types import status_of
 # Numbers of slots that are tried where the number is free. Row *more slots* of benchmarks/ablation.py, schedules: with
 # two, steps are 19 +- 13 ppm longer.
 _MOST_TRIED = 4
-# Within 1/512 of the bound no further number of slots is tried. With 128, steps are 6 +- 4 ppm longer, with 2,048 4
-# +- 3 ppm shorter (benchmarks/constants.py).
-_CLOSE = 512
 # Seconds' worth of search for the fewest micro-batches, where these decide on K: the default of `auto`. A tenth of it
 # does the same.
 _PACKING_BUDGET = 0.01
@@ -74,21 +71,22 @@ class _Request(NamedTuple):
     stages: int
     allow_empty: bool
     over_long: str
-    work: int
+    seconds: float
 
 
 class _Prepared(NamedTuple):
     """The samples that are to be scheduled."""
 
-    instance: Instance
-    order: NDArray[np.int32]  # the sample at each position of the instance
-    clipped: NDArray[np.int64]  # tokens of each position, at most the cap
+    samples: Samples
+    order: NDArray[np.int32]  # the sample at each position of these
     own: NDArray[np.int64]
-    least: int  # proven: no packing under the cap has fewer micro-batches
+    packed: Layout  # int32[n]: a packing into few micro-batches under the cap
+    num_packed: int  # how many these are
+    least: int  # proven: no packing under the cap has fewer
 
 
 class _Found(NamedTuple):
-    layout: Layout
+    layout: Layout  # int32[n]: rank * K + slot
     value: int
     num_slots: int
 
@@ -98,35 +96,23 @@ def _prepare(costs: ArrayLike, tokens: ArrayLike, request: _Request) -> _Prepare
     all_costs, _, _ = as_costs(costs)
     all_tokens, _, _ = as_costs(tokens, "tokens")
     check_as_many("tokens", len(all_tokens), len(all_costs))
-    cap = request.cap
-    own = check_over_long(all_tokens, cap, request.over_long)
+    own = check_over_long(all_tokens, request.cap, request.over_long)
     order, sorted_costs = sort_descending(all_costs, int(all_costs.max(initial=0)))
     true_tokens = all_tokens[order]
-    alone = np.flatnonzero(true_tokens > cap)
-    cap = min(cap, int(true_tokens.sum()))  # no cap above that does anything
-    clipped = np.minimum(true_tokens, cap)
-    marked = true_tokens.copy()
-    if len(alone):  # cap + 1 fits int64: there are tokens over the cap
-        marked[alone] = cap + 1
-    fits = np.flatnonzero(true_tokens <= request.cap)
-    # Best fit is enough wherever it is proven to need no slot more than any packing; only else is searched for
-    # better.
-    packing = best_fit_decreasing(marked[fits], max(1, cap))
-    most = _slots_for(packing.num_groups + len(alone), request)
+    cap = max(1, min(request.cap, int(true_tokens.sum())))  # no cap above that does anything
+    alone = true_tokens > request.cap
+    fits = np.flatnonzero(~alone)
+    # Best fit is enough wherever it is proven to need no slot more than any packing; only else is searched for better.
+    packing = best_fit_decreasing(true_tokens[fits], cap)
+    most = _slots_for(packing.num_groups + len(own), request)
     given = request.num_slots if isinstance(request.num_slots, int) else 0
-    if most > max(given, _slots_for(packing.lower_bound + len(alone), request)):
-        packing = auto(marked[fits], max(1, cap), time_budget=_PACKING_BUDGET)
+    if most > max(given, _slots_for(packing.lower_bound + len(own), request)):
+        packing = auto(true_tokens[fits], cap, time_budget=_PACKING_BUDGET)
     packed = np.empty(len(order), dtype=np.int32)
     packed[fits] = packing.group_of_item
-    packed[alone] = packing.num_groups + np.arange(len(alone))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        density = np.where(clipped > 0, sorted_costs / clipped, np.inf)
-    densest = np.argsort(-density, kind="stable")
-    instance = Instance(
-        read_only(sorted_costs), read_only(marked), int(sorted_costs.sum()), request.num_ranks, cap, alone, densest,
-        packed, packing.num_groups + len(alone), request.allow_empty,
-    )  # fmt: skip
-    return _Prepared(instance, order, clipped, own, packing.lower_bound + len(alone))
+    packed[alone] = packing.num_groups + np.arange(len(own))
+    samples = Samples(sorted_costs, np.minimum(true_tokens, cap), alone, cap, request.allow_empty)
+    return _Prepared(samples, order, own, packed, packing.num_groups + len(own), packing.lower_bound + len(own))
 
 
 def _slots_for(micro_batches: int, request: _Request) -> int:
@@ -165,38 +151,47 @@ def _first_slots(prepared: _Prepared, request: _Request) -> int:
 
 def _bound(prepared: _Prepared, request: _Request, num_slots: int | None) -> Bound:
     """Return a bound on every schedule, or, for a pipeline with `num_slots`, on those with that many."""
-    instance = prepared.instance
-    costs, total, num_ranks = instance.costs, instance.total, instance.num_ranks
+    costs, tokens, cap = prepared.samples.costs, prepared.samples.tokens, prepared.samples.cap
+    total, num_ranks = int(costs.sum()), request.num_ranks
     if request.sync == "step":
         return best_bound(costs, total, num_ranks)
     if request.sync == "micro_batch":
-        return tall_slots_bound(costs, prepared.clipped, total, num_ranks, instance.cap)
+        return tall_slots_bound(costs, tokens, total, num_ranks, cap)
     if num_slots is not None:
-        return pipeline_bound(costs, prepared.clipped, total, num_ranks, instance.cap, [num_slots], request.stages)
-    least = least_micro_batches(prepared.clipped, instance.cap)
+        return pipeline_bound(costs, tokens, total, num_ranks, cap, [num_slots], request.stages)
+    least = least_micro_batches(tokens, cap)
     most = None if request.allow_empty else len(costs) // num_ranks
     slots = slot_counts(least, num_ranks, request.min_slots, request.multiple, most)
-    return pipeline_bound(costs, prepared.clipped, total, num_ranks, instance.cap, slots, request.stages)
+    return pipeline_bound(costs, tokens, total, num_ranks, cap, slots, request.stages)
 
 
 def _search(
-    prepared: _Prepared, request: _Request, num_slots: int, forced: list[int], bound: Bound, work: int
+    prepared: _Prepared, request: _Request, num_slots: int, forced: list[int], bound: Bound, seconds: float
 ) -> _Found | None:
     """Search the schedules with `num_slots` slots."""
-    instance = prepared.instance
-    scale = 1
+    samples, num_ranks = prepared.samples, request.num_ranks
+    packed = prepared.packed if prepared.num_packed <= num_ranks * num_slots else None
     if request.sync == "micro_batch":
-        found = search_slots(instance, num_slots, forced, bound.value, work)
+        layout = search_slots(samples, num_ranks, num_slots, forced, bound, packed, seconds)
     elif request.sync == "step":
-        found = search_step(instance, num_slots, bound.value, work)
+        layout = search_step(samples, num_ranks, num_slots, packed, seconds)
     else:
-        scale = num_slots + request.stages - 1
-        here = _bound(prepared, request, num_slots)
-        found = search_pipeline(instance, num_slots, here.value // scale, work)
-    if found is None:
+        here = _bound(prepared, request, num_slots).value // (num_slots + request.stages - 1)
+        layout = search_pipeline(samples, num_ranks, num_slots, Bound(here, "mean"), packed, seconds)
+    if layout is None:
         return None
-    layout, value, _ = found
-    return _Found(layout, scale * value, num_slots)
+    loads = group_loads(samples.costs, layout, num_ranks * num_slots).reshape(num_ranks, num_slots)
+    return _Found(layout, _value(loads, request), num_slots)
+
+
+def _value(loads: NDArray[np.int64], request: _Request) -> int:
+    """Return what is minimised of the costs of micro-batches, int64[R, K]."""
+    if request.sync == "micro_batch":
+        return int(loads.max(axis=0).sum())
+    if request.sync == "step":
+        return int(loads.sum(axis=1).max())
+    num_slots: int = loads.shape[1]
+    return (num_slots + request.stages - 1) * int(loads.max())
 
 
 def _free_slots(prepared: _Prepared, request: _Request, first: int) -> Iterator[int]:
@@ -207,8 +202,8 @@ def _free_slots(prepared: _Prepared, request: _Request, first: int) -> Iterator[
     if request.sync != "pipeline":
         yield from range(first, min(most, first + (_MOST_TRIED - 1) * request.multiple) + 1, request.multiple)
         return
-    instance, bounds = prepared.instance, []
-    largest = int(instance.costs[0]) if len(instance.costs) else 0
+    bounds: list[tuple[int, int]] = []
+    largest = int(prepared.samples.costs.max(initial=0))
     least: int | None = None
     for k in range(first, most + 1, request.multiple):
         if least is not None and (k + request.stages - 1) * largest >= least:
@@ -221,33 +216,39 @@ def _free_slots(prepared: _Prepared, request: _Request, first: int) -> Iterator[
 
 def _choose(prepared: _Prepared, request: _Request, first: int) -> tuple[_Found, Bound]:
     """Try the numbers of slots that the caller allows and return the best schedule with its bound."""
-    instance = prepared.instance
+    samples, num_ranks = prepared.samples, request.num_ranks
     free = request.num_slots is None
     bound = _bound(prepared, request, None if free else first)
-    forced = forced_heights(instance.costs, prepared.clipped, instance.num_ranks, instance.cap)
+    forced = forced_heights(samples.costs, samples.tokens, num_ranks, samples.cap)
+    if prepared.num_packed > first * num_ranks:  # dealt evenly, samples sometimes need fewer than packed one by one
+        dealt = deal_evenly(samples, first * num_ranks)
+        if dealt is not None:
+            prepared = prepared._replace(packed=dealt, num_packed=first * num_ranks)
+    most = MOST_BINS if request.allow_empty else len(samples.costs)
+    fits = max(first, _slots_for(prepared.num_packed, request))  # with fewer slots there may be no packing
+    if not isinstance(request.num_slots, int) and fits * num_ranks <= most:
+        first = fits
     best: _Found | None = None
     if free:
-        share = request.work // 2  # half for the first, and the rest for the others together
+        share = request.seconds / 2  # half for the first, and the rest for the others together
         for num_slots in _free_slots(prepared, request, first):
-            found = _search(prepared, request, num_slots, forced, bound, max(1, share))
-            share = request.work // (2 * (_MOST_TRIED - 1))
+            found = _search(prepared, request, num_slots, forced, bound, share)
+            share = request.seconds / (2 * (_MOST_TRIED - 1))
             if found is not None and (best is None or found.value < best.value):
                 best = found
-            if best is not None and best.value - bound.value <= bound.value // _CLOSE:
+            if best is not None and best.value <= goal_above(bound, CLOSE):
                 break
     num_slots = first
-    while best is None:  # fewest, given, or nothing tried did fit: the packing under the cap always does in the end
-        best = _search(prepared, request, num_slots, forced, bound, request.work)
-        if best is None:
-            num_slots += request.multiple
-            too_many = not request.allow_empty and num_slots * request.num_ranks > len(prepared.order)
-            if isinstance(request.num_slots, int) or too_many:
-                raise TimeLimitError(
-                    f"found no packing under {{cap}} = {request.cap} into {request.num_ranks} ranks of "
-                    f"{num_slots - request.multiple} {{slots}}, which {prepared.least} micro-batches at least do not "
-                    "exclude",
-                    f"{instance.num_packed} would do: give more {{slots}} or a larger {{cap}}",
-                )
+    while best is None:
+        best = _search(prepared, request, num_slots, forced, bound, request.seconds)
+        num_slots += request.multiple
+        if best is None and (isinstance(request.num_slots, int) or num_slots * num_ranks > most):
+            raise TimeLimitError(
+                f"found no packing under {{cap}} = {request.cap} into {num_ranks} ranks of "
+                f"{num_slots - request.multiple} {{slots}}, which {prepared.least} micro-batches at least do not "
+                "exclude",
+                f"{prepared.num_packed} would do: give more {{slots}} or a larger {{cap}}",
+            )
     if request.sync == "pipeline" and not free:
         bound = _bound(prepared, request, best.num_slots)
     return best, bound
@@ -263,19 +264,13 @@ def _result(
     started: float,
 ) -> ScheduleResult:
     """Give the micro-batches to ranks, and build the result in the order in which the samples were given."""
-    num_ranks, num_slots = request.num_ranks, found.num_slots
+    num_ranks, num_slots, bins = request.num_ranks, found.num_slots, found.layout
     num_bins = num_ranks * num_slots
-    if request.sync == "step":
-        bins = found.layout
-    else:
-        ranks = ranks_of_bins(prepared.instance.loads(found.layout, num_bins), num_ranks)
-        # Such a layout numbers bins slot by slot; files and trainers know them rank by rank.
-        bins = (ranks[found.layout] * num_slots + found.layout // num_ranks).astype(np.int32)
     rank_of_item, slot_of_item = (np.empty(len(costs), dtype=np.int32) for _ in range(2))
     rank_of_item[prepared.order], slot_of_item[prepared.order] = np.divmod(bins, num_slots)
     loads = group_loads(costs[prepared.order], bins, num_bins).reshape(num_ranks, num_slots)
     volumes = group_loads(tokens[prepared.order], bins, num_bins).reshape(num_ranks, num_slots)
-    total = prepared.instance.total
+    total = int(costs.sum())
     perfect = -(-total // num_ranks)
     if request.sync == "pipeline":
         perfect = (num_slots + request.stages - 1) * -(-total // num_bins)
@@ -319,7 +314,7 @@ def schedule_micro_batches(
         (K + stages - 1) times the costliest micro-batch.
     num_slots : int, "fewest" or None
         K; ``"fewest"``: as few as the cap permits; None: the best of the fewest and up to three more numbers, which are
-        tried unless `value` is within 1/512 of its bound.
+        tried unless `value` is within 1/4096 of its bound.
     min_slots, slots_multiple_of : int
         What K must be at least, and a multiple of.
     stages : int
@@ -374,7 +369,7 @@ def schedule_micro_batches(
         as_count("num_ranks", num_ranks), as_cap(cap), as_choice("sync", sync, SYNCS),
         as_slots(num_slots, min_slots, multiple), min_slots, multiple, as_count("stages", stages),
         as_flag("allow_empty", allow_empty), as_choice("over_long", over_long, OVER_LONG),
-        work_units(as_budget(time_budget)),
+        as_budget(time_budget),
     )  # fmt: skip
     if request.stages > 1 and request.sync != "pipeline":
         raise UsageError(f"{{stages}} = {stages} contradicts {{sync}} = {sync!r}: only a pipeline has stages")

@@ -117,6 +117,20 @@ def is_plain(problem: ConstrainedProblem) -> bool:
     return set(problem.names) <= {"keep_together"} or problem.names == ("equal_counts",)
 
 
+def state_of(amounts: Ints, mask: Ints, allowed: NDArray[np.bool_], least: Ints) -> State:
+    """Return units with these amounts, int64[u, d], and groups of at least so many items, int64[m], for the kernels."""
+    (u, dims), m = amounts.shape, len(least)
+    by_amount, values = np.empty((dims, u), dtype=np.int64), np.empty((dims, u), dtype=np.int64)
+    for d in range(dims):
+        column = np.ascontiguousarray(amounts[:, d])
+        by_amount[d], values[d] = sort_descending(column, int(column.max(initial=0)))
+    return State(
+        amounts, by_amount, values, mask, allowed, least, scale=m / np.maximum(amounts.sum(axis=0), 1),
+        group=np.full(u, NOBODY, dtype=np.int64), held=np.zeros((m, dims), dtype=np.int64),
+        head=np.full(m, NOBODY, dtype=np.int64), near=np.empty((u, 2), dtype=np.int64),
+    )  # fmt: skip
+
+
 class Search:
     """A problem, the best plan of it so far, and the work that is left."""
 
@@ -179,21 +193,12 @@ class Search:
         upper[:, c:-1] = problem.caps
         if problem.most_items < len(problem.costs):  # more than all there are is no limit
             upper[:, -1] = problem.most_items
-        u, dims = amounts.shape
-        by_amount, values = np.empty((dims, u), dtype=np.int64), np.empty((dims, u), dtype=np.int64)
-        for d in range(dims):
-            column = np.ascontiguousarray(amounts[:, d])
-            by_amount[d], values[d] = sort_descending(column, int(column.max(initial=0)))
         self.before, self.upper = before, upper
         self.seed = np.ones(1, dtype=np.int64)
-        scale = m / np.maximum(amounts.sum(axis=0), 1)
         least = np.full(m, problem.least_items, dtype=np.int64)
-        self.work = max(self.work, (_LEAST_EACH if is_plain(problem) else _LEAST_WITH_RULES) * dims * u)
-        return State(
-            amounts, by_amount, values, units.mask_of_unit, np.ascontiguousarray(units.masks), least, scale,
-            group=np.empty(u, dtype=np.int64), held=before.copy(), head=np.empty(m, dtype=np.int64),
-            near=np.empty((u, 2), dtype=np.int64),
-        )  # fmt: skip
+        floor = _LEAST_EACH if is_plain(problem) else _LEAST_WITH_RULES
+        self.work = max(self.work, floor * amounts.size)
+        return state_of(amounts, units.mask_of_unit, np.ascontiguousarray(units.masks), least)
 
     @property
     def components(self) -> int:
@@ -293,10 +298,10 @@ class Search:
         if weight is None:
             return self._resemble(order)
         slack = len(problem.costs) - problem.least_items * problem.num_groups
-        failed = self._spend(greedy(self.state, order, self.upper, weight, self.kinds(), slack))
+        failed = self._spend(greedy(self.state, order, self.upper, weight, self.kinds(), slack, len(order)))
         if failed and problem.least_items:  # who may be where decides who has too few: these are filled afterwards
             lay_out(self.state, np.full(len(order), NOBODY), self.before)
-            failed = self._spend(greedy(self.state, order, self.upper, weight, self.kinds(), FAR))
+            failed = self._spend(greedy(self.state, order, self.upper, weight, self.kinds(), FAR, FAR))
             self._fill_up()
         return failed
 
@@ -385,7 +390,7 @@ class Search:
         """Put units that fit nowhere where they may be, and fill groups with too few items."""
         lay_out(self.state, group, self.before)
         anything = np.full(self.upper.shape, FAR)
-        self._spend(greedy(self.state, self.state.by_amount[0], anything, self._weights()[1], self.kinds(), FAR))
+        self._spend(greedy(self.state, self.state.by_amount[0], anything, self._weights()[1], self.kinds(), FAR, FAR))
         self._fill_up()
         self.offer()
 

@@ -552,13 +552,13 @@ def fullness(s, weight, g, unit):
 
 
 @kernel(turns=30)
-def greedy(s, order, upper, weight, kind, slack):
+def greedy(s, order, upper, weight, kind, slack, most_failed):
     """Put each unit of `order` that is in no group where it is finished first, by `weight`, and where it has room.
 
     There is a heap of each kind of group, 0, 1, ..., the least full group first. Groups of one kind have the same masks
     and weights; where there would be too many kinds, the caller puts all groups into one. `slack` is how many items
     there are beyond those that groups lack to their fewest. Returns how many units fit nowhere, and stay out, and the
-    work. O(log m) a unit and kind where the least full groups have room.
+    work; with more than `most_failed` of them it ends. O(log m) a unit and kind where the least full groups have room.
     """
     m, dims = s.held.shape
     last, work = dims - 1, np.int64(40 * m)
@@ -574,6 +574,8 @@ def greedy(s, order, upper, weight, kind, slack):
     parked, roomiest = numbers(m), np.full(dims, FAR, dtype=np.int64)
     waiting, since, failed = m, 0, 0
     for unit in order:
+        if failed > most_failed:
+            break
         if s.group[unit] >= 0:
             continue
         # Rooms only become smaller: what is larger than the largest was when last asked fits nowhere.

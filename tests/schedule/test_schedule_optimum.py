@@ -62,14 +62,14 @@ def test_free_slots_stay_above_their_bound_and_every_number_of_slots_does(sample
 @pytest.mark.parametrize("sync", SYNCS)
 def test_mostly_optimal_on_small_cases(sync):
     optimal = 0
-    for seed in range(20):
+    for seed in range(60):
         rng = np.random.default_rng(seed)
         tokens = rng.integers(1, 10, 6)
         costs = tokens * (10 + tokens)
         best = optimal_value(costs.tolist(), tokens.tolist(), 2, 24, 2, sync=sync)
         assert best is not None
         optimal += schedule_micro_batches(costs, tokens, 2, 24, sync=sync, num_slots=2).value == best
-    assert optimal >= 14
+    assert optimal >= 42
 
 
 def test_the_bound_is_reached_where_the_longest_samples_fill_one_slot():

@@ -7,7 +7,7 @@ in which each key may be left out, and is None then. No other file imports pydan
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass, replace
 from decimal import Decimal
 from itertools import combinations
@@ -27,9 +27,9 @@ import numpy as np
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from pydantic_core import core_schema
 
-from balancer.errors import InputError, did_you_mean
+from balancer.errors import InputError, did_you_mean, on_a_line
 from solvers.arguments import INT64_MAX, as_share
-from solvers.errors import ArgumentError, ArgumentTypeError
+from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, braced
 
 Said = TypeVar("Said")
 
@@ -136,7 +136,7 @@ class Kind:
             return self.take(value)
         except (TypeError, ValueError, ArithmeticError) as error:
             if not self.rule:
-                raise
+                raise (error if isinstance(error, TypeError) else UsageError(braced(str(error)))) from None
             wrong = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
             raise wrong(name, self._broken(error), _shown(value)) from None
 
@@ -145,18 +145,19 @@ class Kind:
         try:
             return self.take(value)
         except (TypeError, ValueError, ArithmeticError) as error:
-            told = f"must {self._broken(error)}, got {_shown(value)}" if self.rule else f": {error}"
+            rule = str(error) if isinstance(error, RuleError) else f"be {self.rule}"
+            told = f"must {rule}, got {_shown(value)}" if self.rule else f": {error}"
             raise ValueError(told) from None
 
     def _broken(self, error: Exception) -> str:
         """Return the rule that a value breaks."""
-        return str(error) if isinstance(error, RuleError) else f"be {self.rule}"
+        return braced(str(error)) if isinstance(error, RuleError) else f"be {self.rule}"
 
     def or_word(self, *known: str) -> "Kind":
         """Return the kind of values that are of this kind, or one of some words."""
         schema = {"anyOf": [self.schema, {"enum": list(known)}]}
         return Kind(
-            f"{self.rule}, or {' or '.join(known)}", schema,
+            f"{self.rule}, or {' or '.join(map(repr, known))}", schema,
             lambda value: value if isinstance(value, str) and value in known else self.take(value),
         )  # fmt: skip
 
@@ -190,7 +191,7 @@ def _text(value: Any) -> str:
         raise TypeError
     if not value.strip():
         raise ValueError
-    return value
+    return str(value)  # NumPy's texts too
 
 
 def _flag(value: Any) -> bool:
@@ -219,7 +220,8 @@ def list_of(kind: Kind) -> Kind:
     """Return the kind of lists, not empty, of values of a kind."""
 
     def take(values: Any) -> tuple[Any, ...]:
-        if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+        # A set has no order, and bytes are no list of numbers to anybody.
+        if isinstance(values, str | bytes | bytearray | Mapping | Set) or not isinstance(values, Iterable):
             raise TypeError
         found = tuple(map(kind.take, values))
         if not found:
@@ -242,7 +244,7 @@ def one_of(*known: str) -> Kind:
     def take(value: Any) -> str:
         if not isinstance(value, str) or value not in known:
             raise ValueError
-        return value
+        return known[known.index(value)]
 
     return Kind(f"one of {', '.join(known)}", {"enum": list(known)}, take)
 
@@ -299,8 +301,8 @@ def read(description: Any, said: Mapping[str, Any], where: str = "") -> Any:
 def as_dict(said: Any, *, all_keys: bool = False) -> Any:
     """Return what was said, as tables, lists and values that TOML and JSON have.
 
-    Keys that are as by default are left out, unless `all_keys` are asked for. ``type(said)(**as_dict(said))`` is `said`
-    again, and so is what :func:`read` makes of it.
+    Keys that are as by default are left out, unless `all_keys` are asked for; fields that are no keys always are. Where
+    a description has keys alone, ``type(said)(**as_dict(said))`` is `said` again.
     """
     if isinstance(said, tuple):
         return [as_dict(each, all_keys=all_keys) for each in said]
@@ -334,7 +336,7 @@ def _in_words(error: ValidationError, description: Any, said: Mapping[str, Any])
     known = keys_of(description)
     kinds = tuple(dict.fromkeys(each.of_kind for each in known if each.of_kind))
     place = tuple(_as_written(first["loc"], said, kinds))
-    named = ".".join(map(str, place))
+    named = on_a_line(".".join(map(str, place)))
     match first["type"]:
         case "unexpected_keyword_argument":
             mine = tuple(each for each in known if not each.of_kind or each.of_kind in first["loc"])
@@ -380,7 +382,7 @@ def _meant(place: tuple[Any, ...], mine: "tuple[Key, ...]", known: "tuple[Key, .
         return f" here, but where {table}.kind is {' or '.join(kinds)}"
     here = tuple(dict.fromkeys(each.name for each in mine if each.table == table))
     here += () if table else tuple(dict.fromkeys(each.table for each in known if each.table))
-    return f"{did_you_mean(name, here)}; known here are {', '.join(here)}"
+    return did_you_mean(name, here) or f"; known here are {', '.join(here)}"
 
 
 def _sentence(place: tuple[Any, ...], loc: tuple[Any, ...], known: "tuple[Key, ...]") -> str:
@@ -392,7 +394,10 @@ def _sentence(place: tuple[Any, ...], loc: tuple[Any, ...], known: "tuple[Key, .
 
 
 def _shown(value: object) -> str:
-    text = str(value) if isinstance(value, Decimal) else repr(value)
+    try:
+        text = " ".join((str(value) if isinstance(value, Decimal) else repr(value)).split())
+    except ValueError:  # Python writes down no number of so many digits
+        return "a number of thousands of digits"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 

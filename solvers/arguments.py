@@ -118,7 +118,7 @@ def as_share(name: str, value: Any) -> Fraction:
     try:
         if isinstance(value, float | np.floating | Decimal | str):
             # 0.1 is meant as one tenth, not as the binary fraction next to it.
-            share = _printed(str(value) if isinstance(value, Decimal | str) else str(float(value)))
+            share = _printed(str(value))
         else:
             share = value if isinstance(value, Fraction) else Fraction(value)
         float(share)  # plans and logs print it as one

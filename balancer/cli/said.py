@@ -73,8 +73,10 @@ def _phase(said: dict[str, Any], key: str, name: str, named: tuple[str, ...]) ->
     names = [each.setdefault("name", "all") for each in phases]
     if name not in names and names and "all" in (name, *names):
         option = next((f"--{short}" for short, (path, _, _) in SHORT.items() if path == key), f"--set {key}")
-        others = [each for each in names if each != "all"] or [name]
-        which = " or ".join(f"--set phase.{each}.{key.rpartition('.')[2]}=..." for each in others)
+        rest = key.rpartition(".")[2]
+        if names == ["all"]:
+            raise InputError(f"{option}: the step has one phase, without a name: write --set phase.all.{rest}=...")
+        which = " or ".join(f"--set phase.{each}.{rest}=..." for each in names if each != "all")
         raise InputError(f"{option} is for a step of one phase; say of which: {which}")
     if name not in names and named:
         raise InputError(f"--set {key}: there is no phase {name!r}; phases are {', '.join(named)}")

@@ -22,6 +22,7 @@ from balancer.problem.setup import Setup
 from solvers.arguments import as_share
 from solvers.bounds import Bound
 from solvers.check import SEARCHES
+from solvers.errors import WordedError
 from solvers.types import STOP_AT, SolveStatus, status_of
 
 _CONTENTS = ("size", "sha256", "etag", "footer_sha256")
@@ -35,7 +36,7 @@ def read_from(plan_file: PlanFile) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        what = str(error) if isinstance(error, ValueError) else repr(error)
+        what = str(error) if isinstance(error, ValueError | WordedError) else repr(error)
         raise InputError(f"{plan_file.path}: its description is not one this version reads: {what}") from None
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from balancer.described import A_SHARE, Amount, Count, Share, Text, as_dict, described, key, settle
+from balancer.described import A_SHARE, Amount, Share, Size, Text, as_dict, described, key, settle
 from solvers.errors import UsageError
 
 ShareOrAny = Annotated[str, A_SHARE.or_word("any")]
@@ -21,7 +21,7 @@ class AcrossSteps:
     counts: ShareExactOrAny | None = key("Samples of a step: exact, any, or a share they may be off.", default=None)
     most_long_share: Share | None = key("Most of a step's tokens that long samples may have.", default=None)
     stage: Text | None = key("A column; no sample runs across a change of it.", default=None)
-    step_tokens: Count | None = None  # the most tokens of a step, instead of a number of samples for each rank
+    step_tokens: Size | None = None  # the most tokens of a step, instead of a number of samples for each rank
 
     def __post_init__(self) -> None:
         settle(self)

@@ -51,21 +51,21 @@ Columns = Mapping[str, ArrayLike | Ragged]
 def _name(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
-    if not value.strip() or set(value) & set(":="):
+    if not value.strip() or set(value) & set(":=\n"):
         raise ValueError
-    return value
+    return str(value)
 
 
 def _amounts_by_columns(value: Any) -> dict[str, int]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise TypeError
     for columns, most in value.items():
-        if isinstance(most, bool) or not isinstance(most, int | np.integer) or most < 1:
-            raise RuleError(f"map columns to whole numbers >= 1; {columns!r} has {most!r}")
+        if not columns.strip() or isinstance(most, bool) or not isinstance(most, int | np.integer) or most < 1:
+            raise RuleError(f"map columns to whole numbers >= 1; {columns!r} has {most!r:.60}")
     return {columns: A_SIZE.take(most) for columns, most in value.items()}
 
 
-Name = Annotated[str, Kind("text without ':' and '='", {"type": "string", "pattern": "^[^:=]+$"}, _name)]
+Name = Annotated[str, Kind("text, not empty, without ':' and '='", {"type": "string", "pattern": "^[^:=]+$"}, _name)]
 Cost = Annotated[CostModel, Kind("", {"type": "string"}, parse_cost)]
 SizesByColumns = Annotated[
     Mapping[str, int],
@@ -129,7 +129,7 @@ class Phase:
     """
 
     name: Name = key("The module; the only phase needs none. The last is the language model.", default=SINGLE_PHASE)
-    length: Text = key("Its length: columns, text+image, or of several items lengths(clips).", default="length")
+    length: Text = key("Its length: columns, text+image, or of several items lengths(clips).", default="")
     cost: Cost = key("linear, quadratic:a=24576,b=1, padded, flops:qwen2-7b, ...", default=parse_cost("linear"))
     outputs: Text | None = key("What each item puts out; by default its length.", default=None)
     own: Text | None = key("What each sample adds itself in the last phase.", default=None)
@@ -158,7 +158,7 @@ class Phase:
     frozen: Flag = key("It is not trained; for pipelines and configure.", default=False)
 
     def __post_init__(self) -> None:
-        with of_phase(self.name):
+        with of_phase(self.name if isinstance(self.name, str) else SINGLE_PHASE):
             settle(self)
             if self.sequence_parallel is None and self.share_multiple_of > 1:
                 raise UsageError("{share_multiple_of} needs {sequence_parallel}: no item is shared without")
@@ -170,7 +170,7 @@ class Phase:
             if self.prefix_length is not None:
                 raise UsageError("{prefix} and {prefix_length} need each other: give {prefix} as well")
             whose = "cost 'prefix', without a number," if own else "{prefix}"
-            raise UsageError(f"{whose} needs {{prefix_length}}, a column with the length of each sample's")
+            raise UsageError(f"{whose} needs {{prefix_length}}, a column with the length of each sample's prompt")
 
     @property
     def constraints(self) -> tuple[str, ...]:

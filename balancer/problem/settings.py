@@ -1,8 +1,12 @@
 """How plans are made, the same in every step of a run: method, placement, budget, micro-batches. Checked once, here."""
 
 from collections.abc import Mapping
+from decimal import Decimal
 from fractions import Fraction
+from numbers import Real
 from typing import Annotated, Any
+
+import numpy as np
 
 import solvers
 from balancer.cost import CostModel
@@ -33,8 +37,8 @@ def as_tolerance(eps: Any) -> float | Fraction:
     """Return a share of the makespan below 1, such as 0.001 or ``"0.1%"``; one that no float is stays exact."""
     share = as_share("share", eps)
     if share >= 1:
-        percent = f"; {eps} percent is {eps}%" if share <= 100 and "%" not in str(eps) else ""
-        raise RuleError(f"be < 1, a share of the makespan{percent}")
+        meant = f" (for {float(share):g} percent write {float(share):g}%)"
+        raise RuleError(f"be a share < 1 of the makespan{meant if share <= 100 and '%' not in str(eps) else ''}")
     return _as_number(eps)
 
 
@@ -44,10 +48,16 @@ def _as_number(given: Any) -> float | Fraction:
     return float(share) if as_share("share", float(share)) == share else share
 
 
+def _seconds(given: Any) -> float:
+    if isinstance(given, bool | np.bool_) or not isinstance(given, Real | Decimal):
+        raise TypeError
+    return as_budget(float(given))
+
+
 _SHARE = 'a share >= 0, such as 0.001 or "0.1%"'
 Tolerance = Annotated[float | Fraction, Kind(_SHARE, {"type": ["number", "string"]}, as_tolerance)]
 Gap = Annotated[float | Fraction | str, Kind(_SHARE, {"type": ["number", "string"]}, _as_number)]
-Seconds = Annotated[float, Kind("a number of seconds > 0", {"type": "number", "exclusiveMinimum": 0}, as_budget)]
+Seconds = Annotated[float, Kind("a number of seconds > 0", {"type": "number", "exclusiveMinimum": 0}, _seconds)]
 
 
 @described

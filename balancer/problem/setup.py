@@ -313,7 +313,7 @@ class Setup:
         """Return the setup as a plan file holds it."""
         found = {
             "topology": {"node_sizes": list(self.topology.node_sizes)},
-            "phases": [{"name": phase.name, "length": phase.length} | as_dict(phase) for phase in self.phases],
+            "phases": [{"name": phase.name} | as_dict(phase) for phase in self.phases],
             "settings": self.settings.to_json(),
         }
         if models := {phase.name: name for phase in self.phases if (name := parse_cost(phase.cost).model)}:

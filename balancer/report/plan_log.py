@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from balancer.described import as_dict, changed
+from balancer.described import as_dict, changed, said_of
 from balancer.errors import InputError, did_you_mean
 from balancer.io.columns import LengthUnknownError
 from balancer.io.log_files import LogPath, files_of
@@ -37,12 +37,13 @@ from balancer.report.page_data import PageData
 from balancer.report.summary import RunSummary
 from balancer.report.text import counted
 from balancer.step import PhaseKeys, StepFile, read_step
-from solvers.errors import ArgumentTypeError, UsageError, WordedError, Wording
+from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, WordedError, Wording
 
 __all__ = ["LogPlan", "about", "about_plan", "opened_by", "plan_log", "plan_opened", "settings_of"]
 
 _OF_RANKS = ("num_ranks", "ranks_per_node", "topology")
-_OF_LOG = ("batch_per_rank", "home", "drop_last", "epochs", "shuffle", "first_epoch", "first_sample")
+_OF_TOP = ("batch_per_rank", "home", "drop_last", "epochs", "shuffle")
+_OF_LOG = ("first_epoch", "first_sample")
 _OF_DEFERRAL = tuple(field.name for field in fields(AcrossSteps))
 
 
@@ -294,22 +295,31 @@ def settings_of(log: LengthLog, said: StepFile, beside: Mapping[str, Any]) -> Lo
     """Return how a log is planned by what a step file says, by keywords, or by both."""
     known = tuple(spec.name for spec in fields(PlanSettings))
     of_step = ("phases", "length", "cost", *CONSTRAINTS)
-    names = (*_OF_RANKS, *_OF_LOG, *_OF_DEFERRAL, *known, *of_step, "layout")
+    names = (*_OF_RANKS, *_OF_TOP, *_OF_LOG, *_OF_DEFERRAL, *known, *of_step, "layout")
     if odd := [name for name in beside if name not in names]:
         # The first by name: the same call must always give the same error.
         meant = did_you_mean(min(odd), (*names, "step", "out", "jobs", "overwrite", "resume", "continued", "at_step"))
         raise TypeError(f"plan_log has no argument {min(odd)!r}{meant}; see help(balancer.plan_log)")
     ranks = {name: beside[name] for name in _OF_RANKS if beside.get(name) is not None}
     topology = as_topology(**{"num_ranks": None} | ranks) if ranks or not said.path else None
-    top = {name: beside[name] for name in ("step_tokens", "layout") if beside.get(name) is not None}
+    top = {name: beside[name] for name in ("step_tokens", "layout", *_OF_TOP) if beside.get(name) is not None}
     top |= {} if topology is None else {"ranks": topology.num_ranks}
     deferral = {name: beside[name] for name in _OF_DEFERRAL if name != "step_tokens" and beside.get(name) is not None}
-    said = said.with_keys(**top, deferral=changed(said.deferral, **deferral))
+    try:
+        said = said.with_keys(**top, deferral=changed(said.deferral, **deferral))
+    except (ArgumentError, ArgumentTypeError) as error:
+        raise InputError(str(error)) from None
     own = {name: beside[name] for name in ("cost", *CONSTRAINTS) if name in beside}
     phases, length = beside.get("phases"), beside.get("length")
     given = None
     if phases is not None or length is not None or own or not said.path:
-        given = _phases(log, phases, length, own)
+        of_file = said_of(said.phase[0]) if phases is None and said.phase else {}
+        if len(said.phase) > 1 and of_file:
+            which = "length" if length is not None else min(own)
+            raise InputError(f"{said.path}: {which} is for a step of one phase, and these are {', '.join(said.names)}: "
+                             "give phases=[Phase(...), ...]")  # fmt: skip
+        length = length if length is not None else of_file.get("length")
+        given = _phases(log, phases, length, {**of_file, **own})
         said = said.with_keys(phase=tuple(PhaseKeys(name=each.name, cost=each.cost) for each in given))
     planned = {name: beside[name] for name in known if name in beside}
     if said.layout is not None and isinstance(cut := as_cut(planned.pop("cut", None)), MicroBatches):
@@ -328,4 +338,4 @@ def _phases(
             raise InputError(f"{odd} cannot be combined with phases, each of which has its own")
         return as_phases(phases)
     columns = default_columns(log) if length is None else choose_length(log, length)
-    return (Phase(SINGLE_PHASE, "+".join(columns), **of_phase),)
+    return (Phase(**{"name": SINGLE_PHASE, **of_phase, "length": "+".join(columns)}),)

@@ -314,8 +314,8 @@ def test_bytes_that_do_not_fit(name):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"name": ""}, "name must be text without ':' and '=', got ''"),
-        ({"name": "a:b"}, "name must be text without ':' and '=', got 'a:b'"),
+        ({"name": ""}, "name must be text, not empty, without ':' and '=', got ''"),
+        ({"name": "a:b"}, "name must be text, not empty, without ':' and '=', got 'a:b'"),
         ({"length": " "}, "phase 'v': length must be text, got ' '"),
         ({"length": 5}, "length must be text, got 5"),
         ({"outputs": 5}, "outputs must be text, got 5"),

@@ -123,9 +123,10 @@ class MicroBatches(InSlots):
     def __post_init__(self) -> None:
         settle(self, "cut")
         if isinstance(self.count, int) and (self.count < self.at_least or self.count % self.multiple_of):
+            other = "at_least" if self.count < self.at_least else "multiple_of"
             raise UsageError(
-                "{cut.count} = {count} contradicts {cut.at_least} = {at_least} or {cut.multiple_of} = {multiple_of}",
-                count=self.count, at_least=self.at_least, multiple_of=self.multiple_of,
+                f"{{cut.count}} = {{count}} contradicts {{cut.{other}}} = {{limit}}",
+                count=self.count, limit=getattr(self, other),
             )  # fmt: skip
         if self.pipeline_stages > 1 and self.sync != "pipeline":
             raise UsageError(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import click
 
-from balancer.cli.run import say, table_console
+from balancer.cli.run import say
 from balancer.described import keys_of, schema_of
 from balancer.io.columns import LengthUnknownError, listed
 from balancer.io.log_files import LogPath
@@ -14,14 +14,18 @@ from balancer.step import StepFile
 
 
 def print_keys() -> None:
-    """Print every key of a step with its sentence."""
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for each in keys_of(StepFile):
-        of_kind = f"{each.about} ({each.of_kind})" if each.of_kind else each.about
-        table.add_row(each.path, "" if each.name == "kind" else of_kind)
-    table_console().print(table)
+    """Print every key of a step with its sentence, a key a line, so that a search finds it whole."""
+    keys = keys_of(StepFile)
+    kinds = tuple(dict.fromkeys(each.of_kind for each in keys if each.of_kind))
+    of_kinds: dict[tuple[str, str], list[str]] = {}  # by a key and its sentence: the kinds of cut that have it
+    for each in keys:
+        is_kind = (each.table, each.name) == ("cut", "kind")
+        about = f"One of {', '.join(kinds)}; other keys tell which." if is_kind else each.about
+        of_kinds.setdefault((each.path, about), []).extend([each.of_kind] * (each.of_kind != "" and not is_kind))
+    width = max(len(path) for path, _ in of_kinds)
+    for (path, about), of in of_kinds.items():
+        click.echo(f"{path:<{width}}  {about}" + f" ({', '.join(of)})" * bool(of))
+    click.echo("NAME is the phase's name; the only phase of a step is called all.")
 
 
 def print_schema() -> None:

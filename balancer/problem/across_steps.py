@@ -15,7 +15,7 @@ class AcrossSteps:
     """Which samples form a step, where a sample may run early or late; shares are kept as exact text."""
 
     early: Amount = key("Steps that a sample may run early.", default=0)
-    late: Amount = key("Steps that it may run late.", default=0)
+    late: Amount = key("Steps that a sample may run late.", default=0)
     tokens_within: ShareOrAny = key('How far a step\'s tokens may be off: "5%", any.', default="1/20")
     # None: exact where steps are cut by count, any where they are cut by tokens
     counts: ShareExactOrAny | None = key("Samples of a step: exact, any, or a share they may be off.", default=None)

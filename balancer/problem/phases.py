@@ -132,7 +132,7 @@ class Phase:
     length: Text = key("Its length: columns, text+image, or of several items lengths(clips).", default="")
     cost: Cost = key("linear, quadratic:a=24576,b=1, padded, flops:qwen2-7b, ...", default=parse_cost("linear"))
     outputs: Text | None = key("What each item puts out; by default its length.", default=None)
-    own: Text | None = key("What each sample adds itself in the last phase.", default=None)
+    own: Text | None = key("Of the last phase: what each sample adds besides what encoders put out.", default=None)
     bytes_in: Size = key("Bytes of an element as input.", default=1)
     bytes_out: Size = key("Bytes of an element as output.", default=1)
     equal_counts: Flag = key("Every rank gets equally many samples, within one.", default=False)
@@ -154,7 +154,9 @@ class Phase:
     share_multiple_of: Count = key("With sequence_parallel, what shares are padded to.", default=1)
     every_rank_nonempty: Flag = key("Every rank gets an item, if possible.", default=False)
     model: Text | None = key("Its model, for simulate and configure: qwen2-7b.", default=None)
-    pieces: Count | None = key("Its items are cut into pieces of so many elements.", default=None)
+    pieces: Count | None = key(
+        "Attention stays within pieces of so many elements, such as tiles; for simulate and configure.", default=None
+    )
     frozen: Flag = key("It is not trained; for pipelines and configure.", default=False)
 
     def __post_init__(self) -> None:

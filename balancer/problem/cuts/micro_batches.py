@@ -69,10 +69,10 @@ class InSlots(Cut):
 
     tokens: Size = key("Elements of a micro-batch at most.")
     count: SlotsOrFewest | None = key(
-        'How many a rank, or "fewest"; by default the fastest.', default=None, kw_only=True
+        'How many micro-batches a rank, or "fewest"; by default the fastest.', default=None, kw_only=True
     )
-    at_least: Slots = key("At least so many a rank.", default=1, kw_only=True)
-    multiple_of: Slots = key("A multiple of so many.", default=1, kw_only=True)
+    at_least: Slots = key("At least so many micro-batches a rank.", default=1, kw_only=True)
+    multiple_of: Slots = key("Their number is a multiple of this.", default=1, kw_only=True)
     allow_empty: Flag = key("A micro-batch may hold nothing.", default=False, kw_only=True)
     over_long: OverLong = key("A row over the cap: error, or own.", default=OVER_LONG[0], kw_only=True)
     encoders: Encoders = key(

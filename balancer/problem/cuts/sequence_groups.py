@@ -114,7 +114,7 @@ class SequenceGroups(Cut):
     degrees: Counts = key("How many ranks a group may have: [1, 2, 4, 8].", default=(1, 2, 4, 8))
     tokens_per_rank: Size | None = key("Tokens of a rank in a slot at most.", default=None)
     count: Count | None = key("How many slots; by default the fastest.", default=None, kw_only=True)
-    multiple_of: Count = key("A multiple of so many.", default=1, kw_only=True)
+    multiple_of: Count = key("The number of slots is a multiple of this.", default=1, kw_only=True)
     exchange: Annotated[str, one_of(*EXCHANGES)] = key(
         "What ranks of a group exchange: ulysses or ring.", default=EXCHANGES[0], kw_only=True
     )

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from balancer.described import as_dict
+from balancer.errors import InputError
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.layout import StepLayout
 from balancer.step import StepFile
@@ -61,7 +62,10 @@ def laid_out(step: StepFile, layout: StepLayout, path: str = "layout") -> LaidOu
                 )  # fmt: skip
             if when == "step":
                 cut["encoders"] = when
-    return LaidOut(step.with_cut(cut) if cut else step, layout if of_gpus else None, None)
+    try:
+        return LaidOut(step.with_cut(cut) if cut else step, layout if of_gpus else None, None)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def _taken(step: StepFile, layout: StepLayout) -> dict[str, Any]:

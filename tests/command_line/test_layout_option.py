@@ -51,7 +51,8 @@ PIPED = {"vision": {"dp": 2}, "llm": {"pp": 3, "dp": 2}}
     ("more", "options", "told"),
     [
         ({}, (), "cut.tokens is missing"),
-        ({"micro_batches": 2**24}, (), "file.json: cut.count must be <= 4096 with stages"),
+        ({"micro_batches": 2**13}, (), "file.json: cut.count must be <= 4096 with stages"),
+        ({"micro_batches": 2**24}, (), "file.json: cut.count must be <= 1048576"),
         ({"micro_batches": 2}, keys("cut.at_least=3"), "file.json: cut.count = 2 contradicts cut.at_least"),
         ({"micro_batch_tokens": 20}, (), "longer than cut.tokens = 20"),
         ({"micro_batch_tokens": 20}, keys("cut.tokens=21"), "longer than cut.tokens = 21"),

@@ -354,7 +354,7 @@ def test_keys_and_ranks_of_any_phase(command, log):
     assert max(map(len, on.values())) == 1
     phases = {phase["name"]: phase for phase in description_of("plan.parquet")["phases"]}
     assert [phases[name].get("keep_together") for name in phases] == ["book", None, "book"]
-    assert [phases[name]["allowed_ranks"] for name in phases] == [None, "ranks", None]
+    assert [phases[name].get("allowed_ranks") for name in phases] == [None, "ranks", None]
     assert command("report", "plan.parquet").code == 0
 
 

@@ -52,7 +52,7 @@ def test_a_log_shorter_than_one_batch_says_so(command, tmp_path):
 def test_an_eps_that_balances_nothing_is_refused(eps, command, tmp_path):
     write_csv(tmp_path / "log.csv", EVEN)
     outcome = command("plan", "log.csv", *SHAPE, *keys(f"plan.eps={eps}"))
-    assert (outcome.code, "plan.eps must be a share of 0 or more and under 1" in outcome.err) == (2, True)
+    assert (outcome.code, "plan.eps must be a share < 1 of the makespan" in outcome.err) == (2, True)
 
 
 def test_an_eps_may_be_a_percentage(command, tmp_path):

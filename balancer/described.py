@@ -2,7 +2,7 @@
 
 Python's keywords, step files, ``--set``, plan files, their errors, the JSON schema, help and reference tables come from
 the fields. A described class checks its values by their kinds as it is made; :func:`partly` makes the table of a file
-in which each key may be left out, and is None then. No other file imports pydantic.
+in which each key may be left out, and is None then. No other file imports pydantic, and this one does where a table is read: planning needs none.
 """
 
 import functools
@@ -24,8 +24,6 @@ from typing import (
 )
 
 import numpy as np
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
-from pydantic_core import core_schema
 
 from balancer.errors import InputError, did_you_mean, on_a_line
 from solvers.arguments import INT64_MAX, as_share
@@ -35,6 +33,9 @@ Said = TypeVar("Said")
 
 MOST_COUNT = 2**31 - 1
 """The most of anything that is counted: ranks, samples and micro-batches are int32 in plans."""
+
+_OF_TABLES = {"extra": "forbid"}
+"""How pydantic reads a table: a key that is not declared is an error."""
 
 _SHOWN = 60  # characters of a value in an error
 
@@ -49,7 +50,8 @@ def described(of_keys: type[Said]) -> type[Said]:
     """Make a class a frozen description of keys; one with a ``__post_init__`` calls :func:`settle` there."""
     if not hasattr(of_keys, "__post_init__"):
         of_keys.__post_init__ = settle  # type: ignore[attr-defined]
-    return with_config(ConfigDict(extra="forbid"))(dataclass(frozen=True)(of_keys))
+    of_keys.__pydantic_config__ = _OF_TABLES  # type: ignore[attr-defined]
+    return dataclass(frozen=True)(of_keys)
 
 
 def settle(said: Any, table: str = "") -> None:
@@ -91,9 +93,12 @@ def partly(description: Any, kind: str = "", about: str = "", *, keeps: str = ""
             for each in fields(description) if each.metadata]  # fmt: skip
     if kind:
         keys.append(("kind", Literal[kind], key(about, default=kind)))
-    more = {"__post_init__": settle, "__doc__": (description.__doc__ or "").partition("\n")[0]}
-    made = make_dataclass(description.__name__, keys, frozen=True, namespace=more)
-    return with_config(ConfigDict(extra="forbid"))(made)
+    more = {
+        "__pydantic_config__": _OF_TABLES,
+        "__post_init__": settle,
+        "__doc__": (description.__doc__ or "").partition("\n")[0],
+    }
+    return make_dataclass(description.__name__, keys, frozen=True, namespace=more)
 
 
 def defaults_of(description: Any) -> dict[str, Any]:
@@ -163,6 +168,8 @@ class Kind:
 
     def __get_pydantic_core_schema__(self, _: Any, __: Any) -> Any:
         """Let pydantic check values by this alone."""
+        from pydantic_core import core_schema
+
         return core_schema.no_info_plain_validator_function(self.check)
 
     def __get_pydantic_json_schema__(self, _: Any, __: Any) -> Any:
@@ -278,6 +285,8 @@ def by_kind(assumed: Callable[[Mapping[str, Any]], str | None]) -> tuple[Any, An
             return said
         return {"kind": found, **said}
 
+    from pydantic import BeforeValidator, Field
+
     return Field(discriminator="kind"), BeforeValidator(with_kind)
 
 
@@ -285,17 +294,22 @@ def by_kind(assumed: Callable[[Mapping[str, Any]], str | None]) -> tuple[Any, An
 
 
 @functools.cache
-def _adapter(description: Any) -> TypeAdapter[Any]:
+def _adapter(description: Any) -> Any:
     """Return what checks values by a description."""
+    from pydantic import TypeAdapter
+
     return TypeAdapter(description)
 
 
 def read(description: Any, said: Mapping[str, Any], where: str = "") -> Any:
     """Return a description of what is said; InputError names place, value and rule of the first thing that is wrong."""
+    from pydantic import ValidationError
+
     try:
         return _adapter(description).validate_python(said)
     except ValidationError as error:
-        raise InputError(where + _in_words(error, description, said)) from None
+        first = error.errors(include_url=False)[0]
+        raise InputError(where + _in_words(first, description, said)) from None
 
 
 def as_dict(said: Any, *, all_keys: bool = False) -> Any:
@@ -331,8 +345,7 @@ _RULES = {
 """What is wrong, by the name that pydantic has for it; kinds of values say it themselves."""
 
 
-def _in_words(error: ValidationError, description: Any, said: Mapping[str, Any]) -> str:
-    first = error.errors(include_url=False)[0]
+def _in_words(first: Any, description: Any, said: Mapping[str, Any]) -> str:
     known = keys_of(description)
     kinds = tuple(dict.fromkeys(each.of_kind for each in known if each.of_kind))
     place = tuple(_as_written(first["loc"], said, kinds))

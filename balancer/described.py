@@ -2,7 +2,8 @@
 
 Python's keywords, step files, ``--set``, plan files, their errors, the JSON schema, help and reference tables come from
 the fields. A described class checks its values by their kinds as it is made; :func:`partly` makes the table of a file
-in which each key may be left out, and is None then. No other file imports pydantic, and this one does where a table is read: planning needs none.
+in which each key may be left out, and is None then. No other file imports pydantic, and this one does where a table is
+read: planning needs none.
 """
 
 import functools

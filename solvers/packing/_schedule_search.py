@@ -187,15 +187,18 @@ class Bins:
     def start(self, goal: int) -> None:
         """Fill no, one, two, ... tall slots with the densest samples, and the other bins evenly with the rest.
 
-        A slot has to be tall where the largest sample left costs more than an even share of the rest. One slot more is
-        tried, because samples that are few to a bin are evened out more easily at a height of their own.
+        A slot has to be tall where the largest sample left, or one that lies alone, costs more than an even share of
+        the rest. One slot more is tried, because samples that are few to a bin are evened out more easily at a height
+        of their own.
         """
         s, width = self.state, self.width
         self._clear()
         more = 1
         for tall in range(self.num_slots):
             left = s.amounts[s.group < 0, 0]
-            needed = len(left) and int(left.max()) * width * (self.num_slots - tall) > int(left.sum())
+            # What lies alone makes its slot as high as it is, whatever lies in the other bins.
+            height = max(int(s.held[tall * width : (tall + 1) * width, 0].max()), int(left.max(initial=0)))
+            needed = len(left) and height * width * (self.num_slots - tall) > int(left.sum())
             if not needed or tall == self.num_slots - 1:
                 filled = s.group.copy()
                 for by_cost_alone in (False, True):
@@ -210,9 +213,9 @@ class Bins:
                 more -= 1
             if not len(left):
                 break
-            # Filled up to the height of the largest sample left, which the slot has anyway.
+            # Filled up to the height that the slot has anyway.
             upper = self.upper.copy()
-            upper[:, 0] = left.max()
+            upper[:, 0] = height
             self.work -= fill_densest(s, self.densest, upper, tall * width, (tall + 1) * width)
 
     def _clear(self) -> None:

@@ -144,20 +144,19 @@ class Kind:
             if not self.rule:
                 raise (error if isinstance(error, TypeError) else UsageError(braced(str(error)))) from None
             wrong = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
-            raise wrong(name, self._broken(error), _shown(value)) from None
+            raise wrong(name, braced(self._broken(error)), _shown(value)) from None
 
     def check(self, value: Any) -> Any:
         """Return a value of a table as it is kept; ValueError says the rule and the value."""
         try:
             return self.take(value)
         except (TypeError, ValueError, ArithmeticError) as error:
-            rule = str(error) if isinstance(error, RuleError) else f"be {self.rule}"
-            told = f"must {rule}, got {_shown(value)}" if self.rule else f": {error}"
+            told = f"must {self._broken(error)}, got {_shown(value)}" if self.rule else f": {error}"
             raise ValueError(told) from None
 
     def _broken(self, error: Exception) -> str:
         """Return the rule that a value breaks."""
-        return braced(str(error)) if isinstance(error, RuleError) else f"be {self.rule}"
+        return str(error) if isinstance(error, RuleError) else f"be {self.rule}"
 
     def or_word(self, *known: str) -> "Kind":
         """Return the kind of values that are of this kind, or one of some words."""

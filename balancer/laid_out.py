@@ -20,11 +20,13 @@ class LaidOut(NamedTuple):
 
 def check_beside(step: StepFile) -> None:
     """Raise UsageError for what a step says beside a layout that stands for it."""
-    of_kinds = {"pipelines": "cut.stages", "sequence_groups": "cut.degrees"}
-    if said := "" if step.cut is None else of_kinds.get(step.cut.kind, ""):
+    if step.cut is None:
+        return
+    said = {"pipelines": "cut.stages", "sequence_groups": "cut.degrees"}.get(step.cut.kind)
+    if step.cut.kind == "micro_batches" and step.cut.pipeline_stages is not None:
+        said = "cut.pipeline_stages"
+    if said:
         raise UsageError(f"{said} cannot be combined with {{layouts}}")
-    if step.cut is not None and step.cut.kind == "micro_batches" and step.cut.pipeline_stages is not None:
-        raise UsageError("cut.pipeline_stages cannot be combined with {layouts}")
 
 
 def laid_out(step: StepFile, layout: StepLayout, path: str = "layout") -> LaidOut:

@@ -4,7 +4,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from balancer.advice.findings import WORTH, Finding, Findings
-from balancer.cost import parse_cost
 from balancer.report.text import counted, of_costs
 
 __all__ = [
@@ -205,7 +204,7 @@ def _with(words: Sequence[str], changed: Mapping[str, str | None]) -> Iterator[s
 def assumed(advice: Findings) -> Iterator[str]:
     """Yield what the numbers take for granted."""
     phases = advice.settings.setup.phases
-    costs = of_costs({phase.name: str(parse_cost(phase.cost)) for phase in phases}).removeprefix("cost: ")
+    costs = of_costs({phase.name: str(phase.cost) for phase in phases}).removeprefix("cost: ")
     unit = ", all in one unit of time" * (len(phases) > 1)
     yield (
         f"Assumed: steps take what their samples cost, {costs}{unit}; ranks wait for each other in every phase; "

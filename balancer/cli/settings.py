@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from balancer.cost import parse_cost
 from balancer.errors import InputError
 from balancer.io.log_files import LogPath
 from balancer.io.logs import LengthLog, choose_length, open_log
@@ -81,7 +80,7 @@ def engine_of(name: str | None, jobs: int | None) -> Engine | None:
 def _title_of(log: LengthLog, settings: LogSettings, first: StepPlan | None) -> str:
     """Return what is planned, in a line, and what is assumed without options, on further lines."""
     phases = settings.setup.phases
-    costs = {phase.name: parse_cost(phase.cost).in_words for phase in phases}
+    costs = {phase.name: phase.cost.in_words for phase in phases}
     num_ranks = settings.setup.topology.num_ranks
     several = f" and {len(log.files) - 1:,} more" * (log.path == log.files[0] and len(log.files) > 1)
     name, ranks = f"{log.path.name}{several}", f"{counted(num_ranks, 'rank')} x {settings.batch_per_rank}"

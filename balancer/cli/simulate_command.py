@@ -8,7 +8,7 @@ from balancer.cli.layouts import by_phase, compare_layouts
 from balancer.cli.run import check_page, progress, say, say_json, say_page, table_console
 from balancer.cli.said import said_step
 from balancer.cli.settings import open_job
-from balancer.cost import EXCHANGES, CostModel, flops, module, parse_cost
+from balancer.cost import EXCHANGES, CostModel, flops, module
 from balancer.cost.throughput import SaturatingThroughput, Throughput, ThroughputCurve
 from balancer.described import changed
 from balancer.errors import InputError
@@ -89,7 +89,7 @@ def run(
         pairs = {name: {"saved_s": {"mean": mean, "standard_error": error}} for name, (mean, error) in saved.items()}
         say_json({
             "version": JSON_VERSION, **about(job.log, job.settings),
-            "cost": {phase.name: str(parse_cost(phase.cost)) for phase in job.settings.setup.phases},
+            "cost": {phase.name: str(phase.cost) for phase in job.settings.setup.phases},
             "steps": found.steps, "rows": found.rows, "passes": found.passes, "runtime_s": runtime_s,
             "assumed": {
                 "efficiency": efficiency, "checkpointing": checkpointing, "overlap": overlap, "waits": waits,

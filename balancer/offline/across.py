@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.cost import parse_cost
 from balancer.deferral.epoch import EpochSteps, check_steps, choose_steps
 from balancer.deferral.request import Request
 from balancer.deferral.work import PhaseWork
@@ -75,7 +74,7 @@ def _refuse_phase(phase: Phase, is_last: bool) -> None:
     for name in named if is_last else [*named, "keep_together"]:
         if getattr(phase, name):
             raise UsageError(f"{{{name}}} cannot be combined with {{defer}} and {{step_tokens}}")
-    if not (cost := parse_cost(phase.cost)).additive:
+    if not (cost := phase.cost).additive:
         raise UsageError("samples cannot be deferred under {cost} = {given}: what a step costs then depends on its "
                          "plan", "{cost} must be a sum over samples", given=str(cost))  # fmt: skip
 

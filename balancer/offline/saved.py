@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from balancer.cost import parse_cost
 from balancer.errors import PlanError
 from balancer.io.plan_reader import PlanFile
 from balancer.io.plan_rows import PlanStep
@@ -82,7 +81,7 @@ def _items(claims: SavedClaims, found: Mapping[str, PlanStep]) -> tuple[PhaseIte
         check_volumes(phase, "bytes_in", phase.bytes_in, lengths, pieces.values)
         check_volumes(phase, "bytes_out", phase.bytes_out, outputs)
         together = phase.keep_together if keys is not None else None
-        bare, cost = replace(phase, keep_together=together, caps={}, allowed_ranks=None), parse_cost(phase.cost)
+        bare, cost = replace(phase, keep_together=together, caps={}, allowed_ranks=None), phase.cost
         read[name] = PhaseItems(bare, cost, is_last, sample, lengths, outputs, pieces, keys,
                                 prefix=prompts)  # fmt: skip
     return tuple(read.values())

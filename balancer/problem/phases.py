@@ -328,7 +328,7 @@ def resolve_phases(
         if outputs is not items or phase.bytes_out > phase.bytes_in:
             check_volumes(phase, "bytes_out", phase.bytes_out, outputs.values)
         found[phase.name] = PhaseItems(
-            phase, parse_cost(phase.cost), is_last, sample_of_item, items.values, outputs.values,
+            phase, phase.cost, is_last, sample_of_item, items.values, outputs.values,
             own, asked.keys(phase, "keep_together", sample_of_item),
             tuple(batch.items(text, phase, is_last, like=items, of="caps").values for text in phase.caps),
             asked.allowed(phase, sample_of_item, num_ranks), batch.prompts(phase, asked, sample_of_item),

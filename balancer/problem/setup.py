@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.cost import parse_cost
 from balancer.described import as_dict
 from balancer.problem.cuts import WHOLE_SHARES, Cut, LongShort
 from balancer.problem.layout import ModuleLayout, StepLayout
@@ -133,7 +132,7 @@ class Setup:
 
         Of other costs nobody can tell, so their units are taken for one; UsageError where both kinds are there.
         """
-        costs = {phase.name: parse_cost(phase.cost) for phase in self.phases}
+        costs = {phase.name: phase.cost for phase in self.phases}
         units = {name: cost.flops_of_unit for name, cost in costs.items()}
         if not any(units.values()):
             return self
@@ -183,7 +182,7 @@ class Setup:
 
     def _check_phase(self, phase: Phase, is_last: bool) -> None:
         """Refuse what a phase's plan cannot keep to."""
-        cost, cut = parse_cost(phase.cost), self.settings.cut
+        cost, cut = phase.cost, self.settings.cut
         shared = is_last and cut.shares
         names = [name for name in phase.constraints if shared or name != "every_rank_nonempty"]
         if is_last:
@@ -294,7 +293,7 @@ class Setup:
         """Refuse encoders whose sum cannot be made even."""
         encoders = self.phases[:-1]
         for phase in encoders if len(encoders) > 1 else ():
-            cost, given = parse_cost(phase.cost), phase.constraints
+            cost, given = phase.cost, phase.constraints
             if phase.sequence_parallel is not None:
                 given = ("sequence_parallel",)
             if given or not cost.additive:
@@ -316,7 +315,7 @@ class Setup:
             "phases": [{"name": phase.name} | as_dict(phase) for phase in self.phases],
             "settings": self.settings.to_json(),
         }
-        if models := {phase.name: name for phase in self.phases if (name := parse_cost(phase.cost).model)}:
+        if models := {phase.name: name for phase in self.phases if (name := phase.cost.model)}:
             found["models"] = models  # beside the phases, so that versions that do not know it read the rest
         if self.layout is not None:
             found["layout"] = self.layout.to_json()

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from balancer.cost import parse_cost
 from balancer.cost.throughput import SaturatingThroughput
 from balancer.offline.settings import LogSettings
 from balancer.report import charts
@@ -344,7 +343,7 @@ def _of_phase(name: str, assumed: Assumptions) -> Iterable[tuple[str, str]]:
     yield "FLOPs of length l", " + ".join(f"{factor:,}{power}" for factor, power in terms if factor)
     if model.piece is not None:
         yield "pieces", f"of {model.piece:,}; attention stays within one"
-    yield "planned by cost", named(parse_cost(phase.cost).in_words)
+    yield "planned by cost", named(phase.cost.in_words)
     rate, peak = model.throughput, assumed.cluster.peak_flops
     if isinstance(rate, SaturatingThroughput):
         yield "computes at", f"{as_percent(rate.peak / peak)} of a GPU's peak"

@@ -306,7 +306,7 @@ def test_what_borders_know_errors_by(what: str, certificate: InfeasibilityCertif
 WORDS = {
     "allowed", "alone", "cap", "caps", "chunks", "costs", "counts", "degrees", "eps", "equal_counts",
     "group", "group_overhead", "group_size", "groups", "held_cap", "in_flight_cap", "initial_loads",
-    "items", "heights", "lengths", "masks", "max_items", "max_rows_held", "method", "min_items", "min_slots",
+    "items", "heights", "lengths", "limits", "masks", "max_items", "max_rows_held", "method", "min_items", "min_slots",
     "num_bins", "num_devices", "num_ranks", "num_slots", "num_stages", "objective", "order", "pad=True",
     "prefix", "prefix_costs", "prices", "row_costs", "shared", "size", "size_limits", "sizes", "slots",
     "slots_multiple_of", "speeds", "stages", "sync", "targets", "time_budget", "times", "token_limits", "token_slack",

@@ -14,7 +14,9 @@ from solvers.packing._shares_types import SharesResult
 from solvers.packing.auto import auto
 from solvers.packing.best_fit import best_fit_decreasing
 from solvers.packing.exact import exact
+from solvers.packing.fill_sorted import fill_sorted
 from solvers.packing.first_fit import first_fit_decreasing
+from solvers.packing.limits import BatchLimits
 from solvers.packing.pair_fit import pair_fit
 from solvers.packing.prefix_schedule import prefix_schedule_bound, schedule_with_prefixes
 from solvers.packing.prices import Priced, price_tokens, rests_of_slots
@@ -23,10 +25,29 @@ from solvers.packing.shares import cut_shares
 from solvers.packing.types import PackingResult
 
 __all__ = [
-    "MOST_BINS", "PACKERS", "SYNCS", "PackingResult", "Priced", "ScheduleResult", "SharesResult", "auto",
-    "best_fit_decreasing", "cut_shares",
-    "exact", "first_fit_decreasing", "pack", "pair_fit", "prefix_schedule_bound", "price_tokens",
-    "rests_of_slots", "schedule_micro_batches", "schedule_with_prefixes", "slots_for", "taken_tokens",
+    "MOST_BINS",
+    "PACKERS",
+    "SYNCS",
+    "BatchLimits",
+    "PackingResult",
+    "Priced",
+    "ScheduleResult",
+    "SharesResult",
+    "auto",
+    "best_fit_decreasing",
+    "cut_shares",
+    "exact",
+    "fill_sorted",
+    "first_fit_decreasing",
+    "pack",
+    "pair_fit",
+    "prefix_schedule_bound",
+    "price_tokens",
+    "rests_of_slots",
+    "schedule_micro_batches",
+    "schedule_with_prefixes",
+    "slots_for",
+    "taken_tokens",
 ]  # fmt: skip
 
 

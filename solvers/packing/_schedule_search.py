@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._budget import work_units
-from solvers._jit import kernel
+from solvers._jit import helper, kernel
 from solvers._loops import largest_of
 from solvers._sort import sort_descending
 from solvers.bounds import Bound, goal_above
 from solvers.errors import SolverError
 from solvers.groups import group_loads, members_by_group, read_only
 from solvers.packing._shares_kernels import fill_empty_bins_kernel, pack_shares
+from solvers.packing.limits import BatchLimits, Classes
 from solvers.partitioning.auto import state_of
 from solvers.partitioning.partition import partition
 from solvers.partitioning.search import FAR, NOBODY, bring_under, greedy, lay_out, put
@@ -59,28 +60,35 @@ class Samples(NamedTuple):
     alone: NDArray[np.bool_]  # bool[n]: samples over the cap, each of which lies alone
     cap: int
     allow_empty: bool
+    limits: BatchLimits | None = None  # what else micro-batches keep to; then nothing lies alone
 
     def of(self, chosen: Ints) -> "Samples":
         """Return some of them, in their order."""
         return self._replace(
-            costs=self.costs[chosen], tokens=read_only(self.tokens[chosen]), alone=self.alone[chosen]
+            costs=self.costs[chosen], tokens=read_only(self.tokens[chosen]), alone=self.alone[chosen],
+            limits=None if self.limits is None else self.limits.of(chosen),
         )  # fmt: skip
+
+
+@helper
+def has_room(s, upper, g, unit):
+    """Whether a unit may be in a group by its mask, and by all dimensions but the first two."""
+    fits = s.allowed[s.mask[unit], g]
+    for d in range(2, s.held.shape[1]):
+        fits = fits and s.held[g, d] + s.amounts[unit, d] <= upper[g, d]
+    return fits
 
 
 @kernel
 def fill_densest(s, order, upper, first, last):
     """Put units of `order` into groups `first` to `last` - 1, each where least of dimension 1 is left: best fit.
 
-    Other dimensions than the first two have room for one unit or for none. What finds no room stays out. Returns the
-    work.
+    What finds no room stays out. Returns the work.
     """
     count = last - first
     costs, tokens = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)  # what there is room for
     for g in range(first, last):
         costs[g - first], tokens[g - first] = upper[g, 0] - s.held[g, 0], upper[g, 1] - s.held[g, 1]
-        for d in range(2, s.held.shape[1]):
-            if s.held[g, d] >= upper[g, d]:
-                tokens[g - first] = NOBODY
     most_costs, most_tokens, failed, work = np.int64(FAR), np.int64(FAR), 0, 10 * count
     for unit in order:
         cost, size = s.amounts[unit, 0], s.amounts[unit, 1]
@@ -91,7 +99,7 @@ def fill_densest(s, order, upper, first, last):
         work += count // 2
         best, least = -1, np.int64(FAR)
         for k in range(count):
-            if size <= tokens[k] < least and cost <= costs[k]:
+            if size <= tokens[k] < least and cost <= costs[k] and has_room(s, upper, first + k, unit):
                 best, least = k, tokens[k]
         if best >= 0:
             put(s, unit, first + best)
@@ -105,29 +113,68 @@ def fill_densest(s, order, upper, first, last):
     return work
 
 
+class _Numbered(NamedTuple):
+    """What is known of bins by their numbers; sorted by cost they get others."""
+
+    before: Ints  # int64[m, d]: what stays in them
+    allowed: NDArray[np.bool_]  # bool[k, m]: which samples they are for
+    kind: Ints  # int64[m]
+    pinned: Ints  # int64[p]: where the samples are that stay
+
+    def sorted(self, order: NDArray[np.int32], number: Ints) -> "_Numbered":
+        if not len(self.pinned) and len(self.allowed) == 1:  # all are alike
+            return self
+        return _Numbered(self.before[order], self.allowed[:, order], self.kind[order], number[self.pinned])
+
+
+class _Held(NamedTuple):
+    """Bins, and what is in them."""
+
+    group: Ints  # int64[u]: the bin of each sample that may move
+    bins: _Numbered
+
+
 class Bins:
     """Bins in slots of `width`, and the best use of them so far."""
 
-    def __init__(self, samples: Samples, width: int, num_slots: int, seconds: float) -> None:
-        self.samples, self.width, self.num_slots, self.work = samples, width, num_slots, work_units(seconds)
+    def __init__(
+        self, samples: Samples, width: int, num_slots: int, seconds: float, classes: Classes | None = None
+    ) -> None:
         n, m = len(samples.costs), width * num_slots
+        self.pinned = np.empty(0, dtype=np.int64) if classes is None else classes.pinned
+        self.free = np.setdiff1d(np.arange(n), self.pinned, assume_unique=True)
+        self.samples = samples.of(self.free) if len(self.pinned) else samples
+        self.width, self.num_slots = width, num_slots
+        self.work = work_units(seconds)
         self.shift = max(0, int(samples.costs.sum()).bit_length() - _MOST_BITS)
-        coarse = max(0, int(samples.tokens.sum()).bit_length() - _MOST_BITS)
-        cap = samples.cap >> coarse  # rounded down, and tokens up: so what fits then fits
-        columns, caps = [samples.costs >> self.shift, np.minimum(-(-samples.tokens >> coarse), cap)], [cap]
+        # Rounded up, and caps down: so what fits in coarse numbers fits.
+        columns, caps, most = [samples.costs >> self.shift], [], FAR
+        sums = [(samples.tokens, samples.cap)]
         if samples.alone.any():  # a quantity of which these take all that a bin may hold
-            columns, caps = [*columns, np.where(samples.alone, n, 1)], [cap, n]
-        self.before = np.zeros((m, len(columns) + 1), dtype=np.int64)
-        self.upper = np.full(self.before.shape, FAR)
-        self.upper[:, 1:-1] = caps
-        least = np.full(m, 0 if samples.allow_empty else 1, dtype=np.int64)
+            sums.append((np.where(samples.alone, n, 1), n))
+        if samples.limits is not None:
+            sums += zip(samples.limits.sizes.T, samples.limits.caps.tolist(), strict=True)
+            most = samples.limits.most_items or FAR
+        for amounts, cap in sums:
+            coarse = max(0, int(amounts.sum()).bit_length() - _MOST_BITS)
+            caps.append(cap >> coarse)
+            columns.append(np.minimum(-(-amounts >> coarse), cap >> coarse))
         amounts = np.column_stack([*columns, np.ones(n, dtype=np.int64)])
-        self.state = state_of(amounts, np.zeros(n, dtype=np.int64), np.ones((1, m), dtype=np.bool_), least)
-        self.seed, self.kind = np.ones(1, dtype=np.int64), np.zeros(m, dtype=np.int64)
+        self.upper = np.full((m, amounts.shape[1]), FAR)
+        self.upper[:, 1:-1], self.upper[:, -1] = caps, most
+        before = np.zeros(self.upper.shape, dtype=np.int64)
+        before[: len(self.pinned)] = amounts[self.pinned]
+        mask, allowed, kind = np.zeros(n, dtype=np.int64), np.ones((1, m), dtype=np.bool_), np.zeros(m, dtype=np.int64)
+        if classes is not None:
+            mask, allowed, kind = classes.mask, classes.allowed.copy(), classes.kind
+        least = np.full(m, 0 if samples.allow_empty else 1, dtype=np.int64)
+        self.state = state_of(amounts[self.free], mask[self.free], allowed, least)
+        self.bins = _Numbered(before, allowed.copy(), kind, np.arange(len(self.pinned)))
+        self.seed = np.ones(1, dtype=np.int64)
         with np.errstate(divide="ignore", invalid="ignore"):
-            density = np.where(samples.tokens > 0, samples.costs / samples.tokens, np.inf)
+            density = np.where(self.samples.tokens > 0, self.samples.costs / self.samples.tokens, np.inf)
         self.densest = np.argsort(-density, kind="stable")
-        self.best: Ints | None = None  # int64[n]
+        self.best: _Held | None = None
         self.value = 2**63 - 1  # of the best: the sum of its heights
 
     def run(self, goal: int, forced: Sequence[int] = (), packed: Layout | None = None) -> Layout | None:
@@ -142,15 +189,23 @@ class Bins:
             self._mend(packed)
         if self.best is None:
             return None
-        for most in (_FIRST + _FIRST_EACH * (len(self.best) + len(self.kind)), self.work):
+        for most in (_FIRST + _FIRST_EACH * (len(self.samples.costs) + len(self.upper)), self.work):
             before = -1
-            lay_out(self.state, self.best, self.before)
+            self._lay_out(self.best)
             while before != self.value > goal and self.work > 0 and not self.is_over():
                 before = self.value
                 for k in range(self.num_slots):
                     self._lower(k, forced[k] >> self.shift if k < len(forced) else 0, most)
                 self.offer()
-        return self.best.astype(np.int32)
+        return self.layout()
+
+    def layout(self) -> Layout | None:
+        """Return the best bin of each sample: int32[n]; None if none was found."""
+        if self.best is None:
+            return None
+        found = np.empty(len(self.free) + len(self.pinned), dtype=np.int32)
+        found[self.free], found[self.pinned] = self.best.group, self.best.bins.pinned
+        return found
 
     def heights(self) -> Ints:
         """Return the cost of the costliest bin of each slot: int64[num_slots]."""
@@ -168,19 +223,47 @@ class Bins:
         """Whether a bin holds more than it may."""
         return bool((self.state.held > self.upper).any())
 
+    def _lay_out(self, held: _Held) -> None:
+        """Put everything where it was."""
+        self.bins = held.bins
+        self.state.allowed[:] = self.bins.allowed
+        lay_out(self.state, held.group, self.bins.before)
+
+    def _now(self) -> _Held:
+        return _Held(self.state.group.copy(), self.bins)
+
     def _keep(self) -> None:
         s = self.state
-        if s.held[:, -1].min() < s.lower[0]:
-            layout = s.group.astype(np.int32)
-            fill_empty_bins_kernel(layout, len(s.head))
-            lay_out(s, layout.astype(np.int64), self.before)
+        if s.held[:, -1].min() < s.lower[0] and not self._fill_empty():
+            return
         order, _ = sort_descending(s.held[:, 0].copy(), int(s.held[:, 0].max()))
+        if len(self.pinned):  # the slots of samples that all ranks have come first
+            order = order[np.argsort(self.bins.kind[order], kind="stable")]
         number = np.empty(len(order), dtype=np.int64)
         number[order] = np.arange(len(order))
-        lay_out(s, number[s.group], self.before)
+        self._lay_out(_Held(number[s.group], self.bins.sorted(order, number)))
         value = int(self.heights().sum())
         if value < self.value:
-            self.best, self.value = s.group.copy(), value
+            self.best, self.value = self._now(), value
+
+    def _fill_empty(self) -> bool:
+        """Give each empty bin a sample of one that has several; whether there are enough."""
+        s = self.state
+        if len(self.bins.allowed) == 1:
+            layout = s.group.astype(np.int32)
+            fill_empty_bins_kernel(layout, len(s.head))
+            lay_out(s, layout.astype(np.int64), self.bins.before)
+            return True
+        group, counts = s.group.copy(), s.held[:, -1].copy()
+        for g in np.flatnonzero(counts == 0).tolist():
+            able = np.flatnonzero((counts[group] > 1) & s.allowed[s.mask, g])
+            if not len(able):
+                return False
+            least = able[np.argmin(s.amounts[able, 0])]
+            counts[group[least]] -= 1
+            group[least], counts[g] = g, 1
+        lay_out(s, group, self.bins.before)
+        return True
 
     # A start --------------------------------------------------------------------------------------------------------
 
@@ -200,16 +283,16 @@ class Bins:
             height = max(int(s.held[tall * width : (tall + 1) * width, 0].max()), int(left.max(initial=0)))
             needed = len(left) and height * width * (self.num_slots - tall) > int(left.sum())
             if not needed or tall == self.num_slots - 1:
-                filled = s.group.copy()
+                filled = self._now()
                 for by_cost_alone in (False, True):
                     if self._deal(tall, by_cost_alone):
                         self.offer()
                         if tall or self.value <= goal:
                             break
-                    lay_out(s, filled, self.before)
+                    self._lay_out(filled)
                 if self.value <= goal or not more or self.work <= 0 or tall == self.num_slots - 1:
                     break
-                lay_out(s, filled, self.before)
+                self._lay_out(filled)
                 more -= 1
             if not len(left):
                 break
@@ -223,7 +306,7 @@ class Bins:
         alone = np.flatnonzero(self.samples.alone)
         group = np.full(len(self.samples.costs), NOBODY)
         group[alone] = np.arange(len(alone))
-        lay_out(self.state, group, self.before)
+        lay_out(self.state, group, self.bins.before)
 
     def _deal(self, tall: int, by_cost_alone: bool) -> bool:
         """Put what is left into the bins after the tall slots, each where it is least full. Returns whether all fits.
@@ -235,8 +318,11 @@ class Bins:
         amounts = s.amounts[s.group < 0].sum(axis=0)
         weight = np.zeros(upper.shape)
         weight[:, 0] = 1.0 / max(1, amounts[0])
-        weight[:, 1] = 0.0 if by_cost_alone else 1.0 / max(1, amounts[1])
-        failed, work = greedy(s, s.by_amount[0], upper, weight, self.kind, FAR, 0)
+        if not by_cost_alone:
+            weight[:, 1] = 1.0 / max(1, amounts[1])
+            if self.samples.limits is not None:  # which count where a bin is nearly full of them
+                weight[:, 2:-1] = 1.0 / (len(upper) * np.maximum(1.0, upper[:, 2:-1]))
+        failed, work = greedy(s, s.by_amount[0], upper, weight, self.bins.kind, FAR, 0)
         self.work -= work
         return bool(failed == 0)
 
@@ -244,14 +330,14 @@ class Bins:
         """Begin with a packing under the cap; or put samples anywhere, and exchange until no bin is over the cap."""
         s = self.state
         if packed is not None:
-            lay_out(s, packed.astype(np.int64), self.before)
+            lay_out(s, packed.astype(np.int64), self.bins.before)
             self._keep()  # in coarser numbers it may seem to be over the cap
             return
         self._clear()
         anything, even = np.full(self.upper.shape, FAR), np.zeros(self.upper.shape)
         even[:, 1:-1] = 1.0 / np.maximum(1, self.upper[:, 1:-1])
         for upper in (self.upper, anything):
-            self.work -= greedy(s, s.by_amount[1], upper, even, self.kind, FAR, FAR)[1]
+            self.work -= greedy(s, s.by_amount[1], upper, even, self.bins.kind, FAR, FAR)[1]
         for attempts in _MENDING:
             if self.best is None and self.work > 0:
                 _, self.work = bring_under(s, self.upper, 1, s.held.shape[1], attempts, self.seed, self.work)
@@ -284,7 +370,7 @@ def deal_evenly(samples: Samples, num_bins: int) -> Layout | None:
     """Return the bin of each sample, all bins alike; None if something fits nowhere."""
     bins = Bins(samples, num_bins, 1, seconds=0)
     bins.start(goal=0)
-    return None if bins.best is None else bins.best.astype(np.int32)
+    return bins.layout()
 
 
 def search_slots(
@@ -295,30 +381,53 @@ def search_slots(
     bound: Bound,
     packed: Layout | None,
     seconds: float,
+    classes: Classes | None = None,
 ) -> Layout | None:
     """Minimise the sum over slots of their costliest bin; None if nothing fits."""
-    layout = Bins(samples, num_ranks, num_slots, seconds).run(goal_above(bound, CLOSE), forced, packed)
-    return None if layout is None else _to_ranks(samples, layout, num_ranks, num_slots)
+    layout = Bins(samples, num_ranks, num_slots, seconds, classes).run(goal_above(bound, CLOSE), forced, packed)
+    return None if layout is None else _in_slots(samples, layout, num_ranks, num_slots)
 
 
 def search_pipeline(
-    samples: Samples, num_ranks: int, num_slots: int, bound: Bound, packed: Layout | None, seconds: float
+    samples: Samples,
+    num_ranks: int,
+    num_slots: int,
+    bound: Bound,
+    packed: Layout | None,
+    seconds: float,
+    classes: Classes | None = None,
 ) -> Layout | None:
     """Minimise the costliest bin of all; `bound` is one on that. None if nothing fits."""
-    layout = Bins(samples, num_ranks * num_slots, 1, seconds).run(goal_above(bound, CLOSE), (), packed)
-    return None if layout is None else _to_ranks(samples, layout, num_ranks, num_slots)
+    layout = Bins(samples, num_ranks * num_slots, 1, seconds, classes).run(goal_above(bound, CLOSE), (), packed)
+    return None if layout is None else _in_slots(samples, layout, num_ranks, num_slots)
 
 
-def _to_ranks(samples: Samples, layout: Layout, num_ranks: int, num_slots: int) -> Layout:
-    """Give the bins of every slot to ranks, the costliest to the rank that has least so far: sums become even, too."""
+def _in_slots(samples: Samples, layout: Layout, num_ranks: int, num_slots: int) -> Layout:
     loads = group_loads(samples.costs, layout, num_ranks * num_slots)
-    rank, sums = np.empty(len(loads), dtype=np.int32), np.zeros(num_ranks, dtype=np.int64)
-    for first in range(0, len(loads), num_ranks):
+    return to_ranks(loads, num_ranks, num_slots, "micro_batch")[layout]
+
+
+def to_ranks(loads: Ints, num_ranks: int, num_slots: int, sync: str, first: int = 0) -> Layout:
+    """Give bins, sorted slot by slot, to ranks: int32[m], ``rank * K + slot`` of each.
+
+    Where ranks wait in slots, each rank gets one of every slot, the costliest goes to the rank that has least so far:
+    so sums become even, too. Else the sums alone count, and each rank gets as many of the `first` bins as another.
+    """
+    if sync == "step":
+        rules: dict[str, Any] = {}
+        if first:
+            rules = {"sizes": (np.arange(len(loads)) < first).astype(np.int64), "caps": first // num_ranks}
+        rank = partition(loads, num_ranks, equal_counts=True, stop_at=CLOSE, **rules).group_of_item
+        found = np.empty(len(loads), dtype=np.int32)
+        found[np.argsort(rank, kind="stable")] = np.arange(len(loads))
+        return found
+    ranks, sums = np.empty(len(loads), dtype=np.int32), np.zeros(num_ranks, dtype=np.int64)
+    for begin in range(0, len(loads), num_ranks):
         order = np.argsort(sums, kind="stable")
-        rank[first : first + num_ranks] = order
-        sums[order] += loads[first : first + num_ranks]
-    found: Layout = rank[layout] * np.int32(num_slots) + layout // np.int32(num_ranks)
-    return found
+        ranks[begin : begin + num_ranks] = order
+        sums[order] += loads[begin : begin + num_ranks]
+    in_turn: Layout = ranks * np.int32(num_slots) + np.arange(len(loads), dtype=np.int32) // np.int32(num_ranks)
+    return in_turn
 
 
 def search_step(
@@ -343,10 +452,7 @@ def search_step(
     if bins is None:
         return None
     loads = group_loads(samples.costs, bins, num_ranks * num_slots)
-    rank = partition(loads, num_ranks, time_budget=seconds / 2, equal_counts=True, stop_at=CLOSE).group_of_item
-    number = np.empty(len(loads), dtype=np.int32)
-    number[np.argsort(rank, kind="stable")] = np.arange(len(loads))
-    return number[bins]
+    return to_ranks(loads, num_ranks, num_slots, "step")[bins]
 
 
 def _ways(samples: Samples, num_ranks: int, num_slots: int) -> Iterator[dict[str, Any]]:

@@ -49,6 +49,8 @@ from solvers.packing._schedule_search import (
 from solvers.packing._schedule_types import OVER_LONG, SYNCS, ScheduleResult
 from solvers.packing.auto import auto
 from solvers.packing.best_fit import best_fit_decreasing
+from solvers.packing.fill_sorted import fill_sorted
+from solvers.packing.limits import BatchLimits, Needed, check_enough, classes_of_bins, needed
 from solvers.types import status_of
 
 # Numbers of slots that are tried where the number is free. Row *more slots* of benchmarks/ablation.py, schedules: with
@@ -72,6 +74,7 @@ class _Request(NamedTuple):
     allow_empty: bool
     over_long: str
     seconds: float
+    limits: BatchLimits | None
 
 
 class _Prepared(NamedTuple):
@@ -83,6 +86,7 @@ class _Prepared(NamedTuple):
     packed: Layout  # int32[n]: a packing into few micro-batches under the cap
     num_packed: int  # how many these are
     least: int  # proven: no packing under the cap has fewer
+    need: Needed | None = None  # with limits: micro-batches of each class of samples; nothing is packed then
 
 
 class _Found(NamedTuple):
@@ -97,6 +101,8 @@ def _prepare(costs: ArrayLike, tokens: ArrayLike, request: _Request) -> _Prepare
     all_tokens, _, _ = as_costs(tokens, "tokens")
     check_as_many("tokens", len(all_tokens), len(all_costs))
     own = check_over_long(all_tokens, request.cap, request.over_long)
+    if request.limits is not None:
+        return _with_limits(all_costs, all_tokens, own, request, request.limits)
     order, sorted_costs = sort_descending(all_costs, int(all_costs.max(initial=0)))
     true_tokens = all_tokens[order]
     cap = max(1, min(request.cap, int(true_tokens.sum())))  # no cap above that does anything
@@ -113,6 +119,23 @@ def _prepare(costs: ArrayLike, tokens: ArrayLike, request: _Request) -> _Prepare
     packed[alone] = packing.num_groups + np.arange(len(own))
     samples = Samples(sorted_costs, np.minimum(true_tokens, cap), alone, cap, request.allow_empty)
     return _Prepared(samples, order, own, packed, packing.num_groups + len(own), packing.lower_bound + len(own))
+
+
+def _with_limits(
+    costs: NDArray[np.int64], tokens: NDArray[np.int64], own: NDArray[np.int64], request: _Request, given: BatchLimits
+) -> _Prepared:
+    """Sort the samples, and count the micro-batches that each class of them needs."""
+    if request.over_long == "own":
+        raise UsageError("{limits} cannot be combined with {over_long='own'}, which is over them")
+    checked = given.checked(len(costs), tokens)
+    check_enough(checked, request.num_ranks)
+    order, sorted_costs = sort_descending(costs, int(costs.max(initial=0)))
+    cap, limits = max(1, min(request.cap, int(tokens.sum()))), checked.of(order)
+    need = needed(sorted_costs, tokens[order], cap, limits)
+    alone = np.zeros(len(order), dtype=np.bool_)
+    samples = Samples(sorted_costs, tokens[order], alone, cap, request.allow_empty, limits)
+    nothing = np.zeros(len(order), dtype=np.int32)
+    return _Prepared(samples, order, own, nothing, int(need.packed.sum()), int(need.least.sum()), need)
 
 
 def _slots_for(micro_batches: int, request: _Request) -> int:
@@ -171,17 +194,45 @@ def _search(
     """Search the schedules with `num_slots` slots."""
     samples, num_ranks = prepared.samples, request.num_ranks
     packed = prepared.packed if prepared.num_packed <= num_ranks * num_slots else None
-    if request.sync == "micro_batch":
+    if samples.limits is not None:
+        layout = _under_limits(prepared, request, samples.limits, num_slots, forced, bound, seconds)
+    elif request.sync == "micro_batch":
         layout = search_slots(samples, num_ranks, num_slots, forced, bound, packed, seconds)
     elif request.sync == "step":
         layout = search_step(samples, num_ranks, num_slots, packed, seconds)
     else:
-        here = _bound(prepared, request, num_slots).value // (num_slots + request.stages - 1)
-        layout = search_pipeline(samples, num_ranks, num_slots, Bound(here, "mean"), packed, seconds)
+        layout = search_pipeline(
+            samples, num_ranks, num_slots, _pipeline_goal(prepared, request, num_slots), packed, seconds
+        )
     if layout is None:
         return None
     loads = group_loads(samples.costs, layout, num_ranks * num_slots).reshape(num_ranks, num_slots)
     return _Found(layout, _value(loads, request), num_slots)
+
+
+def _pipeline_goal(prepared: _Prepared, request: _Request, num_slots: int) -> Bound:
+    """Return a bound on the costliest micro-batch of a pipeline with so many slots."""
+    return Bound(_bound(prepared, request, num_slots).value // (num_slots + request.stages - 1), "mean")
+
+
+def _under_limits(
+    prepared: _Prepared, request: _Request, limits: BatchLimits, num_slots: int, forced: list[int], bound: Bound,
+    seconds: float,
+) -> Layout | None:  # fmt: skip
+    """Search where micro-batches keep to more than a cap; where ranks wait once a step, even slots make even sums."""
+    samples, num_ranks = prepared.samples, request.num_ranks
+    if limits.padded is not None:
+        return fill_sorted(
+            samples.costs, samples.tokens, num_ranks, num_slots, samples.cap, limits, sync=request.sync,
+            allow_empty=request.allow_empty,
+        )  # fmt: skip
+    need = prepared.need
+    if need is None or (classes := classes_of_bins(limits, need, num_ranks, num_slots, request.allow_empty)) is None:
+        return None
+    if request.sync == "pipeline":
+        goal = _pipeline_goal(prepared, request, num_slots)
+        return search_pipeline(samples, num_ranks, num_slots, goal, None, seconds, classes)
+    return search_slots(samples, num_ranks, num_slots, forced, bound, None, seconds, classes)
 
 
 def _value(loads: NDArray[np.int64], request: _Request) -> int:
@@ -220,7 +271,9 @@ def _choose(prepared: _Prepared, request: _Request, first: int) -> tuple[_Found,
     free = request.num_slots is None
     bound = _bound(prepared, request, None if free else first)
     forced = forced_heights(samples.costs, samples.tokens, num_ranks, samples.cap)
-    if prepared.num_packed > first * num_ranks:  # dealt evenly, samples sometimes need fewer than packed one by one
+    if (
+        prepared.need is None and prepared.num_packed > first * num_ranks
+    ):  # dealt evenly, samples sometimes need fewer than packed one by one
         dealt = deal_evenly(samples, first * num_ranks)
         if dealt is not None:
             prepared = prepared._replace(packed=dealt, num_packed=first * num_ranks)
@@ -295,6 +348,7 @@ def schedule_micro_batches(
     allow_empty: bool = False,
     over_long: str = "error",
     time_budget: float = 1.0,
+    limits: BatchLimits | None = None,
 ) -> ScheduleResult:
     """Schedule samples into micro-batches: the same number K on every rank, none of more than `cap` tokens.
 
@@ -326,6 +380,8 @@ def schedule_micro_batches(
         of them alone, reported in ``own``.
     time_budget : float
         Seconds' worth of work, counted and not timed.
+    limits : BatchLimits, optional
+        What micro-batches keep to besides: sums, counts, padding, kinds, samples that all ranks of a slot have or none.
 
     Returns
     -------
@@ -369,7 +425,7 @@ def schedule_micro_batches(
         as_count("num_ranks", num_ranks), as_cap(cap), as_choice("sync", sync, SYNCS),
         as_slots(num_slots, min_slots, multiple), min_slots, multiple, as_count("stages", stages),
         as_flag("allow_empty", allow_empty), as_choice("over_long", over_long, OVER_LONG),
-        as_budget(time_budget),
+        as_budget(time_budget), limits,
     )  # fmt: skip
     if request.stages > 1 and request.sync != "pipeline":
         raise UsageError(f"{{stages}} = {stages} contradicts {{sync}} = {sync!r}: only a pipeline has stages")

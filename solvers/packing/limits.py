@@ -1,0 +1,201 @@
+"""What micro-batches may hold besides their tokens, as the search of schedules takes it.
+
+Sums and counts are dimensions of the search. Kinds, and samples that every rank of a slot has or none, are about which
+bins a sample may be in: each bin is for one *class* of samples, or for several, before any sample is in it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.arguments import as_costs, as_count
+from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleError, Named
+from solvers.groups import read_only
+from solvers.packing.best_fit import best_fit_decreasing
+
+Ints = NDArray[np.int64]
+
+_MOST_CAP = 2**60  # a cap from here on caps nothing
+
+
+class BatchLimits(NamedTuple):
+    """Limits on every micro-batch of n samples, besides the cap on its tokens.
+
+    Attributes
+    ----------
+    sizes : int64[n, q]
+        What each sample has of q quantities.
+    caps : int64[q]
+        The most of each quantity that a micro-batch may have.
+    most_items : int or None
+        The most samples of a micro-batch.
+    padded : int or None
+        The most of samples times the tokens of the longest.
+    kinds : int64[n] or None
+        A micro-batch holds samples of one kind.
+    everywhere : bool[n] or None
+        In a slot a sample of these is on every rank, or on none.
+    """
+
+    sizes: Ints
+    caps: Ints
+    most_items: int | None = None
+    padded: int | None = None
+    kinds: Ints | None = None
+    everywhere: NDArray[np.bool_] | None = None
+
+    def of(self, chosen: NDArray[np.integer]) -> BatchLimits:
+        """Return the limits on some of the samples, in this order."""
+        return self._replace(
+            sizes=self.sizes[chosen],
+            kinds=None if self.kinds is None else self.kinds[chosen],
+            everywhere=None if self.everywhere is None else self.everywhere[chosen],
+        )
+
+    def checked(self, count: int, tokens: Ints) -> BatchLimits:
+        """Return them checked for `count` samples of so many tokens.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Shapes that do not fit, amounts below 0, limits below 1.
+        InfeasibleError
+            A sample that is over a limit by itself.
+        """
+        sizes, caps = np.asarray(self.sizes), np.asarray(self.caps)
+        if sizes.ndim != 2 or sizes.shape[0] != count or caps.shape != sizes.shape[1:]:
+            raise ArgumentError("limits", f"have sizes of {count} samples and a cap for each column",
+                                f"shapes {sizes.shape} and {caps.shape}")  # fmt: skip
+        columns = [as_costs(np.ascontiguousarray(column), "limits.sizes")[0] for column in sizes.T]
+        most = [as_count("limits.caps", cap) if cap < _MOST_CAP else _MOST_CAP for cap in caps.tolist()]
+        for column, cap in zip(columns, most, strict=True):
+            _check_alone("limits.sizes", column, cap)
+        if self.padded is not None:
+            _check_alone("tokens", tokens, self.padded)
+        held = np.stack(columns, axis=1) if columns else np.zeros((count, 0), dtype=np.int64)
+        return self._replace(sizes=held, caps=np.array(most, dtype=np.int64))
+
+    def classes(self, count: int) -> Ints:
+        """Return the class of each sample: its kind, or whether it is one that all ranks have. int64[n]."""
+        if self.kinds is not None:
+            return np.unique(self.kinds, return_inverse=True)[1].astype(np.int64)
+        if self.everywhere is not None and self.everywhere.any():
+            return 1 - self.everywhere.astype(np.int64)
+        return np.zeros(count, dtype=np.int64)
+
+
+def _check_alone(name: str, amounts: Ints, most: int) -> None:
+    if len(over := np.flatnonzero(amounts > most)):
+        item = int(over[0])
+        raise InfeasibleError(
+            f"no micro-batch can hold {{item}}: {{{name}}} of it is {amounts[item]}, over the limit {most} by "
+            f"{amounts[item] - most} (samples over it: {len(over)})",
+            InfeasibilityCertificate("limits", over.tolist(), [], int(amounts[item]), most),
+            item=Named("item", item),
+        )
+
+
+class Needed(NamedTuple):
+    """How many micro-batches the samples of each class need."""
+
+    least: Ints  # int64[k]: proven: no fewer do
+    packed: Ints  # int64[k]: about so many do
+    samples: Ints  # int64[k]: how many there are
+    cost: Ints  # int64[k]
+
+
+def needed(costs: Ints, tokens: Ints, cap: int, limits: BatchLimits) -> Needed:
+    """Return how many micro-batches each class needs by itself, O(n log n)."""
+    of = limits.classes(len(costs))
+    found = []
+    for k in range(int(of.max(initial=-1)) + 1):
+        mine = np.flatnonzero(of == k)
+        packing = best_fit_decreasing(tokens[mine], cap, max_items=limits.most_items)
+        volumes = [-(-int(limits.sizes[mine, q].sum()) // int(most)) for q, most in enumerate(limits.caps)]
+        most_volume = max(volumes, default=0)
+        found.append((max(packing.lower_bound, most_volume), max(packing.num_groups, most_volume), len(mine),
+                      int(costs[mine].sum())))  # fmt: skip
+    return Needed(*np.array(found, dtype=np.int64).reshape(-1, 4).T)
+
+
+class Classes(NamedTuple):
+    """Which bins samples may be in."""
+
+    mask: Ints  # int64[n]: the row of `allowed` of each sample
+    allowed: NDArray[np.bool_]  # bool[k, m]
+    kind: Ints  # int64[m]: bins of one kind take the same samples
+    pinned: Ints  # int64[p]: samples that stay in bins 0, 1, ..., one in each
+
+
+def check_enough(limits: BatchLimits, num_ranks: int) -> None:
+    """Raise InfeasibleError where fewer ranks than all can have a sample that each of them should have."""
+    if limits.everywhere is None or not 0 < (found := int(limits.everywhere.sum())) < num_ranks:
+        return
+    raise InfeasibleError(
+        f"{found} samples are to be on all ranks of a slot or on none, and there are {num_ranks} ranks, short by "
+        f"{num_ranks - found}",
+        InfeasibilityCertificate("everywhere", np.flatnonzero(limits.everywhere).tolist(), range(num_ranks), num_ranks,
+                                 found),
+        "give more of them in one step",
+    )  # fmt: skip
+
+
+def classes_of_bins(
+    limits: BatchLimits, need: Needed, num_ranks: int, num_slots: int, allow_empty: bool
+) -> Classes | None:
+    """Say which of the bins, slot by slot, are for which samples; None where so many bins cannot do.
+
+    A kind has bins by its share of the costs. Samples that all ranks have get as few slots as do, the first; one of
+    them stays in each bin there.
+    """
+    of, m = limits.classes(int(need.samples.sum())), num_ranks * num_slots
+    if limits.everywhere is not None and limits.everywhere.any():
+        return _everywhere(limits.everywhere, of, need, num_ranks, num_slots, allow_empty)
+    counts = shared_out(m, need, allow_empty)
+    if counts is None:
+        return None
+    # In turn: so each slot has bins of all kinds, until they are sorted.
+    turn = np.concatenate([(np.arange(count) + 0.5) / count for count in counts.tolist()])
+    kind = np.repeat(np.arange(len(counts)), counts)[np.argsort(turn, kind="stable")]
+    allowed = kind == np.arange(len(counts))[:, None]
+    return Classes(of, allowed, kind, np.empty(0, dtype=np.int64))
+
+
+def shared_out(bins: int, need: Needed, allow_empty: bool) -> Ints | None:
+    """Return how many bins each kind gets: those that it needs, and of the rest what makes costs even."""
+    counts = need.packed.copy()
+    if counts.sum() > bins:
+        counts = need.least.copy()
+    most = np.full(len(counts), bins) if allow_empty else need.samples
+    if counts.sum() > bins or most.sum() < bins:
+        return None
+    heap = [(-cost / count, k) for k, (cost, count) in enumerate(zip(need.cost.tolist(), counts.tolist(), strict=True))]
+    heapq.heapify(heap)
+    for _ in range(bins - int(counts.sum())):
+        while counts[k := heap[0][1]] == most[k]:
+            heapq.heappop(heap)
+        counts[k] += 1
+        heapq.heapreplace(heap, (-float(need.cost[k]) / int(counts[k]), k))
+    return counts
+
+
+def _everywhere(
+    everywhere: NDArray[np.bool_], of: Ints, need: Needed, num_ranks: int, num_slots: int, allow_empty: bool
+) -> Classes | None:
+    least = max(1, -(-int(need.packed[0]) // num_ranks))
+    if not allow_empty:
+        others = int(need.samples[1]) if len(need.samples) > 1 else 0
+        least = max(least, num_slots - others // num_ranks)
+    most = min(num_slots, int(need.samples[0]) // num_ranks)
+    if least > most:
+        return None
+    share = -(-int(need.cost[0]) * num_slots // max(1, int(need.cost.sum())))
+    slots = min(max(share, least), most)
+    first = np.arange(num_ranks * num_slots) < slots * num_ranks
+    # The least costly stay: what is costly is free to move.
+    pinned = np.flatnonzero(everywhere)[::-1][: slots * num_ranks]
+    return Classes(of, np.stack([first, np.ones_like(first)]), (~first).astype(np.int64), read_only(pinned))

@@ -17,12 +17,13 @@ from numpy.typing import ArrayLike, NDArray
 from balancer.compat.data_ranks import agree, world
 from balancer.compat.epoch_order import EpochOrder, Order, digest
 from balancer.compat.rank_batches import Place, RankBatches
+from balancer.compat.row_costs import RowCosts
 from balancer.compat.sampler_report import SamplerReport
-from balancer.cost.given import as_numbers, given_costs
+from balancer.compat.step_grid import BUDGET, STOP_AT, Grid, StepPlanner
+from balancer.cost.given import as_numbers
 from balancer.cost.model import CostModel
-from balancer.cost.parse import parse_cost
 from balancer.problem.shuffle import shuffled
-from solvers.arguments import INT64_MAX, as_count, as_flag, as_index, as_int64, as_integer, as_share
+from solvers.arguments import as_count, as_flag, as_index, as_int64, as_integer, as_share
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 from solvers.partitioning import partition
 
@@ -32,7 +33,6 @@ Ints = NDArray[np.int64]
 
 SYNCS = ("step", "micro_batch")
 _FEW = 2**20  # ranks and micro-steps: as many may repeat the rows of a smaller dataset
-BUDGET, STOP_AT = 0.01, "0.1%"  # seconds' worth of work, and a gap that is small enough: times of steps vary by more
 
 
 class BalancedBatchSampler(RankBatches):
@@ -51,9 +51,10 @@ class BalancedBatchSampler(RankBatches):
         Data-parallel ranks, and which of them this is; by default torch.distributed's world. Under tensor, context or
         pipeline parallelism give those of the *data-parallel* group. ``rank="all"``: the batches of all ranks in turn,
         for ``accelerator.prepare`` to deal out.
-    cost : str, CostModel, or float64[n]
+    cost : str, CostModel, float64[n] or float64[n, c]
         What to balance: a cost of lengths as in :func:`balancer.balance`, ``"padded"`` if batches are padded to their
-        longest; or one number a sample, such as measured seconds or loss tokens.
+        longest; or one number a sample, such as measured seconds or loss tokens. With a column for each of c <= 8
+        phases, in one unit, ranks wait in each: of the encoder, then of the LLM.
     gradient_accumulation_steps : int
         Micro-steps in an optimizer step.
     sync : str
@@ -140,51 +141,21 @@ class BalancedBatchSampler(RankBatches):
                 raise ArgumentTypeError(name, "be True or False", repr(value))
         self._drop, count = as_flag("drop_last", drop_last), len(self.lengths)
         self._order = EpochOrder(order, count, bool(shuffle), self.seed, self.samples_per_step if drop_last else 1)
-        self._costs_given = None if isinstance(cost, str | CostModel) else given_costs("cost", cost, count)
-        self._cost = parse_cost(cost if isinstance(cost, str | CostModel) else "linear")
-        self._read_prompts(prefix, prefix_length)
-        self._check_sizes()
-
-    def _check_sizes(self) -> None:
-        """Check once what would overflow memory or int64 in some step, whichever rows meet there."""
-        count, fewest = len(self.lengths), self.num_replicas * self._micro_steps
-        if fewest > max(count, _FEW):
-            rule = f"be <= the {count} samples, one a micro-step each"
-            raise ArgumentError("num_replicas * gradient_accumulation_steps", rule, fewest)
-        longest, given, cost = int(self.lengths.max()), self._costs_given, self._cost
-        each = cost.exact(longest, longest) + cost.c * longest**cost.p if given is None else int(given.max())
-        together = min(self.samples_per_step * (self.window + 1), max(self.samples_per_step, count))
-        if max(longest, each) * together > INT64_MAX:
-            row = int((self.lengths if given is None or longest > each else given).argmax())
-            rule = f"fit int64 when {together} samples are summed, with lengths[{row}] = {self.lengths[row]}"
-            raise ArgumentError("cost" if each >= longest else "lengths", rule, max(each, longest), row)
-
-    def _read_prompts(self, keys: ArrayLike | None, lengths: ArrayLike | None) -> None:
-        """Check the prompts that samples share, and the prefix of each sample where the cost's mask has one."""
-        self._prompts, self._prefixes, count = None, None, len(self.lengths)
-        if self._cost.needs_prefixes and lengths is None:
-            raise UsageError("cost '{cost}' needs {prefix_length}, as its mask has each sample's", cost=self._cost)
-        if keys is None and lengths is None:
-            return
-        from balancer.problem.batch import checked_prefixes
-        from balancer.problem.constraints import Constraints
-
-        if self._cost.needs_prefixes and lengths is not None:
-            self._prefixes = checked_prefixes(lengths, count)
-            if len(odd := np.flatnonzero(self._prefixes > self.lengths)):
-                row = int(odd[0])
-                raise ArgumentError("prefix_length", "be <= the length of its sample", self._prefixes[row], row)
-        if keys is not None or self._prefixes is None:
-            self._prompts = Constraints.from_given(count, 1, prefix=(keys, lengths)).prefix
-            self._prompts.check(self.lengths)  # type: ignore[union-attr]
-        if self._prompts is not None and (self.window or self._costs_given is not None or not self._cost.additive):
+        self._costs = RowCosts(self.lengths, cost, prefix, prefix_length)
+        if prefix is not None and (self.window or self._costs.given is not None or not self._costs.additive):
             raise UsageError(
                 "{prefix} is for window=0 and a cost of lengths without padding: prompts stay with their samples",
                 "leave one of them out",
             )
+        fewest = self.num_replicas * self._micro_steps
+        if fewest > max(count, _FEW):
+            rule = f"be <= the {count} samples, one a micro-step each"
+            raise ArgumentError("num_replicas * gradient_accumulation_steps", rule, fewest)
+        self._costs.check_sums(min(self.samples_per_step * (self.window + 1), max(self.samples_per_step, count)))
+        self._planner = StepPlanner(self._costs, self.num_replicas, self._micro_steps, sync)
 
     def __repr__(self) -> str:
-        cost = "of each sample" if self._costs_given is not None else repr(str(self._cost))
+        cost = "of each sample" if self._costs.given is not None else repr(str(self._costs))
         shape = f"{len(self.lengths)} samples, batch_size={self._micro_step // self.num_replicas}"
         ranks = f"num_replicas={self.num_replicas}, rank={self.rank!r}"
         steps = f"gradient_accumulation_steps={self._micro_steps}, sync={self.sync!r}, window={self.window}"
@@ -201,7 +172,7 @@ class BalancedBatchSampler(RankBatches):
     def _check_ranks(self) -> None:
         at = self._at if self._resumes else self._beginning(self.epoch)  # where the next iteration begins
         agree(self.num_replicas, f"begin epoch {self.epoch}", {
-            "epoch": self.epoch, **self._order_of(self.epoch), "cost": self._cost_is, "batch_size": self._micro_step,
+            "epoch": self.epoch, **self._order_of(self.epoch), "cost": self._costs_are, "batch_size": self._micro_step,
             "settings": {**self.steps_are, "sync": self.sync, "drop_last": self._drop},
             "place": [at.samples, at.steps, len(at.carried)],
         })  # fmt: skip
@@ -256,7 +227,7 @@ class BalancedBatchSampler(RankBatches):
         if self._within is None or self._keeps_tokens(steps, epoch):
             return steps
         # Steps of like tokens: rows of like cost, one a rank, stay together, and are dealt to steps evenly.
-        like = self.num_replicas if self.sync == "step" and self._cost.additive else self._micro_step
+        like = self.num_replicas if self.sync == "step" and self._costs.additive else self._micro_step
         alike = by_cost.reshape(-1, like)
         tokens = self.lengths[self._rows(by_cost, epoch)].reshape(alike.shape).sum(axis=1)
         members = _dealt(tokens, count).reshape(count, -1)[shuffled(np.arange(count), count, seed, epoch)]
@@ -270,53 +241,7 @@ class BalancedBatchSampler(RankBatches):
         return all(abs(each * count - total) <= (self._within or 0) * total for each in tokens)
 
     def _by_cost(self, positions: Ints, epoch: int) -> Ints:
-        costs = self._costs(self._rows(positions, epoch))
-        return positions[np.argsort(-(costs if costs.ndim == 1 else costs.sum(axis=1)), kind="stable")]
-
-    def _costs(self, rows: Ints) -> Ints:
-        if self._costs_given is not None:
-            return self._costs_given[rows]
-        return self._cost.sample_costs(self.lengths[rows], None if self._prefixes is None else self._prefixes[rows])
-
-    # Ranks and micro-batches of a step: rows, int64[micro-steps, ranks, samples].
-
-    def _grid(self, step: Ints, epoch: int) -> Ints:
-        rows, shape = self._rows(step, epoch), (self._micro_steps, self.num_replicas, -1)
-        costs = self._costs(rows)
-        if self.sync == "step" and self._cost.additive and self._prompts is None:
-            # Even over the whole step. A rank's costliest rows come first, so that they meet those of other ranks.
-            grid = _dealt(costs, self.num_replicas).reshape(self.num_replicas, self._micro_steps, -1).swapaxes(0, 1)
-            return rows[grid]
-        if self._prompts is not None:
-            grid = self._sharing_prompts(rows, costs).reshape(shape)
-        elif not self._cost.additive:  # cut where they lie: rows of like length are padded least
-            grid = np.arange(len(rows)).reshape(shape)
-        else:
-            slots = np.arange(len(rows)).reshape(self._micro_steps, -1)
-            grid = np.stack([slot[_dealt(costs[slot], self.num_replicas)] for slot in slots]).reshape(shape)
-        return _even_ranks(rows[grid], self._loads(rows[grid]))
-
-    def _sharing_prompts(self, rows: Ints, costs: Ints) -> Ints:
-        """Plan all micro-batches of a step at once, each with its prompts; those of like load meet in a micro-step."""
-        shared, once = self._prompt_costs(rows)
-        found = partition(costs - once, self._micro_steps * self.num_replicas, prefix=shared.keys, prefix_costs=once,
-                          equal_counts=True, time_budget=BUDGET)  # fmt: skip
-        members = np.lexsort((shared.keys, found.group_of_item)).reshape(len(found.loads), -1)
-        return members[np.argsort(-found.loads, kind="stable")]
-
-    def _prompt_costs(self, rows: Ints) -> tuple[Any, Ints]:
-        """Return the prompts of rows, and what each costs."""
-        shared = self._prompts.of_samples(rows)  # type: ignore[union-attr]
-        return shared, self._cost.sample_costs(shared.lengths, shared.lengths if self._cost.needs_prefixes else None)
-
-    def _loads(self, grid: Ints) -> Ints:
-        """Return the load of each micro-batch: int64[micro-steps, ranks]."""
-        (slots, ranks, each), rows = grid.shape, grid.ravel()
-        group, costs = np.repeat(np.arange(slots * ranks, dtype=np.int32), each), self._costs(rows)
-        if self._prompts is not None:
-            shared, once = self._prompt_costs(rows)
-            costs = costs - once + shared.once(once, group)
-        return self._cost.loads(costs, group, slots * ranks).reshape(slots, ranks)
+        return positions[self._costs.heaviest_first(self._rows(positions, epoch))]
 
     # An epoch: its steps, one after the other.
 
@@ -324,7 +249,7 @@ class BalancedBatchSampler(RankBatches):
         behind = (place for place, _ in self._places(at))
         for begin, block, _ in self._blocks(at):
             for step in self._steps_of(block, at.epoch)[begin.steps :]:
-                yield next(behind), self._grid(step, at.epoch)[:, list(ranks)].tolist()
+                yield next(behind), self._planner.plan(self._rows(step, at.epoch)).batches(ranks)
 
     def plan(self, epoch: int | None = None) -> Iterator[list[list[list[int]]]]:
         """Yield the steps of an epoch, by default the next, as [micro-step][rank] -> rows; the place stays as it is."""
@@ -334,16 +259,15 @@ class BalancedBatchSampler(RankBatches):
     def report(self, epoch: int | None = None) -> SamplerReport:
         """Plan an epoch, by default the next, and compare its steps with those that were drawn."""
         epoch = self.epoch if epoch is None else as_integer("epoch", epoch)
-        report = SamplerReport(self.sync, self._cost.additive)
-        shape = (self._micro_steps, self.num_replicas, -1)
+        report = SamplerReport(self.sync, self._costs.additive)
         for _, block, _ in self._blocks(self._beginning(epoch)):
             drawn, rest = self._drawn_steps(block, epoch)
             for step in [*drawn, rest] if len(rest) else drawn:
-                grid = self._rows(step, epoch).reshape(shape)
-                report.drawn.add(self.lengths[grid], self._loads(grid))
+                grid = Grid.cut(self._rows(step, epoch), self._planner.shape)
+                report.drawn.add(self.lengths[grid.rows], grid.counts, self._planner.loads(grid))
             for step in self._steps_of(block, epoch):
-                grid = self._grid(step, epoch)
-                report.planned.add(self.lengths[grid], self._loads(grid))
+                grid = self._planner.plan(self._rows(step, epoch))
+                report.planned.add(self.lengths[grid.rows], grid.counts, self._planner.loads(grid))
         # One mean for both: by its own, a plan with less padding would look less even.
         report.drawn.worked = report.planned.worked = min(report.drawn.worked, report.planned.worked)
         return report
@@ -356,14 +280,14 @@ class BalancedBatchSampler(RankBatches):
         found: dict[str, Any] = {"samples_per_step": self.samples_per_step, "window": self.window}
         if self.window:
             within = None if self._within is None else str(self._within)
-            found |= {"cost": self._cost_is, "step_tokens_within": within, "sync": self.sync}
+            found |= {"cost": self._costs_are, "step_tokens_within": within, "sync": self.sync}
             if self.sync == "micro_batch" or within:
                 found["samples_per_micro_step"] = self._micro_step
         return found
 
     @cached_property
-    def _cost_is(self) -> str:
-        return str(self._cost) if self._costs_given is None else digest(self._costs_given)
+    def _costs_are(self) -> str:
+        return str(self._costs)
 
     @cached_property  # loaders may ask for the state at every batch
     def _lengths_are(self) -> str:
@@ -406,16 +330,6 @@ def _dealt(costs: Ints, ranks: int) -> Ints:
     """Return samples rank by rank, as many for each and each rank's in the given order, so that ranks are even."""
     found = partition(costs, ranks, equal_counts=True, time_budget=BUDGET, stop_at=STOP_AT)
     return np.argsort(found.group_of_item, kind="stable")
-
-
-def _even_ranks(grid: Ints, loads: Ints) -> Ints:
-    """Choose which rank has which micro-batch of a micro-step: the heaviest goes to the rank with least so far."""
-    grid, totals = grid.copy(), np.zeros(grid.shape[1], dtype=np.int64)
-    for slot in np.argsort(-loads.max(axis=1), kind="stable") if len(grid) > 1 else ():
-        heaviest, least = np.argsort(-loads[slot], kind="stable"), np.argsort(totals, kind="stable")
-        grid[slot, least] = grid[slot, heaviest]
-        totals[least] += loads[slot, heaviest]
-    return grid
 
 
 def _as_bits(positions: Ints) -> tuple[int, str]:

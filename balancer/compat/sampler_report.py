@@ -39,12 +39,17 @@ class StepFigures:
     largest: int = 0
     largest_padded: int = 0
 
-    def add(self, lengths: Ints, loads: Ints) -> None:
-        """Add a step: int64[micro-steps, ranks, samples] of lengths, int64[micro-steps, ranks] of loads."""
-        slowest = loads.sum(axis=0).max() if self.sync == "step" else loads.max(axis=1).sum()
-        self.spent += int(slowest) * loads.shape[1]
+    def add(self, lengths: Ints, counts: Ints, loads: Ints) -> None:
+        """Add a step: lengths micro-batch after micro-batch, how many each has, int64[micro-steps, ranks], and loads.
+
+        Loads are int64[micro-steps, ranks] or int64[micro-steps, ranks, phases]: ranks wait in each phase.
+        """
+        slowest = loads.sum(axis=0).max(axis=0) if self.sync == "step" else loads.max(axis=1)
+        self.spent += int(slowest.sum()) * loads.shape[1]
         self.worked += int(loads.sum())
-        tokens, padded = lengths.sum(axis=2), lengths.max(axis=2) * lengths.shape[2]
+        starts = np.cumsum(counts.ravel()) - counts.ravel()  # no micro-batch is empty
+        tokens = np.add.reduceat(lengths, starts)
+        padded = np.maximum.reduceat(lengths, starts) * counts.ravel()
         self.tokens.append(int(tokens.sum()))
         self.padded += int(padded.sum())
         self.largest = max(self.largest, int(tokens.max()))

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from balancer.compat import BalancedBatchSampler, huggingface
+from balancer.compat import BalancedBatchSampler, huggingface, step_grid
 from balancer.compat import sampler as sampler_module
 from balancer.problem.shuffle import shuffled
 
@@ -18,7 +18,8 @@ LENGTHS = np.random.default_rng(0).lognormal(5, 1.2, 203).astype(int) + 1
 @pytest.fixture
 def cheap(monkeypatch):
     """What is asked for here is counts, not balance."""
-    monkeypatch.setattr(sampler_module, "BUDGET", 1e-6)
+    for module in sampler_module, step_grid:
+        monkeypatch.setattr(module, "BUDGET", 1e-6)
 
 
 def of_ranks(count, batch=4, lengths=LENGTHS, **options):

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from balancer.compat import BalancedBatchSampler
+from balancer.compat import BalancedBatchSampler, step_grid
 from balancer.compat import sampler as sampler_module
 
 LENGTHS = np.random.default_rng(0).lognormal(5, 1.2, 203).astype(int) + 1
@@ -14,7 +14,8 @@ LENGTHS = np.random.default_rng(0).lognormal(5, 1.2, 203).astype(int) + 1
 
 @pytest.fixture(autouse=True)
 def _cheap(monkeypatch):
-    monkeypatch.setattr(sampler_module, "BUDGET", 1e-6)
+    for module in sampler_module, step_grid:
+        monkeypatch.setattr(module, "BUDGET", 1e-6)
 
 
 def ranks_of(count, batch=4, epoch=1, **options):

@@ -10,6 +10,7 @@ import pytest
 import balancer
 from balancer import Phase
 from balancer.compat.sampler import BalancedBatchSampler
+from balancer.compat.step_grid import Grid
 from balancer.cost import parse_cost
 from balancer.io import plan_format
 from balancer.simulate import CLUSTERS, PhaseModel, step_time
@@ -146,7 +147,7 @@ def test_a_sampler_keeps_prompts_side_by_side():
     (grid, *_) = accumulated.plan()
     rows, placed = np.ravel(grid), np.repeat(np.arange(2 * RANKS), 4)
     expected = loads_of(LENGTHS[rows], KEYS[rows], PROMPTS[rows], placed, 2 * RANKS)
-    loads = accumulated._loads(np.array(grid))
+    loads = accumulated._planner.loads(Grid.cut(rows, (2, RANKS)))
     assert loads.ravel().tolist() == expected
     assert loads.sum(axis=0).max() < 1.2 * loads.sum(axis=0).mean()
 

@@ -65,6 +65,9 @@ class BalancedBatchSampler(RankBatches):
         sorted by cost, cut, and run in random order. With 0 every step has the samples that were drawn for it.
     order : int64[m], iterable, sampler, or function of the epoch, optional
         The rows of an epoch, the same on all ranks; may leave rows out and repeat them. By default all rows, shuffled.
+    rank_speeds : int64[num_replicas], optional
+        Unlike ranks: cost units that each does in a unit of time, such as measured tokens a second. Ranks then hold
+        unlike numbers of samples, at least one in each micro-step, and `batch_size` is their mean.
     step_tokens_within : float or str, optional
         With a window: how far, as a share of the mean of its window, the tokens of a step may be from that mean:
         ``0.2`` or ``"20%"``. A window that cannot keep it runs as it was drawn.
@@ -114,6 +117,7 @@ class BalancedBatchSampler(RankBatches):
         window: int = 0,
         order: Order | None = None,
         step_tokens_within: float | str | None = None,
+        rank_speeds: ArrayLike | None = None,
         shuffle: bool = True,
         seed: int = 0,
         prefix: ArrayLike | None = None,
@@ -152,7 +156,21 @@ class BalancedBatchSampler(RankBatches):
             rule = f"be <= the {count} samples, one a micro-step each"
             raise ArgumentError("num_replicas * gradient_accumulation_steps", rule, fewest)
         self._costs.check_sums(min(self.samples_per_step * (self.window + 1), max(self.samples_per_step, count)))
-        self._planner = StepPlanner(self._costs, self.num_replicas, self._micro_steps, sync)
+        self._speeds = None if rank_speeds is None else self._read_speeds(rank_speeds)
+        self._planner = StepPlanner(self._costs, self.num_replicas, self._micro_steps, sync, self._speeds)
+
+    def _read_speeds(self, given: ArrayLike) -> Ints:
+        speeds = as_int64("rank_speeds", given).copy()
+        if len(speeds) != self.num_replicas:
+            raise ArgumentError("rank_speeds", f"have a number for each of {self.num_replicas} ranks", len(speeds))
+        if len(odd := np.flatnonzero(speeds < 1)):
+            raise ArgumentError("rank_speeds", "be >= 1", speeds[odd[0]], int(odd[0]))
+        if not self._costs.additive or self._costs.prompts is not None:
+            raise UsageError(
+                "{rank_speeds} are for a cost that adds up over samples, without padding and without {prefix}",
+                ("give a cost for each sample, such as measured seconds", "or leave {rank_speeds} out"),
+            )  # fmt: skip
+        return speeds
 
     def __repr__(self) -> str:
         cost = "of each sample" if self._costs.given is not None else repr(str(self._costs))
@@ -174,6 +192,7 @@ class BalancedBatchSampler(RankBatches):
         agree(self.num_replicas, f"begin epoch {self.epoch}", {
             "epoch": self.epoch, **self._order_of(self.epoch), "cost": self._costs_are, "batch_size": self._micro_step,
             "settings": {**self.steps_are, "sync": self.sync, "drop_last": self._drop},
+            "rank_speeds": None if self._speeds is None else self._speeds.tolist(),
             "place": [at.samples, at.steps, len(at.carried)],
         })  # fmt: skip
 
@@ -259,7 +278,7 @@ class BalancedBatchSampler(RankBatches):
     def report(self, epoch: int | None = None) -> SamplerReport:
         """Plan an epoch, by default the next, and compare its steps with those that were drawn."""
         epoch = self.epoch if epoch is None else as_integer("epoch", epoch)
-        report = SamplerReport(self.sync, self._costs.additive)
+        report = SamplerReport(self.sync, self._costs.additive, self._speeds)
         for _, block, _ in self._blocks(self._beginning(epoch)):
             drawn, rest = self._drawn_steps(block, epoch)
             for step in [*drawn, rest] if len(rest) else drawn:

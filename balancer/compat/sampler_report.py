@@ -20,11 +20,13 @@ class StepFigures:
     ----------
     sync : str
         Where ranks wait.
+    speeds : int64[ranks] or None
+        Of unlike ranks.
     tokens : list of int
         Of each step, all ranks together, without padding.
     spent, worked : int
-        Rank-time until the slowest rank is done, and what ranks work of it, in units of the cost. In a report the work
-        is the smaller of both, as padding that a plan avoids need not be worked.
+        What ranks could work until the slowest is done, and what they work of it, in units of the cost. In a report the
+        work is the smaller of both, as padding that a plan avoids need not be worked.
     padded : int
         Tokens if every micro-batch is padded to its longest sample.
     largest, largest_padded : int
@@ -32,6 +34,7 @@ class StepFigures:
     """
 
     sync: str
+    speeds: Ints | None = field(default=None, repr=False)
     tokens: list[int] = field(default_factory=list, repr=False)
     spent: int = 0
     worked: int = 0
@@ -44,8 +47,12 @@ class StepFigures:
 
         Loads are int64[micro-steps, ranks] or int64[micro-steps, ranks, phases]: ranks wait in each phase.
         """
-        slowest = loads.sum(axis=0).max(axis=0) if self.sync == "step" else loads.max(axis=1)
-        self.spent += int(slowest.sum()) * loads.shape[1]
+        of_ranks = loads.sum(axis=0, keepdims=True) if self.sync == "step" else loads
+        if self.speeds is None:
+            self.spent += int(of_ranks.max(axis=1).sum()) * loads.shape[1]
+        else:
+            times = of_ranks / self.speeds.reshape(-1, *[1] * (loads.ndim - 2))
+            self.spent += round(float(times.max(axis=1).sum()) * int(self.speeds.sum()))
         self.worked += int(loads.sum())
         starts = np.cumsum(counts.ravel()) - counts.ravel()  # no micro-batch is empty
         tokens = np.add.reduceat(lengths, starts)
@@ -90,11 +97,12 @@ class SamplerReport:
 
     sync: str
     unpadded: bool = False  # whether the cost counts no padding
+    speeds: Ints | None = field(default=None, repr=False)
     drawn: StepFigures = field(init=False)
     planned: StepFigures = field(init=False)
 
     def __post_init__(self) -> None:
-        self.drawn, self.planned = StepFigures(self.sync), StepFigures(self.sync)
+        self.drawn, self.planned = StepFigures(self.sync, self.speeds), StepFigures(self.sync, self.speeds)
 
     @property
     def gain(self) -> float:

@@ -65,11 +65,15 @@ class Grid(NamedTuple):
 class StepPlanner:
     """Puts the rows of a step into micro-batches, `micro_steps` on each rank.
 
-    `sync` says where ranks wait: in every ``"micro_batch"``, or once a ``"step"``.
+    `sync` says where ranks wait: in every ``"micro_batch"``, or once a ``"step"``. `speeds`, int64[ranks], are those of
+    unlike ranks, which then hold unlike numbers of rows; by default all hold as many.
     """
 
-    def __init__(self, costs: RowCosts, num_ranks: int, micro_steps: int, sync: str) -> None:
+    def __init__(
+        self, costs: RowCosts, num_ranks: int, micro_steps: int, sync: str, speeds: Ints | None = None
+    ) -> None:
         self.costs, self.num_ranks, self.micro_steps, self.sync = costs, num_ranks, micro_steps, sync
+        self.speeds = None if speeds is None else speeds // np.gcd.reduce(speeds)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -77,7 +81,7 @@ class StepPlanner:
         return self.micro_steps, self.num_ranks
 
     def plan(self, rows: Ints) -> Grid:
-        """Return the micro-batches of rows, which come from the one that costs most; as many in each."""
+        """Return the micro-batches of rows, which come from the one that costs most; as many in each, of like ranks."""
         if self.costs.prompts is not None:
             return self._even_ranks(self._sharing_prompts(rows))
         if not self.costs.additive:  # cut where they lie: rows of like length are padded least
@@ -88,7 +92,7 @@ class StepPlanner:
 
     def _even_once(self, rows: Ints) -> Grid:
         """Make ranks even over the whole step; a rank's costliest rows come first, to meet those of other ranks."""
-        rank = self._on_ranks(self.costs.of(rows))
+        rank = self._on_ranks(self.costs.of(rows), self.micro_steps)
         order = np.argsort(rank, kind="stable")
         counts = np.bincount(rank, minlength=self.num_ranks)
         slot = np.concatenate([pieces(count, self.micro_steps) for count in counts.tolist()])
@@ -97,12 +101,18 @@ class StepPlanner:
     def _even_each_time(self, rows: Ints) -> Grid:
         """Make ranks even in every micro-step; like sits with like, as the rows lie."""
         slots = np.split(rows, np.flatnonzero(np.diff(pieces(len(rows), self.micro_steps))) + 1)
-        batch = [slot * self.num_ranks + self._on_ranks(self.costs.of(each)) for slot, each in enumerate(slots)]
+        batch = [slot * self.num_ranks + self._on_ranks(self.costs.of(each), 1) for slot, each in enumerate(slots)]
         return Grid.of(rows, np.concatenate(batch), self.shape)
 
-    def _on_ranks(self, costs: Ints) -> Ints:
-        """Return the rank of each row, so that ranks are even."""
-        found = partition(costs, self.num_ranks, equal_counts=True, time_budget=BUDGET, stop_at=STOP_AT)
+    def _on_ranks(self, costs: Ints, least: int) -> Ints:
+        """Return the rank of each row, so that ranks are done together; of unlike ranks each has `least` rows."""
+        if self.speeds is None:
+            found = partition(costs, self.num_ranks, equal_counts=True, time_budget=BUDGET, stop_at=STOP_AT)
+        else:
+            # Times are whole numbers: in a finer unit they are rounded less.
+            finer = max(1, min(int(self.speeds.max()), 2**60 // max(1, int(costs.sum()))))
+            found = partition(costs * finer, self.num_ranks, speeds=self.speeds, min_items=least, time_budget=BUDGET,
+                              stop_at=STOP_AT)  # fmt: skip
         return found.group_of_item.astype(np.int64)
 
     def _sharing_prompts(self, rows: Ints) -> Grid:
@@ -120,7 +130,7 @@ class StepPlanner:
 
     def _even_ranks(self, grid: Grid) -> Grid:
         """Choose which rank has which micro-batch of a micro-step: the heaviest goes to the rank with least so far."""
-        if self.micro_steps == 1:
+        if self.micro_steps == 1 or self.speeds is not None:  # what is planned for a fast rank stays on it
             return grid
         loads = self.loads(grid)
         if loads.ndim > 2:

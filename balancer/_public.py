@@ -15,6 +15,7 @@ from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.layout import ModuleLayout, StepLayout
+from balancer.problem.limits import CountLimit, Everywhere, Kinds, Limit, PaddedLimit
 from balancer.problem.mesh import Mesh
 from balancer.problem.phases import Phase
 from balancer.problem.placement import Placement
@@ -24,13 +25,18 @@ from balancer.problem.topology import Topology
 __all__ = [
     "ContextShards",
     "CostModel",
+    "CountLimit",
     "DeferBuffer",
     "Deferral",
     "DispatchPlan",
+    "Everywhere",
     "InputError",
+    "Kinds",
+    "Limit",
     "Mesh",
     "MicroBatches",
     "ModuleLayout",
+    "PaddedLimit",
     "Phase",
     "PipelineStages",
     "Placement",

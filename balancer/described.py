@@ -325,6 +325,8 @@ def as_dict(said: Any, *, all_keys: bool = False) -> Any:
     if not is_dataclass(said) or not hasattr(said, "__pydantic_config__"):
         return said if isinstance(said, int | float | str | None) else str(said)
     values = {each.name: (getattr(said, each.name), _default(each)) for each in fields(said) if each.metadata}
+    if isinstance(kind := getattr(type(said), "kind", None), str):  # which of several tables it is
+        values = {"kind": (kind, None), **values}
     return {
         name: as_dict(value, all_keys=all_keys)
         for name, (value, default) in values.items()

@@ -16,6 +16,7 @@ from balancer.offline.settings import LogSettings
 from balancer.planning.found import Claim
 from balancer.planning.strategies import SHARING, STRATEGIES
 from balancer.problem.constraints import PER_SAMPLE
+from balancer.problem.limits import LIMITS_ASKED
 from balancer.problem.phases import Phase
 from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup
@@ -198,8 +199,9 @@ class SavedClaims(Claims):
         certificate, left_out = said["certificate"], said["left_out"]
         if not isinstance(certificate["bound_name"], str) or not isinstance(said["fell_back"], str):
             raise ValueError(f"phase {name!r}: bound_name and fell_back must be text")
-        if not isinstance(left_out, list) or not set(left_out) <= set(PER_SAMPLE):
-            raise ValueError(f"phase {name!r}: left_out must be of {', '.join(PER_SAMPLE)}, got {left_out!r:.60}")
+        known = (*PER_SAMPLE, LIMITS_ASKED)
+        if not isinstance(left_out, list) or not set(left_out) <= set(known):
+            raise ValueError(f"phase {name!r}: left_out must be of {', '.join(known)}, got {left_out!r:.60}")
         in_file = (("keys", "keep_together"), ("prompts", "prefix"))
         held = [*left_out, *(constraint for key, constraint in in_file if said.get(key) is not None)]
         if unchecked := [key for key in PER_SAMPLE if getattr(phase, key) and key not in held]:

@@ -15,6 +15,7 @@ from balancer.plan.placed import PLACED
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.step import Step
 from balancer.problem.batch import GlobalBatch
+from balancer.problem.limits import without_columns
 from balancer.problem.phases import PhaseItems, check_volumes, default_own
 from balancer.problem.ragged import Ragged
 
@@ -82,8 +83,8 @@ def _items(claims: SavedClaims, found: Mapping[str, PlanStep]) -> tuple[PhaseIte
         check_volumes(phase, "bytes_out", phase.bytes_out, outputs)
         together = phase.keep_together if keys is not None else None
         bare, cost = replace(phase, keep_together=together, caps={}, allowed_ranks=None), phase.cost
-        read[name] = PhaseItems(bare, cost, is_last, sample, lengths, outputs, pieces, keys,
-                                prefix=prompts)  # fmt: skip
+        read[name] = PhaseItems(bare, cost, is_last, sample, lengths, outputs, pieces, keys, prefix=prompts,
+                                limits=without_columns(phase.limits, len(lengths)))  # fmt: skip
     return tuple(read.values())
 
 

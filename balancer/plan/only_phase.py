@@ -25,7 +25,7 @@ def as_only_phase(plan: Any, bytes_per_element: int = 1) -> tuple[Setup, GlobalB
     own = default_own(lengths, ())
     items = PhaseItems(
         phase, plan.cost, True, np.arange(len(lengths)), lengths, lengths, own, kept.keep_together,
-        prefix=kept.prefix or (None if prefixes is None else (None, prefixes)),
+        prefix=kept.prefix or (None if prefixes is None else (None, prefixes)), limits=plan.problem.limits,
     )  # fmt: skip
     batch = GlobalBatch(lengths, plan.home, prefixes=prefixes)
     return Setup(plan.topology, (phase,), settings), batch, items

@@ -13,6 +13,7 @@ from balancer.errors import PlanError
 from balancer.io.plan_writer import PlanWriter
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import PER_SAMPLE
+from balancer.problem.limits import LIMITS_ASKED, of_columns
 from balancer.problem.phases import Phase, PhaseItems
 from balancer.problem.placement import Placement
 from balancer.problem.setup import Setup
@@ -143,6 +144,8 @@ def _described(asked: Phase, mine: PhaseItems, plan: Any) -> dict[str, Any]:
     """Return what rows do not tell of a phase: its certificate, and the lengths that it asks for besides its items."""
     held = "keep_together" in plan.constraints.per_sample
     left_out = [name for name in PER_SAMPLE if name in plan.constraints.per_sample or getattr(asked, name)]
+    if of_columns(asked.limits):
+        left_out.append(LIMITS_ASKED)
     found = {
         "certificate": {
             "makespan": plan.makespan,

@@ -16,9 +16,6 @@ from balancer.problem.problem import Problem
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-DEALT = ("equal_counts", "max_tokens_per_rank", "min_samples_per_rank", "max_samples_per_rank", "caps")
-"""Constraints that only count or add up what a rank holds."""
-
 _LOOKED_AT = 2**16
 """Moves that one is chosen from, about."""
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.plan.placed import PlacedSlots
-from balancer.planning.dealing import DEALT, deal
+from balancer.planning.dealing import deal
 from balancer.planning.found import Found, closed_form_bound
 from balancer.planning.near_home import place, place_slots, why_not_relocate
 from balancer.planning.schedules import (
@@ -34,7 +34,7 @@ from balancer.planning.schedules import (
 )
 from balancer.planning.slots_near_home import relocate_schedule
 from balancer.problem.constraints import Cap, Constraints, Prompts
-from balancer.problem.cuts.micro_batches import MicroBatches
+from balancer.problem.cuts.micro_batches import DEALT, MicroBatches
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from balancer.problem.settings import PlanSettings
@@ -154,18 +154,30 @@ def _schedule(problem: Problem, micro_batches: MicroBatches, time_budget: float)
 
 def _dealt(problem: Problem, micro_batches: MicroBatches, schedule: Schedule) -> Schedule | None:
     """Deal the micro-batches of a schedule that was made without constraints to ranks that keep to them, or None."""
-    if micro_batches.sync == "step" or not set(problem.constraints.names()) <= set(DEALT):
+    # Slots that keep to limits are even also where ranks wait once a step.
+    is_even = micro_batches.sync != "step" or problem.limits is not None
+    if not is_even or not set(problem.constraints.names()) <= set(DEALT):
         return None
     ranks = deal(problem, micro_batches, *schedule[:3])
-    if ranks is None:
+    if ranks is None or not _keeps_limits(problem, ranks, schedule):
         return None
     return schedule._replace(rank_of_sample=ranks, bound=max(ranks_bound(problem), schedule.bound, key=by_value))
+
+
+def _keeps_limits(problem: Problem, ranks: NDArray[np.int32], schedule: Schedule) -> bool:
+    """Whether micro-batches keep to their limits, after single samples may have moved."""
+    lengths, num_ranks = problem.batch.lengths, problem.topology.num_ranks
+    return problem.limits is None or (
+        problem.limits.violation(lengths, ranks, schedule.slot_of_sample, num_ranks, schedule.num_slots) is None
+    )
 
 
 def _under_constraints(
     problem: Problem, micro_batches: MicroBatches, joint: ScheduleResult, schedule: Schedule, budget: float
 ) -> Schedule:
     """Partition samples over the ranks under the constraints, and cut each rank's share."""
+    if problem.limits is not None and not problem.limits.only_add_up:
+        raise SolverError("no micro-batches were found that keep to {cut.limits}, and ranks to what is asked of them")
     given = isinstance(micro_batches.count, int)
     near = range(joint.num_slots, joint.num_slots + (1 if given else _MOST_TRIED) * micro_batches.multiple_of)
     found = _first_of(near[:: micro_batches.multiple_of], problem, micro_batches, joint, budget)
@@ -282,7 +294,7 @@ def _best_cut(
         enough = model.value + model.value // _CLOSE
         takes = _takes(problem, micro_batches, shares, model.num_slots)
         # Sums alone do not say that shares fill tall slots. Swaps between ranks mend what shows when they are cut.
-        if micro_batches.sync == "micro_batch" and takes > enough:
+        if micro_batches.sync == "micro_batch" and takes > enough and problem.limits is None:
             heights = heights_of(model)
             counted = priced_by(problem, micro_batches, heights).costs
             shares = mended(problem, micro_batches, limits, shares, counted, heights)
@@ -319,4 +331,11 @@ def _with_room(problem: Problem, micro_batches: MicroBatches, num_slots: int) ->
     given, lengths, cap = problem.constraints, problem.batch.lengths, micro_batches.tokens
     room = Cap("the tokens of its micro-batches", np.minimum(lengths, cap), min(num_slots * cap, INT64_MAX))
     least = given.min_samples_per_rank if micro_batches.allow_empty else max(num_slots, given.min_samples_per_rank)
-    return replace(given, caps=(*given.caps, room), min_samples_per_rank=least)
+    caps, most = [*given.caps, room], given.max_samples_per_rank
+    if problem.limits is not None:
+        limits = problem.limits.for_solver()
+        for name, amounts, limit in zip(problem.limits.names, limits.sizes.T, limits.caps.tolist(), strict=True):
+            caps.append(Cap(f"{name} of its micro-batches", np.ascontiguousarray(amounts), num_slots * limit))
+        if limits.most_items is not None:
+            most = min(most or INT64_MAX, num_slots * limits.most_items)
+    return replace(given, caps=tuple(caps), min_samples_per_rank=least, max_samples_per_rank=most)

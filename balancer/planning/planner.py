@@ -33,6 +33,7 @@ from balancer.planning.whole_shares import plan_whole_shares, whole_shares_bound
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import Constraints, KeptArguments, with_kept
 from balancer.problem.cuts import Cut, as_cut
+from balancer.problem.limits import held_limits
 from balancer.problem.problem import Problem
 from balancer.problem.settings import EPS, STOP_AT, PlanSettings, default_placement
 from balancer.problem.topology import Topology, check_topology
@@ -162,7 +163,8 @@ def balance(
         asked["prefix"] = prefix, prefix_length
     batch = GlobalBatch.from_lengths(lengths, topology.num_ranks, home_rank, own)
     constraints = Constraints.from_given(len(batch.lengths), topology.num_ranks, **asked)
-    problem = Problem.from_batch(batch, topology, model, constraints, settings.cut)
+    limits = held_limits(settings.cut.limits, len(batch.lengths), topology.num_ranks)
+    problem = Problem.from_batch(batch, topology, model, constraints, settings.cut, limits=limits)
     return plan_problem(problem, settings)
 
 

@@ -9,6 +9,7 @@ even, at any price of a token, does not say that it fills their tall slots: of t
 may hold one, and the other makes all its slots longer. It shows when the shares are cut.
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -97,7 +98,10 @@ def schedule_jointly(problem: Problem, micro_batches: MicroBatches, time_budget:
     num_ranks, keywords = problem.topology.num_ranks, micro_batches.solver_keywords()
     lengths = problem.batch.lengths
     try:
-        return schedule_micro_batches(problem.costs, lengths, num_ranks, time_budget=time_budget, **keywords)
+        limits = None if problem.limits is None else problem.limits.for_solver()
+        return schedule_micro_batches(
+            problem.costs, lengths, num_ranks, time_budget=time_budget, limits=limits, **keywords
+        )
     except SolverError as error:
         raise micro_batches.explained(error, lengths, num_ranks) from None
 
@@ -153,11 +157,11 @@ def cut_slots(
     """
     heights = heights_of(model)
     targets = heights if micro_batches.sync == "micro_batch" else None
-    try:
-        return cut_at_once(problem, micro_batches, ranks, model.num_slots, targets)
-    except SolverError:
-        head_starts = None if targets is None else heights[0] - heights
-        return _cut_one_by_one(problem, micro_batches, ranks, model.num_slots, head_starts, time_budget)
+    if problem.limits is None:  # else one by one, which keeps them all
+        with contextlib.suppress(SolverError):
+            return cut_at_once(problem, micro_batches, ranks, model.num_slots, targets)
+    head_starts = None if targets is None else heights[0] - heights
+    return _cut_one_by_one(problem, micro_batches, ranks, model.num_slots, head_starts, time_budget)
 
 
 def cut_at_once(
@@ -204,13 +208,18 @@ def _cut_one_by_one(
     # A second quantity, n in each micro-batch: an over-long sample takes all of it, so that it lies alone.
     alone = np.where(lengths > cap, len(lengths), 1)
     sizes, caps = np.stack((np.minimum(lengths, cap), alone), axis=1), [cap, max(1, len(lengths))]
+    most_items = None
+    if problem.limits is not None:
+        limits = problem.limits.for_solver()
+        sizes, caps, most_items = np.hstack((sizes, limits.sizes)), [*caps, *limits.caps.tolist()], limits.most_items
     slots = np.empty(len(ranks), dtype=np.int32)
     for rank in range(num_ranks):
         mine = np.flatnonzero(ranks == rank)
         try:
             slots[mine] = solvers.partition(
                 problem.costs[mine], num_slots, "auto", time_budget / num_ranks, sizes=sizes[mine], caps=caps,
-                min_items=int(not micro_batches.allow_empty), initial_loads=head_starts, stop_at=0,
+                min_items=int(not micro_batches.allow_empty), max_items=most_items, initial_loads=head_starts,
+                stop_at=0,
             ).group_of_item  # fmt: skip
         except SolverError as error:
             what = f"no way was found to cut the {len(mine)} samples of rank {rank} into micro-batches of {cap}"

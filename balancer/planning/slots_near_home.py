@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 import solvers
 from balancer.plan.reasons import Reason
-from balancer.planning.dealing import DEALT, deal
+from balancer.planning.dealing import deal
 from balancer.planning.near_home import place, prices_of, why_not_relocate
 from balancer.planning.schedules import (
     Schedule,
@@ -36,7 +36,7 @@ from balancer.planning.schedules import (
     schedule_jointly,
 )
 from balancer.problem.cuts import WHOLE_SHARES
-from balancer.problem.cuts.micro_batches import MicroBatches
+from balancer.problem.cuts.micro_batches import DEALT, MicroBatches
 from balancer.problem.problem import Problem
 from solvers.arguments import INT64_MAX, as_share
 from solvers.errors import SolverError
@@ -113,9 +113,9 @@ class _Asked(NamedTuple):
     def keeps(self, moved: Schedule) -> bool:
         """Whether the schedule keeps to the rules of micro-batches."""
         lengths, num_ranks = self.problem.batch.lengths, self.problem.topology.num_ranks
-        return (
-            self.cut.violation(lengths, moved.rank_of_sample, moved.slot_of_sample, num_ranks, moved.num_slots) is None
-        )
+        laid = lengths, moved.rank_of_sample, moved.slot_of_sample, num_ranks, moved.num_slots
+        limits = self.problem.limits
+        return self.cut.violation(*laid) is None and (limits is None or limits.violation(*laid) is None)
 
 
 def relocate_schedule(
@@ -127,6 +127,8 @@ def relocate_schedule(
     """
     if reason := why_not_relocate(problem):
         return reason
+    if problem.limits is not None and (cut.sync == "step" or not problem.limits.only_add_up):
+        return "under limits, micro-batches move whole"
     share, num_ranks = as_share("eps", eps), problem.topology.num_ranks
     taken = cut.makespan(found.slot_loads(problem.costs, num_ranks))
     longest, least = math.floor((1 + share) * taken), math.inf
@@ -153,13 +155,16 @@ def takes_longer(what: str, least: float, best: int, eps: Fraction) -> Reason:
 
 def _laid(asked: _Asked) -> Iterator[Schedule]:
     """Yield schedules near home in the order in which they are preferred."""
+    limited = asked.problem.limits is not None
     whole = asked.cut.sync == "step" or not set(asked.problem.constraints.names()) <= set(DEALT)
+    if whole and limited:
+        return
     way = _whole_shares if whole else _by_nodes
     yield from way(asked)
     # One slot more has room for what lies unevenly, and costs little; along a pipeline each costs a K-th.
     if asked.cut.count is None and asked.cut.sync != "pipeline" and (more := asked.with_one_more()):
         yield from way(more)
-    if not whole and asked.problem.constraints.names():
+    if not whole and not limited and asked.problem.constraints.names():
         yield from _whole_shares(asked)
     if not whole:
         found = asked.found

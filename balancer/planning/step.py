@@ -72,7 +72,7 @@ class Step:
             cut = self.setup.cut_of(name)
             all_items = {each.phase.name: (each.cost, each.lengths, each.sample_of_item) for each in self.items}
             return Problem.from_batch(
-                batch, topology, items.cost, constraints, cut, cut.work(all_items, len(batch.lengths))
+                batch, topology, items.cost, constraints, cut, cut.work(all_items, len(batch.lengths)), items.limits
             )
 
 

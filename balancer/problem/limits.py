@@ -22,7 +22,8 @@ from solvers.groups import group_loads
 from solvers.packing import BatchLimits
 
 __all__ = [
-    "LIMITS", "CountLimit", "Everywhere", "HeldLimits", "Kinds", "Limit", "Limits", "PaddedLimit", "held_limits",
+    "LIMITS", "LIMITS_ASKED", "CountLimit", "Everywhere", "HeldLimits", "Kinds", "Limit", "Limits", "PaddedLimit",
+    "held_limits", "of_columns", "without_columns",
 ]  # fmt: skip
 
 Ints = NDArray[np.int64]
@@ -30,6 +31,8 @@ Ints = NDArray[np.int64]
 
 class OfSamples:
     """An array with a value for each sample, compared as a whole; no file holds it."""
+
+    array: NDArray[Any]
 
     def __init__(self, values: ArrayLike) -> None:
         self.array = as_array("values", values).copy()  # the caller may go on to change theirs
@@ -90,6 +93,10 @@ class Limit:
     most: Most = key("The most of a micro-batch.")
     kind: ClassVar[str] = "sum"
 
+    def in_words(self) -> str:
+        """Say what it is, for a report."""
+        return f"{self.most} {self.amounts if isinstance(self.amounts, str) else 'of a sum'}"
+
 
 @described
 class CountLimit:
@@ -98,6 +105,10 @@ class CountLimit:
     most: Size = key("The most samples of a micro-batch.")
     kind: ClassVar[str] = "count"
 
+    def in_words(self) -> str:
+        """Say what it is, for a report."""
+        return f"{self.most:,} samples"
+
 
 @described
 class PaddedLimit:
@@ -105,6 +116,10 @@ class PaddedLimit:
 
     most: Size = key("The most of samples times the longest.")
     kind: ClassVar[str] = "padded"
+
+    def in_words(self) -> str:
+        """Say what it is, for a report."""
+        return f"{self.most:,} padded"
 
 
 @described
@@ -119,6 +134,10 @@ class Kinds:
 
     values: Column = key("Rows of unlike values in this column share no micro-batch.")
     kind: ClassVar[str] = "kinds"
+
+    def in_words(self) -> str:
+        """Say what it is, for a report."""
+        return "samples of one kind"
 
 
 @described
@@ -135,6 +154,10 @@ class Everywhere:
 
     values: Column = key("Rows with a number other than 0 here are on all ranks of a slot, or on none.")
     kind: ClassVar[str] = "everywhere"
+
+    def in_words(self) -> str:
+        """Say what it is, for a report."""
+        return "some samples on all ranks or none"
 
 
 AnyLimit = Limit | CountLimit | PaddedLimit | Kinds | Everywhere
@@ -188,6 +211,10 @@ Limits = Annotated[
 ]  # fmt: skip
 
 
+LIMITS_ASKED = "limits"
+"""What plan files call limits of columns, which cannot be checked without the log."""
+
+
 # Limits as they are held ---------------------------------------------------------------------------------------------
 
 
@@ -224,6 +251,11 @@ class HeldLimits:
             self, sizes=self.sizes[members], kinds=None if self.kinds is None else self.kinds[members],
             everywhere=None if self.everywhere is None else self.everywhere[members],
         )  # fmt: skip
+
+    @property
+    def only_add_up(self) -> bool:
+        """Whether all of them are sums and counts."""
+        return self.padded is None and self.kinds is None and self.everywhere is None
 
     @property
     def by_rank(self) -> bool:
@@ -318,9 +350,12 @@ def held_limits(
                     f"{{{name}}} = {{column!r}} is a column, and there are none: give an array", column=given
                 )
             return np.asarray(column(given, keys))
+        if not count:
+            return np.empty(0, dtype=given.array.dtype)
         if given.array.shape != (count,):
             raise ArgumentError(name, f"have a value for each of {count} samples", given.array.shape)
-        return given.array  # type: ignore[no-any-return]
+        found: NDArray[Any] = given.array
+        return found
 
     names, sizes, most = [], [], []
     found: dict[str, Any] = {}
@@ -348,6 +383,17 @@ def held_limits(
     table = np.array([each if len(each) == width else each * width for each in most], dtype=np.int64)
     held = np.stack(sizes, axis=1) if sizes else np.zeros((count, 0), dtype=np.int64)
     return HeldLimits(tuple(names), held, table.reshape(len(most), width), **found)
+
+
+def of_columns(limits: Sequence[AnyLimit]) -> bool:
+    """Whether any of the limits needs a value for each sample, which no plan file holds."""
+    return any(not isinstance(limit, CountLimit | PaddedLimit) for limit in limits)
+
+
+def without_columns(limits: Sequence[AnyLimit], count: int) -> HeldLimits | None:
+    """Return the limits that need no column, on `count` samples: those that can be checked without the log."""
+    kept = [limit for limit in limits if isinstance(limit, CountLimit | PaddedLimit)]
+    return held_limits(kept, count, 1)
 
 
 def _codes(name: str, values: NDArray[Any]) -> Ints:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
@@ -37,6 +37,7 @@ from balancer.errors import on_a_line
 from balancer.problem.constraints import COLUMNS, MAX_TOKENS, NONE, Constraints
 from balancer.problem.constraints import CONSTRAINTS as OF_PLANS
 from balancer.problem.items import parse_items
+from balancer.problem.limits import AnyLimit, Everywhere, HeldLimits, Kinds, Limit, held_limits
 from balancer.problem.ragged import Ragged, offsets_of
 from solvers.arguments import as_int64
 from solvers.errors import ArgumentError, Named, UsageError, WordedError
@@ -158,6 +159,7 @@ class Phase:
         "Attention stays within pieces of so many elements, such as tiles; for simulate and configure.", default=None
     )
     frozen: Flag = key("It is not trained; for pipelines and configure.", default=False)
+    limits: tuple[AnyLimit, ...] = field(default=(), kw_only=True, repr=False)  # the cut's; of the last phase
 
     def __post_init__(self) -> None:
         with of_phase(self.name if isinstance(self.name, str) else SINGLE_PHASE):
@@ -187,7 +189,13 @@ class Phase:
     @property
     def columns_asked(self) -> tuple[str, ...]:
         """The columns that its constraints name."""
-        return tuple(column for name in COLUMNS if (column := getattr(self, name)))
+        return (*(column for name in COLUMNS if (column := getattr(self, name))), *self.kinds_asked)
+
+    @property
+    def kinds_asked(self) -> tuple[str, ...]:
+        """The columns by which samples are told apart that share no micro-batch."""
+        named = (limit.values for limit in self.limits if isinstance(limit, Kinds))
+        return tuple(column for column in named if isinstance(column, str))
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -200,8 +208,10 @@ class Phase:
         return tuple(name for text in self._expressions() if "(" in text for name in parse_items(text).columns)
 
     def _expressions(self) -> list[str]:
-        given = self.length, self.outputs, self.own, self.prefix_length, *self.caps
-        return [text for text in given if text is not None]
+        summed = [limit.amounts for limit in self.limits if isinstance(limit, Limit)]
+        counted = [limit.values for limit in self.limits if isinstance(limit, Everywhere)]
+        given = self.length, self.outputs, self.own, self.prefix_length, *self.caps, *summed, *counted
+        return [text for text in given if isinstance(text, str)]
 
 
 CONSTRAINTS = ("equal_counts", MAX_TOKENS, "every_rank_nonempty", *tuple(OF_PLANS)[2:], "prefix_length")
@@ -240,6 +250,7 @@ class PhaseItems(Record):
     allowed_ranks: Ragged | None = None  # the ranks on which each item may run
     # array[k], int64[k]: the key of each item's prompt, None where none are shared, and the length of each prefix
     prefix: tuple[NDArray[Any] | None, NDArray[np.int64]] | None = None
+    limits: HeldLimits | None = None  # on the micro-batches of the last phase
 
     def constraints(self, num_ranks: int, least: int = 0) -> Constraints:
         """Return what the plan of these items must keep to; every rank gets at least `least` of them."""
@@ -279,6 +290,7 @@ class PhaseItems(Record):
             tuple(amounts[first:last] for amounts in self.cap_amounts),
             None if allowed is None else allowed[first:last],
             _taken(self.prefix, slice(first, last)),
+            None if self.limits is None else self.limits.of_samples(slice(first, last)),
         )  # fmt: skip
 
     @property
@@ -332,6 +344,7 @@ def resolve_phases(
             own, asked.keys(phase, "keep_together", sample_of_item),
             tuple(batch.items(text, phase, is_last, like=items, of="caps").values for text in phase.caps),
             asked.allowed(phase, sample_of_item, num_ranks), batch.prompts(phase, asked, sample_of_item),
+            batch.limits(phase, asked, num_ranks),
         )  # fmt: skip
     return tuple(found.values())
 
@@ -452,6 +465,18 @@ class _Batch:
         if isinstance(column, Ragged) or np.ndim(column) != 1:
             raise ArgumentError(name, "name a column of one key a sample", f"{text!r}, of lists")
         return np.asarray(column)[sample_of_item]
+
+    def limits(self, phase: Phase, asked: _Batch, num_ranks: int) -> HeldLimits | None:
+        """Return what the micro-batches of samples keep to."""
+
+        def column(name: str, is_key: bool) -> Any:
+            if is_key:
+                return asked._column(name)
+            given = self._columns.get(name)
+            truths = getattr(given, "dtype", None) == np.bool_
+            return np.asarray(given).astype(np.int64) if truths else self._numbers(name)
+
+        return held_limits(phase.limits, self.num_samples, num_ranks, column)
 
     def prompts(
         self, phase: Phase, asked: _Batch, sample_of_item: NDArray[np.int64]

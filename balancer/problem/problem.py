@@ -11,6 +11,7 @@ from balancer.cost import CostModel
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import CONSTRAINTS, Constraints, not_taken
 from balancer.problem.cuts import WHOLE_SHARES, Cut
+from balancer.problem.limits import HeldLimits
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.placement import Placement
 from balancer.problem.step_times import TimedStep
@@ -103,6 +104,7 @@ class Problem:
     affinity: Affinity | None = None  # where the parts of each sample lie, if not all on its home rank
     work: NDArray[np.int64] | None = None  # int64[n, M]: with pipeline stages, each sample's work in each module
     prompts: NDArray[np.int64] | None = None  # int64[n]: of shared prompts, what each costs; `costs` are then without
+    limits: HeldLimits | None = None  # what micro-batches keep to besides their tokens
     timed: TimedStep | None = None  # where encoders run in the gaps of the pipeline, all that there is to do
 
     @property
@@ -127,11 +129,12 @@ class Problem:
         constraints: Constraints | None = None,
         cut: Cut = WHOLE_SHARES,
         work: NDArray[np.int64] | TimedStep | None = None,
+        limits: HeldLimits | None = None,
     ) -> "Problem":
         """Cost the batch and check that the problem can have a solution.
 
         With pipeline stages, `work` is each sample's work in each module, of which there may be other phases', and the
-        tasks in its gaps; by default the work of the only phase.
+        tasks in its gaps; by default the work of the only phase. `limits` are those on its micro-batches.
 
         Raises
         ------
@@ -151,12 +154,18 @@ class Problem:
             constraints.prefix.check(batch.lengths)
         costs, prompts = _costs_of(batch, cost, constraints)
         cut.check_batch(batch, topology.num_ranks, constraints, cost)
+        if limits is not None:
+            if limits.by_rank:
+                raise UsageError("a limit with one number for each rank is for samplers; give one number for all")
+            limits.check_alone(batch.lengths)
         if work is None:
             cut.check_phases((SINGLE_PHASE,))
             work = cut.work({SINGLE_PHASE: (cost, batch.lengths, np.arange(len(costs)))}, len(costs))
         timed = work if isinstance(work, TimedStep) else None
         table = work.work if isinstance(work, TimedStep) else work
-        return cls(batch, topology, cost, costs, constraints, cut, work=table, prompts=prompts, timed=timed)
+        return cls(
+            batch, topology, cost, costs, constraints, cut, work=table, prompts=prompts, timed=timed, limits=limits
+        )
 
     @property
     def whole_costs(self) -> NDArray[np.int64]:

@@ -85,7 +85,9 @@ class Setup:
     _topologies: dict[str, Topology] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "phases", as_phases(self.phases))
+        *encoders, last = as_phases(self.phases)
+        # Limits on micro-batches name columns of samples, which the last phase computes.
+        object.__setattr__(self, "phases", (*encoders, replace(last, limits=self.settings.cut.limits)))
         object.__setattr__(self, "_several_items", any("(" in phase.length for phase in self.phases))
         num_ranks = self.topology.num_ranks
         self._lay_out()

@@ -287,6 +287,8 @@ def checked_target(problem: Problem, rows: ItemRows) -> Placement:
         shared = problem.constraints.prefix
         lengths = lengths - shared.lengths + shared.once(shared.lengths, ranks * np.int64(num_slots) + rows.slot)
     broken = broken or problem.cut.violation(lengths, ranks, rows.slot, num_ranks, num_slots)
+    if problem.limits is not None and not broken:
+        broken = problem.limits.violation(lengths, ranks, rows.slot, num_ranks, num_slots)
     if broken := broken or _out_of_order(target, rows.slot):
         raise PlanError(f"{rows.where}: {broken}")
     return target

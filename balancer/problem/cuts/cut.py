@@ -12,6 +12,7 @@ from balancer.cost import CostModel
 from balancer.described import as_dict, described
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import Constraints
+from balancer.problem.limits import AnyLimit
 from balancer.problem.smallest_cap import check_cap
 from balancer.problem.step_times import TimedStep
 from balancer.problem.topology import Topology
@@ -73,6 +74,11 @@ class Cut:
     def over_long(self) -> str:
         """What happens to samples over a cap of the cut's own: one of :data:`OVER_LONG`, there too."""
         return "error"
+
+    @property
+    def limits(self) -> tuple[AnyLimit, ...]:
+        """What a micro-batch keeps to besides its tokens."""
+        return ()
 
     @property
     def encoders(self) -> str:

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from balancer.cost import CostModel
 from balancer.described import Count, Flag, Size, described, key, one_of, settle, whole
 from balancer.problem.batch import GlobalBatch
-from balancer.problem.constraints import Constraints, not_taken
+from balancer.problem.constraints import MAX_TOKENS, Constraints, not_taken
 from balancer.problem.cuts.cut import Cut, ItemsOfPhase
 from balancer.problem.cuts.pipeline_stages import PipelineStages
+from balancer.problem.limits import CountLimit, Limit, Limits
 from balancer.problem.smallest_cap import check_cap, check_longest, needed
 from balancer.problem.step_times import StepTimes, TimedStep
 from balancer.problem.topology import Topology
@@ -35,6 +36,9 @@ from solvers.packing import SYNCS, price_tokens, rests_of_slots, slots_for, take
 
 OVER_LONG = ("error", "own")
 """What happens to a sample over the cap; see :class:`MicroBatches`."""
+
+DEALT = ("equal_counts", MAX_TOKENS, "min_samples_per_rank", "max_samples_per_rank", "caps")
+"""Constraints that only count or add up what a rank holds: ranks keep to them by which micro-batches they get."""
 
 ENCODERS = ("slot", "step")
 """When encoders compute an item: in the slot of its sample, or before the first micro-batch of the step."""
@@ -98,6 +102,9 @@ class MicroBatches(InSlots):
         K, the same on all ranks; None: the fastest. At most 2**20, with `stages` 4,096.
     at_least, multiple_of : int
         The least K, and a number that K must be a multiple of.
+    limits : sequence of Limit, CountLimit, PaddedLimit, Kinds, Everywhere
+        What each micro-batch keeps to besides `tokens`. The longest samples then share no tall slots that other limits
+        forbid; micro-batches are moved between ranks whole.
     pipeline_stages : int
         Stages of the pipeline, if nothing more is known of them; 1 for the other schedules.
     stages : PipelineStages or None
@@ -116,6 +123,10 @@ class MicroBatches(InSlots):
 
     sync: Annotated[str, one_of(*SYNCS)] = key("Where ranks wait: micro_batch, step or pipeline.", default=SYNCS[0])
     pipeline_stages: Count = key("Stages of a pipeline of which no more is known.", default=1, kw_only=True)
+    limits: Limits = key(
+        "What else a micro-batch keeps to: tables of kind sum, count, padded, kinds or everywhere.",
+        default=(), kw_only=True,
+    )  # fmt: skip
     stages: PipelineStages | None = field(default=None, kw_only=True)  # in files made of a table of its own
 
     called: ClassVar[str] = "cut.tokens"
@@ -133,6 +144,8 @@ class MicroBatches(InSlots):
                 "{pipeline_stages} = {stages} contradicts {cut.sync} = {given!r}: only 'pipeline' has stages",
                 stages=self.pipeline_stages, given=self.sync,
             )  # fmt: skip
+        if self.limits and self.over_long == "own":
+            raise UsageError("{over_long='own'} cannot be combined with {cut.limits}, which it would exceed")
         if self.stages is not None:
             self._check_stages()
 
@@ -141,6 +154,11 @@ class MicroBatches(InSlots):
             object.__setattr__(self, "stages", PipelineStages.from_json(self.stages))
         if not isinstance(self.stages, PipelineStages):
             raise ArgumentTypeError("stages", "be PipelineStages(...)", repr(self.stages))
+        if self.limits:
+            raise UsageError(
+                "{stages} cannot be combined with {cut.limits}, which is not planned yet",
+                "give {pipeline_stages} instead of {stages}",
+            )
         if self.pipeline_stages > 1:
             raise UsageError("give {stages} or {pipeline_stages}, not both: either says how many there are")
         if self.sync != "pipeline":
@@ -258,11 +276,21 @@ class MicroBatches(InSlots):
             )
         if "prefix" in constraints:
             self._check_prompts(constraints)
+        if any(not isinstance(limit, Limit | CountLimit) for limit in self.limits):
+            self._check_dealt(constraints)
         if refused := not_taken("micro_batches", [name for name in constraints if name != "prefix_length"]):
             raise UsageError(
                 "{cut.tokens} cannot be combined with {" + refused[0] + "}: ranks wait for each other in every "
                 "slot, and schedules for ranks that differ are not made; leave one of them out"
             )
+
+    def _check_dealt(self, constraints: Sequence[str]) -> None:
+        """Raise ValueError for what ranks keep to that is not kept by dealing whole micro-batches to them."""
+        if others := [name for name in constraints if name not in (*DEALT, "prefix_length")]:
+            raise UsageError(
+                "{cut.limits} other than sums and counts cannot be combined with {" + others[0] + "}, which is not "
+                "planned yet", "leave one of them out",
+            )  # fmt: skip
 
     def _check_prompts(self, constraints: Sequence[str]) -> None:
         """Raise ValueError for micro-batches in which no prompt can be shared."""
@@ -270,6 +298,7 @@ class MicroBatches(InSlots):
             "{cut.sync='pipeline'}": self.sync == "pipeline",
             "{over_long='own'}": self.over_long == "own",
             "{equal_counts}": "equal_counts" in constraints,
+            "{cut.limits}": bool(self.limits),
         }  # fmt: skip
         for what, asked in unlike.items():
             if asked:
@@ -400,7 +429,8 @@ class MicroBatches(InSlots):
         how = f"sync {self.sync}" if self.stages is None else self.stages.in_words()
         if self.stages is not None and self.stages.gaps is not None:
             return f"micro-batches within the memory of the layout, {how}"
-        return f"micro-batches of at most {self.tokens:,}, {how}"
+        kept = "".join(f", {limit.in_words()}" for limit in self.limits)
+        return f"micro-batches of at most {self.tokens:,}{kept}, {how}"
 
     def makespan(self, slot_loads: NDArray[np.int64]) -> int:
         """Return what a step takes in cost units, from the cost of each micro-batch, int64[ranks, K].

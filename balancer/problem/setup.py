@@ -85,9 +85,10 @@ class Setup:
     _topologies: dict[str, Topology] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        *encoders, last = as_phases(self.phases)
-        # Limits on micro-batches name columns of samples, which the last phase computes.
-        object.__setattr__(self, "phases", (*encoders, replace(last, limits=self.settings.cut.limits)))
+        phases = as_phases(self.phases)
+        if phases and self.settings.cut.limits:  # they name columns of samples, which the last phase computes
+            phases = (*phases[:-1], replace(phases[-1], limits=self.settings.cut.limits))
+        object.__setattr__(self, "phases", phases)
         object.__setattr__(self, "_several_items", any("(" in phase.length for phase in self.phases))
         num_ranks = self.topology.num_ranks
         self._lay_out()

@@ -7,6 +7,7 @@ bins a sample may be in: each bin is for one *class* of samples, or for several,
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from solvers.packing.best_fit import best_fit_decreasing
 
 Ints = NDArray[np.int64]
 
+_TRIED = 3  # numbers of slots for samples that all ranks have
 _MOST_CAP = 2**60  # a cap from here on caps nothing
 
 
@@ -146,23 +148,24 @@ def check_enough(limits: BatchLimits, num_ranks: int) -> None:
 
 def classes_of_bins(
     limits: BatchLimits, need: Needed, num_ranks: int, num_slots: int, allow_empty: bool
-) -> Classes | None:
-    """Say which of the bins, slot by slot, are for which samples; None where so many bins cannot do.
+) -> Iterator[Classes]:
+    """Yield ways to say which of the bins, slot by slot, are for which samples; none where so many bins cannot do.
 
-    A kind has bins by its share of the costs. Samples that all ranks have get as few slots as do, the first; one of
-    them stays in each bin there.
+    A kind has bins by its share of the costs. Samples that all ranks have get slots by their share of the costs, the
+    first, or one more or less; one of them stays in each bin there.
     """
     of, m = limits.classes(int(need.samples.sum())), num_ranks * num_slots
     if limits.everywhere is not None and limits.everywhere.any():
-        return _everywhere(limits.everywhere, of, need, num_ranks, num_slots, allow_empty)
+        yield from _everywhere(limits.everywhere, of, need, num_ranks, num_slots, allow_empty)
+        return
     counts = shared_out(m, need, allow_empty)
     if counts is None:
-        return None
+        return
     # In turn: so each slot has bins of all kinds, until they are sorted.
     turn = np.concatenate([(np.arange(count) + 0.5) / count for count in counts.tolist()])
     kind = np.repeat(np.arange(len(counts)), counts)[np.argsort(turn, kind="stable")]
     allowed = kind == np.arange(len(counts))[:, None]
-    return Classes(of, allowed, kind, np.empty(0, dtype=np.int64))
+    yield Classes(of, allowed, kind, np.empty(0, dtype=np.int64))
 
 
 def shared_out(bins: int, need: Needed, allow_empty: bool) -> Ints | None:
@@ -185,17 +188,15 @@ def shared_out(bins: int, need: Needed, allow_empty: bool) -> Ints | None:
 
 def _everywhere(
     everywhere: NDArray[np.bool_], of: Ints, need: Needed, num_ranks: int, num_slots: int, allow_empty: bool
-) -> Classes | None:
+) -> Iterator[Classes]:
     least = max(1, -(-int(need.packed[0]) // num_ranks))
     if not allow_empty:
         others = int(need.samples[1]) if len(need.samples) > 1 else 0
         least = max(least, num_slots - others // num_ranks)
     most = min(num_slots, int(need.samples[0]) // num_ranks)
-    if least > most:
-        return None
     share = -(-int(need.cost[0]) * num_slots // max(1, int(need.cost.sum())))
-    slots = min(max(share, least), most)
-    first = np.arange(num_ranks * num_slots) < slots * num_ranks
-    # The least costly stay: what is costly is free to move.
-    pinned = np.flatnonzero(everywhere)[::-1][: slots * num_ranks]
-    return Classes(of, np.stack([first, np.ones_like(first)]), (~first).astype(np.int64), read_only(pinned))
+    for slots in sorted(range(least, most + 1), key=lambda slots: abs(slots - share))[:_TRIED]:
+        first = np.arange(num_ranks * num_slots) < slots * num_ranks
+        # The least costly stay: what is costly is free to move.
+        pinned = np.flatnonzero(everywhere)[::-1][: slots * num_ranks]
+        yield Classes(of, np.stack([first, np.ones_like(first)]), (~first).astype(np.int64), read_only(pinned))

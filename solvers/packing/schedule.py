@@ -8,6 +8,7 @@ the rest evenly.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
@@ -226,13 +227,23 @@ def _under_limits(
             samples.costs, samples.tokens, num_ranks, num_slots, samples.cap, limits, sync=request.sync,
             allow_empty=request.allow_empty,
         )  # fmt: skip
-    need = prepared.need
-    if need is None or (classes := classes_of_bins(limits, need, num_ranks, num_slots, request.allow_empty)) is None:
-        return None
-    if request.sync == "pipeline":
-        goal = _pipeline_goal(prepared, request, num_slots)
-        return search_pipeline(samples, num_ranks, num_slots, goal, None, seconds, classes)
-    return search_slots(samples, num_ranks, num_slots, forced, bound, None, seconds, classes)
+    best, least = None, math.inf
+    ways = classes_of_bins(limits, prepared.need, num_ranks, num_slots, request.allow_empty) if prepared.need else ()
+    for classes in ways:
+        if request.sync == "pipeline":
+            goal = _pipeline_goal(prepared, request, num_slots)
+            layout = search_pipeline(samples, num_ranks, num_slots, goal, None, seconds, classes)
+        else:
+            layout = search_slots(samples, num_ranks, num_slots, forced, bound, None, seconds, classes)
+        if layout is None:
+            continue
+        loads = group_loads(samples.costs, layout, num_ranks * num_slots).reshape(num_ranks, num_slots)
+        if (value := _value(loads, request)) < least:
+            best, least = layout, value
+        if least <= goal_above(bound, CLOSE):
+            break
+        seconds /= 2  # others are tried with less
+    return best
 
 
 def _value(loads: NDArray[np.int64], request: _Request) -> int:

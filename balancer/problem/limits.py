@@ -100,7 +100,12 @@ class Limit:
 
 @described
 class CountLimit:
-    """No micro-batch holds more than `most` samples."""
+    """No micro-batch holds more than `most` samples.
+
+    Attributes
+    ----------
+    most : int
+    """
 
     most: Size = key("The most samples of a micro-batch.")
     kind: ClassVar[str] = "count"
@@ -112,7 +117,12 @@ class CountLimit:
 
 @described
 class PaddedLimit:
-    """No micro-batch has more than `most` elements once it is padded: samples times the longest of them."""
+    """No micro-batch has more than `most` elements once it is padded: samples times the longest of them.
+
+    Attributes
+    ----------
+    most : int
+    """
 
     most: Size = key("The most of samples times the longest.")
     kind: ClassVar[str] = "padded"

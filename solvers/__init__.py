@@ -14,6 +14,7 @@ __all__ = [
     "PIPELINERS",
     "REARRANGERS",
     "USES_CLOCK",
+    "BatchLimits",
     "CertificateError",
     "Constraints",
     "ContextShardsResult",

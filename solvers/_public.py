@@ -27,6 +27,7 @@ from solvers.grouping import (
 )
 from solvers.packing import (
     PACKERS,
+    BatchLimits,
     PackingResult,
     ScheduleResult,
     SharesResult,
@@ -74,6 +75,7 @@ __all__ = [
     "PIPELINERS",
     "REARRANGERS",
     "USES_CLOCK",
+    "BatchLimits",
     "CertificateError",
     "Constraints",
     "ContextShardsResult",

@@ -21,6 +21,7 @@ from solvers.errors import CertificateError
 from solvers.groups import check_padded_overflow
 from solvers.packing._schedule_types import OVER_LONG, SYNCS, ScheduleResult
 from solvers.packing._shares_types import SharesResult
+from solvers.packing.limits import BatchLimits
 from solvers.packing.types import PackingResult
 from solvers.types import STOP_AT, PartitionResult, Proven, SolveStatus
 
@@ -393,6 +394,27 @@ def _padded(rows: Ints, m: int, equal_counts: bool, least: int) -> int:
 # --- micro-batches ---------------------------------------------------------------------------------------------------
 
 
+def _require_limits(result: ScheduleResult, tokens: NDArray[np.int64], limits: BatchLimits, num_ranks: int) -> None:
+    """Require that each micro-batch keeps to the limits besides its tokens, micro-batch by micro-batch."""
+    for k in range(result.num_slots):
+        there = []
+        for rank in range(num_ranks):
+            mine = (result.rank_of_item == rank) & (result.slot_of_item == k)
+            where, count = f"micro-batch {k} of rank {rank}", int(mine.sum())
+            for q, most in enumerate(limits.caps.tolist()):
+                held = int(limits.sizes[mine, q].sum())
+                require(held <= most, f"{where} holds {held} of quantity {q}, over its limit {most}")
+            if limits.most_items is not None:
+                require(count <= limits.most_items, f"{where} holds {count} items, over {limits.most_items}")
+            if limits.padded is not None:
+                padded = count * int(tokens[mine].max(initial=0))
+                require(padded <= limits.padded, f"{where} is padded to {padded}, over {limits.padded}")
+            if limits.kinds is not None:
+                require(len(set(limits.kinds[mine].tolist())) <= 1, f"{where} holds items of two kinds")
+            there.append(limits.everywhere is not None and bool(limits.everywhere[mine].any()))
+        require(len(set(there)) <= 1, f"in slot {k} some ranks have an item that all should have, and others none")
+
+
 def check_schedule(
     costs: ArrayLike,
     tokens: ArrayLike,
@@ -410,6 +432,7 @@ def check_schedule(
     prefix: ArrayLike | Sequence[int | str | None] | None = None,
     prefix_costs: ArrayLike | None = None,
     prefix_tokens: ArrayLike | None = None,
+    limits: BatchLimits | None = None,
 ) -> None:
     """Check a schedule against the samples and the rules it was made from; return nothing if all holds.
 
@@ -422,6 +445,8 @@ def check_schedule(
         As given to :func:`schedule_micro_batches`. That ``"fewest"`` slots are the fewest is not checked.
     prefix, prefix_costs, prefix_tokens : array[n], optional
         Of items that share prefixes, as given to :func:`solvers.packing.schedule_with_prefixes`.
+    limits : BatchLimits, optional
+        As given to :func:`schedule_micro_batches`.
 
     Raises
     ------
@@ -451,6 +476,8 @@ def check_schedule(
         whole = own + _borne(places, keys, as_costs(prefix_costs, "prefix_costs")[0])
         whole_tokens = own_tokens + _borne(places, keys, as_costs(prefix_tokens, "prefix_tokens")[0])
     _require_cells(result, whole, whole_tokens, cap, allow_empty)
+    if limits is not None:
+        _require_limits(result, own_tokens, limits, num_ranks)
     loads, ahead = result.slot_loads, result.num_slots + stages - 1
     if sync == "micro_batch":
         value, even = int(loads.max(axis=0).sum()), -(-int(whole.sum()) // num_ranks)

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from solvers import InfeasibleError, SolverError
+from solvers import CertificateError, InfeasibleError, SolverError, check_schedule
 from solvers.packing import BatchLimits, fill_sorted, schedule_micro_batches
 
 SYNCS = ("micro_batch", "step", "pipeline")
@@ -61,7 +61,7 @@ def test_every_micro_batch_keeps_to_all_limits(which: str):
         assert not broken(tokens, 400, limits, found.rank_of_item, found.slot_of_item, shape)
         held = np.bincount(found.rank_of_item * found.num_slots + found.slot_of_item, minlength=shape[0] * shape[1])
         assert held.min() > 0  # nobody asked for empty ones
-        assert found.lower_bound <= found.value
+        check_schedule(costs, tokens, found, num_ranks=ranks, cap=400, sync=SYNCS[turn % 3], limits=limits)
 
 
 @pytest.mark.parametrize("which", ["sum", "count", "padded", "kinds", "everywhere", "sum count"])
@@ -124,3 +124,19 @@ def test_padded_costs_are_even_and_padded_little():
     assert max(map(len, bins)) <= 24
     assert padded.sum() < 1.25 * tokens.sum()  # drawn at random, 2.4 times
     assert padded.reshape(8, 2).sum(axis=1).max() < 1.08 * padded.sum() / 8
+
+
+def test_the_check_finds_a_limit_that_is_not_kept():
+    tokens, nothing = np.full(12, 10), np.zeros((12, 0), dtype=np.int64)
+    found = schedule_micro_batches(tokens, tokens, 2, 30)
+    of_sizes = BatchLimits(np.arange(12)[:, None], np.array([11]))
+    some = np.arange(12) == found.rank_of_item.argmin()
+    for limits, words in (
+        (of_sizes, "of quantity 0, over its limit 11"),
+        (BatchLimits(nothing, np.zeros(0), most_items=2), "holds 3 items, over 2"),
+        (BatchLimits(nothing, np.zeros(0), padded=29), "is padded to 30, over 29"),
+        (BatchLimits(nothing, np.zeros(0), kinds=np.arange(12)), "holds items of two kinds"),
+        (BatchLimits(nothing, np.zeros(0), everywhere=some), "some ranks have an item that all should have"),
+    ):
+        with pytest.raises(CertificateError, match=words):
+            check_schedule(tokens, tokens, found, num_ranks=2, cap=30, limits=limits)

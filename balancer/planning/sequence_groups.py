@@ -1,8 +1,10 @@
 """Sequence groups of a step: which ranks share which samples, in which slot; then which ranks those are.
 
-Near home, groups that are alike exchange their ranks, and what single ranks have starts from home.
+Near home, groups of one slot and degree are placed as ranks are, so that samples start from home among them.
 """
 
+from dataclasses import replace
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -13,14 +15,16 @@ from balancer.cost import DegreeTimes
 from balancer.plan.pieces import GroupTable
 from balancer.plan.placed import PlacedGroups
 from balancer.planning.found import Found
-from balancer.planning.near_home import Placed
+from balancer.planning.near_home import place
 from balancer.problem.cuts.sequence_groups import GROUPING, SequenceGroups
 from balancer.problem.problem import Affinity, Problem
 from balancer.problem.settings import PlanSettings
-from solvers.arguments import INT64_MAX, as_share
+from balancer.problem.topology import Topology
+from solvers.arguments import as_share
 from solvers.bounds import Bound
 from solvers.errors import UsageError, Wording
 from solvers.grouping import SequenceProblem, SequenceRequest, closed_form
+from solvers.groups import group_loads
 from solvers.packing import MOST_BINS
 
 
@@ -65,10 +69,7 @@ def plan_groups(problem: Problem, cut: SequenceGroups, settings: PlanSettings) -
     )
     fell_back = ""
     if settings.placement != "any":
-        groups = _rearranged(problem, cut, groups)
-    if settings.placement == "relocate":
-        heights = found.slot_times - times.overhead
-        groups, fell_back = _relocated(problem, cut, groups, heights * times.unit, settings)
+        groups, fell_back = _near_home(problem, cut, groups, found.slot_times, settings)
     bound = Bound(found.lower_bound * times.unit, found.bound_name)
     return Found(PlacedGroups.from_table(problem, groups, found.num_slots), lambda _: bound, found.status, fell_back)
 
@@ -93,109 +94,69 @@ def _wording(problem: Problem, unit: NDArray[np.int64]) -> Wording:
     )
 
 
-def _rearranged(problem: Problem, cut: SequenceGroups, groups: GroupTable) -> GroupTable:
-    """Exchange the ranks of groups of one slot and degree so that little crosses nodes; no time changes."""
-    node_of_rank, node = problem.topology.node_of_rank, cut.ranks_per_node(problem.topology)
-    first_rank, parts = groups.first_rank.copy(), problem.parts
-    group, home = groups.group_of_sample[parts.sample], parts.ranks
-    order = np.lexsort((groups.first_rank, groups.degree, groups.slot))
-    changes = (np.diff(groups.slot[order]) != 0) | (np.diff(groups.degree[order]) != 0)
-    # Groups of one slot and degree take the same wherever they are: only these exchange ranks.
-    for alike in np.split(order, np.flatnonzero(changes) + 1):
-        if len(alike) < 2:
-            continue
-        starts = groups.first_rank[alike]
-        place_of_rank = _places(starts, int(groups.degree[alike[0]]), node, len(node_of_rank))
-        member = np.full(len(groups.degree), -1, dtype=np.int32)
-        member[alike] = np.arange(len(alike))
-        near = (member[group] >= 0) & (place_of_rank[home] >= 0)
-        volumes = solvers.group_volumes(
-            member[group[near]], place_of_rank[home[near]], parts.volumes[near], len(alike)
-        )  # fmt: skip
-        found = solvers.rearrange(volumes, node_of_rank[starts])
-        first_rank[alike] = starts[found.rank_of_group]
-    own = groups.group_of_sample
-    return GroupTable.from_samples(groups.slot[own], first_rank[own], groups.degree[own])
-
-
-def _places(starts: NDArray[np.int32], degree: int, node: int, num_ranks: int) -> NDArray[np.int32]:
-    """Return the place that each rank is in, or else one in its node, or else -1."""
-    place_of_rank = np.full(num_ranks, -1, dtype=np.int32)
-    for place, start in enumerate(starts.tolist()):
-        # Ranks of the group's node that are in no such group are near it all the same.
-        first = start // node * node
-        mine = place_of_rank[first : max(first + node, start + degree)]
-        mine[mine < 0] = place
-    for place, start in enumerate(starts.tolist()):
-        place_of_rank[start : start + degree] = place
-    return place_of_rank
-
-
-def _relocated(
-    problem: Problem, cut: SequenceGroups, groups: GroupTable, heights: NDArray[np.int64], settings: PlanSettings
+def _near_home(
+    problem: Problem, cut: SequenceGroups, groups: GroupTable, slot_times: NDArray[np.int64], settings: PlanSettings
 ) -> tuple[GroupTable, str]:
-    """Let the samples of single ranks start from home, slot by slot; a slot takes at most 1 + eps times its height.
+    """Place what groups of one slot and degree have as if each group were a rank: only these take equally long for it.
+
+    All ranks wait for the slowest group of a slot, so that each may take 1 + eps times as long as that. In one node
+    groups exchange ranks, and no more.
 
     Returns
     -------
     GroupTable
     str
-        Why nothing was relocated where it could be; else empty.
+        Why samples did not start from home where they could; else empty.
     """
-    if 1 not in cut.degrees or problem.topology.num_nodes == 1:
-        return groups, ""
-    if problem.constraints.keep_together is not None:
-        return groups, "samples that stay together are not relocated within sequence groups"
-    own = groups.group_of_sample
-    slot, rank, degree = groups.slot[own], groups.first_rank[own].copy(), groups.degree[own]
-    failed = 0
-    for k, height in enumerate(heights.tolist()):
-        mine = np.flatnonzero((slot == k) & (degree == 1))
-        wide = np.flatnonzero((groups.slot == k) & (groups.degree > 1))
-        free = np.ones(problem.topology.num_ranks, dtype=bool)
-        for g in wide.tolist():
-            free[groups.first_rank[g] : groups.first_rank[g] + groups.degree[g]] = False
-        # All ranks wait for the slot's slowest group, so that single ranks may take as long as that.
-        cap = min(int((1 + as_share("eps", settings.eps)) * height), INT64_MAX)
-        found = _on_single_ranks(problem, cut, mine, np.flatnonzero(free), rank, cap)
-        failed += found is None or found.fell_back != ""
-        if found is not None:
-            rank[mine] = found.rank_of_sample
-    why = f"{failed} of {len(heights)} slots could not be balanced from home" if failed else ""
-    return GroupTable.from_samples(slot, rank, degree), why
-
-
-def _on_single_ranks(
-    problem: Problem, cut: SequenceGroups, samples: NDArray[np.int64], ranks: NDArray[np.int64],
-    rank_of_sample: NDArray[np.int32], cap: int,
-) -> Placed | None:  # fmt: skip
-    """Assign samples to ranks near home under a cap on their costs; None if that is not found."""
-    if not len(samples):
-        return Placed(rank_of_sample[samples])
-    near = _nearest(ranks, problem.topology.node_of_rank)
-    parts = problem.parts.of_samples(samples)
-    there = near[parts.ranks] >= 0
-    affinity = Affinity.from_parts(parts.sample[there], near[parts.ranks[there]], parts.volumes[there], len(samples))
-    node = np.unique(problem.topology.node_of_rank[ranks], return_inverse=True)[1].astype(np.int32)
-    home, inside, across = affinity.prices(node)
-    sizes = None if cut.tokens_per_rank is None else cut.padded(problem.batch.lengths[samples], 1)
-    try:
-        found = solvers.relocate(
-            problem.costs[samples], home, node, prices=(inside, across), cap=cap,
-            sizes=sizes, caps=cut.tokens_per_rank, groups=np.searchsorted(ranks, rank_of_sample[samples]),
+    own, node_of_rank = groups.group_of_sample, problem.topology.node_of_rank
+    times = problem.cost.degree_times(problem.batch.lengths, cut.degrees, len(node_of_rank))
+    heights = slot_times - times.overhead
+    slot, first_rank, degree = groups.slot[own], groups.first_rank[own].copy(), groups.degree[own]
+    placement = settings.placement if problem.topology.num_nodes > 1 else "rearrange"
+    failed = set()
+    order = np.lexsort((degree, slot))
+    changes = (np.diff(slot[order]) != 0) | (np.diff(degree[order]) != 0)
+    for mine in np.split(order, np.flatnonzero(changes) + 1) if len(order) else []:
+        # 1. The groups, and what lies on which of them.
+        k, size = int(slot[mine[0]]), int(degree[mine[0]])
+        starts = np.unique(first_rank[mine]) if size > 1 else _single_ranks(groups, k, len(node_of_rank))
+        group, near = np.searchsorted(starts, first_rank[mine]).astype(np.int32), _nearest(starts, size, node_of_rank)
+        parts = problem.parts.of_samples(mine)
+        there = near[parts.ranks] >= 0
+        lies = Affinity.from_parts(parts.sample[there], near[parts.ranks[there]], parts.volumes[there], len(mine))
+        # 2. Whole shares of ranks with as many tokens and as much time.
+        costs, whole = times.times[cut.degrees.index(size), mine], problem.of_samples(mine)
+        lengths = cut.padded(whole.batch.lengths, size)
+        room = None if cut.tokens_per_rank is None else size * cut.tokens_per_rank
+        whole = replace(
+            whole, batch=replace(whole.batch, lengths=lengths), costs=costs, affinity=lies,
+            topology=Topology(np.unique(node_of_rank[starts], return_counts=True)[1].tolist()),
+            constraints=replace(whole.constraints, max_tokens_per_rank=room),
         )  # fmt: skip
-    except solvers.SolverError:
-        return None
-    return Placed(ranks[found.rank_of_item].astype(np.int32), found.fell_back)
+        taken = max(1, int(group_loads(costs, group, len(starts)).max()))
+        more = (1 + as_share("eps", settings.eps)) * int(heights[k]) / taken - 1
+        placed = place(whole, group, placement, max(more, Fraction(0)))
+        first_rank[mine] = starts[placed.rank_of_sample]
+        failed |= {k} if placed.fell_back else set()
+    why = f"{len(failed)} of {len(heights)} slots could not be balanced from home" if failed else ""
+    return GroupTable.from_samples(slot, first_rank, degree), why
 
 
-def _nearest(ranks: NDArray[np.int64], node_of_rank: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return for every rank the place in `ranks` of itself, else of one in its node, in turn; -1 where none is."""
+def _single_ranks(groups: GroupTable, slot: int, num_ranks: int) -> NDArray[np.int32]:
+    """Return the ranks that are in no group of several in this slot, ascending; some may have nothing."""
+    single = np.ones(num_ranks, dtype=bool)
+    for g in np.flatnonzero((groups.slot == slot) & (groups.degree > 1)).tolist():
+        single[groups.first_rank[g] :][: groups.degree[g]] = False
+    return np.flatnonzero(single).astype(np.int32)
+
+
+def _nearest(starts: NDArray[np.int32], degree: int, node_of_rank: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return for every rank the group that has it, else one that begins in its node, in turn; -1 where none does."""
     near = np.full(len(node_of_rank), -1, dtype=np.int32)
-    near[ranks] = np.arange(len(ranks))
-    first = np.searchsorted(node_of_rank[ranks], node_of_rank, side="left")
-    count = np.searchsorted(node_of_rank[ranks], node_of_rank, side="right") - first
+    near[starts[:, None] + np.arange(degree)] = np.arange(len(starts))[:, None]
+    first = np.searchsorted(node_of_rank[starts], node_of_rank, side="left")
+    count = np.searchsorted(node_of_rank[starts], node_of_rank, side="right") - first
     others = np.flatnonzero((near < 0) & (count > 0))
-    # Ranks of a node in turn, so that what lies on busy ranks is spread over those that are free.
+    # In turn, so that what lies on ranks of other degrees is spread over these.
     near[others] = first[others] + others % count[others]
     return near

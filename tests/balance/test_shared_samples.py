@@ -413,3 +413,32 @@ def test_way_back_is_the_streams():
     with pytest.raises(ValueError, match="no sequence groups"):
         balance([1], 1).groups(0)
     assert replace(plan, runtime_s=9.0) == plan
+
+
+@pytest.mark.parametrize("together", [None, [0, 1, 2, 3, 4, 5, 4, 5]])
+def test_samples_of_wide_groups_start_from_home(together):
+    """No exchange of whole groups finds this, as those that are planned have samples of both nodes."""
+    lengths, homes = [60, 60, 40, 40, 50, 50, 50, 50], [0, 4, 5, 1, 2, 6, 3, 7]
+    asked = {"cut": SequenceGroups((2,), 50, count=1), "cost": "linear:loss=0", "keep_together": together}
+    near, exchanged = (
+        balance(lengths, 8, 4, homes, placement=placement, **asked) for placement in ("relocate", "rearrange")
+    )
+    assert near.makespan == exchanged.makespan == 50
+    assert exchanged.inter_node_volume > 0
+    assert (near.inter_node_volume, near.fell_back) == (0, "")
+
+
+def test_samples_start_from_home_beside_wider_groups():
+    """Two ranks share the long sample; what lies on them goes to single ranks of their node."""
+    lengths, homes = [200, 50, 50, 60, 40, 30, 70, 100, 100], [0, 2, 3, 0, 1, 4, 4, 5, 6]
+    plan = balance(lengths, 8, 4, homes, cut=SequenceGroups((1, 2), count=1), cost="linear:loss=0")
+    assert plan.group_table.degree_of_sample.tolist() == [2, 1, 1, 1, 1, 1, 1, 1, 1]
+    assert (plan.makespan, plan.inter_node_volume) == (100, 0)
+
+
+def test_samples_that_start_from_home_keep_the_cap_on_tokens():
+    """The long sample takes so long that time alone would let one rank have all the others."""
+    plan = balance([100] + [10] * 30, 4, 2, [0] + [2] * 30, cut=SequenceGroups((1,), 100), cost="quadratic:a=0,b=1")
+    held = np.bincount(plan.group_table.group_of_sample, weights=plan.lengths)
+    assert held.tolist() == [100] * 4
+    assert plan.inter_node_volume == 100

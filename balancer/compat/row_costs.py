@@ -89,9 +89,13 @@ class RowCosts:
             return self.given[rows]
         return self.model.sample_costs(self.lengths[rows], None if self._prefixes is None else self._prefixes[rows])
 
+    def summed(self, rows: Ints) -> Ints:
+        """Return one number a row: the sum over phases, int64[n]."""
+        return _summed(self.of(rows))
+
     def heaviest_first(self, rows: Ints) -> NDArray[np.intp]:
         """Return the order of rows from the one that costs most."""
-        return np.argsort(-_summed(self.of(rows)), kind="stable")
+        return np.argsort(-self.summed(rows), kind="stable")
 
     def of_prompts(self, rows: Ints) -> tuple[Any, Ints]:
         """Return the prompts of rows, and what each costs."""

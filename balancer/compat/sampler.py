@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,14 +18,18 @@ from balancer.compat.data_ranks import agree, world
 from balancer.compat.epoch_order import EpochOrder, Order, digest
 from balancer.compat.rank_batches import Place, RankBatches
 from balancer.compat.row_costs import RowCosts
-from balancer.compat.sampler_report import SamplerReport
-from balancer.compat.step_grid import BUDGET, STOP_AT, Grid, StepPlanner
+from balancer.compat.sampler_report import SamplerReport, StepFigures
+from balancer.compat.step_blocks import Block, CountedSteps, DrawnOrder
+from balancer.compat.step_grid import Grid, StepPlanner
 from balancer.cost.given import as_numbers
 from balancer.cost.model import CostModel
-from balancer.problem.shuffle import shuffled
 from solvers.arguments import as_count, as_flag, as_index, as_int64, as_integer, as_share
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
-from solvers.partitioning import partition
+
+if TYPE_CHECKING:
+    from balancer.compat.free_steps import FreeSteps
+    from balancer.compat.limited_step import LimitedStepPlanner
+    from balancer.problem.limits import AnyLimit, HeldLimits
 
 __all__ = ["BalancedBatchSampler"]
 
@@ -45,8 +49,9 @@ class BalancedBatchSampler(RankBatches):
     ----------
     lengths : int64[n]
         Tokens, frames or patches of every sample of the dataset: a list, an array, or a torch CPU tensor.
-    batch_size : int
-        Samples of a rank in a micro-step.
+    batch_size : int or None
+        Samples of a rank in a micro-step. None: each step takes as many of the next rows as its micro-batches hold
+        within `limits` and `step_tokens`; rows that find no place come first in the next step.
     num_replicas, rank : int, optional
         Data-parallel ranks, and which of them this is; by default torch.distributed's world. Under tensor, context or
         pipeline parallelism give those of the *data-parallel* group. ``rank="all"``: the batches of all ranks in turn,
@@ -68,6 +73,13 @@ class BalancedBatchSampler(RankBatches):
     rank_speeds : int64[num_replicas], optional
         Unlike ranks: cost units that each does in a unit of time, such as measured tokens a second. Ranks then hold
         unlike numbers of samples, at least one in each micro-step, and `batch_size` is their mean.
+    limits : sequence of Limit, CountLimit, PaddedLimit, Kinds, Everywhere
+        What a micro-batch may hold, never exceeded: :class:`balancer.Limit` and its like, with an array of the
+        dataset's length where they have one, and a number for each rank as the `most` of a `Limit` where ranks are
+        unlike. Counts of micro-batches are then free, and `batch_size` is their mean. A window whose sorted steps do
+        not fit runs as it was drawn; a step that does not fit then raises an error that names it, and the limit.
+    step_tokens : int, optional
+        With ``batch_size=None``: the most tokens of a step, of all ranks together; padded ones under a padded cost.
     step_tokens_within : float or str, optional
         With a window: how far, as a share of the mean of its window, the tokens of a step may be from that mean:
         ``0.2`` or ``"20%"``. A window that cannot keep it runs as it was drawn.
@@ -94,7 +106,8 @@ class BalancedBatchSampler(RankBatches):
 
     The next iteration is the next epoch; `set_epoch` says another. `state_dict` counts rows of the epoch, not ranks: a
     sampler with other `num_replicas`, `batch_size`, accumulation, cost or window goes on with exactly the rows that
-    were not trained. A step is planned when its first batch is asked for, in a millisecond at 64 ranks x 16.
+    were not trained. A step is planned when its first batch is asked for, in a millisecond at 64 ranks x 16, under
+    limits in some ten; ``len()`` plans all steps of free size.
 
     Examples
     --------
@@ -102,12 +115,17 @@ class BalancedBatchSampler(RankBatches):
     >>> ranks = [BalancedBatchSampler(lengths, 2, num_replicas=2, rank=rank) for rank in range(2)]
     >>> [[sum(lengths[row] for row in batch) for batch in sampler] for sampler in ranks]
     [[800, 1000], [900, 1300]]
+
+    A sampler cannot express: groups of samples kept together, such as the answers to a prompt, samples that ranks share
+    and pipelines, for which plan steps with :func:`balancer.balance` or a dispatcher; a `batch_size` that warms up, for
+    which make a sampler for each size and load the state of the one before; evaluation without repeats, where the
+    last step's are left out of metrics; and speeds measured while it runs, for which begin an epoch with new ones.
     """
 
     def __init__(
         self,
         lengths: ArrayLike,
-        batch_size: int,
+        batch_size: int | None = None,
         num_replicas: int | None = None,
         rank: int | str | None = None,
         *,
@@ -118,6 +136,8 @@ class BalancedBatchSampler(RankBatches):
         order: Order | None = None,
         step_tokens_within: float | str | None = None,
         rank_speeds: ArrayLike | None = None,
+        limits: Sequence[AnyLimit] = (),
+        step_tokens: int | None = None,
         shuffle: bool = True,
         seed: int = 0,
         prefix: ArrayLike | None = None,
@@ -130,8 +150,9 @@ class BalancedBatchSampler(RankBatches):
         if len(odd := np.flatnonzero(self.lengths < 0)):
             raise ArgumentError("lengths", "be >= 0", self.lengths[odd[0]], int(odd[0]))
         self._micro_steps = as_count("gradient_accumulation_steps", gradient_accumulation_steps)
-        self._micro_step = as_count("batch_size", batch_size) * self.num_replicas
-        self.samples_per_step = self._micro_step * self._micro_steps
+        self._micro_step = None if batch_size is None else as_count("batch_size", batch_size) * self.num_replicas
+        self.samples_per_step = None if self._micro_step is None else self._micro_step * self._micro_steps
+        self._step_tokens = None if step_tokens is None else as_count("step_tokens", step_tokens)
         if sync not in SYNCS:
             raise ArgumentError("sync", f"be one of {', '.join(SYNCS)}", repr(sync))
         self.sync, self.window, self.seed = sync, as_count("window", window, 0), as_integer("seed", seed)
@@ -144,20 +165,50 @@ class BalancedBatchSampler(RankBatches):
             if not isinstance(value, bool | np.bool_):
                 raise ArgumentTypeError(name, "be True or False", repr(value))
         self._drop, count = as_flag("drop_last", drop_last), len(self.lengths)
-        self._order = EpochOrder(order, count, bool(shuffle), self.seed, self.samples_per_step if drop_last else 1)
+        fewest = self.num_replicas * self._micro_steps
+        least = self.samples_per_step or fewest
+        self._order = EpochOrder(order, count, bool(shuffle), self.seed, least if drop_last else 1)
         self._costs = RowCosts(self.lengths, cost, prefix, prefix_length)
         if prefix is not None and (self.window or self._costs.given is not None or not self._costs.additive):
             raise UsageError(
                 "{prefix} is for window=0 and a cost of lengths without padding: prompts stay with their samples",
                 "leave one of them out",
             )
-        fewest = self.num_replicas * self._micro_steps
         if fewest > max(count, _FEW):
             rule = f"be <= the {count} samples, one a micro-step each"
             raise ArgumentError("num_replicas * gradient_accumulation_steps", rule, fewest)
-        self._costs.check_sums(min(self.samples_per_step * (self.window + 1), max(self.samples_per_step, count)))
+        samples = min((self.samples_per_step or count) * (self.window + 1), max(least, count))
+        self._costs.check_sums(samples)
         self._speeds = None if rank_speeds is None else self._read_speeds(rank_speeds)
-        self._planner = StepPlanner(self._costs, self.num_replicas, self._micro_steps, sync, self._speeds)
+        given = self._costs, self.num_replicas, self._micro_steps, sync, self._speeds
+        self._limits: HeldLimits | None = None
+        limited: LimitedStepPlanner | None = None
+        if self.samples_per_step is None or not _is_empty(limits):
+            from balancer.compat.limited_step import LimitedStepPlanner, read_limits
+
+            self._limits = read_limits(limits, self.lengths, self.num_replicas)
+            limited = LimitedStepPlanner(*given, self._limits)
+        self._planner = limited or StepPlanner(*given)
+        self._blocks_of = self._how_to_draw(limited, _is_empty(limits))
+        self._kept: dict[tuple[int, int, bytes], Block | None] = {}
+        self._ends: dict[tuple[int, int, bytes], tuple[Place, int] | None] = {}
+
+    def _how_to_draw(self, limited: Any, unlimited: bool) -> CountedSteps | FreeSteps:
+        """Return what makes steps of the order: of so many samples, or of as many as fit."""
+        if self.samples_per_step is not None:
+            if self._step_tokens is not None:
+                raise UsageError("{step_tokens} is for {batch_size=None}: else a step has so many samples",
+                                 "for steps of like tokens give a {window} and {step_tokens_within}")  # fmt: skip
+            return CountedSteps(
+                self._planner, limited, self.samples_per_step, self.window, self._within, self.seed, self._drop
+            )
+        if unlimited and self._step_tokens is None:
+            raise UsageError("{batch_size=None} needs {limits} or {step_tokens}: they say how large steps are")
+        if self._within is not None:
+            raise UsageError("{step_tokens_within} is for a {batch_size}", "give {step_tokens}")
+        from balancer.compat.free_steps import FreeSteps
+
+        return FreeSteps(limited, self._step_tokens, self.window, self.seed, self._drop)
 
     def _read_speeds(self, given: ArrayLike) -> Ints:
         speeds = as_int64("rank_speeds", given).copy()
@@ -174,7 +225,8 @@ class BalancedBatchSampler(RankBatches):
 
     def __repr__(self) -> str:
         cost = "of each sample" if self._costs.given is not None else repr(str(self._costs))
-        shape = f"{len(self.lengths)} samples, batch_size={self._micro_step // self.num_replicas}"
+        batch_size = None if self._micro_step is None else self._micro_step // self.num_replicas
+        shape = f"{len(self.lengths)} samples, batch_size={batch_size}"
         ranks = f"num_replicas={self.num_replicas}, rank={self.rank!r}"
         steps = f"gradient_accumulation_steps={self._micro_steps}, sync={self.sync!r}, window={self.window}"
         return f"BalancedBatchSampler({shape}, {ranks}, cost={cost}, {steps})"
@@ -192,83 +244,55 @@ class BalancedBatchSampler(RankBatches):
         agree(self.num_replicas, f"begin epoch {self.epoch}", {
             "epoch": self.epoch, **self._order_of(self.epoch), "cost": self._costs_are, "batch_size": self._micro_step,
             "settings": {**self.steps_are, "sync": self.sync, "drop_last": self._drop},
-            "rank_speeds": None if self._speeds is None else self._speeds.tolist(),
+            "rank_speeds": None if self._speeds is None else self._speeds.tolist(), "limits": self._limits_are,
+            "step_tokens": self._step_tokens,
             "place": [at.samples, at.steps, len(at.carried)],
         })  # fmt: skip
 
-    # Blocks: the next ``window + 1`` steps of the order. What an earlier run left of its last window comes first.
+    # Blocks of ``window + 1`` steps. What an earlier run left of its last window comes first.
 
-    def _blocks(self, at: Place) -> Iterator[tuple[Place, Ints, Place]]:
-        """Yield where each block begins, its positions, and where the next one does."""
-        total, size = self._order.total(at.epoch), self.samples_per_step * (self.window + 1)
-        while True:
-            end = min(total, at.samples + max(0, size - len(at.carried)))
-            block = np.concatenate([at.carried[:size], np.arange(at.samples, end)])
-            # Those that are left out at the end may be a step of others who go on from there.
-            block, out = np.split(block, [len(block) - (len(block) % self.samples_per_step if self._drop else 0)])
-            if not len(block):
-                return
-            behind = Place(at.epoch, end, np.concatenate([out, at.carried[size:]]))
-            yield at, block, behind
-            at = behind
+    def _drawn_order(self, epoch: int) -> DrawnOrder:
+        return DrawnOrder(epoch, self._order.total(epoch), lambda positions: self._rows(positions, epoch))
+
+    def _block(self, at: Place, number: int) -> Block | None:
+        """Return the block that begins at a place; what was planned last is kept, as states ask for it again."""
+        key = at.epoch, at.samples, at.carried.tobytes()
+        if key not in self._kept:
+            block = self._blocks_of.block(at, self._drawn_order(at.epoch), number)
+            self._kept = {**dict(list(self._kept.items())[-1:]), key: block}
+        return self._kept[key]
+
+    def _blocks(self, at: Place) -> Iterator[tuple[Place, Block]]:
+        number = at.batches // self._micro_steps - at.steps  # which step of the epoch comes first
+        while (block := self._block(at, number)) is not None:
+            yield at, block
+            number += block.count
+            at = block.behind
 
     def _places(self, at: Place) -> Iterator[tuple[Place, int]]:
-        for begin, block, behind in self._blocks(at):
-            count = -(-len(block) // self.samples_per_step)
-            for step in range(begin.steps + 1, count + 1):
-                yield (replace(begin, steps=step) if step < count else behind), self._micro_steps
-
-    # Steps of a block: sorted by cost, cut, in random order. A step is an array of positions, sorted by cost too.
-
-    def _drawn_steps(self, block: Ints, epoch: int) -> tuple[Ints, Ints]:
-        """Return the whole steps of a block as they were drawn, a row each, and a short last one."""
-        count = len(block) // self.samples_per_step
-        whole, rest = np.split(block, [count * self.samples_per_step])
-        if not len(rest):
-            return whole.reshape(count, self.samples_per_step), rest
-        # All its micro-batches have one size: the first rows of the epoch fill it up.
-        again = np.arange(-len(rest) % (self.num_replicas * self._micro_steps)) % self._order.total(epoch)
-        return whole.reshape(count, self.samples_per_step), np.concatenate([rest, again])
-
-    def _steps_of(self, block: Ints, epoch: int) -> list[Ints]:
-        drawn, rest = self._drawn_steps(block, epoch)
-        steps = list(self._moved(drawn, epoch)) if len(drawn) else []
-        return [*steps, self._by_cost(rest, epoch)] if len(rest) else steps
-
-    def _moved(self, drawn: Ints, epoch: int) -> Ints:
-        """Return steps with samples of like cost, int64[steps, samples_per_step], of those that were drawn."""
-        count, seed = len(drawn), self.seed ^ (int(drawn[0, 0]) + 1)  # each block has random numbers of its own
-        by_cost = self._by_cost(drawn.ravel(), epoch)
-        # What ranks wait for, a step or a micro-step, is of like cost. In random order: else lengths would drift.
-        pieces = count * (1 if self.sync == "step" else self._micro_steps)
-        turn = shuffled(np.arange(pieces), pieces, seed, epoch)
-        steps = by_cost.reshape(pieces, -1)[turn].reshape(count, -1)
-        if self._within is None or self._keeps_tokens(steps, epoch):
-            return steps
-        # Steps of like tokens: rows of like cost, one a rank, stay together, and are dealt to steps evenly.
-        like = self.num_replicas if self.sync == "step" and self._costs.additive else self._micro_step
-        alike = by_cost.reshape(-1, like)
-        tokens = self.lengths[self._rows(by_cost, epoch)].reshape(alike.shape).sum(axis=1)
-        members = _dealt(tokens, count).reshape(count, -1)[shuffled(np.arange(count), count, seed, epoch)]
-        steps = alike[members].reshape(count, -1)
-        return steps if self._keeps_tokens(steps, epoch) else np.stack([self._by_cost(step, epoch) for step in drawn])
-
-    def _keeps_tokens(self, steps: Ints, epoch: int) -> bool:
-        """Whether no step has tokens further from their mean than was asked for."""
-        tokens = self.lengths[self._rows(steps.ravel(), epoch)].reshape(steps.shape).sum(axis=1).tolist()
-        total, count = sum(tokens), len(tokens)
-        return all(abs(each * count - total) <= (self._within or 0) * total for each in tokens)
-
-    def _by_cost(self, positions: Ints, epoch: int) -> Ints:
-        return positions[self._costs.heaviest_first(self._rows(positions, epoch))]
+        number = at.batches // self._micro_steps - at.steps
+        while True:
+            # Of steps of free size it is kept where they end: they have to be planned for that.
+            key = at.epoch, at.samples, at.carried.tobytes()
+            if key not in self._ends:
+                if self.samples_per_step is not None or (self._ends and key[0] != next(iter(self._ends))[0]):
+                    self._ends = {}
+                block = self._block(at, number)
+                self._ends[key] = None if block is None else (block.behind, block.count)
+            if (found := self._ends[key]) is None:
+                return
+            behind, count = found
+            for step in range(at.steps + 1, count + 1):
+                yield (replace(at, steps=step) if step < count else behind), self._micro_steps
+            at, number = behind, number + count
 
     # An epoch: its steps, one after the other.
 
     def _steps(self, at: Place, ranks: Sequence[int]) -> Iterator[tuple[Place, list[list[list[int]]]]]:
-        behind = (place for place, _ in self._places(at))
-        for begin, block, _ in self._blocks(at):
-            for step in self._steps_of(block, at.epoch)[begin.steps :]:
-                yield next(behind), self._planner.plan(self._rows(step, at.epoch)).batches(ranks)
+        for begin, block in self._blocks(at):
+            for step in range(begin.steps, block.count):
+                after = replace(begin, steps=step + 1) if step + 1 < block.count else block.behind
+                yield after, block.grid(step).batches(ranks)
 
     def plan(self, epoch: int | None = None) -> Iterator[list[list[list[int]]]]:
         """Yield the steps of an epoch, by default the next, as [micro-step][rank] -> rows; the place stays as it is."""
@@ -279,17 +303,17 @@ class BalancedBatchSampler(RankBatches):
         """Plan an epoch, by default the next, and compare its steps with those that were drawn."""
         epoch = self.epoch if epoch is None else as_integer("epoch", epoch)
         report = SamplerReport(self.sync, self._costs.additive, self._speeds)
-        for _, block, _ in self._blocks(self._beginning(epoch)):
-            drawn, rest = self._drawn_steps(block, epoch)
-            for step in [*drawn, rest] if len(rest) else drawn:
-                grid = Grid.cut(self._rows(step, epoch), self._planner.shape)
-                report.drawn.add(self.lengths[grid.rows], grid.counts, self._planner.loads(grid))
-            for step in self._steps_of(block, epoch):
-                grid = self._planner.plan(self._rows(step, epoch))
-                report.planned.add(self.lengths[grid.rows], grid.counts, self._planner.loads(grid))
+        for _, block in self._blocks(self._beginning(epoch)):
+            for step in block.drawn:
+                self._add(report.drawn, Grid.cut(self._rows(step, epoch), self._planner.shape))
+            for number in range(block.count):
+                self._add(report.planned, block.grid(number))
         # One mean for both: by its own, a plan with less padding would look less even.
         report.drawn.worked = report.planned.worked = min(report.drawn.worked, report.planned.worked)
         return report
+
+    def _add(self, figures: StepFigures, grid: Grid) -> None:
+        figures.add(self.lengths[grid.rows], grid.counts, self._planner.loads(grid))
 
     # The place: what of the order has run. Between windows that is a position; inside one, also what is left of it.
 
@@ -302,7 +326,20 @@ class BalancedBatchSampler(RankBatches):
             found |= {"cost": self._costs_are, "step_tokens_within": within, "sync": self.sync}
             if self.sync == "micro_batch" or within:
                 found["samples_per_micro_step"] = self._micro_step
+        if self._limits is not None and (self.window or self.samples_per_step is None):  # what fits depends on all this
+            found |= {"limits": self._limits_are, "shape": list(self._planner.shape), "sync": self.sync}
+            found |= {"rank_speeds": None if self._speeds is None else self._speeds.tolist(), "cost": self._costs_are}
+        if self.samples_per_step is None:
+            found |= {"step_tokens": self._step_tokens, "drop_last": self._drop}
         return found
+
+    @cached_property
+    def _limits_are(self) -> str | None:
+        if self._limits is None:
+            return None
+        from balancer.compat.limited_step import digest_of
+
+        return digest_of(self._limits)
 
     @cached_property
     def _costs_are(self) -> str:
@@ -320,9 +357,10 @@ class BalancedBatchSampler(RankBatches):
             return None
         end, left = at.samples, at.carried
         if at.steps:
-            _, block, behind = next(self._blocks(at))
-            had = np.concatenate(self._steps_of(block, at.epoch)[: at.steps])
-            end, left = behind.samples, np.setdiff1d(np.concatenate([block, behind.carried]), had)
+            _, block = next(self._blocks(at))
+            had = np.concatenate(block.steps[: at.steps])
+            end = block.behind.samples
+            left = np.setdiff1d(np.concatenate([block.positions, block.behind.carried]), had)
         return {
             "of": self.steps_are, "steps": at.steps, "carried": _as_bits(at.carried),
             "end": end, "left": _as_bits(left),
@@ -340,15 +378,12 @@ class BalancedBatchSampler(RankBatches):
             return replace(at, samples=end, carried=_of_bits("state.window.left", window["left"], end))
         # The same steps: the window is planned again, and those that ran left out.
         at = replace(at, carried=_of_bits("state.window.carried", window["carried"], at.samples))
-        _, block, _ = next(self._blocks(at), (at, at.carried, at))
-        count = -(-len(block) // self.samples_per_step)
+        count = next((block.count for _, block in self._blocks(at)), 0)
         return replace(at, steps=as_index("state.window.steps", window["steps"], count + 1))
 
 
-def _dealt(costs: Ints, ranks: int) -> Ints:
-    """Return samples rank by rank, as many for each and each rank's in the given order, so that ranks are even."""
-    found = partition(costs, ranks, equal_counts=True, time_budget=BUDGET, stop_at=STOP_AT)
-    return np.argsort(found.group_of_item, kind="stable")
+def _is_empty(limits: Any) -> bool:
+    return limits is None or (isinstance(limits, Sequence) and not len(limits))
 
 
 def _as_bits(positions: Ints) -> tuple[int, str]:

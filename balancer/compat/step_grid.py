@@ -74,6 +74,7 @@ class StepPlanner:
     ) -> None:
         self.costs, self.num_ranks, self.micro_steps, self.sync = costs, num_ranks, micro_steps, sync
         self.speeds = None if speeds is None else speeds // np.gcd.reduce(speeds)
+        self.unlike_ranks = speeds is not None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -83,12 +84,12 @@ class StepPlanner:
     def plan(self, rows: Ints) -> Grid:
         """Return the micro-batches of rows, which come from the one that costs most; as many in each, of like ranks."""
         if self.costs.prompts is not None:
-            return self._even_ranks(self._sharing_prompts(rows))
+            return self.even_ranks(self._sharing_prompts(rows))
         if not self.costs.additive:  # cut where they lie: rows of like length are padded least
-            return self._even_ranks(Grid.cut(rows, self.shape))
+            return self.even_ranks(Grid.cut(rows, self.shape))
         if self.sync == "step":
             return self._even_once(rows)
-        return self._even_ranks(self._even_each_time(rows))
+        return self.even_ranks(self._even_each_time(rows))
 
     def _even_once(self, rows: Ints) -> Grid:
         """Make ranks even over the whole step; a rank's costliest rows come first, to meet those of other ranks."""
@@ -109,11 +110,16 @@ class StepPlanner:
         if self.speeds is None:
             found = partition(costs, self.num_ranks, equal_counts=True, time_budget=BUDGET, stop_at=STOP_AT)
         else:
-            # Times are whole numbers: in a finer unit they are rounded less.
-            finer = max(1, min(int(self.speeds.max()), 2**60 // max(1, int(costs.sum()))))
-            found = partition(costs * finer, self.num_ranks, speeds=self.speeds, min_items=least, time_budget=BUDGET,
-                              stop_at=STOP_AT)  # fmt: skip
+            found = partition(
+                costs * self.finer(costs, None), self.num_ranks, speeds=self.speeds, min_items=least,
+                time_budget=BUDGET, stop_at=STOP_AT,
+            )  # fmt: skip
         return found.group_of_item.astype(np.int64)
+
+    def finer(self, costs: Ints, initial: Ints | None) -> int:
+        """Return a factor of costs: times are whole numbers, and in a finer unit they are rounded less."""
+        total = int(costs.sum()) + (0 if initial is None else int(initial.sum()))
+        return 1 if self.speeds is None else max(1, min(int(self.speeds.max()), 2**60 // max(1, total)))
 
     def _sharing_prompts(self, rows: Ints) -> Grid:
         """Plan all micro-batches of a step at once, each with its prompts; those of like load meet in a micro-step."""
@@ -128,9 +134,9 @@ class StepPlanner:
         found = self.costs.loads(grid.rows, grid.batch, grid.counts.size)
         return found.reshape(*grid.counts.shape, *found.shape[1:])
 
-    def _even_ranks(self, grid: Grid) -> Grid:
+    def even_ranks(self, grid: Grid) -> Grid:
         """Choose which rank has which micro-batch of a micro-step: the heaviest goes to the rank with least so far."""
-        if self.micro_steps == 1 or self.speeds is not None:  # what is planned for a fast rank stays on it
+        if self.micro_steps == 1 or self.unlike_ranks:  # what is planned for a fast rank stays on it
             return grid
         loads = self.loads(grid)
         if loads.ndim > 2:

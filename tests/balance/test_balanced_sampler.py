@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from balancer.compat import BalancedBatchSampler, huggingface, step_grid
-from balancer.compat import sampler as sampler_module
 from balancer.problem.shuffle import shuffled
 
 LENGTHS = np.random.default_rng(0).lognormal(5, 1.2, 203).astype(int) + 1
@@ -18,8 +17,7 @@ LENGTHS = np.random.default_rng(0).lognormal(5, 1.2, 203).astype(int) + 1
 @pytest.fixture
 def cheap(monkeypatch):
     """What is asked for here is counts, not balance."""
-    for module in sampler_module, step_grid:
-        monkeypatch.setattr(module, "BUDGET", 1e-6)
+    monkeypatch.setattr(step_grid, "BUDGET", 1e-6)
 
 
 def of_ranks(count, batch=4, lengths=LENGTHS, **options):
@@ -182,8 +180,8 @@ def test_long_samples_have_no_place_of_their_own(given):
     lengths = np.random.default_rng(3).lognormal(5, 1, 16_000).astype(int) + 1
     for window in 9, 1999:
         sampler = BalancedBatchSampler(lengths, 4, 2, 0, window=window, **given)
-        blocks = [block for _, block, _ in sampler._blocks(sampler._at)]  # ranks do not matter here
-        means = [lengths[sampler._rows(step, 0)].mean() for block in blocks for step in sampler._steps_of(block, 0)]
+        blocks = [block for _, block in sampler._blocks(sampler._at)]  # ranks do not matter here
+        means = [lengths[sampler._rows(step, 0)].mean() for block in blocks for step in block.steps]
         for places in np.arange(2000), np.arange(2000) % (window + 1):
             assert abs(np.corrcoef(places, means)[0, 1]) < 0.05
 

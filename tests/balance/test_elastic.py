@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 
 from balancer.compat import BalancedBatchSampler, step_grid
-from balancer.compat import sampler as sampler_module
 
 LENGTHS = np.random.default_rng(0).lognormal(5, 1.2, 203).astype(int) + 1
 
 
 @pytest.fixture(autouse=True)
 def _cheap(monkeypatch):
-    for module in sampler_module, step_grid:
-        monkeypatch.setattr(module, "BUDGET", 1e-6)
+    monkeypatch.setattr(step_grid, "BUDGET", 1e-6)
 
 
 def ranks_of(count, batch=4, epoch=1, **options):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from balancer import Everywhere, Limit
 from balancer.compat import BalancedBatchSampler
 
 
@@ -34,6 +35,22 @@ def test_each_phase_is_even(sync, most):
     assert taken(by_sum.plan(), costs, sync) > 1.1 * found
     report = sampler.report()
     assert (report.planned.spent, report.planned.worked) == (8 * found, costs.sum())
+
+
+@pytest.mark.parametrize("sync", ["step", "micro_batch"])
+def test_each_phase_is_even_under_limits(sync):
+    """By the sum of phases alone: 1.18 and 1.2."""
+    costs = images_and_text()
+    tokens = costs.sum(axis=1)
+    tall = np.arange(len(costs)) % 8 == 0
+    limits = [Limit(tokens, 26_000), Everywhere(tall)]
+    given = {"cost": costs, "gradient_accumulation_steps": 2, "sync": sync, "limits": limits}
+    steps = list(BalancedBatchSampler(tokens, 8, 8, 0, **given).plan())
+    assert taken(steps, costs, sync) * 8 < 1.06 * costs.sum()
+    for step in steps:
+        for slot in step:
+            assert max(tokens[batch].sum() for batch in slot) <= 26_000
+            assert len({tall[batch].any() for batch in slot}) == 1
 
 
 def test_phases_have_one_scale():

@@ -58,11 +58,11 @@ def test_unlike_ranks_resume_as_if_not_stopped_and_as_like_ones():
     assert len(seen + rest) <= 512 + 2
 
 
-def test_small_costs_are_not_rounded_away():
-    """Costs of 1 to 9 on ranks of speeds 700 and 300."""
-    costs = np.random.default_rng(2).integers(1, 10, 64)
-    sampler = BalancedBatchSampler(costs, 32, 2, 0, rank_speeds=[700, 300])
-    assert over_even(sampler.plan(), costs, "step", np.array([700, 300])) < 1.02
+def test_speeds_in_tokens_a_second_are_not_rounded_away():
+    """A step takes less than one such unit of time; by whole units 1.012."""
+    speeds = SPEEDS * 10_007 + 1
+    sampler = BalancedBatchSampler(LENGTHS, 8, 4, 0, rank_speeds=speeds)
+    assert over_even(sampler.plan(), LENGTHS, "step", speeds) < 1.002
 
 
 @pytest.mark.parametrize(

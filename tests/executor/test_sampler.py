@@ -244,3 +244,18 @@ def test_a_rank_that_does_not_set_its_epoch_is_named(odd):
             if rank not in odd:
                 wanted = f"rank {rank} waited to begin epoch 0, and {named} did not come; call set_epoch on all ranks"
                 assert said == wanted
+
+
+def test_images_on_all_ranks_of_a_micro_step_or_on_none_train_under_fsdp():
+    """Else the encoder's collective waits for a rank that has no image."""
+    mixed = [
+        {bool(cases.IMAGE[batch].any()) for batch in slot}
+        for step in cases.sampler_of_images([]).plan()
+        for slot in step
+    ]
+    assert any(len(each) == 2 for each in mixed), "without the limit"
+    with Ranks(2) as ranks:
+        (first, apart), (second, _) = ranks.run(cases.trains_on_images)
+    assert first == second
+    assert set(first) == {False, True}
+    assert apart < 1e-12

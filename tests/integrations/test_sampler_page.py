@@ -114,6 +114,28 @@ def test_an_order():
         assert sum(row >= 2000 for (slot,) in [step] for batch in slot for row in batch) == 2
 
 
+def test_phases():
+    """tried: `cost`: what is even"""
+    costs = {name: np.random.default_rng(seed).integers(1, 90, 24) for seed, name in enumerate(["vision", "llm"])}
+    found = run("`cost`: what is even", np=np, vision_flops=costs["vision"], llm_flops=costs["llm"])
+    assert found["batches"].report().planned.worked == costs["vision"].sum() + costs["llm"].sum()
+
+
+def test_limits():
+    """tried: `limits`: what a micro-batch may hold"""
+    images = np.arange(24) % 4
+    found = run("`limits`: what a micro-batch may hold", images=images)
+    for step in found["batches"].plan():
+        for slot in step:
+            assert len({images[batch].any() for batch in slot}) == 1
+
+
+def test_steps_of_free_size():
+    """tried: `batch_size=None`: steps as large as fit"""
+    found = run("`batch_size=None`: steps as large as fit")
+    assert found["steps"] == len(list(found["batches"].plan())) == 1
+
+
 def test_resuming():
     """tried: Sampler: resuming"""
     made = BalancedBatchSampler(known()["lengths"], 2, 2, 1, gradient_accumulation_steps=4)

@@ -22,6 +22,7 @@ from solvers._sort import sort_descending
 from solvers.bounds import Bound, goal_above
 from solvers.errors import SolverError
 from solvers.groups import group_loads, members_by_group, read_only
+from solvers.packing._fit_ranks import fit_ranks
 from solvers.packing._shares_kernels import fill_empty_bins_kernel, pack_shares
 from solvers.packing.limits import BatchLimits, Classes
 from solvers.partitioning.auto import state_of
@@ -272,20 +273,23 @@ class Bins:
 
         A slot has to be tall where the largest sample left, or one that lies alone, costs more than an even share of
         the rest. One slot more is tried, because samples that are few to a bin are evened out more easily at a height
-        of their own.
+        of their own. The last slot of samples that all ranks have stays open for these.
         """
         s, width = self.state, self.width
         self._clear()
-        more = 1
-        for tall in range(self.num_slots):
+        more, last = 1, len(self.pinned) // width - 1
+        order = [k for k in range(self.num_slots) if k != last] + ([last] if last >= 0 else [])
+        is_open = np.ones(self.num_slots, dtype=np.bool_)
+        for tall, k in enumerate(order):
             left = s.amounts[s.group < 0, 0]
             # What lies alone makes its slot as high as it is, whatever lies in the other bins.
-            height = max(int(s.held[tall * width : (tall + 1) * width, 0].max()), int(left.max(initial=0)))
-            needed = len(left) and height * width * (self.num_slots - tall) > int(left.sum())
+            height = max(int(s.held[k * width : (k + 1) * width, 0].max()), int(left.max(initial=0)))
+            to_share = int(left.sum()) + int(self.bins.before[np.repeat(is_open, width), 0].sum())
+            needed = len(left) and height * width * (self.num_slots - tall) > to_share
             if not needed or tall == self.num_slots - 1:
                 filled = self._now()
                 for by_cost_alone in (False, True):
-                    if self._deal(tall, by_cost_alone):
+                    if self._deal(is_open, by_cost_alone):
                         self.offer()
                         if tall or self.value <= goal:
                             break
@@ -299,7 +303,8 @@ class Bins:
             # Filled up to the height that the slot has anyway.
             upper = self.upper.copy()
             upper[:, 0] = height
-            self.work -= fill_densest(s, self.densest, upper, tall * width, (tall + 1) * width)
+            self.work -= fill_densest(s, self.densest, upper, k * width, (k + 1) * width)
+            is_open[k] = False
 
     def _clear(self) -> None:
         """Take all out but what must lie alone, which is in the first bins."""
@@ -308,13 +313,13 @@ class Bins:
         group[alone] = np.arange(len(alone))
         lay_out(self.state, group, self.bins.before)
 
-    def _deal(self, tall: int, by_cost_alone: bool) -> bool:
-        """Put what is left into the bins after the tall slots, each where it is least full. Returns whether all fits.
+    def _deal(self, is_open: NDArray[np.bool_], by_cost_alone: bool) -> bool:
+        """Put what is left into the bins of open slots, each where it is least full. Returns whether all fits.
 
         How full a bin is: the larger of its share of the costs and of the tokens, or that of the costs.
         """
         s, upper = self.state, self.upper.copy()
-        upper[: tall * self.width, -1] = 0
+        upper[np.repeat(~is_open, self.width), -1] = 0
         amounts = s.amounts[s.group < 0].sum(axis=0)
         weight = np.zeros(upper.shape)
         weight[:, 0] = 1.0 / max(1, amounts[0])
@@ -435,8 +440,22 @@ def search_step(
 ) -> Layout | None:
     """Minimise the largest sum of a rank; None if nothing fits.
 
-    Ranks first: partition the samples over ranks, and pack each rank's. Where these do not fit, ranks have to leave
-    some of their tokens free. Where no rank's ever fit, bins first: make them even, and give each rank as many.
+    Ranks first, and where no rank's samples ever fit its slots, bins first: make them even, and give each rank as many.
+    """
+    layout = ranks_first(samples, num_ranks, num_slots, seconds)
+    if layout is not None:
+        return layout
+    bins = Bins(samples, num_ranks * num_slots, 1, seconds / 2).run(0, (), packed)
+    if bins is None:
+        return None
+    loads = group_loads(samples.costs, bins, num_ranks * num_slots)
+    return to_ranks(loads, num_ranks, num_slots, "step")[bins]
+
+
+def ranks_first(samples: Samples, num_ranks: int, num_slots: int, seconds: float) -> Layout | None:
+    """Partition the samples over ranks, and pack each rank's; None if they do not fit.
+
+    Where they do not, ranks have to leave some of their tokens free.
     """
     for rules in _ways(samples, num_ranks, num_slots):
         try:
@@ -448,11 +467,7 @@ def search_step(
         layout = _pack_ranks(samples, ranks, num_ranks, num_slots, seconds / 2)
         if layout is not None:
             return layout
-    bins = Bins(samples, num_ranks * num_slots, 1, seconds / 2).run(0, (), packed)
-    if bins is None:
-        return None
-    loads = group_loads(samples.costs, bins, num_ranks * num_slots)
-    return to_ranks(loads, num_ranks, num_slots, "step")[bins]
+    return None
 
 
 def _ways(samples: Samples, num_ranks: int, num_slots: int) -> Iterator[dict[str, Any]]:
@@ -462,11 +477,22 @@ def _ways(samples: Samples, num_ranks: int, num_slots: int) -> Iterator[dict[str
     room = min(num_slots * samples.cap, int(samples.tokens.sum()))
     for part in _SPARE:
         limit = room - room // part if part else room
-        yield {"sizes": samples.tokens, "caps": limit, "min_items": least}
+        if samples.limits is None:
+            yield {"sizes": samples.tokens, "caps": limit, "min_items": least}
+            continue
+        sums, most = samples.limits.caps * num_slots, samples.limits.most_items
+        yield {
+            "sizes": np.column_stack([samples.tokens, samples.limits.sizes]), "min_items": least,
+            "caps": np.concatenate([[limit], sums - sums // part if part else sums]),
+            "max_items": None if most is None else most * num_slots,
+        }  # fmt: skip
 
 
 def _pack_ranks(samples: Samples, ranks: Layout, num_ranks: int, num_slots: int, seconds: float) -> Layout | None:
     """Pack the samples of every rank into its slots, first fit decreasing; None if those of some rank do not fit."""
+    if samples.limits is not None:
+        slots = fit_ranks(samples.tokens, samples.cap, samples.limits, ranks, num_ranks, num_slots, samples.allow_empty)
+        return None if slots is None else ranks * np.int32(num_slots) + slots
     volumes = group_loads(samples.tokens, ranks, num_ranks)
     if int(volumes.max()) > num_slots * samples.cap:
         return None

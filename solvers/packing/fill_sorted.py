@@ -20,31 +20,35 @@ Ints = NDArray[np.int64]
 
 
 @kernel
-def _cut(costs, tokens, sizes, caps, most_items, cap, padded, pays_padding, most_cost, run_of):
-    """Cut samples, longest first, into runs within all limits and `most_cost`; returns how many there are.
+def _cut(costs, tokens, sizes, caps, most_items, cap, padded, pays_padding, most_cost, first, most_runs, ends):
+    """Cut samples from `first` on, longest first, into runs within all limits and `most_cost`, `most_runs` at most.
 
-    With `pays_padding` a run costs its number of samples times the largest cost; else the sum.
+    With `pays_padding` a run costs its number of samples times the largest cost; else the sum. Returns how many runs
+    there are; ``ends`` says where each ends.
     """
-    runs, count, total, sum_tokens, longest, largest = 0, 0, np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    runs, start, total, sum_tokens = 0, first, np.int64(0), np.int64(0)
     held = np.zeros(sizes.shape[1], dtype=np.int64)
-    for i in range(len(costs)):
-        more = max(largest, costs[i])
-        takes = more * (count + 1) if pays_padding else total + costs[i]
-        fits = runs > 0 and count < most_items and takes <= most_cost and sum_tokens + tokens[i] <= cap
-        fits = fits and max(longest, tokens[i]) * (count + 1) <= padded
+    for i in range(first, len(costs)):
+        count = i - start + 1
+        takes = costs[start] * count if pays_padding else total + costs[i]
+        fits = count <= most_items and takes <= most_cost and sum_tokens + tokens[i] <= cap
+        fits = fits and tokens[start] * count <= padded
         for q in range(len(held)):
             fits = fits and held[q] + sizes[i, q] <= caps[q]
-        if not fits:
+        if not fits and i > start:
+            ends[runs] = i
             runs += 1
-            count, total, sum_tokens, longest, largest = 0, np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+            if runs == most_runs:
+                return runs
+            start, total, sum_tokens = i, np.int64(0), np.int64(0)
             held[:] = 0
-        count += 1
         total += costs[i]
         sum_tokens += tokens[i]
-        longest, largest = max(longest, tokens[i]), max(largest, costs[i])
         for q in range(len(held)):
             held[q] += sizes[i, q]
-        run_of[i] = runs - 1
+    if first < len(costs):
+        ends[runs] = len(costs)
+        runs += 1
     return runs
 
 
@@ -58,39 +62,55 @@ class _Rows:
             costs, tokens, np.ascontiguousarray(limits.sizes), limits.caps, min(limits.most_items or n, n),
             np.int64(cap), np.int64(2**62 if limits.padded is None else limits.padded), pays_padding,
         )  # fmt: skip
-        self.run_of = np.zeros(n, dtype=np.int64)
+        self._total = np.concatenate([[0], np.cumsum(costs)])
+        self._ends = np.zeros(n + 1, dtype=np.int64)
 
-    def cut(self, most_cost: int) -> int:
-        """Cut them anew; returns how many runs there are."""
-        return int(_cut(*self._given, np.int64(most_cost), self.run_of))
+    def cut(self, most_cost: int, first: int = 0, most_runs: int = 2**62) -> list[int]:
+        """Cut them from `first` on; returns where each run ends."""
+        runs = _cut(*self._given, np.int64(most_cost), np.int64(first), np.int64(most_runs), self._ends)
+        return [int(end) for end in self._ends[:runs]]
 
-    def cut_into(self, count: int, allow_empty: bool) -> None:
-        """Cut them into exactly so many runs, or at most so many, as even as cuts where they lie can be."""
-        low, high = int(self.costs.max(initial=0)), max(1, int(self.costs.max(initial=0)) * max(1, len(self.costs)))
+    def cut_into(self, count: int, width: int, allow_empty: bool) -> Ints:
+        """Return the run of each when they are cut into so many, or at most so many, as even as cuts can be.
+
+        As long as the longest left costs more than a fair share, the next `width` runs may cost as much as it does.
+        """
+        n, ends = len(self.costs), list[int]()
+        first, left = 0, count
+        while width and left > width and first < n and int(self.costs[first]) * left > self._cost(first, n):
+            tall = self.cut(int(self.costs[first]), first, width)
+            if len(self.cut(2**62, tall[-1])) > left - width:  # what follows needs the room
+                break
+            ends += tall
+            first, left = tall[-1], left - width
+        low = int(self.costs[first]) if first < n else 0
+        high = max(1, low * (n - first) if self.pays_padding else self._cost(first, n))
         while low < high:
             middle = (low + high) // 2
-            low, high = (low, middle) if self.cut(middle) <= count else (middle + 1, high)
-        runs = self.cut(high)
+            low, high = (low, middle) if len(self.cut(middle, first)) <= left else (middle + 1, high)
+        ends += self.cut(high, first)
+        starts = [0, *ends[:-1]] if ends else []
         # A part of what fits fits: the costliest is divided until there are enough.
-        heap = [(-int(load), run) for run, load in enumerate(self.loads(runs).tolist())]
+        heap = [(-self._run_cost(start, end), start, end) for start, end in zip(starts, ends, strict=True)]
         heapq.heapify(heap)
-        while runs < count and not allow_empty and heap:
-            _, run = heapq.heappop(heap)
-            mine = np.flatnonzero(self.run_of == run)
-            if len(mine) == 1:
+        runs: list[tuple[int, int, int]] = []
+        while heap and len(runs) + len(heap) < count and not allow_empty:
+            cost, start, end = heapq.heappop(heap)
+            if end - start == 1:
+                runs.append((cost, start, end))
                 continue
-            self.run_of[mine[len(mine) // 2 :]] = runs
-            for part in (run, runs):
-                heapq.heappush(heap, (-self._load(part), part))
-            runs += 1
+            half = (start + end) // 2
+            for part in ((start, half), (half, end)):
+                heapq.heappush(heap, (-self._run_cost(*part), *part))
+        bounds = np.sort([start for _, start, _ in (*runs, *heap)])
+        of_runs: Ints = np.searchsorted(bounds, np.arange(n), side="right") - 1
+        return of_runs
 
-    def _load(self, run: int) -> int:
-        mine = self.costs[self.run_of == run]
-        return int(mine.max()) * len(mine) if self.pays_padding else int(mine.sum())
+    def _cost(self, start: int, end: int) -> int:
+        return int(self._total[end] - self._total[start])
 
-    def loads(self, runs: int) -> Ints:
-        """Return the cost of each run."""
-        return padded_or_summed(self.costs, self.run_of, runs, self.pays_padding)
+    def _run_cost(self, start: int, end: int) -> int:
+        return int(self.costs[start]) * (end - start) if self.pays_padding else self._cost(start, end)
 
 
 def padded_or_summed(costs: Ints, bins: NDArray[np.integer], count: int, pays_padding: bool) -> Ints:
@@ -129,7 +149,7 @@ def fill_sorted(
     by_length = np.argsort(-tokens, kind="stable")
     members = [by_length[classes[by_length] == k] for k in range(int(classes.max(initial=0)) + 1)]
     rows = [_Rows(costs[mine], tokens[mine], cap, limits.of(mine), pays_padding) for mine in members]
-    least = np.array([each.cut(2**62) for each in rows], dtype=np.int64)
+    least = np.array([len(each.cut(2**62)) for each in rows], dtype=np.int64)
     need = Needed(least, least, np.array([len(mine) for mine in members]),
                   np.array([int(each.costs.sum()) for each in rows]))  # fmt: skip
     in_all = limits.everywhere is not None and bool(limits.everywhere.any())
@@ -138,8 +158,7 @@ def fill_sorted(
         return None
     layout, first = np.empty(len(costs), dtype=np.int64), 0
     for mine, each, count in zip(members, rows, counts.tolist(), strict=True):
-        each.cut_into(count, allow_empty)
-        layout[mine] = first + each.run_of
+        layout[mine] = first + each.cut_into(count, 0 if sync == "pipeline" else num_ranks, allow_empty)
         first += count
     loads = padded_or_summed(costs, layout, bins, pays_padding)
     flagged = int(counts[0]) if in_all else 0

@@ -43,6 +43,7 @@ from solvers.packing._schedule_search import (
     Layout,
     Samples,
     deal_evenly,
+    ranks_first,
     search_pipeline,
     search_slots,
     search_step,
@@ -227,6 +228,10 @@ def _under_limits(
             samples.costs, samples.tokens, num_ranks, num_slots, samples.cap, limits, sync=request.sync,
             allow_empty=request.allow_empty,
         )  # fmt: skip
+    if request.sync == "step" and (limits.everywhere is None or not limits.everywhere.any()):
+        layout = ranks_first(samples, num_ranks, num_slots, seconds)
+        if layout is not None:
+            return layout
     best, least = None, math.inf
     ways = classes_of_bins(limits, prepared.need, num_ranks, num_slots, request.allow_empty) if prepared.need else ()
     for classes in ways:

@@ -193,10 +193,13 @@ DEFERRAL = (
         cover_bound(problem, unpriced(prices)))}),
 )  # fmt: skip
 
-PAIR_FIT, WINDOW = "solvers.packing.pair_fit", "balancer.offline.pack_window"
+BINS, WINDOW = "solvers.packing.bins", "balancer.offline.pack_window"
 PACKS = (
-    Part("pair fit", {f"{WINDOW}:pack": lambda sizes, cap, _="auto", **more: solvers.pack(sizes, cap, "auto", **more)}),
-    *(Part(f"{name} pairs", {f"{PAIR_FIT}:_EVEN": (not even,)})
+    *(Part(left_out, {f"{WINDOW}:pack": lambda sizes, cap, _="", method=method, **more: (
+        solvers.pack(sizes, cap, method, **more))})
+      for left_out, method in (("pair fit", "best_fit_decreasing"), ("best fit", "pair_fit"))),
+    Part("dealing", {f"{BINS}:deal": lambda problem, groups, bound, seconds: (groups, bound)}),
+    *(Part(f"{name} pairs", {f"{BINS}:_EVEN": (not even,)})
       for name, even in (("even", True), ("uneven", False))),
 )  # fmt: skip
 EVEN_PACKS = tuple(

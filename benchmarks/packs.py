@@ -1,4 +1,4 @@
-"""Packs for fine-tuning, beside TRL's packing and first-fit decreasing: how many, how full, how even, how fast.
+"""Packs for fine-tuning, beside TRL's packing: how many, how full, how even, how fast.
 
     python benchmarks/packs.py [table] [steps] [speed]
 
@@ -22,7 +22,6 @@ from balancer.cost import parse_cost
 from balancer.offline.pack_window import COST, PackSettings, pack_window
 from solvers import pack
 from solvers._jit import compile_at_once
-from solvers.packing import first_fit_decreasing
 
 DATA = Path(__file__).parents[1] / "data"
 LOGS = {
@@ -112,8 +111,6 @@ def rows_of(name: str, cap: int) -> Iterator[tuple[str, tuple[int, float, float,
     bound = pack(pieces, cap).lower_bound
     yield "TRL's bfd, 1,000 rows at a time", told(in_batches(by_best_fit, pieces, cap, MAP_BATCH), pieces, cap), bound
     yield "TRL's bfd, all rows", told(by_best_fit(pieces, cap), pieces, cap), bound
-    ffd = first_fit_decreasing(pieces, cap).group_of_item.astype(np.int64)
-    yield "first-fit decreasing, all rows", told(ffd, pieces, cap), bound
     for title, settings in {"balancer pack": {}, "balancer pack --even-cost": {"even_cost": True}}.items():
         group, own_pieces, bound = by_window(lengths, cap, **settings)
         yield title, told(group, own_pieces, cap), bound
@@ -171,16 +168,13 @@ def speed() -> None:
         "omni mix, ten times over": np.tile(omni, 10)[:1_000_000],
         "lognormal, mean 1,096, sigma 1": np.clip(rng.lognormal(6.5, 1, 1_000_000), 1, 8192).astype(np.int64),
     }
-    print(
-        "| a million rows, packs of 8,192 | balancer pack | --even-cost | first-fit decreasing | TRL's rule in Python |"
-    )
-    print("|---|--:|--:|--:|--:|")
+    print("| a million rows, packs of 8,192 | balancer pack | --even-cost | TRL's rule in Python |")
+    print("|---|--:|--:|--:|")
     for name, lengths in logs.items():
         pieces = pieces_of(lengths, 8192)
         ways = [
             (lambda of=lengths: pack_window(of, PackSettings(8192, over_long="cut")), 3),
             (lambda of=lengths: pack_window(of, PackSettings(8192, over_long="cut", even_cost=True)), 1),
-            (lambda of=pieces: first_fit_decreasing(of, 8192), 3),
             (lambda of=pieces: by_best_fit(of, 8192), 1),
         ]
         print(f"| {name} | " + " | ".join(f"{best_of(way, times):.2f} s" for way, times in ways) + " |")

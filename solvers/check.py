@@ -646,7 +646,10 @@ def check_shares(
 # --- packs -----------------------------------------------------------------------------------------------------------
 
 
-def check_packing(sizes: ArrayLike, cap: int, result: PackingResult, *, max_items: int | None = None) -> None:
+def check_packing(
+    sizes: ArrayLike, cap: int, result: PackingResult, *, max_items: int | None = None,
+    limits: Sequence[tuple[ArrayLike, int]] = (),
+) -> None:  # fmt: skip
     """Check a packing result against the sizes it was made from; return nothing if all holds.
 
     Every number is recomputed, the lower bound by the argument it names; those of :data:`TRUSTED_BOUNDS` are believed.
@@ -658,15 +661,15 @@ def check_packing(sizes: ArrayLike, cap: int, result: PackingResult, *, max_item
     cap : int
         The cap that was asked for.
     result : PackingResult
-    max_items : int, optional
-        The most items a group that were asked for.
+    max_items, limits
+        The rules that were asked for, as in :func:`solvers.pack`.
 
     Raises
     ------
     CertificateError
         Naming the first violated rule.
     TypeError, ValueError
-        If the sizes, the cap or `max_items` themselves are unusable.
+        If the sizes, the cap or the rules themselves are unusable.
 
     Examples
     --------
@@ -694,6 +697,12 @@ def check_packing(sizes: ArrayLike, cap: int, result: PackingResult, *, max_item
     proven = {"volume": max(min(len(array), 1), -(-int(array.sum()) // cap)), "l2": _stand_alone(array, cap)}
     if max_items is not None:
         proven["counts"] = -(-len(array) // most)
+    for k, (amounts, largest) in enumerate(limits):
+        column = as_costs(amounts, f"limits[{k}][0]")[0]
+        held = _sums(column, groups, len(loads))
+        for group in _first(np.greater(held, largest)):
+            raise CertificateError(f"group {group} holds {held[group]} of limits[{k}], over {largest}")
+        proven["limits"] = max(proven.get("limits", 0), -(-int(column.sum()) // largest))
     _require_bound(result, proven, TRUSTED_BOUNDS["packing"])
 
 

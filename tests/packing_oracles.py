@@ -1,38 +1,36 @@
 """What packers should find, computed in the most naive way: plain Python that imports nothing from `solvers`."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 
-def fewest_groups(sizes: Sequence[int], cap: int, max_items: int | None = None) -> int:
+def fewest_groups(
+    sizes: Sequence[int], cap: int, max_items: int | None = None, limits: Sequence[tuple[Sequence[int], int]] = ()
+) -> int:
     """Try every item in every group that it fits, and in one new group."""
-    most = len(sizes) if max_items is None else max_items
+    caps = [cap, len(sizes) if max_items is None else max_items, *(most for _, most in limits)]
+    of_item = [[size, 1, *(amounts[i] for amounts, _ in limits)] for i, size in enumerate(sizes)]
     best = len(sizes)
 
-    def extend(item: int, loads: list[int], counts: list[int]) -> None:
+    def extend(item: int, held: list[list[int]]) -> None:
         nonlocal best
-        if len(loads) >= best:
+        if len(held) >= best:
             return
         if item == len(sizes):
-            best = len(loads)
+            best = len(held)
             return
-        for g in range(len(loads)):
-            if loads[g] + sizes[item] <= cap and counts[g] < most:
-                loads[g] += sizes[item]
-                counts[g] += 1
-                extend(item + 1, loads, counts)
-                loads[g] -= sizes[item]
-                counts[g] -= 1
-        extend(item + 1, [*loads, sizes[item]], [*counts, 1])
+        for g, group in enumerate(held):
+            more = [a + b for a, b in zip(group, of_item[item], strict=True)]
+            if all(a <= most for a, most in zip(more, caps, strict=True)):
+                extend(item + 1, [*held[:g], more, *held[g + 1 :]])
+        extend(item + 1, [*held, of_item[item]])
 
-    extend(0, [], [])
+    extend(0, [])
     return best
 
 
-def _fit(
-    sizes: Sequence[int], cap: int, max_items: int | None, choose: Callable[[list[tuple[int, int]]], tuple[int, int]]
-) -> list[int]:
-    """Put each item into the group that `choose` takes of the pairs (room, group) in which it fits."""
+def best_fit(sizes: Sequence[int], cap: int, max_items: int | None = None) -> list[int]:
+    """Put each item into the fullest group that has room for it, the lowest of equals."""
     rooms: list[int] = []
     counts: list[int] = []
     groups = []
@@ -41,7 +39,7 @@ def _fit(
             (room, g) for g, room in enumerate(rooms) if room >= size and (max_items is None or counts[g] < max_items)
         ]
         if fitting:
-            _, group = choose(fitting)
+            _, group = min(fitting)
         else:
             group = len(rooms)
             rooms.append(cap)
@@ -52,20 +50,10 @@ def _fit(
     return groups
 
 
-def first_fit(sizes: Sequence[int], cap: int, max_items: int | None = None) -> list[int]:
-    return _fit(sizes, cap, max_items, lambda fitting: min(fitting, key=lambda pair: pair[1]))
-
-
-def best_fit(sizes: Sequence[int], cap: int, max_items: int | None = None) -> list[int]:
-    return _fit(sizes, cap, max_items, min)
-
-
-def decreasing(
-    fit: Callable[[Sequence[int], int, int | None], list[int]], sizes: Sequence[int], cap: int, max_items: int | None
-) -> list[int]:
+def best_fit_decreasing(sizes: Sequence[int], cap: int, max_items: int | None) -> list[int]:
     order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
     groups = [0] * len(sizes)
-    for i, group in zip(order, fit([sizes[i] for i in order], cap, max_items), strict=True):
+    for i, group in zip(order, best_fit([sizes[i] for i in order], cap, max_items), strict=True):
         groups[i] = group
     return groups
 

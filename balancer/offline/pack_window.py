@@ -196,9 +196,8 @@ def _grouped(
     fits = pieces <= settings.tokens
     alone = len(pieces) - int(fits.sum())  # each in a pack of its own, whoever packs
     found = pack(pieces[fits], settings.tokens)
-    # Decreasing fits take two large samples together. Pair fit often finds fewer packs where they leave a gap.
     if found.gap:
-        other = pack(pieces[fits], settings.tokens, "pair_fit")
+        other = pack(pieces[fits], settings.tokens, "best_fit_decreasing")
         found = min(found, other, key=lambda each: each.num_groups)
     inside = found.group_of_item.astype(np.int64)
     fewest, bound = found.num_groups + alone, found.lower_bound + alone
@@ -239,7 +238,7 @@ def _evened(
             continue  # the cap leaves no room for so many samples dealt out by cost
         used, shares = np.unique(shares, return_inverse=True)
         # Each share of large samples is one item of the packer, which fills it up with small ones.
-        filled = pack(np.concatenate([_sums(shares, lengths[large], len(used)), lengths[small]]), cap, "pair_fit")
+        filled = pack(np.concatenate([_sums(shares, lengths[large], len(used)), lengths[small]]), cap)
         if filled.num_groups > count:
             continue
         group = np.empty(len(lengths), dtype=np.int64)

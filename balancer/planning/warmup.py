@@ -71,10 +71,10 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
     few_ranks = [[0, 1], None, [1, 2], None, None, [0], None, None]  # so few samples that all ways are tried
     yield partial(balance, [17, 16, 15, 14, 13, 12, 9, 3], 3, allowed_ranks=few_ranks, stop_at=0)
     yield partial(solvers.partition, [22, 12, 9, 6, 18, 7, 10, 7], 4, stop_at=0)  # where no bound is reached
-    yield partial(solvers.pack, [6, 5, 4, 3, 3, 3], 13, "pair_fit")
+    for method in solvers.PACKERS:
+        yield partial(solvers.pack, [6, 5, 4, 3, 3, 3], 13, method)
     # ranks whose samples fit one micro-batch and have two
     yield partial(solvers.schedule_micro_batches, [5, 4, 3, 2, 1, 1], [1] * 6, 2, 9, sync="step", num_slots=2)
-    yield partial(solvers.pack, np.random.default_rng(0).integers(20, 50, 40), 100, "exact")
     yield partial(solvers.context_shards, lengths * 8 + 8, 4, pad=True, block=16, time_budget=1e-3)
 
 

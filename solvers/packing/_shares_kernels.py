@@ -8,10 +8,33 @@ import numpy as np
 from solvers._exchange import Window, best_exchange, exchange, items_of, may_grow, members_of
 from solvers._jit import helper, kernel
 from solvers._loops import copy, first_largest, largest_of, stable_order
-from solvers.packing.first_fit import fill_first_fit
 
 # Targets within 2**-5 of each other are of slots of one kind: what tells them apart is less than one sample.
 _ALIKE = 5
+
+
+@helper
+def _first_fit(sizes, cap, room, group_of_position):
+    """``room[v]`` is the largest room in the tree below v, whose leaves are the groups; those not yet open have `cap`.
+
+    The tree has a leaf more than there are open groups, so its root always has room enough.
+    """
+    leaves = len(room) // 2
+    room[:] = cap
+    for i in range(len(sizes)):
+        # Left wherever the left side has room: the lowest group in which the item fits.
+        vertex = 1
+        while vertex < leaves:
+            vertex *= 2
+            vertex += np.int64(room[vertex] < sizes[i])
+        group_of_position[i] = vertex - leaves
+        room[vertex] -= sizes[i]
+        while vertex > 1:
+            vertex //= 2
+            largest = max(room[2 * vertex], room[2 * vertex + 1])
+            if room[vertex] == largest:
+                break
+            room[vertex] = largest
 
 
 @kernel
@@ -41,7 +64,7 @@ def pack_shares(tokens, offsets, cap, bin_of_position, bins_of_rank):
         while leaves < most:
             leaves *= 2
         group = bin_of_position[first:end]
-        fill_first_fit(tokens[first:end], cap, n, np.empty(2 * leaves, dtype=np.int64), group)
+        _first_fit(tokens[first:end], cap, np.empty(2 * leaves, dtype=np.int64), group)
         bins_of_rank[r] += largest_of(group) + 1
         group += np.int32(alone)
 

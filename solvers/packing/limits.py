@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from solvers.arguments import as_costs, as_count
 from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleError, Named
 from solvers.groups import read_only
-from solvers.packing.best_fit import best_fit_decreasing
+from solvers.packing.bins import PackingProblem, best_fit_decreasing, count_of
 
 Ints = NDArray[np.int64]
 
@@ -116,10 +116,11 @@ def needed(costs: Ints, tokens: Ints, cap: int, limits: BatchLimits) -> Needed:
     found = []
     for k in range(int(of.max(initial=-1)) + 1):
         mine = np.flatnonzero(of == k)
-        packing = best_fit_decreasing(tokens[mine], cap, max_items=limits.most_items)
+        bins = PackingProblem.prepare(tokens[mine], cap, limits.most_items)
+        packed = count_of(best_fit_decreasing(bins))
         volumes = [-(-int(limits.sizes[mine, q].sum()) // int(most)) for q, most in enumerate(limits.caps)]
         most_volume = max(volumes, default=0)
-        found.append((max(packing.lower_bound, most_volume), max(packing.num_groups, most_volume), len(mine),
+        found.append((max(bins.bound(packed).value, most_volume), max(packed, most_volume), len(mine),
                       int(costs[mine].sum())))  # fmt: skip
     return Needed(*np.array(found, dtype=np.int64).reshape(-1, 4).T)
 

@@ -49,8 +49,7 @@ from solvers.packing._schedule_search import (
     search_step,
 )
 from solvers.packing._schedule_types import OVER_LONG, SYNCS, ScheduleResult
-from solvers.packing.auto import auto
-from solvers.packing.best_fit import best_fit_decreasing
+from solvers.packing.bins import PackingProblem, count_of, deal, pair_fit
 from solvers.packing.fill_sorted import fill_sorted
 from solvers.packing.limits import BatchLimits, Needed, check_enough, classes_of_bins, needed
 from solvers.types import status_of
@@ -58,8 +57,7 @@ from solvers.types import status_of
 # Numbers of slots that are tried where the number is free. Row *more slots* of benchmarks/ablation.py, schedules: with
 # two, steps are 19 +- 13 ppm longer.
 _MOST_TRIED = 4
-# Seconds' worth of search for the fewest micro-batches, where these decide on K: the default of `auto`. A tenth of it
-# does the same.
+# Seconds' worth of dealing out anew for the fewest micro-batches, where these decide on K.
 _PACKING_BUDGET = 0.01
 
 
@@ -110,17 +108,18 @@ def _prepare(costs: ArrayLike, tokens: ArrayLike, request: _Request) -> _Prepare
     cap = max(1, min(request.cap, int(true_tokens.sum())))  # no cap above that does anything
     alone = true_tokens > request.cap
     fits = np.flatnonzero(~alone)
-    # Best fit is enough wherever it is proven to need no slot more than any packing; only else is searched for better.
-    packing = best_fit_decreasing(true_tokens[fits], cap)
-    most = _slots_for(packing.num_groups + len(own), request)
+    # A pass is enough wherever it is proven to need no slot more than any packing; only else is searched for better.
+    bins = PackingProblem.prepare(true_tokens[fits], cap)
+    groups = pair_fit(bins)
+    least = bins.bound(enough=count_of(groups))
     given = request.num_slots if isinstance(request.num_slots, int) else 0
-    if most > max(given, _slots_for(packing.lower_bound + len(own), request)):
-        packing = auto(true_tokens[fits], cap, time_budget=_PACKING_BUDGET)
+    if _slots_for(count_of(groups) + len(own), request) > max(given, _slots_for(least.value + len(own), request)):
+        groups, least = deal(bins, groups, least, _PACKING_BUDGET)
     packed = np.empty(len(order), dtype=np.int32)
-    packed[fits] = packing.group_of_item
-    packed[alone] = packing.num_groups + np.arange(len(own))
+    packed[fits] = groups
+    packed[alone] = count_of(groups) + np.arange(len(own))
     samples = Samples(sorted_costs, np.minimum(true_tokens, cap), alone, cap, request.allow_empty)
-    return _Prepared(samples, order, own, packed, packing.num_groups + len(own), packing.lower_bound + len(own))
+    return _Prepared(samples, order, own, packed, count_of(groups) + len(own), least.value + len(own))
 
 
 def _with_limits(

@@ -30,7 +30,7 @@ class PackingResult(Proven):
     status : SolveStatus
         ``OPTIMAL`` if and only if ``num_groups == lower_bound``.
     method : str
-        The method that found the groups (for ``"auto"``, the one that won).
+        The method that found the groups, or ``"dealing"`` where dealing out anew found fewer.
     runtime_s : float
         Seconds from call to return; the one field that differs between runs, so ``==`` leaves it out.
     """

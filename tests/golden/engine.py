@@ -6,7 +6,7 @@ from golden.told import attempted, of_solver
 import solvers
 
 _ADDITIVE = ("auto", "lpt", "karmarkar_karp")
-_PACKERS = ("auto", "first_fit_decreasing", "best_fit_decreasing", "exact")
+_PACKERS = ("pair_fit", "best_fit_decreasing")
 
 
 def _numbers(n, seed=0):

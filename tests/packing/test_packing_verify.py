@@ -8,6 +8,7 @@ import pytest
 from solvers import CertificateError, SolveStatus, check_packing
 from solvers.bounds import groups_bound
 from solvers.packing import pack
+from solvers.types import status_of
 
 SIZES, CAP = [4, 5, 6, 5, 3], 10  # groups 0, 1, 0, 1, 2
 
@@ -42,18 +43,21 @@ def test_false_claims_are_found(changes, message):
         check_packing(SIZES, CAP, dataclasses.replace(result, **changes))
 
 
-def test_too_many_items_are_found():
+def test_too_many_items_and_too_much_of_another_sum_are_found():
+    packed = pack([1, 1, 1], 9)
     with pytest.raises(CertificateError, match="group 0 holds 3 items, over max_items = 2"):
-        check_packing([1, 1, 1], 9, pack([1, 1, 1], 9), max_items=2)
+        check_packing([1, 1, 1], 9, packed, max_items=2)
+    with pytest.raises(CertificateError, match=r"group 0 holds 6 of limits\[1\], over 5"):
+        check_packing([1, 1, 1], 9, packed, limits=[([1, 1, 1], 3), ([2, 2, 2], 5)])
 
 
 @pytest.mark.parametrize("name", ["volume", "l2", "counts"])
 def test_bounds_are_recomputed_by_name(name):
     sizes, cap = [34, 34, 34, 34, 34, 20, 5], 100
-    claimed = dataclasses.replace(pack(sizes, cap, "exact"), bound_name=name)
     claimed = dataclasses.replace(
-        claimed, group_of_item=np.arange(7, dtype=np.int32), loads=np.array(sizes), lower_bound=7
-    )
+        pack(sizes, cap), bound_name=name, group_of_item=np.arange(7, dtype=np.int32), loads=np.array(sizes),
+        lower_bound=7, status=SolveStatus.OPTIMAL,
+    )  # fmt: skip
     with pytest.raises(CertificateError, match=f"lower_bound = 7, but '{name}' proves [1-3] at most"):
         check_packing(sizes, cap, claimed, max_items=3)
 
@@ -68,7 +72,8 @@ def test_every_bound_that_the_packers_give_is_proven():
         result = pack(sizes, cap, "best_fit_decreasing", max_items=5)
         check_packing(sizes, cap, result, max_items=5)
         bound = groups_bound(np.array(sorted(sizes, reverse=True)), sum(sizes), cap, 5)
-        claimed = dataclasses.replace(result, bound_name=bound.name)
+        status = status_of(result.num_groups, bound.value)
+        claimed = dataclasses.replace(result, bound_name=bound.name, lower_bound=bound.value, status=status)
         check_packing(sizes, cap, claimed, max_items=5)
         seen.add(bound.name)
     assert seen == {"volume", "counts", "l2", "fekete_schepers", "ccm1"}

@@ -188,29 +188,34 @@ def _fit(**given: Any) -> None:
 )
 @option(
     "--over-long W",
-    "A row over T: error | own | drop | cut (its own pack, left out, pieces of T).",
+    "A row over T or a limit: error | own | drop | cut (its own pack, left out, pieces of T).",
     type=click.Choice(("error", "own", "drop", "cut")),
     default="error",
 )
+@option("--limit COL[+COL...]=N", "The most of these in a pack, such as images=16.", to="limits", multiple=True)
+@option("--max-samples N", "The most samples of a pack.", type=int)
 @option(
     "--window-rows N",
     "Consecutive rows that are packed together; no sample leaves its window.",
     type=int,
     default=1 << 20,
 )
-@option("--per-step N", "Packs of a step: their number is a multiple; packs of a step cost nearly the same.", type=int)
+@option(
+    "--per-step N", "Packs of a step; these cost nearly the same. Steps are full if samples can be divided.", type=int
+)
 @option("--even-cost", "Packs of even cost, without using more packs.", is_flag=True)
 @option(
     "--cost SPEC", "What a sample costs, as for balancer plan; a pack costs the sum.", default="quadratic:a=24576,b=1"
 )
-@out_options
+@option("--out FILE", "Write the packs, to a Parquet file.")
+@option("--overwrite", "Replace what is there, even if it is of another request.", is_flag=True)
 @json_option
 def _pack(**given: Any) -> None:
     """Join the samples of LOG to as few packs of at most T tokens as there are, with a proof of how few can be.
 
     \b
     balancer pack log.parquet --tokens 8192 --out packs.parquet
-    balancer pack log.parquet --tokens 8192 --over-long cut --per-step 64 --even-cost --out packs/
+    balancer pack log.parquet --tokens 8192 --over-long cut --per-step 64 --even-cost --out packs.parquet
     """  # noqa: D301 (click's mark, not an escape)
     _work_of("pack").run(**given)
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from balancer.errors import InputError
 from balancer.io._atomic import (
@@ -40,6 +40,9 @@ from balancer.io.plan_format import (
 from balancer.io.plan_reader import read_footer
 from balancer.io.store import as_path, exists, is_remote, names_in, remove, write
 
+_HERE = "write a plan here"
+_FOREIGN = f"the {MANIFEST} in it is not a plan's"
+_OF_PART = ("file", "rows", "first_step", "last_step", "digest")
 _TOKEN_DIGITS = 8
 _TEMPORARY = re.compile(r"\.(.*)\.[0-9a-f]{8}\.tmp")
 
@@ -60,11 +63,6 @@ class PlanFolder:
         Go on from what is there, and refuse a folder with anything that is not of this plan.
     """
 
-    # What a folder of something else than a plan's parts has in place of these.
-    _noun, _whose, _verb = "plan", "a plan's", "plan"
-    _format, _part_format, _version = FORMAT, PART_FORMAT, VERSION
-    _of_part: ClassVar[tuple[str, ...]] = ("file", "rows", "first_step", "last_step", "digest")
-
     def __init__(self, path: str | os.PathLike[str], key: str, *, resume: bool = False) -> None:
         self._where, self._key, self._token = os.fspath(path), key, key[:_TOKEN_DIGITS]
         self._resume, self._remote, self._made = resume, is_remote(path), False
@@ -74,7 +72,7 @@ class PlanFolder:
             if resume:
                 self._check_entries()
             return
-        with reported(self._where, f"write a {self._noun} here"):
+        with reported(self._where, _HERE):
             self._folder = os.path.realpath(self._where)
             self._made = self._make_folder()
             if resume:
@@ -83,20 +81,19 @@ class PlanFolder:
 
     def _make_folder(self) -> bool:
         """Create the folder if need be (True); refuse one whose manifest belongs to something else."""
-        where, path, doing = self._where, self._folder, f"write a {self._noun} here"
+        where, path = self._where, self._folder
         if not os.path.lexists(path):
-            check_folder(where, os.path.dirname(path), doing)
+            check_folder(where, os.path.dirname(path), _HERE)
             os.mkdir(path)
             return True
-        check_folder(where, path, doing)
+        check_folder(where, path, _HERE)
         if os.path.lexists(os.path.join(path, MANIFEST)):
             try:
-                is_ours = manifest_of(where).get("format") == self._format  # of any version: the new one replaces it
+                is_ours = manifest_of(where).get("format") == FORMAT  # of any version: the new one replaces it
             except InputError:
                 is_ours = False
             if not is_ours:
-                rule = f"the {MANIFEST} in it is not {self._whose}; choose another folder"
-                raise InputError(f"{where}: cannot {doing}: {rule}")
+                raise InputError(f"{where}: cannot {_HERE}: {_FOREIGN}; choose another folder")
         return False
 
     def _parts_of_old(self) -> list[str]:
@@ -104,23 +101,11 @@ class PlanFolder:
         if not exists(f"{self._folder}/{MANIFEST}"):
             return []
         found = manifest_of(self._folder)
-        if found.get("format") != self._format:
-            whose = f"the {MANIFEST} in it is not {self._whose}"
-            raise InputError(f"{self._where}: cannot write a {self._noun} here: {whose}")
-        return self._parts_in_manifest() if found.get("version") == self._version else []
-
-    def _parts_in_manifest(self) -> list[str]:
-        """Return the names of the parts that the manifest of a folder names, checked."""
+        if found.get("format") != FORMAT:
+            raise InputError(f"{self._where}: cannot {_HERE}: {_FOREIGN}")
+        if found.get("version") != VERSION:
+            return []
         return [part["file"] for part in read_manifest(self._folder)["parts"]]
-
-    def _footer(self, path: Path) -> tuple[int, dict[str, Any]]:
-        """Return rows and description of a part; InputError where it is damaged, or none."""
-        _, rows, found = read_footer(path)
-        return rows, found
-
-    def _header(self, description: Mapping[str, object], parts: Sequence[Mapping[str, Any]]) -> Mapping[str, object]:
-        """Return what the manifest holds."""
-        return header(description, key=self._key, parts=parts)
 
     @cached_property
     def _there(self) -> set[str]:
@@ -142,8 +127,8 @@ class PlanFolder:
 
     def _foreign(self, entry: str) -> InputError:
         return InputError(
-            f"{os.path.join(self._where, entry)}: is not of the {self._noun} to resume: its source, its settings or "
-            f"the version differ; remove it, choose another folder, or {self._verb} without resuming"
+            f"{os.path.join(self._where, entry)}: is not of the plan to resume: its source, its settings or the "
+            "version differ; remove it, choose another folder, or plan without resuming"
         )
 
     def part(self, number: int) -> str:
@@ -167,11 +152,11 @@ class PlanFolder:
         if not self._resume or os.path.basename(path) not in self._there:
             return None
         try:
-            rows, found = self._footer(as_path(path))
+            _, rows, found = read_footer(as_path(path))
         except InputError:
             return None  # which is damaged, and is written anew
         if (found.get("format"), found.get("version"), found.get("key")) != (
-            self._part_format, self._version, self._key,
+            PART_FORMAT, VERSION, self._key,
         ):  # fmt: skip
             raise self._foreign(os.path.basename(path))
         # A part with other rows than it says is written anew.
@@ -183,21 +168,18 @@ class PlanFolder:
         `description` is the plan's; `parts` are the descriptions of its parts, in order.
         """
         named = [
-            {
-                name: os.path.basename(self.part(part["part"])) if name == "file" else part[name]
-                for name in self._of_part
-            }
+            {name: os.path.basename(self.part(part["part"])) if name == "file" else part[name] for name in _OF_PART}
             for part in parts
         ]
         if self._remote:
             # The manifest first: until it is replaced, readers need the old parts.
-            write(f"{self._folder}/{MANIFEST}", to_json(self._header(description, named)))
+            write(f"{self._folder}/{MANIFEST}", to_json(header(description, key=self._key, parts=named)))
             scratch = [f"{self._scratch}/{name}" for name in names_in(f"{self._folder}/{self._scratch}")]
             for name in (set(self._old_parts) - {part["file"] for part in named}).union(scratch):
                 remove(f"{self._folder}/{name}")
             return as_path(self._where)
-        with reported(self._where, f"write the {self._noun}"):
-            self._file.write(to_json(self._header(description, named)))
+        with reported(self._where, "write the plan"):
+            self._file.write(to_json(header(description, key=self._key, parts=named)))
             sync_file(self._file)
             sync_folder(self._folder)
             # Listed before the new manifest is in place, removed after it: a kill in between leaves one whole plan.

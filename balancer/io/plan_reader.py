@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from balancer.errors import InputError, PlanError
 from balancer.io._atomic import check_regular, reported
 from balancer.io.columns import as_numpy
+from balancer.io.pack_files import PACKS_KEY
 from balancer.io.plan_format import (
     ARRAYS,
     MANIFEST,
@@ -107,10 +108,19 @@ def _parquet(path: Path) -> Iterator[Any]:
                 yield parquet
     except KeyError as error:
         if error.args == (b"phase",):  # asked for above, as a dictionary
-            raise InputError(f"{path}: not a plan: has no column 'phase'") from None
+            raise InputError(f"{path}: {_instead(path)}") from None
         raise InputError(f"{path}: cannot read the plan: the file is damaged ({error})") from error
     except (LookupError, UnicodeError) as error:  # what a footer that parses, but lies, ends in
         raise InputError(f"{path}: cannot read the plan: the file is damaged ({error})") from error
+
+
+def _instead(path: Path) -> str:
+    """Say what a Parquet file without a column of phases is."""
+    with opened(path) as file:
+        metadata = pq.read_metadata(file).metadata or {}
+    if PACKS_KEY in metadata:
+        return "these are packs, and no plan; to plan them: balancer plan with --length tokens"
+    return "not a plan: has no column 'phase'"
 
 
 def _pieces(path: Path, columns: tuple[str, ...]) -> Iterator[PlanStep]:

@@ -1,12 +1,16 @@
 """One window of a log packed: consecutive rows into as few packs as fit, and the proof of how few there can be."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from balancer.cost import CostModel, parse_cost
+from balancer.problem.limits import AnyLimit, CountLimit, HeldLimits, Limit, as_limits
+from balancer.problem.shuffle import shuffled
 from solvers import pack, partition
 from solvers.arguments import as_count
 from solvers.errors import (
@@ -17,6 +21,7 @@ from solvers.errors import (
     SolverError,
     UsageError,
     Wording,
+    braced,
 )
 
 OVER_LONG = ("error", "own", "drop", "cut")
@@ -48,7 +53,9 @@ class PackSettings:
     even_cost : bool
         Packs that cost the same, as far as no more of them are needed.
     per_step : int or None
-        Packs of a step: their number is a multiple of it, and those of a step cost nearly the same.
+        Packs of a step: those of one cost nearly the same, and steps are full as far as samples can be divided.
+    limits : sequence of Limit and CountLimit
+        What else a pack may hold.
     """
 
     tokens: int
@@ -57,6 +64,7 @@ class PackSettings:
     cost: str = COST
     even_cost: bool = False
     per_step: int | None = None
+    limits: Sequence[AnyLimit] = ()
     model: CostModel = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -70,11 +78,24 @@ class PackSettings:
         if not model.additive or model.needs_prefixes:
             raise UsageError("packs cost the sum of their samples; {cost} = '{model}' is no such cost", model=model)
         object.__setattr__(self, "model", model)
+        object.__setattr__(self, "limits", as_limits(self.limits))
+        for limit in self.limits:
+            if not isinstance(limit, Limit | CountLimit):
+                kind = type(limit).__name__
+                raise UsageError("packs keep Limit and CountLimit; {kind} is for micro-batches alone", kind=kind)
+        if self.limits and self.even_cost:
+            raise UsageError("{even_cost} deals samples out by cost and tokens alone; leave it or {limits} out")
+        if self.over_long == "cut" and any(isinstance(limit, Limit) for limit in self.limits):
+            raise UsageError(
+                "{over_long='cut'} would leave unknown which piece has what {limits} count; choose another"
+            )
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as the description of a file of packs holds them."""
         names = ("tokens", "window_rows", "over_long", "even_cost", "per_step")
-        return {name: getattr(self, name) for name in names} | {"cost": str(self.model)}
+        return {name: getattr(self, name) for name in names} | {
+            "cost": str(self.model), "limits": [repr(limit) for limit in self.limits],
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,92 +107,75 @@ class PackedWindow:
     starts: NDArray[np.int64]  # int64[k]: where in its sample it begins; 0 but for later pieces of one that was cut
     lengths: NDArray[np.int64]  # int64[k]: at least 1
     costs: NDArray[np.int64]  # int64[p]: of each pack
-    steps: NDArray[np.int64]  # int64[p]: ascending from 0 with `per_step`, else empty
     lower_bound: int  # proven: no packs of this window, under the same settings, are fewer
-    num_rows: int  # rows of the window, and how many of them are
-    empty: int  # of length 0, and in no pack
-    over_long: int  # over the tokens of a pack
-    dropped_tokens: int  # of those left out
 
     @property
     def num_packs(self) -> int:
         """Number of packs."""
-        return len(self.offsets) - 1
-
-    @property
-    def tokens(self) -> NDArray[np.int64]:
-        """Tokens of each pack."""
-        total = np.concatenate([[0], np.cumsum(self.lengths)])
-        return np.diff(total[self.offsets])
+        return len(self.costs)
 
 
-def pack_window(lengths: NDArray[np.int64], settings: PackSettings, first_row: int = 0) -> PackedWindow:
-    """Pack consecutive rows.
+def too_large(lengths: NDArray[np.int64], settings: PackSettings, held: HeldLimits | None) -> NDArray[np.bool_]:
+    """Return which rows no pack can hold; InfeasibleError names the first, unless settings say what becomes of them."""
+    measured = [("length", lengths, settings.tokens)]
+    if held is not None:
+        measured += zip(held.names, held.sizes.T, held.most[:, 0].tolist(), strict=True)
+    over = np.zeros(len(lengths), dtype=np.bool_)
+    for name, amounts, most in measured:
+        here = amounts > most
+        over |= here
+        if settings.over_long != "error" or not here.any():
+            continue
+        row = int(here.argmax())
+        limit = "{tokens} =" if amounts is lengths else "the limit"
+        remedies = ["{over_long='own'} gives each a pack of its own", "{over_long='drop'} leaves them out"]
+        if not settings.limits:
+            remedies.append("{over_long='cut'} cuts them into pieces of so many tokens")
+        raise InfeasibleError(
+            f"no pack can hold {{row}}: its {braced(name)} {amounts[row]} is over {limit} {most} by "
+            f"{amounts[row] - most} (rows over it: {here.sum()})",
+            InfeasibilityCertificate("cap", [row], [], int(amounts[row]), most), remedies, row=Named("row", row),
+        )  # fmt: skip
+    return over
 
-    Parameters
-    ----------
-    lengths : int64[n]
-        Non-negative. Rows of length 0 hold nothing to train on, and are in no pack.
-    settings : PackSettings
-    first_row : int
-        The number of the first of these rows in their log.
 
-    Returns
-    -------
-    PackedWindow
-        Never more packs than first fit or best fit decreasing. With `per_step` of N, a multiple of N, as far as there
-        are samples for it, and the bound is that multiple too.
+def pack_window(
+    lengths: NDArray[np.int64], settings: PackSettings, first_row: int = 0, held: HeldLimits | None = None
+) -> PackedWindow:
+    """Pack consecutive rows, of which `first_row` of the log is the first, and which none of :func:`too_large` stops.
+
+    Empty rows are in no pack. A pack's rows ascend. Packs come in an order drawn by the window's number, so that none
+    of their lengths, costs or rows drift from the first to the last; with `per_step` whole steps do.
 
     Raises
     ------
-    InfeasibleError
-        Naming the first row over `tokens`, unless `over_long` says what becomes of it.
-
-    Notes
-    -----
-    O(n log n) time, O(n) memory; no clock is read.
+    UsageError
+        A cost that does not fit int64.
 
     References
     ----------
     Martello & Toth, "Knapsack Problems", chapter 8, 1990: the bound L2. Ding et al., "Fewer truncations improve
     language modeling", 2024: best fit decreasing for training, as trainers pack.
     """
-    over = lengths > settings.tokens
-    if over.any() and settings.over_long == "error":
-        raise _over_long(lengths, over, settings.tokens, first_row)
+    over = too_large(lengths, settings, held)
     used = np.flatnonzero((lengths > 0) & ~over) if settings.over_long == "drop" else np.flatnonzero(lengths)
     rows, starts, pieces = _pieces(lengths, used, settings)
     try:
         costs = settings.model.sample_costs(pieces)
     except UsageError as error:  # a cost that does not fit: it names the piece
         raise error.in_words(Wording({"sample": "row"}, {"row": lambda i: int(rows[i]) + first_row})) from None
-    group, bound = _grouped(pieces, costs, settings)
-    # Within a pack, pieces keep the log's order; packs come in the order that suits their steps.
-    by_group = np.argsort(group, kind="stable")
+    alone = over[rows] if settings.over_long == "own" else np.zeros(len(rows), dtype=np.bool_)
+    group, bound = _grouped(pieces, costs, alone, settings, None if held is None else held.of_samples(rows))
     counts = np.bincount(group, minlength=int(group.max(initial=-1)) + 1)
     pack_costs = _sums(group, costs, len(counts))
-    order, steps = _ordered(by_group, counts, pack_costs, settings.per_step)
+    order = _order(pack_costs, settings.per_step, first_row // settings.window_rows)
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
+    # Within a pack, pieces keep the log's order.
     at = np.argsort(place[group], kind="stable")
     return PackedWindow(
-        offsets=np.concatenate([[0], np.cumsum(counts[order])]).astype(np.int64), rows=rows[at] + first_row,
-        starts=starts[at], lengths=pieces[at], costs=pack_costs[order], steps=steps, lower_bound=bound,
-        num_rows=len(lengths), empty=int((lengths == 0).sum()), over_long=int(over.sum()),
-        dropped_tokens=int(lengths[over].sum()) if settings.over_long == "drop" else 0,
-    )  # fmt: skip
-
-
-def _over_long(lengths: NDArray[np.int64], over: NDArray[np.bool_], cap: int, first_row: int) -> InfeasibleError:
-    """Return the error about samples that no pack can hold."""
-    row = int(np.argmax(over))
-    return InfeasibleError(
-        "no pack can hold {row}: its length {length} is over {tokens} = {cap} by {by} (rows over it: {count})",
-        InfeasibilityCertificate("cap", [first_row + row], [], int(lengths[row]), cap),
-        ["{over_long='own'} gives each a pack of its own", "{over_long='drop'} leaves them out",
-         "{over_long='cut'} cuts them into pieces of so many tokens"],
-        row=Named("row", first_row + row), length=int(lengths[row]), cap=cap, by=int(lengths[row]) - cap,
-        count=int(over.sum()),
+        np.concatenate([[0], np.cumsum(counts[order])]).astype(np.int64), rows[at] + first_row, starts[at], pieces[at],
+        pack_costs[order], bound,
     )  # fmt: skip
 
 
@@ -190,25 +194,28 @@ def _pieces(
 
 
 def _grouped(
-    pieces: NDArray[np.int64], costs: NDArray[np.int64], settings: PackSettings
-) -> tuple[NDArray[np.int64], int]:
-    """Return the pack of each piece, and the proven least number of packs."""
-    fits = pieces <= settings.tokens
-    alone = len(pieces) - int(fits.sum())  # each in a pack of its own, whoever packs
-    found = pack(pieces[fits], settings.tokens)
-    if found.gap:
-        other = pack(pieces[fits], settings.tokens, "best_fit_decreasing")
-        found = min(found, other, key=lambda each: each.num_groups)
+    pieces: NDArray[np.int64], costs: NDArray[np.int64], alone: NDArray[np.bool_], settings: PackSettings,
+    held: HeldLimits | None,
+) -> tuple[NDArray[np.int64], int]:  # fmt: skip
+    """Return the pack of each piece, and the proven least number of packs; those `alone` have one of their own."""
+    fits, more = ~alone, int(alone.sum())
+    sums = [] if held is None else list(zip(held.sizes[fits].T, held.most[:, 0].tolist(), strict=True))
+    most_items = None if held is None else held.most_items
+    packed = partial(pack, pieces[fits], settings.tokens, max_items=most_items, limits=sums)
+    found = packed("best_fit_decreasing" if sums else "pair_fit")
+    if found.gap and not sums:
+        found = min(found, packed("best_fit_decreasing"), key=lambda each: each.num_groups)
     inside = found.group_of_item.astype(np.int64)
-    fewest, bound = found.num_groups + alone, found.lower_bound + alone
     per_step = settings.per_step or 1
     # Steps are whole: so many packs more are wanted as the last step lacks, as far as there are pieces for them.
-    wanted, bound = (min(-(-each // per_step) * per_step, len(pieces)) for each in (fewest, bound))
+    wanted, bound = (
+        min(-(-(each + more) // per_step) * per_step, len(pieces)) for each in (found.num_groups, found.lower_bound)
+    )
     if settings.even_cost:
-        inside = _evened(pieces[fits], costs[fits], settings.tokens, wanted - alone, inside)
+        inside = _evened(pieces[fits], costs[fits], settings.tokens, wanted - more, inside)
     group = np.empty(len(pieces), dtype=np.int64)
     group[fits] = inside
-    group[~fits] = np.arange(alone) + int(inside.max(initial=-1)) + 1
+    group[alone] = np.arange(more) + int(inside.max(initial=-1)) + 1
     return _split(group, costs, wanted), bound
 
 
@@ -287,21 +294,16 @@ def _split(group: NDArray[np.int64], costs: NDArray[np.int64], count: int) -> ND
     return group
 
 
-def _ordered(
-    by_group: NDArray[np.int64], counts: NDArray[np.int64], costs: NDArray[np.int64], per_step: int | None
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return packs in the order of their first rows, and their steps; packs of a step are those of nearly one cost.
+def _order(costs: NDArray[np.int64], per_step: int | None, window: int) -> NDArray[np.int64]:
+    """Return packs in the order in which they are trained; packs of a step are those of nearly one cost.
 
-    Steps come in the order of their first rows too, but a short one is the last.
+    In the order of their rows, or of the packer, packs of few long samples would come last, and the end of an epoch
+    would have other lengths than its beginning.
     """
-    firsts = by_group[np.cumsum(counts) - counts] if len(counts) else np.empty(0, dtype=np.int64)
-    if per_step is None:
-        return np.argsort(firsts, kind="stable"), np.empty(0, dtype=np.int64)
-    by_cost = np.lexsort((firsts, -costs))
-    begins = np.arange(0, len(by_cost), per_step)
-    first_of_step = np.minimum.reduceat(firsts[by_cost], begins) if len(begins) else begins
-    is_short = begins + per_step > len(by_cost)
-    # Steps in the order of the log, but a short one last: trainers drop it, or run it alone.
-    step_order = np.lexsort((first_of_step, is_short))
-    order = np.concatenate([by_cost[begins[k] : begins[k] + per_step] for k in step_order]) if len(begins) else by_cost
-    return order, np.arange(len(order)) // per_step
+    by_cost, size = (np.arange(len(costs)), 1) if per_step is None else (np.argsort(-costs, kind="stable"), per_step)
+    full = len(costs) // size
+    if not full:
+        return by_cost
+    # A short step is the last: trainers drop it, or run it alone.
+    drawn = by_cost[: full * size].reshape(full, size)[shuffled(np.arange(full), full, seed=0, epoch=window)]
+    return np.concatenate([drawn.ravel(), by_cost[full * size :]])

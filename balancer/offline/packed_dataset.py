@@ -20,7 +20,7 @@ class PackedDataset:
         The tokenized samples from which the packs were made, row by row: a ``datasets.Dataset``, or any sequence of
         dictionaries.
     packs : Packs or path
-        What :func:`balancer.pack` returned, or a file or folder that it wrote.
+        What :func:`balancer.pack` returned, or a file that it wrote.
     tokens : str
         The column whose lengths were packed.
 

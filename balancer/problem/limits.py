@@ -176,7 +176,8 @@ LIMITS: dict[str, type[AnyLimit]] = {each.kind: each for each in (Limit, CountLi
 """The five kinds, by their name in files."""
 
 
-def _as_limits(value: Any) -> tuple[AnyLimit, ...]:
+def as_limits(value: Any) -> tuple[AnyLimit, ...]:
+    """Return limits from a list of them, or of dictionaries as files hold them; one is a list of one."""
     given = [value] if isinstance(value, AnyLimit | Mapping) else value
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise TypeError("limits must be a list of Limit, CountLimit, PaddedLimit, Kinds or Everywhere")
@@ -216,7 +217,7 @@ Limits = Annotated[
         {"type": "array", "items": {"type": "object", "properties": {
             "kind": {"enum": list(LIMITS)}, "amounts": {"type": "string"}, "values": {"type": "string"},
             "most": {"type": "integer", "minimum": 1}}}},
-        _as_limits,
+        as_limits,
     ),
 ]  # fmt: skip
 

@@ -367,7 +367,7 @@ def best_fit_decreasing(problem: PackingProblem) -> Groups:
     n, order = len(problem.sizes), problem.order
     if len(problem.most):
         shares = np.column_stack([problem.sizes / problem.cap, problem.amounts / problem.most])
-        order = np.argsort(-shares.max(axis=1), kind="stable")
+        order = np.argsort(-shares.max(axis=1), kind="stable").astype(np.int32)
     groups, found = np.empty(n, dtype=np.int32), np.empty(n, dtype=np.int32)
     _best_fit(
         read_only(problem.sizes[order]), read_only(problem.amounts[order]), int(problem.sizes.min(initial=0)),

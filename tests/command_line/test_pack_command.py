@@ -1,18 +1,15 @@
 """`balancer pack`: what it prints and writes, and how it fails."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from datasets_of import lengths_of, write_log
 
 import balancer
+from balancer.problem.limits import CountLimit, Limit
 
 LENGTHS = lengths_of(500)
 
@@ -61,8 +58,10 @@ def test_steps_and_what_is_over_long_are_told(run):
     (("--tokens", 60, "--per-step", 0), 2, "--per-step must be >= 1, got 0"),
     (("--tokens", 60, "--cost", "padded"), 2, "--cost = 'padded' is no such cost"),
     (("--tokens", 60, "--length", "n_token"), 2, "did you mean 'n_tokens'?"),
-    (("--tokens", 100, "--resume"), 2, "--resume needs --out, the folder that the killed run wrote"),
-    (("--tokens", 100, "--out", "x.parquet", "--resume"), 2, "one file has no parts to resume; write a folder: x"),
+    (("--tokens", 100, "--out", "packs/"), 2, "it is one file, and this is a folder; choose another name"),
+    (("--tokens", 100, "--limit", "images"), 2, "--limit must be COL[+COL...]=N, such as images=16, got 'images'"),
+    (("--tokens", 100, "--limit", "images=3"), 2, "images"),
+    (("--tokens", 100, "--max-samples", 0), 2, "--max-samples must be >= 1, got 0"),
     (("--tokens", 100, "--out", "log.parquet"), 2, "the packs would overwrite their log"),
     ((), 2, "Missing option '--tokens'"),
 ])  # fmt: skip
@@ -76,31 +75,25 @@ def test_bad_input_is_told_in_a_line(run, arguments, code, said):
     assert "Traceback" not in outcome.err
 
 
+def test_limits_are_options(run):
+    images = np.arange(len(LENGTHS)) % 3
+    pq.write_table(pa.table({"n_tokens": LENGTHS, "images": images}), "both.parquet")
+    options = "--tokens", 100, "--length", "n_tokens", "--limit", "images=4", "--max-samples", 5, "--json"
+    found = json.loads(run("both.parquet", *options).out)
+    packs = balancer.pack(LENGTHS, 100, limits=[Limit(images, 4), CountLimit(5)])
+    assert found["packs"] == len(packs)
+    assert found["settings"]["limits"] == ["Limit(amounts='images', most=4)", "CountLimit(most=5)"]
+
+
+def test_a_report_says_that_packs_are_no_plan(command, run):
+    run("log.parquet", "--tokens", 100, "--out", "packs.parquet")
+    outcome = command("report", "packs.parquet")
+    assert outcome.code == 2
+    assert "packs.parquet: these are packs, and no plan" in outcome.err
+
+
 def test_overwrite_is_asked_for_by_its_option(run):
     run("log.parquet", "--tokens", 100, "--out", "packs.parquet")
     outcome = run("log.parquet", "--tokens", 99, "--out", "packs.parquet")
     assert (outcome.code, "--overwrite replaces it" in outcome.err) == (2, True)
     assert run("log.parquet", "--tokens", 99, "--out", "packs.parquet", "--overwrite").code == 0
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)])
-def test_a_run_that_is_killed_is_gone_on_from(tmp_path, how):
-    write_log(tmp_path / "log.parquet", np.tile(LENGTHS, 20))
-    line = [sys.executable, "-m", "balancer", "pack", "log.parquet", "--tokens", "100", "--window-rows", "100"]
-    # Wherever the signal comes, before the first part or after the last, the end is the same.
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    here = {"env": os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, "cwd": tmp_path}
-    with subprocess.Popen([*line, "--out", "out/"], **quiet, **here) as run:
-        while run.poll() is None and len(list((tmp_path / "out").glob("part-*"))) < 3:
-            time.sleep(0.002)
-        run.send_signal(how)
-    whole = balancer.pack(tmp_path / "log.parquet", 100, window_rows=100, out=f"{tmp_path}/whole/")
-    resumed = balancer.pack(tmp_path / "log.parquet", 100, window_rows=100, out=f"{tmp_path}/out/", resume=True)
-    assert resumed.to_arrow().equals(whole.to_arrow())
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "manifest.json", *(f"part-{_token(tmp_path / 'out')}-{i:05d}.parquet" for i in range(100))
-    ]  # fmt: skip
-
-
-def _token(folder: Path) -> str:
-    return next(folder.glob("part-*")).name.split("-")[1]

@@ -1,7 +1,6 @@
-"""Packs of a whole log: in files and folders, over windows, killed and resumed, and of a log that changed."""
+"""Packs of a whole log: of files, tables and lengths, over windows, written and read."""
 
 import json
-import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +10,7 @@ from datasets_of import lengths_of, write_log
 
 import balancer
 from balancer import InputError
-from balancer.io.logs import open_log
-from balancer.offline.pack_window import PackSettings
-from balancer.offline.packs import pack_run
+from balancer.problem.limits import CountLimit, Limit
 from solvers import InfeasibleError
 from solvers.errors import UsageError
 
@@ -25,19 +22,16 @@ def log(tmp_path):
     return write_log(tmp_path / "log.parquet", LENGTHS)
 
 
-def contents(folder):
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
 def test_a_file_holds_what_the_function_returns(log, tmp_path):
     out = tmp_path / "packs.parquet"
     written = balancer.pack(log, 100, out=out)
     here = balancer.pack(LENGTHS, 100)
     assert here.to_arrow().equals(written.to_arrow())
     assert pq.read_table(out).column_names == ["rows", "starts", "lengths", "tokens", "cost"]
-    assert written.description["sources"][0]["size"] == (tmp_path / "log.parquet").stat().st_size
-    for name in ("packs", "lower_bound", "tokens", "waste", "gap"):
-        assert here.summary()[name] == written.summary()[name]
+    assert here.summary() == written.summary() == balancer.Packs.load(out).summary()
+    first = out.read_bytes()
+    balancer.pack(LENGTHS, 100, out=out)
+    assert out.read_bytes() == first
 
 
 @pytest.mark.parametrize("kind", ["array", "list", "table", "dictionary"])
@@ -68,16 +62,31 @@ def test_lengths_in_memory_are_packed_as_a_log_is(log, tmp_path):
 def test_no_sample_leaves_its_window(log, window):
     packs = balancer.pack(log, 100, window_rows=window)
     assert all(len({row // window for row in rows}) == 1 for rows in packs.rows.to_lists())
-    firsts = [rows[0] // window for rows in packs.rows.to_lists()]
+    firsts = [rows[0] // window for rows in packs.rows.to_lists()]  # windows come in order, packs of one do not
     assert firsts == sorted(firsts)
     assert packs.summary()["windows"] == -(-1000 // window)
 
 
 def test_steps_go_on_from_window_to_window(log, tmp_path):
     here = balancer.pack(log, 100, window_rows=300, per_step=8)
-    written = balancer.pack(log, 100, window_rows=300, per_step=8, out=f"{tmp_path}/packs/")
-    assert here.steps.tolist() == written.steps.tolist() == [i // 8 for i in range(len(here))]
+    written = balancer.pack(log, 100, window_rows=300, per_step=8, out=tmp_path / "packs.parquet")
+    assert here.steps.tolist() == [i // 8 for i in range(len(here))]
     assert here.to_arrow().equals(written.to_arrow())
+
+
+def test_limits_read_columns_of_a_log(tmp_path):
+    images = np.random.default_rng(1).integers(0, 4, len(LENGTHS))
+    log = tmp_path / "log.parquet"
+    pq.write_table(pa.table({"n_tokens": LENGTHS, "images": images, "frames": images // 2}), log)
+    limits = [Limit("images+frames", 8), CountLimit(9)]
+    packs = balancer.pack(log, 100, length="n_tokens", limits=limits)
+    given = balancer.pack(LENGTHS, 100, limits=[Limit(images + images // 2, 8), CountLimit(9)])
+    assert packs.to_arrow().equals(given.to_arrow())
+    assert max(sum(images[rows] + images[rows] // 2) for rows in packs.rows.to_lists()) <= 8
+    out = tmp_path / "packs.parquet"
+    balancer.pack(LENGTHS, 100, limits=[Limit(images, 8)], out=out)
+    with pytest.raises(UsageError, match="holds something else than these packs"):
+        balancer.pack(LENGTHS, 100, limits=[Limit(images[::-1], 8)], out=out)
 
 
 def test_totals_are_those_of_the_packs(log):
@@ -85,82 +94,18 @@ def test_totals_are_those_of_the_packs(log):
     found, lengths = packs.summary(), LENGTHS[LENGTHS <= 50]
     assert found["tokens"] == lengths.sum() == sum(map(sum, packs.lengths.to_lists()))
     assert found["dropped_tokens"] == LENGTHS[LENGTHS > 50].sum()
-    assert found["room"] == 50 * len(packs) - lengths.sum()
+    assert found["waste"] == pytest.approx(1 - lengths.sum() / (50 * len(packs)))
     largest = packs.costs.reshape(-1, 4).max(axis=1)
     assert found["step_idle"] == pytest.approx(1 - packs.costs.sum() / (4 * largest.sum()))
 
 
-@pytest.mark.parametrize("windows_done", [0, 1, 2, 3])
-def test_a_killed_run_is_gone_on_from_to_the_same_bytes(log, tmp_path, windows_done):
-    settings, whole, out = PackSettings(100, window_rows=250), tmp_path / "whole", tmp_path / "out"
-    pack_run(open_log(log), None, settings, f"{whole}/")
-    ticks = []
-
-    def stop(rows):
-        ticks.append(rows)
-        if len(ticks) > windows_done:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        pack_run(open_log(log), None, settings, f"{out}/", tick=stop)
-    assert not (out / "manifest.json").exists()
-    (out / f".{next(whole.glob('part-*')).name}.12345678.tmp").write_bytes(b"half a part")  # as a kill leaves it
-    with pytest.raises(InputError, match="must have a manifest"):
-        balancer.Packs.load(out)
-    written = {path.name: path.stat().st_mtime_ns for path in out.glob("part-*")}
-    assert len(written) == windows_done + 1
-    pack_run(open_log(log), None, settings, f"{out}/", resume=True)
-    assert contents(out) == contents(whole)
-    assert all((out / name).stat().st_mtime_ns == when for name, when in written.items())  # kept, not packed again
-
-
-def test_a_damaged_part_is_packed_again(log, tmp_path):
-    settings, out = PackSettings(100, window_rows=250), tmp_path / "out"
-    pack_run(open_log(log), None, settings, f"{out}/")
-    whole = contents(out)
-    next(out.glob("part-*")).write_bytes(b"PAR1 no more")
-    pack_run(open_log(log), None, settings, f"{out}/", resume=True)
-    assert contents(out) == whole
-
-
-@pytest.mark.parametrize("change", ["log", "settings"])
-def test_parts_of_another_request_are_not_gone_on_from(log, tmp_path, change):
-    out = f"{tmp_path}/out/"
-    balancer.pack(log, 100, window_rows=250, out=out)
-    if change == "log":
-        write_log(tmp_path / "log.parquet", LENGTHS[::-1])
-    with pytest.raises(InputError, match="is not of the set of packs to resume: its source, its settings or the vers"):
-        balancer.pack(log, 100 if change == "log" else 101, window_rows=250, out=out, resume=True)
-
-
-def test_a_moved_log_is_the_same_log(log, tmp_path):
-    out = f"{tmp_path}/out/"
-    balancer.pack(log, 100, window_rows=250, out=out)
-    moved = shutil.move(log, tmp_path / "moved.parquet")
-    assert len(balancer.pack(moved, 100, window_rows=250, out=out, resume=True)) > 0
-
-
-@pytest.mark.parametrize("out", ["packs.parquet", "packs/"])
-def test_a_log_that_changes_meanwhile_is_told(log, tmp_path, out):
-    settings = PackSettings(100, window_rows=250)
-
-    def change(rows):
-        write_log(tmp_path / "log.parquet", LENGTHS + 1)
-
-    where = f"{tmp_path}/{out}"
-    with pytest.raises(InputError, match="changed while it was packed"):
-        pack_run(open_log(log), None, settings, where, tick=change)
-    assert not (tmp_path / "packs.parquet").exists()
-    assert not (tmp_path / "packs" / "manifest.json").exists()
-
-
 def test_what_is_there_is_replaced_only_by_the_same_request_or_when_told(log, tmp_path):
-    for out in (f"{tmp_path}/packs.parquet", f"{tmp_path}/packs/"):
-        first = balancer.pack(log, 100, out=out)
-        assert balancer.pack(log, 100, out=out).to_arrow().equals(first.to_arrow())
-        with pytest.raises(UsageError, match="holds something else than these packs; overwrite"):
-            balancer.pack(log, 90, over_long="own", out=out)
-        assert len(balancer.pack(log, 90, over_long="own", out=out, overwrite=True)) > len(first)
+    out = tmp_path / "packs.parquet"
+    first = balancer.pack(log, 100, out=out)
+    assert balancer.pack(log, 100, out=out).to_arrow().equals(first.to_arrow())
+    with pytest.raises(UsageError, match="holds something else than these packs; overwrite"):
+        balancer.pack(log, 90, over_long="own", out=out)
+    assert len(balancer.pack(log, 90, over_long="own", out=out, overwrite=True)) > len(first)
     other = tmp_path / "other.parquet"
     pq.write_table(pa.table({"a": [1]}), other)
     with pytest.raises(UsageError, match="holds something else"):
@@ -172,17 +117,10 @@ def test_places_that_cannot_be_written_are_refused(log, tmp_path):
         balancer.pack(log, 100, out=log, overwrite=True)
     with pytest.raises(InputError, match=r"must not end in \.csv"):
         balancer.pack(log, 100, out=tmp_path / "packs.csv")
-    with pytest.raises(InputError, match="one file has no parts to resume"):
-        balancer.pack(log, 100, out=tmp_path / "packs.parquet", resume=True)
+    with pytest.raises(InputError, match="it is one file, and this is a folder"):
+        balancer.pack(log, 100, out=f"{tmp_path}/packs/")
     with pytest.raises(InputError, match="this machine's files"):
         balancer.pack(log, 100, out="s3://bucket/packs.parquet")
-    folder = tmp_path / "foreign"
-    folder.mkdir()
-    (folder / "manifest.json").write_text("{}")
-    with pytest.raises(UsageError, match="holds something else"):
-        balancer.pack(log, 100, out=folder)
-    with pytest.raises(InputError, match="in it is not that of packs"):
-        balancer.pack(log, 100, out=folder, overwrite=True)
 
 
 def test_an_error_names_log_and_row_and_leaves_nothing(log, tmp_path):
@@ -191,6 +129,12 @@ def test_an_error_names_log_and_row_and_leaves_nothing(log, tmp_path):
     with pytest.raises(InfeasibleError, match=rf"log\.parquet: no pack can hold row {longest}: its length"):
         balancer.pack(log, 60, window_rows=100, out=out)
     assert [path.name for path in tmp_path.iterdir()] == ["log.parquet"]
+
+
+def test_packs_are_told_from_a_plan(log, tmp_path):
+    balancer.pack(log, 100, out=tmp_path / "packs.parquet")
+    with pytest.raises(InputError, match=r"packs\.parquet: these are packs, and no plan; to plan them: balancer plan"):
+        balancer.load_plan(tmp_path / "packs.parquet", 0)
 
 
 def broken(table, name, values):
@@ -222,7 +166,8 @@ def test_files_that_contradict_themselves_are_refused(log, tmp_path):
             balancer.Packs.load(written(bad))
     found = json.loads(about)
     for rule, change in {
-        "packs must say": {"format": "other"}, "of format 1, got 9": {"version": 9}, "no settings": {"description": {}},
+        "packs must say": {"format": "other"}, "of format 9, and format 2": {"version": 9},
+        "no settings": {"description": {}},
     }.items():  # fmt: skip
         with pytest.raises(InputError, match=rule):
             balancer.Packs.load(written(table, json.dumps(found | change)))

@@ -116,6 +116,8 @@ def count_of(groups: Groups) -> int:
 
 
 # --- pair fit --------------------------------------------------------------------------------------------------------
+
+
 @helper
 def _first_left(skip, at):
     """The first class from `at` on that has items left, ``len(skip) - 1`` if none; shortens its way there."""

@@ -125,13 +125,20 @@ def test_limits_on_other_sums_hold_and_the_bound_is_one(data, problem):
 
 
 def test_limits_come_from_what_is_scarce():
-    """Images fill groups here, so samples with images are spread first, and text fills what is left."""
+    """Images fill groups here, in samples of few tokens: they are spread first, and text fills what is left."""
     chance = np.random.default_rng(0)
-    images = np.where(chance.random(2000) < 0.3, chance.integers(1, 9, 2000), 0)
-    sizes = images * 40 + chance.integers(10, 400, 2000)
-    result = pack(sizes, 4096, "best_fit_decreasing", limits=[(images, 16)])
-    assert result.num_groups <= 1.02 * result.lower_bound
-    assert (np.bincount(result.group_of_item, images) <= 16).all()
+    images = np.where(chance.random(600) < 0.25, chance.integers(1, 9, 600), 0)
+    sizes = np.where(images > 0, 10 + images * 5, chance.integers(100, 900, 600))
+    result = pack(sizes, 4096, "best_fit_decreasing", limits=[(images, 9)])
+    assert result.num_groups <= 1.05 * result.lower_bound
+    assert (np.bincount(result.group_of_item, images) <= 9).all()
+
+
+def test_what_no_closed_bound_proves_is_proven_by_dealing():
+    sizes = [12, 8, 7, 3, 2]  # they weigh 2 * 16, but only 8 + 7 goes beside 12, and leaves 3 + 2
+    result = pack(sizes, 16)
+    assert (result.num_groups, result.lower_bound, result.bound_name) == (3, 3, "search")
+    check(sizes, 16, None, result)
 
 
 @pytest.mark.parametrize(("limits", "error", "message"), [

@@ -19,7 +19,7 @@ from balancer.compat.step_blocks import Block, DrawnOrder, Planned
 from balancer.compat.step_grid import Grid
 from balancer.problem.shuffle import shuffled
 from solvers.errors import SolverError
-from solvers.packing import best_fit_decreasing
+from solvers.packing.bins import PackingProblem, best_fit_decreasing, count_of
 
 __all__ = ["FreeSteps"]
 
@@ -289,8 +289,8 @@ class _Taker:
             share, cap = np.ones(len(rows), dtype=np.int64), len(rows)
         elif len(limits.caps) == 1:  # whose amounts need not be rounded
             share, cap = np.ascontiguousarray(limits.sizes[rows, 0]), int(limits.caps[0])
-        packing = best_fit_decreasing(share, cap, max_items=limits.most_items)
-        batch, count = packing.group_of_item.astype(np.int64), packing.num_groups
+        packed = best_fit_decreasing(PackingProblem.prepare(share, cap, limits.most_items))
+        batch, count = packed.astype(np.int64), count_of(packed)
         if count > self.batches:
             first = np.full(count, carried)
             np.minimum.at(first, batch[:carried], np.arange(carried))

@@ -1,5 +1,6 @@
 """Balanced batches in Hugging Face's Trainer, and in what is built on it (TRL): a mixin, and lengths."""
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -8,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.compat._resumed import check_resumed
 from balancer.compat.rank_batches import RankBatches
 from balancer.compat.sampler import BalancedBatchSampler
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
@@ -79,7 +79,9 @@ class BalancedTrainerMixin:
                 "lengths", f"have one for each of the {samples} samples of the dataset", len(sampler.lengths)
             )
         _check_loss(self, isinstance(sampler, BalancedBatchSampler))
-        check_resumed(self)
+        # A Trainer may train twice, and finds a callback by its class.
+        trainer.remove_callback(_checkpoints())
+        trainer.add_callback(_checkpoints())
         return _with_batches(trainer.get_train_dataloader(), sampler)
 
 
@@ -103,6 +105,41 @@ def _with_batches(loader: Any, sampler: RankBatches) -> Any:
     made = DataLoader(loader.dataset, batch_sampler=sampler, **alike)
     made.set_epoch = sampler.set_epoch  # the Trainer looks for it on the loader
     return made
+
+
+@functools.cache  # one class for all Trainers: its name stands in checkpoints
+def _checkpoints() -> Any:
+    from transformers import TrainerCallback
+    from transformers.trainer_callback import ExportableState
+
+    class BatchesInCheckpoint(TrainerCallback, ExportableState):  # type: ignore[misc]
+        """Checkpoints say which steps they count, as a resumed run skips as many of its own."""
+
+        def __init__(self) -> None:
+            self.steps: dict[str, Any] = {}
+
+        def state(self) -> dict[str, Any]:
+            return {"args": {}, "attributes": {"steps": self.steps}}
+
+        def on_train_begin(
+            self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **others: Any
+        ) -> None:
+            sampler = train_dataloader.batch_sampler
+            self.steps = getattr(sampler, "steps_are", {}) | sampler.state_dict(batches=0)["of"]
+            if not state.global_step or args.ignore_data_skip:  # a new run, or one that skips nothing
+                return
+            found = (state.stateful_callbacks or {}).get(type(self).__name__, {})
+            saved = found.get("attributes", {}).get("steps", {})
+            if unlike := [name for name in {**self.steps, **saved} if saved.get(name) != self.steps.get(name)]:
+                raise UsageError(
+                    "the checkpoint counts steps with {name} = {theirs}, and here it is {mine}: the Trainer would skip "
+                    "samples that were not trained",
+                    ("keep the data, the seed, the settings, and samples_per_step: per_device_train_batch_size times "
+                     "gradient_accumulation_steps times ranks", "or give ignore_data_skip=True: the epoch begins anew"),
+                    name=unlike[0], theirs=repr(saved.get(unlike[0])), mine=repr(self.steps.get(unlike[0])),
+                )  # fmt: skip
+
+    return BatchesInCheckpoint
 
 
 def _check(trainer: Any) -> None:

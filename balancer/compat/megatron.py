@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from balancer.compat._partitions import Patched
 from balancer.compat.grid import micro_batch_grid
 from balancer.compat.verl import WORKLOAD
 from balancer.planning.planner import balance
@@ -12,16 +11,17 @@ from balancer.problem.cuts.sequence_groups import SequenceGroups
 from solvers.arguments import as_count
 from solvers.errors import InfeasibleError, UsageError
 
-__all__ = ["BalancedPackingScheduler", "patch"]
+__all__ = ["BalancedPackingScheduler"]
 
 
 class BalancedPackingScheduler:
     """Packs samples into micro-batches of like work for all ranks, as many on each.
 
     It has the constructor of Megatron-core's ``DefaultDynamicCPScheduler`` and its ``get_groups_and_subsamples``; what
-    moves the samples is Megatron's own ``run`` (:func:`patch`). Without `min_cp_size`, context parallelism is that of
-    the job, as with ``dp_balanced``: `cp_size` consecutive ranks share every pack. With it, as Megatron gives it to
-    ``default_dynamic_cp`` alone, it is dynamic: in each micro-batch the ranks are divided into groups of unequal size.
+    moves the samples is ``run`` of Megatron's own scheduler, so stand before that in ``scheduler_map``, as below.
+    Without `min_cp_size`, context parallelism is that of the job, as with ``dp_balanced``: `cp_size` consecutive ranks
+    share every pack. With it, as Megatron gives it to ``default_dynamic_cp`` alone, it is dynamic: in each micro-batch
+    the ranks are divided into groups of unequal size.
 
     Parameters
     ----------
@@ -39,6 +39,17 @@ class BalancedPackingScheduler:
     ----------
     cost : str
         What a sample costs, for all schedulers; as :func:`balancer.balance` takes it.
+
+    Examples
+    --------
+    ::
+
+        from megatron.core.datasets.data_schedule import scheduler_map
+
+        class Balanced(BalancedPackingScheduler, scheduler_map["dp_balanced"]):
+            pass
+
+        scheduler_map["dp_balanced"] = Balanced
     """
 
     cost = WORKLOAD
@@ -166,37 +177,3 @@ def _on_all_ranks(packs: list[_Pack], degrees: Sequence[int]) -> list[_Pack]:
         slowest = max(fit, key=lambda i: packs[i].time)
         packs[slowest] = packs[slowest]._replace(degree=2 * packs[slowest].degree)
     return packs
-
-
-def patch() -> Patched:
-    """Make an installed Megatron-core's ``sequence_packing_scheduler="dp_balanced"`` and ``"default_dynamic_cp"`` this.
-
-    Returns
-    -------
-    list of str
-        The names that are this now. As a context manager, Megatron's own are put back at the end.
-
-    Raises
-    ------
-    ImportError
-        Megatron-core is not installed, or its release has no packing schedulers of these names.
-    """
-    from megatron.core.datasets import data_schedule
-
-    if not hasattr(data_schedule, "scheduler_map"):
-        raise ImportError("this release of megatron-core has no scheduler_map: a newer one has packing schedulers")
-    known, replaced = data_schedule.scheduler_map, Patched()
-    # A release may have one of them alone.
-    names = [name for name in ("dp_balanced", "default_dynamic_cp") if name in known]
-    if not names:
-        raise ImportError(
-            "scheduler_map of this release of megatron-core has neither dp_balanced nor default_dynamic_cp"
-        )
-    for name in names:
-        # Patched before: no class can stand before a class that is derived from it.
-        if issubclass(known[name], BalancedPackingScheduler):
-            continue
-        replaced.note(name, known.__setitem__, name, known[name])
-        # Behind ours in the order of resolution: what samples need and how they move stays Megatron's.
-        known[name] = type("BalancedPackingScheduler", (BalancedPackingScheduler, known[name]), {})
-    return replaced

@@ -1,63 +1,33 @@
-"""Functions with the signatures of verl's ``utils/seqlen_balancing.py``: change the import, or call :func:`patch`.
+"""Functions with the signatures of verl's ``utils/seqlen_balancing.py``: import them from here instead of there.
 
-They take what those take (lists, CPU tensors, TensorDict, DataProto) and return the same types. Where those assert they
-work, or raise a ValueError with the reason: fewer items than partitions leave partitions empty, and sizes that do not
-divide are equal within one. A test that pins an AssertionError, or the very partitions that Karmarkar-Karp makes, sees
-others here: as even or more, and not the same.
+They take what those take (lists, tensors, TensorDict, DataProto) and return the same types; all else in that module,
+such as ``restore_dynamic_batch``, stays verl's own, and takes what these return. Where verl's assert these work, or
+raise a ValueError with the reason: fewer items than partitions leave partitions empty, and sizes that do not divide are
+equal within one. A test that pins an AssertionError, or the very partitions that Karmarkar-Karp makes, sees others
+here: as even or more, and not the same.
 """
 
 import copy
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.compat._partitions import (
-    Patched,
-    as_lengths,
-    balanced_partitions,
-    cap_called,
-    capped_groups,
-    fewest_groups,
-    inverse,
-    put_in_place,
-    unbalance,
-)
 from balancer.cost import parse_cost
-from solvers.errors import ContradictionError, InfeasibleError, UsageError
+from balancer.cost.given import given_costs
+from solvers.errors import ContradictionError, InfeasibleError, UsageError, Wording
+from solvers.packing.schedule import schedule_micro_batches
+from solvers.partitioning import partition
 
-__all__ = ["calculate_workload", "ceildiv", "get_group_balanced_partitions", "get_reverse_idx",
-           "get_seqlen_balanced_partitions", "log_seqlen_unbalance", "patch", "prepare_dynamic_batch",
-           "rearrange_micro_batches", "rearrange_micro_batches_idx", "restore_dynamic_batch",
-           "roundup_divisible"]  # fmt: skip
+__all__ = ["get_group_balanced_partitions", "get_seqlen_balanced_partitions", "prepare_dynamic_batch",
+           "rearrange_micro_batches", "rearrange_micro_batches_idx"]  # fmt: skip
 
 WORKLOAD = "quadratic:a=24576,b=1"
-"""What a sample costs, as :func:`calculate_workload` has it."""
+"""What a sample costs, as verl's ``calculate_workload`` has it."""
 
+_BUDGET = 0.01  # as `balance` has it: these functions, too, run once a step
 _NEVER = 2**62  # said by a rank with a sample over the cap: no number of micro-batches holds it
-
-
-def calculate_workload(seqlen_list: Any) -> Any:
-    """Return ``24576 * length + length**2`` of a tensor, an array or a number, in its own type.
-
-    Examples
-    --------
-    >>> calculate_workload(np.array([0, 2]))
-    array([    0, 49156])
-    """
-    return 24576 * seqlen_list + seqlen_list**2
-
-
-def ceildiv(a: int, b: int) -> int:
-    """Return a / b rounded up."""
-    return -(a // -b)
-
-
-def roundup_divisible(a: int, b: int) -> int:
-    """Return the smallest multiple of b that is at least a."""
-    return ceildiv(a, b) * b
 
 
 def get_seqlen_balanced_partitions(seqlen_list: Any, k_partitions: int, equal_size: bool) -> list[list[int]]:
@@ -80,7 +50,18 @@ def get_seqlen_balanced_partitions(seqlen_list: Any, k_partitions: int, equal_si
     >>> sorted(get_seqlen_balanced_partitions([5, 3, 9, 1, 2, 4], 2, equal_size=True))
     [[0, 1, 5], [2, 3, 4]]
     """
-    return balanced_partitions(seqlen_list, k_partitions, equal_size)
+    lengths = _as_lengths(seqlen_list)
+    group = partition(lengths, k_partitions, equal_counts=bool(equal_size)).group_of_item
+    if len(lengths) >= k_partitions > len(np.unique(group)):  # trainers step once a partition
+        group = partition(lengths, k_partitions, min_items=1).group_of_item
+    return [np.flatnonzero(group == k).tolist() for k in range(k_partitions)]
+
+
+def _as_lengths(values: Any) -> NDArray[np.int64]:
+    """Read a list, an array or a tensor of numbers >= 0; fractions are scaled, as only their ratios matter."""
+    # tolist() serves tensors of any device, and imports no torch for it.
+    numbers = values.tolist() if hasattr(values, "tolist") else list(values)
+    return given_costs("seqlen_list", numbers, len(numbers))
 
 
 def get_group_balanced_partitions(seqlen_list: Any, uid_list: Sequence[Any], k_partitions: int) -> list[list[int]]:
@@ -103,7 +84,7 @@ def get_group_balanced_partitions(seqlen_list: Any, uid_list: Sequence[Any], k_p
     >>> sorted(get_group_balanced_partitions([5, 5, 9, 1, 2, 2, 4, 3], list("aabbccdd"), 2))
     [[0, 1, 6, 7], [2, 3, 4, 5]]
     """
-    lengths = as_lengths("seqlen_list", seqlen_list)
+    lengths = _as_lengths(seqlen_list)
     if len(lengths) != len(uid_list):
         raise UsageError(f"uid_list must have one entry for each of {len(lengths)} samples, got {len(uid_list)}")
     members: dict[Any, list[int]] = {}
@@ -111,30 +92,8 @@ def get_group_balanced_partitions(seqlen_list: Any, uid_list: Sequence[Any], k_p
         members.setdefault(uid, []).append(index)
     groups = list(members.values())
     costs = parse_cost(WORKLOAD).sample_costs(lengths)
-    parts = balanced_partitions([int(costs[group].sum()) for group in groups], k_partitions, equal_size=True)
+    parts = get_seqlen_balanced_partitions([int(costs[group].sum()) for group in groups], k_partitions, equal_size=True)
     return [sorted(index for group in part for index in groups[group]) for part in parts]
-
-
-def log_seqlen_unbalance(seqlen_list: Any, partitions: Sequence[Sequence[int]], prefix: str) -> dict[str, float]:
-    """Return what the sums of lengths were as consecutive shares, and are in the partitions, under six names.
-
-    Examples
-    --------
-    >>> log_seqlen_unbalance([5, 3, 1, 1], [[0], [1, 2, 3]], "len")["len/balanced_max"]
-    5
-    """
-    return unbalance(seqlen_list, partitions, prefix)
-
-
-def get_reverse_idx(idx_map: Any) -> Any:
-    """Return the inverse of a permutation: ``reverse[idx_map[i]] == i``, in the type of `idx_map`.
-
-    Examples
-    --------
-    >>> get_reverse_idx([2, 0, 1])
-    [1, 2, 0]
-    """
-    return inverse(idx_map)
 
 
 def rearrange_micro_batches_idx(
@@ -185,7 +144,7 @@ def rearrange_micro_batches_idx(
     >>> sorted(rearrange_micro_batches_idx([7, 7, 7], max_token_len=8))
     [[0], [1], [2]]
     """
-    lengths = as_lengths("seqlen_list", seqlen_list)
+    lengths = _as_lengths(seqlen_list)
     if force_group_size < 1 or len(lengths) % force_group_size:
         raise UsageError(f"force_group_size must divide the {len(lengths)} samples, got {force_group_size}")
     # From here on a group of consecutive samples is one item; `members` turns items into samples again.
@@ -200,7 +159,12 @@ def rearrange_micro_batches_idx(
             "none may be empty",
             ("give every rank more samples", "or a larger max_token_len"),
         )
-    groups = capped_groups(costs, tokens, max_token_len, count)
+    # More micro-batches than items are asked for where another rank needs more than this one has items.
+    slots = schedule_micro_batches(
+        costs, tokens, 1, max_token_len, sync="pipeline", num_slots=count, allow_empty=count > len(tokens),
+        time_budget=_BUDGET,
+    ).slot_of_item  # fmt: skip
+    groups = [np.flatnonzero(slots == slot) for slot in range(count)]
     if use_dynamic_bsz_balance:
         groups = _small_at_the_ends(groups, costs)
     members = np.arange(len(lengths)).reshape(-1, force_group_size)
@@ -212,7 +176,8 @@ def _agreed(tokens: NDArray[np.int64], cap: int, at_least: int, multiple_of: int
     # A rank that raised here would leave the others waiting in the exchange below for ever.
     failed, count = None, _NEVER
     try:
-        count = fewest_groups(tokens, cap, at_least, multiple_of)
+        found = schedule_micro_batches(tokens, tokens, 1, cap, num_slots="fewest", time_budget=_BUDGET)
+        count = -(-max(at_least, int(found.num_slots)) // multiple_of) * multiple_of
     except InfeasibleError as error:
         failed = error
     least = len(tokens)
@@ -221,7 +186,8 @@ def _agreed(tokens: NDArray[np.int64], cap: int, at_least: int, multiple_of: int
         count, minus_least = _largest_of_ranks([count, -least], group)
         least = -minus_least
     if failed is not None:
-        raise failed.in_words(cap_called("max_token_len")).as_kind(ContradictionError) from None
+        words = Wording({"cap": "max_token_len", "over_long='own'": None})
+        raise failed.in_words(words).as_kind(ContradictionError) from None
     if count == _NEVER:
         raise UsageError(f"max_token_len = {cap} is too small for a sample, or a group of them, of another rank")
     return count, least
@@ -327,49 +293,3 @@ def prepare_dynamic_batch(
         for tensor, other in zip(tensors, others, strict=True)
     ]
     return made, groups
-
-
-def restore_dynamic_batch(data: Any, batch_idx_list: list[list[int]]) -> Any:
-    """Return the rows of a tensor, dense or jagged, in the order that they had before they were split.
-
-    Raises
-    ------
-    ValueError
-        The lists do not name every row once.
-    """
-    import torch
-
-    indices = list(chain.from_iterable(batch_idx_list))
-    if len(indices) != data.shape[0]:
-        raise UsageError(f"batch_idx_list must name each of {data.shape[0]} rows once, got {len(indices)}")
-    order = inverse(indices)
-    if data.is_nested:
-        rows = data.unbind()
-        return torch.nested.as_nested_tensor([rows[i] for i in order], layout=torch.jagged)
-    return data[torch.tensor(order, dtype=torch.long)]
-
-
-_REPLACED = ("get_seqlen_balanced_partitions", "get_group_balanced_partitions", "rearrange_micro_batches",
-             "prepare_dynamic_batch", "restore_dynamic_batch", "get_reverse_idx", "log_seqlen_unbalance")  # fmt: skip
-
-
-def patch() -> Patched:
-    """Put these functions in place of an installed verl's, in every module that has them.
-
-    Call it before training begins, in each process: in Ray, by ``runtime_env={"worker_process_setup_hook": patch}``.
-
-    Returns
-    -------
-    list of str
-        What was replaced: ``module.name``. As a context manager, verl's own are put back at the end.
-
-    Raises
-    ------
-    ImportError
-        verl is not installed.
-    ValueError
-        Its version lacks one of them.
-    """
-    from verl.utils import seqlen_balancing as theirs
-
-    return put_in_place("verl", theirs, globals(), _REPLACED)

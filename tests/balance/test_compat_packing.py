@@ -1,8 +1,6 @@
 """Grids of micro-batches, and Megatron-core's packing scheduler: shape, invariants, and place in Megatron."""
 
 import inspect
-import sys
-import types
 
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 
 import solvers
 from balancer.compat.grid import micro_batch_grid
-from balancer.compat.megatron import BalancedPackingScheduler, patch
+from balancer.compat.megatron import BalancedPackingScheduler
 
 lengths = st.lists(st.integers(1, 64), min_size=8, max_size=60)
 
@@ -111,41 +109,21 @@ def test_a_scheduler_takes_what_megatron_hands_in_and_refuses_what_it_cannot_kee
         BalancedPackingScheduler(8, 2, 2).get_groups_and_subsamples([(0, 17)])
 
 
-def test_patch_keeps_megatrons_run(monkeypatch):
-    """Megatron-core's shape, as its main branch has it; the package itself needs CUDA."""
+def test_before_megatrons_scheduler_it_packs_and_theirs_runs():
+    class DefaultDynamicCPScheduler:
+        """Megatron-core's shape, as its main branch has it; the package itself needs CUDA."""
 
-    class DpBalancedScheduler:
         def __init__(self, *_, **__):
             raise AssertionError("ours makes itself")
 
         def run(self, pairs):
             return self.get_groups_and_subsamples(pairs)
 
-    modules = {name: types.ModuleType(name) for name in ("megatron", "megatron.core", "megatron.core.datasets")}
-    schedule = types.ModuleType("megatron.core.datasets.data_schedule")
-    schedule.DpBalancedScheduler = DpBalancedScheduler
-    modules |= {schedule.__name__: schedule}
-    modules["megatron.core.datasets"].data_schedule = schedule
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    with pytest.raises(ImportError, match="no scheduler_map"):
-        patch()
+        def get_groups_and_subsamples(self, pairs):
+            raise AssertionError("ours packs")
 
-    class DefaultDynamicCPScheduler(DpBalancedScheduler):
+    class Balanced(BalancedPackingScheduler, DefaultDynamicCPScheduler):
         pass
 
-    schedule.scheduler_map = {"dp_balanced": DpBalancedScheduler, "default_dynamic_cp": DefaultDynamicCPScheduler}
-    theirs = dict(schedule.scheduler_map)
-    with patch() as replaced:
-        assert replaced == ["dp_balanced", "default_dynamic_cp"]
-        assert not patch()
-        assert not set(schedule.scheduler_map.values()) & set(theirs.values())
-    assert schedule.scheduler_map == theirs
-    patch()
-    made = schedule.scheduler_map["dp_balanced"](8, 1, 2, None, max_num_seqs=None)
-    assert isinstance(made, DpBalancedScheduler)
-    assert made.run([(5, 8), (6, 8)]) == [[[5], [6]]]
-    made = schedule.scheduler_map["default_dynamic_cp"](8, 1, 2, None, min_cp_size=1)
-    assert isinstance(made, DefaultDynamicCPScheduler)
-    assert made.is_dynamic_cp
-    assert made.run([(5, 16)]) == [[[5], [5]]]
+    assert Balanced(8, 1, 2, None, max_num_seqs=None).run([(5, 8), (6, 8)]) == [[[5], [6]]]
+    assert Balanced(8, 1, 2, None, min_cp_size=1).run([(5, 16)]) == [[[5], [5]]]

@@ -44,7 +44,6 @@ def test_signatures():
     assert list(inspect.signature(verl.get_seqlen_balanced_partitions).parameters) == [
         "seqlen_list", "k_partitions", "equal_size",
     ]  # fmt: skip
-    assert list(inspect.signature(verl.get_reverse_idx).parameters) == ["idx_map"]
 
 
 def test_it_takes_what_trainers_hand_in():
@@ -55,24 +54,8 @@ def test_it_takes_what_trainers_hand_in():
     for given_as in (tuple(values), np.array(values), tensor, tensor.int(), [float(value) for value in values]):
         assert verl.get_seqlen_balanced_partitions(given_as, 2, True) == wanted
     assert_partition(verl.get_seqlen_balanced_partitions([0.5, 0.25, 1e-9, 3.75], 2, False), 4)
-    reverse = verl.get_reverse_idx(torch.tensor([2, 0, 1]))
-    assert isinstance(reverse, torch.Tensor)
-    assert reverse.tolist() == [1, 2, 0]
     with pytest.raises(ValueError, match="seqlen_list"):
         verl.get_seqlen_balanced_partitions([1.0, float("nan")], 2, False)
-
-
-@given(st.permutations(range(9)))
-def test_reverse(permutation):
-    reverse = verl.get_reverse_idx(permutation)
-    assert type(reverse) is list
-    assert [reverse[index] for index in permutation] == list(range(9))
-    assert np.array_equal(verl.get_reverse_idx(np.array(permutation)), reverse)
-
-
-def test_reverse_refuses_what_is_no_permutation():
-    with pytest.raises(ValueError, match=r"permutation of 0\.\.2"):
-        verl.get_reverse_idx([0, 0, 1])
 
 
 @given(
@@ -124,13 +107,6 @@ def test_groups_of_one_uid_stay_together_adjacent_or_not():
         verl.get_group_balanced_partitions([1, 2], ["a"], 1)
 
 
-def test_numbers_of_unbalance_are_those_that_trainers_log():
-    assert verl.log_seqlen_unbalance([4, 4, 1, 1], [[0, 2], [1, 3]], "x") == {
-        "x/min": 2, "x/max": 8, "x/minmax_diff": 6, "x/balanced_min": 5, "x/balanced_max": 5, "x/mean": 5.0,
-    }  # fmt: skip
-    assert verl.log_seqlen_unbalance([4], [[0], []], "x")["x/balanced_min"] == 0
-
-
 def test_a_cap_that_no_micro_batch_keeps_to_is_a_value_error_too():
     for error in (ValueError, solvers.InfeasibleError):
         with pytest.raises(error, match="11"):
@@ -147,31 +123,3 @@ def test_ranks_learn_of_a_sample_that_does_not_fit_before_any_raises():
         found = ranks.errors(agreement_cases.one_rank_over_the_cap)
     assert [kind for kind, _, _ in found] == ["ContradictionError", "UsageError"]
     assert "of another rank" in found[1][2]
-
-
-def test_patch_replaces_what_modules_have_imported(monkeypatch):
-    import sys
-    import types
-
-    package, utils, lengths, trainer = (types.ModuleType(name) for name in (
-        "verl", "verl.utils", "verl.utils.seqlen_balancing", "verl.trainer"))  # fmt: skip
-    for name in verl._REPLACED:
-        setattr(lengths, name, object())
-    trainer.get_seqlen_balanced_partitions = lengths.get_seqlen_balanced_partitions
-    trainer.get_reverse_idx = lambda: "of its own"
-    utils.seqlen_balancing, package.utils = lengths, utils
-    for module in (package, utils, lengths, trainer):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    theirs = dict(vars(lengths))
-    with verl.patch():
-        assert lengths.rearrange_micro_batches is verl.rearrange_micro_batches
-    assert dict(vars(lengths)) == theirs
-    assert trainer.get_seqlen_balanced_partitions is lengths.get_seqlen_balanced_partitions
-    replaced = verl.patch()
-    assert "verl.trainer.get_seqlen_balanced_partitions" in replaced
-    assert trainer.get_seqlen_balanced_partitions is verl.get_seqlen_balanced_partitions
-    assert trainer.get_reverse_idx() == "of its own"
-    assert lengths.rearrange_micro_batches is verl.rearrange_micro_batches
-    del lengths.restore_dynamic_batch
-    with pytest.raises(ValueError, match="has no restore_dynamic_batch, so this release does not know its version"):
-        verl.patch()

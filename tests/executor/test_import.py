@@ -26,10 +26,10 @@ def test_without_torch_the_executor_says_what_to_install(module):
 def test_without_torch_all_else_works():
     code = (
         "import balancer; from balancer.compat import verl; "
-        "print(balancer.balance([3, 1, 2], 2).loads.tolist(), verl.get_reverse_idx([1, 0]))"
+        "print(balancer.balance([3, 1, 2], 2).loads.tolist(), verl.get_seqlen_balanced_partitions([4, 1, 3], 2, False))"
     )
     done = run(BLOCKED + code)
-    assert done.stdout.split() == ["[3,", "3]", "[1,", "0]"], done.stderr
+    assert done.stdout.split() == ["[3,", "3]", "[[0],", "[1,", "2]]"], done.stderr
 
 
 def test_import_balancer_loads_no_torch():

@@ -391,7 +391,6 @@ def _other_libraries():
         "partitions": verl.get_seqlen_balanced_partitions(lengths, 5, equal_size=False),
         "equal partitions": verl.get_seqlen_balanced_partitions(lengths, 5, equal_size=True),
         "few": verl.get_seqlen_balanced_partitions(lengths[:3], 5, equal_size=False),
-        "reverse": verl.get_reverse_idx([3, 0, 2, 1]),
         "micro-batches": verl.rearrange_micro_batches_idx(lengths, 16_384),
         "as many": verl.rearrange_micro_batches_idx(lengths, 16_384, num_batches_divided_by=4, force_group_size=2),
         "too long": attempted(lambda: verl.rearrange_micro_batches_idx(lengths, 100)),

@@ -18,7 +18,8 @@ from doc_blocks import blocks  # noqa: E402
 from launched import launch, torchrun  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
-from balancer.compat import BalancedBatchSampler, verl  # noqa: E402
+from balancer.compat import BalancedBatchSampler  # noqa: E402
+from balancer.compat.megatron import BalancedPackingScheduler  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -194,20 +195,15 @@ def test_megatron(monkeypatch):
     """tried: Packing: Megatron-core and Megatron-Bridge"""
     stock = type("DpBalancedScheduler", (), {})
     schedule = types.ModuleType("megatron.core.datasets.data_schedule")
-    schedule.DpBalancedScheduler, schedule.scheduler_map = stock, {"dp_balanced": stock}
+    schedule.scheduler_map = {"dp_balanced": stock}
     modules(monkeypatch, schedule)
     run("Packing: Megatron-core and Megatron-Bridge")
-    assert schedule.scheduler_map["dp_balanced"].__name__ == "BalancedPackingScheduler"
+    assert schedule.scheduler_map["dp_balanced"].__mro__[1:3] == (BalancedPackingScheduler, stock)
 
 
-def test_verl(monkeypatch):
+def test_verl():
     """tried: Packing: verl"""
-    theirs = types.ModuleType("verl.utils.seqlen_balancing")
-    for name in verl._REPLACED:
-        setattr(theirs, name, object())
-    modules(monkeypatch, theirs)
-    run("Packing: verl")
-    assert theirs.get_reverse_idx is verl.get_reverse_idx
+    assert run("Packing: verl")["get_seqlen_balanced_partitions"]([3, 1, 2], 2, False) == [[0], [1, 2]]
 
 
 def test_grid():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -9,6 +10,7 @@ from numpy.typing import ArrayLike
 from balancer.cost import CostModel
 from balancer.planning.planner import balance
 from balancer.problem.cuts.micro_batches import MicroBatches
+from balancer.problem.limits import AnyLimit
 
 __all__ = ["micro_batch_grid"]
 
@@ -23,6 +25,7 @@ def micro_batch_grid(
     micro_batches: int | None = None,
     multiple_of: int = 1,
     over_long: str = "error",
+    limits: Sequence[AnyLimit] = (),
     **constraints: Any,
 ) -> list[list[list[int]]]:
     """Plan a global batch as micro-batches under a cap on tokens, equally many on every rank and of like cost.
@@ -43,6 +46,8 @@ def micro_batch_grid(
         Their number is a multiple of this, such as the pipeline's micro-batches.
     over_long : str
         What happens to a sample above the cap, as in :class:`balancer.MicroBatches`.
+    limits : list of Limit, CountLimit, PaddedLimit, Kinds or Everywhere
+        What else a micro-batch may hold, as in :class:`balancer.MicroBatches`.
     **constraints
         Of :func:`balancer.balance`: ``caps``, ``keep_together``, ``equal_counts``.
 
@@ -61,7 +66,9 @@ def micro_batch_grid(
     >>> micro_batch_grid([7, 5, 4, 4, 3, 1, 8], num_ranks=2, micro_batch_tokens=8)
     [[[6], [0, 5]], [[1, 4], [2, 3]]]
     """
-    cut = MicroBatches(micro_batch_tokens, sync, count=micro_batches, multiple_of=multiple_of, over_long=over_long)
+    cut = MicroBatches(
+        micro_batch_tokens, sync, count=micro_batches, multiple_of=multiple_of, over_long=over_long, limits=limits
+    )
     plan = balance(lengths, num_ranks, cost=cost, cut=cut, **constraints)
     return [
         [sorted(plan.samples_in_slot(rank, slot).tolist()) for rank in range(num_ranks)]

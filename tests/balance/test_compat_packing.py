@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import balancer
 import solvers
 from balancer.compat.grid import micro_batch_grid
 from balancer.compat.megatron import BalancedPackingScheduler
@@ -30,6 +31,8 @@ def test_a_grid_of_so_many_micro_batches_under_other_constraints():
     grid = micro_batch_grid(values, 4, 2_000, micro_batches=3, caps={"images": ([1] * 48, 13)})
     assert len(grid) == 3
     assert all(sum(len(slot[rank]) for slot in grid) <= 13 for rank in range(4))
+    few = micro_batch_grid(values, 4, 2_000, limits=[balancer.CountLimit(3)])
+    assert max(len(cell) for slot in few for cell in slot) == 3
     with pytest.raises(solvers.InfeasibleError):
         micro_batch_grid([101], 1, 100)
     assert micro_batch_grid([101, 5], 1, 100, over_long="own") == [[[0]], [[1]]]

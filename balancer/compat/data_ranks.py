@@ -11,7 +11,7 @@ from balancer.compat.epoch_order import OF_THE_EPOCH
 from solvers.arguments import as_count
 from solvers.errors import Named, UsageError
 
-__all__ = ["agree", "world"]
+__all__ = ["agree", "compares", "world"]
 
 _CALLS = itertools.count()  # of agree(), as many on all ranks
 
@@ -33,17 +33,22 @@ def world(num_replicas: int | None, rank: int | str | None) -> tuple[int, int | 
     return as_count("num_replicas", num_replicas), rank
 
 
+def compares(num_replicas: int) -> bool:
+    """Whether :func:`agree` compares: the process group's ranks are these, and more than one."""
+    dist = sys.modules.get("torch.distributed")  # nobody has made a process group without it
+    up = dist is not None and dist.is_available() and dist.is_initialized()
+    return up and 1 < dist.get_world_size() == num_replicas  # type: ignore[union-attr]
+
+
 def agree(num_replicas: int, doing: str, mine: Mapping[str, Any]) -> None:
     """Raise on all ranks alike if what one of them is `doing` differs; `mine` is what must be the same, by its names.
 
     All ranks must come here. If one does not, the others raise at the process group's timeout, and name it.
     Only where the process group's ranks are these: where others share a batch, whose ranks these are is not known.
     """
-    dist = sys.modules.get("torch.distributed")  # nobody has made a process group without it
-    if dist is None or not dist.is_available() or not dist.is_initialized():
+    if not compares(num_replicas):
         return
-    if not 1 < dist.get_world_size() == num_replicas:
-        return
+    dist: Any = sys.modules["torch.distributed"]
     theirs: list[Any] = [None] * num_replicas
     me, of_job = dist.get_rank(), getattr(dist.group.WORLD, "get_group_store", None)  # torch before 2.9 hides it
     came = of_job and dist.PrefixStore(f"seqbalancer/agree/{next(_CALLS)}", of_job())

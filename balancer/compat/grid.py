@@ -67,7 +67,12 @@ def micro_batch_grid(
     [[[6], [0, 5]], [[1, 4], [2, 3]]]
     """
     cut = MicroBatches(
-        micro_batch_tokens, sync, count=micro_batches, multiple_of=multiple_of, over_long=over_long, limits=limits
+        micro_batch_tokens,
+        sync,
+        count=micro_batches,
+        multiple_of=multiple_of,
+        over_long=over_long,
+        limits=tuple(limits),
     )
     plan = balance(lengths, num_ranks, cost=cost, cut=cut, **constraints)
     return [

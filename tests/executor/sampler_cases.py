@@ -7,7 +7,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from balancer import Everywhere
-from balancer.compat import BalancedBatchSampler
+from balancer.compat import BalancedBatchSampler, BalancedStream
 
 LENGTHS = [5, 9, 2, 40, 7, 7, 1, 3] * 3
 
@@ -84,3 +84,17 @@ def trains_on_images(rank):
         for mine, wanted in zip(model.parameters(), whole.parameters(), strict=True):
             apart = max(apart, float((mine.grad.full_tensor() - wanted.grad).abs().max() / wanted.grad.abs().max()))
     return entered, apart
+
+
+def streams(rank, odd):
+    """Two epochs of a stream; on the odd ranks another one."""
+    samples = list(enumerate(LENGTHS[1:] if rank in odd else LENGTHS))
+    batches = BalancedStream(samples, lambda sample: sample[1], 2, window=1)
+    found = []
+    for epoch in range(2):
+        try:
+            batches.set_epoch(epoch)
+        except ValueError as error:
+            return str(error)
+        found.append([row for batch in batches for row, _ in batch])
+    return found

@@ -228,12 +228,23 @@ def test_an_encoder_whose_items_ranks_share_has_slots_of_its_own(tmp_path):
     assert step["vision"].group_table.degree_of_sample[0] == 4
 
 
-def test_a_look_on_one_rank_holds_up_nobody():
+@pytest.fixture(scope="module")
+def two_ranks():
     with Ranks(2, timeout=timedelta(seconds=20)) as ranks:
-        for looks in 0, 1:
-            of_ranks = ranks.run(cases.trains, looks)
-            for epochs in zip(*of_ranks, strict=True):
-                assert sorted(row for rows in epochs for row in rows) == list(range(24))
+        yield ranks
+
+
+def test_a_look_on_one_rank_holds_up_nobody(two_ranks):
+    for looks in 0, 1:
+        for epochs in zip(*two_ranks.run(cases.trains, looks), strict=True):
+            assert sorted(row for rows in epochs for row in rows) == list(range(24))
+
+
+def test_ranks_share_a_stream_and_another_one_is_named(two_ranks):
+    for epochs in zip(*two_ranks.run(cases.streams, []), strict=True):
+        assert sorted(row for rows in epochs for row in rows) == list(range(24))
+    for said in two_ranks.run(cases.streams, [1]):
+        assert "ranks begin epoch 0 with unlike stream: that of rank 1 is not that of rank 0" in said
 
 
 @pytest.mark.parametrize("odd", [[1], [0], [1, 2]])

@@ -18,7 +18,7 @@ from doc_blocks import blocks  # noqa: E402
 from launched import launch, torchrun  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
-from balancer.compat import BalancedBatchSampler  # noqa: E402
+from balancer.compat import BalancedBatchSampler, BalancedStream  # noqa: E402
 from balancer.compat.megatron import BalancedPackingScheduler  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -107,6 +107,13 @@ def torch_ranks():
         dist.destroy_process_group()
 
 
+def test_a_cost_of_each_phase():
+    """tried: `cost`: what is even"""
+    flops = {"vision_flops": np.arange(24)[::-1], "llm_flops": np.array(known()["lengths"])}
+    batches = run("`cost`: what is even", np=np, **flops)["batches"]
+    assert sorted(row for (slot,) in batches.plan() for batch in slot for row in batch) == list(range(24))
+
+
 def test_an_order():
     """tried: `order`: whose epoch it is"""
     rows = {"web_rows": np.arange(2000), "code_rows": np.arange(2000, 2600)}
@@ -153,6 +160,66 @@ def test_resuming():
     with pytest.warns(UserWarning, match="after 1 of its micro-steps"):
         run("Sampler: resuming", checkpoint={"batches": other}, save=saved.append)
     assert [state["batches"]["begun"] for state in saved] == [0] * 10, "though 4 is no end of a step here"
+
+
+def streamed(heading, **more):
+    """Run the block of a stream to its end, and again from what it saved behind the fifth batch."""
+    samples, saved = [{"input_ids": [row] * length} for row, length in enumerate(known()["lengths"])], []
+    given = {"samples": samples, "BalancedStream": BalancedStream} | more
+    whole = run(heading, **given, checkpoint=None, save=saved.append)["seen"]
+    if more:  # a state that the block does not load
+        given["BalancedStream"] = lambda *of: loaded(BalancedStream(*of), saved[4]["stream"])
+    return whole, run(heading, **given, checkpoint=saved[4], save=repr)["seen"]
+
+
+def loaded(stream, state):
+    stream.load_state_dict(state)
+    return stream
+
+
+def test_a_stream():
+    """tried: Sampler: a stream"""
+    whole, rest = streamed("Sampler: a stream")
+    assert len(whole) == 12, "two epochs"
+    assert rest == whole[5:]
+
+
+class IterDataset:
+    """Grain's, as far as the block knows it."""
+
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __iter__(self):
+        return DatasetIterator(self.samples)
+
+
+class DatasetIterator:
+    def __init__(self, samples):
+        self.samples, self.next = samples, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.next == len(self.samples):
+            raise StopIteration
+        self.next += 1
+        return self.samples[self.next - 1]
+
+    def get_state(self):
+        return {"next": self.next}
+
+    def set_state(self, state):
+        self.next = state["next"]
+
+
+def test_a_grain_stream():
+    """tried: Sampler: a Grain stream"""
+    dataset = IterDataset([{"input_ids": [row] * length} for row, length in enumerate(known()["lengths"])])
+    whole, rest = streamed("Sampler: a Grain stream", dataset=dataset)
+    assert len(whole) == 6
+    assert rest == whole[5:]
 
 
 def test_from_a_plan_file(tmp_path, monkeypatch):

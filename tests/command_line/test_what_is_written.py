@@ -74,8 +74,8 @@ def test_every_option_that_writes_a_file_is_tried_here():
 def test_the_command_line_replaces_no_node(option, kind, through_a_link, files, tmp_path):
     pytest.importorskip("matplotlib")
     given, name = OPTIONS[option]
-    if option[0] in ("plan", "pack") and kind == "folder":
-        pytest.skip("plans and packs may be a folder of parts")
+    if option[0] == "plan" and kind == "folder":
+        pytest.skip("plans may be a folder of parts")
     node = tmp_path / f"node-{name}" if through_a_link else tmp_path / name
     NODES[kind](node)
     if through_a_link:

@@ -1,8 +1,8 @@
 """Steps of free size: each takes as many of the next rows as its micro-batches hold.
 
-Of the rows that come next, so many are looked at as could fit by their sums. Where limits are sums and counts they are
-packed, and those that find no place come first in the next step; else as many as are found to fit are taken. With a
-window, all of its steps are taken as one, sorted, and cut.
+Of the rows that come next, so many are looked at as could fit by their sums. Where one sum or a count limits them they
+are packed, and those that find no place come first in the next step; else as many as are found to fit are taken. With
+a window, all of its steps are taken as one, sorted, and cut.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ __all__ = ["FreeSteps"]
 
 Ints = NDArray[np.int64]
 
-_WHOLE = 2**40  # what a micro-batch holds, where rows are measured by their largest share of a limit
 _FEWER = 0.93  # of as many rows as did not fit, so many are tried next
 _CLOSER = 3  # then as many numbers between one that fits and one that does not
 _EVEN = 1.001  # what is packed and no more over even is not planned anew
@@ -272,23 +271,16 @@ class _Taker:
     # Which of them find a place.
 
     def shares(self, rows: Ints) -> Ints:
-        """Return how much of a micro-batch each row takes, by the limit of which it takes most."""
-        limits = self.planner.limits.for_solver()
-        found = np.zeros(len(rows), dtype=np.int64) if len(limits.caps) else self.planner.costs.lengths[rows]
-        for amounts, most in zip(limits.sizes[rows].T, limits.caps.tolist(), strict=True):
-            found = np.maximum(found, np.minimum(np.ceil(amounts * (_WHOLE / most)), _WHOLE).astype(np.int64))
-        return found
+        """Return how much of a step each row takes: of its one sum, or of tokens."""
+        limits = self.planner.limits
+        return np.ascontiguousarray(limits.sizes[rows, 0]) if limits.names else self.planner.costs.lengths[rows]
 
     def _packed(self, rows: Ints, carried: int) -> Ints:
         """Pack rows; return the micro-batch of each, -1 where none has room. The `carried` first ones go first."""
-        limits = self.planner.limits.for_solver()
-        if not len(limits.caps) and limits.most_items is None:
+        limits, share = self.planner.limits, self.shares(rows)
+        if not limits.names and limits.most_items is None:
             return np.arange(len(rows)) % self.batches
-        share, cap = self.shares(rows), _WHOLE
-        if not len(limits.caps):
-            share, cap = np.ones(len(rows), dtype=np.int64), len(rows)
-        elif len(limits.caps) == 1:  # whose amounts need not be rounded
-            share, cap = np.ascontiguousarray(limits.sizes[rows, 0]), int(limits.caps[0])
+        cap = int(limits.most[0, 0]) if limits.names else max(1, int(share.sum()))
         packed = best_fit_decreasing(PackingProblem.prepare(share, cap, limits.most_items))
         batch, count = packed.astype(np.int64), count_of(packed)
         if count > self.batches:

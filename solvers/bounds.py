@@ -34,7 +34,7 @@ And on the number of groups under a cap T:
 ``volume``          a group holds at most T, so there are at least ceil(sum(c) / T), and one if there is an item
 ``counts``          a group holds at most max_items items, so there are at least ceil(n / max_items)
 ``l2``              dual feasible functions; so do ``fekete_schepers`` and ``ccm1``: see :mod:`solvers.dual_feasible`
-``search``          a branch and bound looked at everything that fewer groups could hold
+``search``          :func:`solvers.partition` proved that one group fewer would be over T
 =================== ===================================================================================================
 
 The plain bounds hold under every constraint that only takes assignments away. Items that must stay together count as

@@ -34,6 +34,7 @@ And on the number of groups under a cap T:
 ``volume``          a group holds at most T, so there are at least ceil(sum(c) / T), and one if there is an item
 ``counts``          a group holds at most max_items items, so there are at least ceil(n / max_items)
 ``l2``              dual feasible functions; so do ``fekete_schepers`` and ``ccm1``: see :mod:`solvers.dual_feasible`
+``limits``          a group holds at most so much of another sum, so there are at least ceil(sum / most)
 ``search``          :func:`solvers.partition` proved that one group fewer would be over T
 =================== ===================================================================================================
 

@@ -44,7 +44,7 @@ listeners: list[Callable[[bool], None]] = []
 """Each is called with True before a kernel is compiled, and with False once that is done."""
 
 _at_once = False
-_helpers: list[tuple[Callable[..., Any], bool]] = []  # those that numba does not know yet, and whether inline
+_helpers: list[Callable[..., Any]] = []  # those that numba does not know yet
 _lock = threading.Lock()
 
 
@@ -54,15 +54,9 @@ def compile_at_once() -> None:
     _at_once = True
 
 
-def helper(function: Callable[..., Any] | None = None, *, inline: bool = False) -> Any:
-    """Let kernels call `function`, which stays the Python that it is: numba compiles it into each of them.
-
-    With `inline` there is no call in machine code, and references to arrays are not counted, which takes ten times as
-    long as a short helper that is given a tuple of arrays. Such a helper makes no arrays: numba says so if it does.
-    """
-    if function is None:
-        return functools.partial(helper, inline=inline)
-    _helpers.append((function, inline))
+def helper(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let kernels call `function`, which stays the Python that it is: numba compiles it into each of them."""
+    _helpers.append(function)
     return function
 
 
@@ -157,20 +151,12 @@ def _numba() -> Any:
     return None if numba.config.DISABLE_JIT else numba
 
 
-def _uncounted() -> dict[str, bool]:
-    """Return numba's option to count no references, which it does not document; nothing where it has none."""
-    known = getattr(getattr(_numba().njit(_uncounted), "targetdescr", None), "options", None)
-    return {"_nrt": False} if hasattr(known, "_nrt") else {}
-
-
 def _with_numba(function: Callable[..., Any]) -> Any:
     """Hand a kernel to numba, which keeps its machine code in our folder."""
     numba, folder = _numba(), _folder()
     with _lock:  # of all threads
         while _helpers:
-            short, inline = _helpers.pop()
-            options = _uncounted() if inline else {}
-            numba.extending.register_jitable(forceinline=inline, **options)(short)
+            numba.extending.register_jitable(_helpers.pop())
         before = numba.config.CACHE_DIR  # what numba does for others stays as it is
         numba.config.CACHE_DIR = str(folder)
         try:

@@ -622,13 +622,13 @@ class Hand(NamedTuple):
     mask: NDArray[np.int64]  # int64[2^POOL]
 
 
-@helper(inline=True)
+@helper
 def _price(items, node, i, r):
     h = items.home[i]
     return 0 if r == h else items.price[0, i] if node[r] == node[h] else items.price[1, i]
 
 
-@helper(inline=True)
+@helper
 def _push(state, q, i):
     state.after[i] = NONE
     if state.first[q] == NONE:
@@ -638,14 +638,14 @@ def _push(state, q, i):
     state.last[q] = i
 
 
-@helper(inline=True)
+@helper
 def _pop(state, q):
     i = state.first[q]
     state.first[q] = state.after[i]
     return i
 
 
-@helper(inline=True)
+@helper
 def _move(items, state, i, new):
     """Item i is at `new`."""
     old = state.where[i]
@@ -774,23 +774,23 @@ def _limits(places, state, x, y, low, high):
     high[2] = min(high[2], held[2, x] - places.fewest[x])
 
 
-@helper(inline=True)
-def _is_full(places, state, r):
+# Called for each place of a window: arrays alone, as machine code copies a whole tuple for each call.
+@helper
+def _is_full(limit, held, r):
     """Whether a place holds too much or too many."""
-    held, limit = state.held, places.limit
     return held[0, r] > limit[0, r] or held[1, r] > limit[1, r] or held[2, r] > limit[2, r]
 
 
-@helper(inline=True)
-def _is_over(places, state, r):
+@helper
+def _is_over(limit, held, fewest, r):
     """Whether a place breaks a limit: it holds too much, too many or too few."""
-    return _is_full(places, state, r) or state.held[2, r] < places.fewest[r]
+    return _is_full(limit, held, r) or held[2, r] < fewest[r]
 
 
-@helper(inline=True)
-def _room(places, state, r, d):
+@helper
+def _room(limit, held, fewest, r, d):
     """What a place may get of cost, size or items; or, if d is 3, how many items it may give."""
-    return state.held[2, r] - places.fewest[r] if d == 3 else places.limit[d, r] - state.held[d, r]
+    return held[2, r] - fewest[r] if d == 3 else limit[d, r] - held[d, r]
 
 
 @helper
@@ -799,32 +799,33 @@ def _pair(places, state, some, at, window, tries, tried):
 
     Both may be the same, where no other has room for what is wrong.
     """
+    limit, fewest, held = places.limit, places.fewest, state.held
     state.work[0] -= 2 * window
     x, y, most, least = np.int64(NONE), np.int64(NONE), np.int64(0), np.int64(0)
     for j in range(at, at + window):
         r = some[j if j < len(some) else j - len(some)]
-        over = state.held[0, r] - places.limit[0, r]
-        if tried[r] < tries and (x == NONE or over > most) and _is_over(places, state, r):
+        over = held[0, r] - limit[0, r]
+        if tried[r] < tries and (x == NONE or over > most) and _is_over(limit, held, fewest, r):
             x, most = r, over
-        if (y == NONE or over < least) and not _is_full(places, state, r):
+        if (y == NONE or over < least) and not _is_full(limit, held, r):
             y, least = r, over
     if x == NONE:
         return x, y
     wrong = 0  # what x has too much of: cost, size, items; or too few items
-    while wrong < 3 and _room(places, state, x, wrong) >= 0:
+    while wrong < 3 and _room(limit, held, fewest, x, wrong) >= 0:
         wrong += 1
     # The one with most room in cost has none for all of what is wrong: then the one with most room for just that.
-    if y == NONE or (wrong > 0 and _room(places, state, y, wrong) < -_room(places, state, x, wrong)):
+    if y == NONE or (wrong > 0 and _room(limit, held, fewest, y, wrong) < -_room(limit, held, fewest, x, wrong)):
         state.work[0] -= 2 * window
         y, most = np.int64(NONE), np.int64(0)
         for j in range(at, at + window):
             r = some[j if j < len(some) else j - len(some)]
-            room = _room(places, state, r, wrong)
+            room = _room(limit, held, fewest, r, wrong)
             if room > most:
                 y, most = r, room
     if tried[x] % 4 > 0 or x == y or y == NONE:  # as it did not work
         z = some[draw(state.chance, len(some))]
-        fits = _room(places, state, z, wrong) > (0 if wrong > 0 else NONE)
+        fits = _room(limit, held, fewest, z, wrong) > (0 if wrong > 0 else NONE)
         y = z if y == NONE or fits else y
     return x, y
 
@@ -882,10 +883,10 @@ def _bring_under(items, places, state, table, some, of_ranks, tries, rate, item)
         done = _share(items, places.node, state, table, hand, x, y, low, high, parts, ceiling, worth, beyond)
         tried[x] = turn // 2 if done else turn + 1
         if done and passing:
-            tried[x], tried[y] = (turn + 1 if _is_over(places, state, x) else 0), turn + 1
+            tried[x], tried[y] = (turn + 1 if _is_over(places.limit, state.held, places.fewest, x) else 0), turn + 1
     left = 0
     for r in some:
-        left += _is_over(places, state, r)
+        left += _is_over(places.limit, state.held, places.fewest, r)
     return left
 
 
@@ -948,7 +949,7 @@ def _stand_by(items, order, places, state, groups, k):
         if largest[state.where[i]] == NONE:
             largest[state.where[i]] = i
     for x in range(m):
-        over[x] = largest[x] != NONE and _is_over(places, state, x)
+        over[x] = largest[x] != NONE and _is_over(places.limit, state.held, places.fewest, x)
         needs[places.node[x]] += over[x] * (places.fewest[x] - 1)
     small, taken = np.zeros(k, np.float64), np.zeros(k, np.int64)
     for back in range(n - 1, -1, -1):

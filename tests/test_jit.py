@@ -301,8 +301,3 @@ def test_a_file_that_is_cut_off_is_no_error(package):
 def test_a_kernel_without_a_file_is_compiled_and_not_kept(tmp_path):
     code = "import solvers._jit as j; j.compile_at_once(); print(j.kernel(eval('lambda n: n + 1'))(1))"
     assert run_python(code, Path(solvers.__file__).parents[1], NUMBA_CACHE_DIR=str(tmp_path)) == "2\n"
-
-
-def test_helpers_of_innermost_loops_count_no_references():
-    """Without that option of numba, which it does not document, searches find the same plans ten times as slowly."""
-    assert jit._uncounted() == {"_nrt": False}

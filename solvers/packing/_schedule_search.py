@@ -71,7 +71,7 @@ class Samples(NamedTuple):
         )  # fmt: skip
 
 
-@helper(inline=True)
+@helper
 def has_room(s, upper, g, unit):
     """Whether a unit may be in a group by its mask, and by all dimensions but the first two."""
     fits = s.allowed[s.mask[unit], g]

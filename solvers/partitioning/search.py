@@ -105,7 +105,7 @@ def lay_out(s, group, before):
 # The rules --------------------------------------------------------------------------------------------------------
 
 
-@helper(inline=True)
+@helper
 def keeps(s, upper, g, h, a, b, x, y):
     """Whether units a and b may go from `g` to `h`, and x and y from `h` to `g`. Nothing else asks for the rules."""
     good = s.allowed[s.mask[a], h]
@@ -540,7 +540,7 @@ def sift_up(keys, groups, k):
         k = above
 
 
-@helper(inline=True)
+@helper
 def fullness(s, weight, g, unit):
     """The largest weighted amount of a group, with a unit more (NOBODY: as it is)."""
     most = 0.0

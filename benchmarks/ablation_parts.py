@@ -20,9 +20,9 @@ from solvers.context._measure import as_rows
 from solvers.deferral._search import _orders as orders_of_deferral
 from solvers.deferral._search import search as search_hosts
 from solvers.deferral.bounds import Prices, cover_bound
+from solvers.partitioning import prefixes
 from solvers.pipeline import multiplex_slots
 from solvers.pipeline.methods import targets_of
-from solvers.prefixes import _pack
 
 NEVER = 1 << 60
 
@@ -151,25 +151,31 @@ CONTEXT = (
         problem._replace(ranks_per_node=problem.num_ranks), caps, work)}),
 )  # fmt: skip
 
-PREFIX, SHARES = "solvers.prefixes", _pack._SHARES_LAST
+PREFIX, COUNTS, SLOTS = (
+    "solvers.partitioning.prefixes",
+    "solvers.partitioning.prefix_counts",
+    "solvers.packing.prefix_schedule",
+)
+LAST = tuple(
+    Part(f"{share} % last", {f"{PREFIX}:_SHARES_LAST": tuple(each for each in prefixes._SHARES_LAST if each != share)})
+    for share in prefixes._SHARES_LAST[1:]
+)
 PREFIXES = (
-    *(Part(f"{share} % last", {f"{PREFIX}._pack:_SHARES_LAST": tuple(each for each in SHARES if each != share)})
-      for share in SHARES[1:]),
-    Part("parts at the bound", {f"{PREFIX}.solver:parts_at": lambda problem, _: np.ones_like(problem.given.once)}),
-    Part("exchanges", {f"{PREFIX}.solver:exchanged": lambda problem, group, *_: (
-        group, loads_with_prefixes(problem, group))}),
-)  # fmt: skip
-
-
-SLOTS = "solvers.packing.prefix_schedule"
+    *LAST,
+    Part("parts searched", {f"{PREFIX}:_SEVERAL": NEVER}),
+    Part(
+        "equal counts: parts at the bound", {f"{COUNTS}:parts_at": lambda problem, _: np.ones_like(problem.given.once)}
+    ),
+    Part("equal counts: parts searched", {f"{COUNTS}:_SEVERAL": NEVER}),
+    Part("equal counts: exchanges", {f"{COUNTS}:_exchange": always(None)}),
+)
 PREFIX_SLOTS = (
-    *(Part(f"{share} % last", {f"{PREFIX}._pack:_SHARES_LAST": tuple(each for each in SHARES if each != share)})
-      for share in SHARES[1:]),
-    Part("packed micro-batches", {f"{SLOTS}:_least_high": always(None)}),
-    Part("heights of tall items", {f"{SLOTS}:_heights_of_items": lambda problem, k: np.zeros(k, dtype=np.int64)}),
-    Part("items to ranks first", {f"{SLOTS}:_packed_by_rank": always(None)}),
-    Part("more slots than the fewest", {f"{SLOTS}:_MOST_TRIED": 1}),
-)  # fmt: skip
+    *LAST,
+    Part("parts filled up", {f"{SLOTS}:_SHARES": ()}),
+    Part("parts of a half and a quarter", {f"{SLOTS}:_SHARES": (1,)}),
+    Part("packed", {f"{SLOTS}:_MOST_PACKED": 0}),
+    Part("packed into more slots", {f"{SLOTS}:_MOST_PACKED": 1}),
+)
 
 
 def unpriced(prices: Prices) -> Prices:
@@ -206,15 +212,6 @@ EVEN_PACKS = tuple(
     Part(f"{share:.0%} left over", {f"{WINDOW}:_LEFT_OVER": Over(lambda stands, share=share: without(share, stands))})
     for share in pack_window._LEFT_OVER
 )
-
-
-def loads_with_prefixes(problem, group):
-    """Loads of groups as they are."""
-    loads = np.zeros(problem.num_groups, dtype=np.int64)
-    np.add.at(loads, group, problem.given.costs)
-    held = np.unique(np.stack([group, problem.given.prefix_of]), axis=1)
-    np.add.at(loads, held[0], problem.given.once[held[1]])
-    return loads
 
 
 PIPES, STARTS = "solvers.pipeline.methods", "solvers.pipeline.multiplex_slots"

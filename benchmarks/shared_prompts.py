@@ -1,6 +1,6 @@
 """Responses to shared prompts, the prompt counted once a rank: beside what trainers do, and how close to the bound.
 
-    python benchmarks/shared_prompts.py [table] [equal] [slots] [starts] [speed]
+    python benchmarks/shared_prompts.py [table] [equal] [slots] [speed]
 
 Batches of 64 to 512 prompts with 8 or 16 responses on 8 to 256 ranks. Prompts are lognormal, mean 1,000, 4,000 or
 12,000 tokens; responses of mean 1,000 to 8,000, sigma 0.8 to 1.2, cut at 32,768, half of the variance of their
@@ -18,12 +18,7 @@ import numpy as np
 
 import solvers
 from balancer.cost import parse_cost
-from solvers._budget import work_units
 from solvers._jit import compile_at_once
-from solvers.prefixes._exchange import exchanged
-from solvers.prefixes._pack import deal_counts
-from solvers.prefixes._problem import prepare
-from solvers.prefixes.bounds import parts_at, parts_bound
 
 COSTS = {"tokens": "linear", "attention": "quadratic:a=24576,b=1"}
 BATCHES = 260
@@ -195,20 +190,6 @@ def slots() -> None:
                   f"prompt computed {alone_ratio.mean():.3f}; {np.median(ms):.0f} ms")  # fmt: skip
 
 
-def starts() -> None:
-    """What each start of equal counts buys: mean of the largest load over the bound, with all work for one start."""
-    gaps: dict[str, list[float]] = defaultdict(list)
-    for batch in (batch for cost in COSTS.values() for batch in batches(cost, 1, 4000, 60)):
-        given = prepare(batch.costs, batch.num_ranks, True, batch.key, batch.prompts[batch.key])
-        bound = parts_bound(given)
-        for name, parts in (("whole", np.ones_like(batch.prompts)), ("parts", parts_at(given, bound))):
-            group, loads = deal_counts(given, parts)
-            gaps[f"{name}, dealt"].append(int(loads.max()) / bound)
-            gaps[f"{name}, exchanged"].append(int(exchanged(given, group, bound, work_units(0.01))[1].max()) / bound)
-    for name, ratios in gaps.items():
-        print(f"{name:<17} {np.mean(ratios):.4f} {max(ratios):.4f}")
-
-
 def speed() -> None:
     """Processor time of one call, with its bound, after a first one."""
     for prompts, responses, num_ranks in ((1024, 8, 256), (4096, 8, 1024), (2048, 16, 1024), (8192, 16, 2560)):
@@ -227,6 +208,6 @@ def speed() -> None:
 
 if __name__ == "__main__":
     compile_at_once()
-    parts = {"table": table, "equal": equal, "slots": slots, "starts": starts, "speed": speed}
+    parts = {"table": table, "equal": equal, "slots": slots, "speed": speed}
     for part in sys.argv[1:] or parts:
         parts[part]()

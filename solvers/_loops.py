@@ -120,3 +120,19 @@ def stable_order(values):
         order, spare = spare, order
         width *= 2
     return order
+
+
+@helper
+def resort(order, place, loads, g):
+    """Move `g` to its place in the ascending order after its load has changed."""
+    k, last = place[g], len(order) - 1
+    while k < last and loads[order[k + 1]] < loads[g]:
+        order[k] = order[k + 1]
+        place[order[k]] = k
+        k += 1
+    while k > 0 and loads[order[k - 1]] > loads[g]:
+        order[k] = order[k - 1]
+        place[order[k]] = k
+        k -= 1
+    order[k] = g
+    place[g] = k

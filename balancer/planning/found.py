@@ -7,7 +7,7 @@ from typing import NamedTuple
 from balancer.plan.placed import WholeShares
 from balancer.problem.problem import Problem
 from solvers.bounds import Bound, makespan_bound
-from solvers.prefixes import prefix_bound
+from solvers.partitioning.prefix_bound import prefix_bound
 from solvers.types import SolveStatus
 
 

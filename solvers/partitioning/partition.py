@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -19,7 +18,7 @@ from solvers.partitioning.auto import Found, Search, auto, closed_bound, coarser
 from solvers.partitioning.exact import exact
 from solvers.partitioning.infeasible import check_feasible, prove_infeasible
 from solvers.partitioning.karmarkar_karp import kk_in_order
-from solvers.prefixes import partition_with_prefixes
+from solvers.partitioning.prefixes import partition_with_prefixes
 from solvers.types import PartitionResult, status_of
 
 Method = Callable[[ConstrainedProblem, float, Fraction], Found]
@@ -146,10 +145,9 @@ def partition(
     )
     if prefix is not None or prefix_costs is not None:
         _refuse_beside_prefixes(is_vector(costs), constraints, method)
-        found = partition_with_prefixes(
-            costs, num_groups, prefix, prefix_costs, equal_counts=equal_counts, time_budget=time_budget
+        return partition_with_prefixes(
+            costs, num_groups, prefix, prefix_costs, equal_counts=equal_counts, time_budget=time_budget, stop_at=share
         )
-        return replace(found, status=status_of(found.makespan, found.lower_bound, share))
     problem = constraints.check(costs, num_groups)
     check_feasible(problem, merge(problem))
     return _result(problem, solver(problem, seconds, share), method, share, started)

@@ -9,6 +9,7 @@ from nightly import examples
 from solvers import check_partition, partition
 from solvers.groups import read_only
 from solvers.packing import schedule_with_prefixes
+from solvers.packing.prefix_schedule import _as_many
 from solvers.partitioning.prefix_bound import Tokens, bins_by_tokens, parts_bound, prepare
 from solvers.partitioning.prefix_counts import _deal, _exchange, even_groups
 from solvers.partitioning.prefixes import orders_of, pack_low, split, split_apart
@@ -110,3 +111,12 @@ def test_few_large_parts_still_fill_all_micro_batches(sync):
     assert found.value <= 1.03 * found.lower_bound
     empty = schedule_with_prefixes(tokens, tokens, 8, 640, keys, once, once, sync=sync, allow_empty=True)
     assert empty.value <= found.value
+
+
+@pytest.mark.parametrize("count", [25, 60, 192, 500])
+def test_units_are_halved_until_they_are_as_many(count):
+    problem, _ = drawn(1)
+    before = problem.given.prefix_of.copy()
+    unit = _as_many(problem, before, count)
+    assert sorted(set(unit.tolist())) == list(range(min(count, 192)))
+    assert len(set(zip(unit.tolist(), before.tolist(), strict=True))) == min(count, 192)  # halves of one unit each

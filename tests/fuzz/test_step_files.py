@@ -33,6 +33,8 @@ def right(rng, key):
     if key.name in ("cost", "stop_at", "eps", "most_long_share", "tokens_within", "counts"):
         return "padded" if key.name == "cost" else str(rng.choice(["0.1%", "0.25", "0"]))
     kind = schema["type"] if isinstance(schema["type"], str) else schema["type"][0]
+    if key.name == "limits":
+        return [{"kind": "everywhere", "values": "images"}, {"kind": "count", "most": 8}][: rng.integers(1, 3)]
     if kind == "array":
         return [1, 2, 4]
     if kind == "object":

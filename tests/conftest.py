@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from by_night import is_by_night
 from hypothesis import HealthCheck, settings
 
 from solvers._jit import Kernel
@@ -25,6 +26,14 @@ settings.register_profile(
 )
 settings.register_profile("nightly", max_examples=10_000, deadline=None, suppress_health_check=_SLOW_IS_FINE)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.hookimpl(tryfirst=True)  # before those that are not asked for are left out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what runs by night."""
+    for item in items:
+        if is_by_night(item.nodeid):
+            item.add_marker(pytest.mark.nightly)
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from by_night import BY_NIGHT
 from hypothesis import settings
 from nightly import examples
 
@@ -27,3 +28,10 @@ def test_every_property_with_a_number_of_its_own_asks_for_it():
         if path.name not in ("conftest.py", Path(__file__).name)
     }
     assert found == set()
+
+
+def test_what_is_for_the_night_is_there():
+    for file, patterns in BY_NIGHT.items():
+        text = (Path(__file__).parent / file).read_text(encoding="utf-8")
+        for name in (pattern.partition("*")[0].partition("[")[0] for pattern in patterns):
+            assert f"def {name}" in text, (file, name)

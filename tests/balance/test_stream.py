@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 
 import balancer
 from balancer.compat import BalancedBatchSampler, BalancedStream
@@ -44,7 +45,7 @@ class Stateful:
         self.at = state["at"]
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     st.integers(0, 60), st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.integers(0, 3), st.booleans(),
     st.sampled_from(["step", "micro_batch"]), st.sampled_from(["linear", "padded"]),

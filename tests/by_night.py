@@ -1,0 +1,69 @@
+"""Tests that take long and of which others see the same: `make nightly` runs them, `make test` does not.
+
+By file: names of tests, or patterns of names with their parameters, as :func:`fnmatch.fnmatchcase` reads them.
+"""
+
+from fnmatch import fnmatchcase
+
+BY_NIGHT = {
+    # On two ranks by day, on four by night.
+    "executor/test_context_exchange.py": ["*[[]4*"],
+    "executor/test_training.py": ["*[[]4*"],
+    "executor/test_shared.py": ["*[[]4*", "test_so_do_groups_of_all_eight_ranks"],
+    "executor/test_torch_context.py": ["*[[]4*"],
+    "executor/test_autograd.py": ["*[[]4*"],
+    "executor/test_dispatch.py": ["*[[]8*"],
+    "executor/test_reshard.py": ["*[[]8*"],
+    # Ranks that are stopped, whose peers wait for it; those that are killed are by day.
+    "executor/test_agreement.py": ["test_a_lost_rank_is_named_in_time_and_leaves_no_process_behind[[]stopped*"],
+    "executor/test_faults.py": ["test_rank_0_stopped*", "test_a_rank_lost_with_the_store_holds_nobody_up*"],
+    "executor/test_loader_workers.py": ["*spawn*"],
+    # Other trainers of the same dispatcher and sampler.
+    "integrations/test_dispatcher_lightning.py": ["test_training_is_the_same_and_resumes_bit_for_bit"],
+    "integrations/test_dispatcher_accelerate.py": ["test_training_is_the_same_and_resumes_bit_for_bit"],
+    "integrations/test_dispatcher_plain.py": ["test_training_is_the_same_and_resumes_bit_for_bit[[]torch*"],
+    "integrations/test_elastic_trainers.py": ["test_begun_on_two_ranks_and_ended_on_three"],
+    "integrations/test_sampler_huggingface.py": ["test_killed_and_resumed_in_the_second_epoch*"],
+    # Notebooks and pages: one of each kind by day.
+    "notebooks/test_notebooks.py": ["*cluster_study*", "*choosing_a_solver*", "*long_samples*"],
+    "report/test_page_in_chromium.py": ["*phone*", "*simulation-desktop*", "test_it_prints[[]simulation]"],
+    # Searches and properties of many cases.
+    "test_kernels.py": ["test_compiled_and_plain_python_give_the_same_plans"],
+    "test_solver_bounds.py": ["test_each_bound_binds_somewhere[[]filler*"],
+    "test_idle_ranks.py": ["test_few_items_on_many_ranks[[]nodes]"],
+    "pipeline/test_schedule_pipeline.py": ["test_mostly_optimal*", "test_compiled_and_plain*"],
+    "pipeline/test_pipeline_plans.py": ["test_makespans_are_what_events_say_and_files_hold_them"],
+    "pipeline/test_multiplex.py": ["test_what_is_on_a_longest_path*"],
+    "rearrangement/test_rearrangement.py": ["test_compiled_and_plain*"],
+    "sequence_groups/test_sequence_groups.py": ["test_compiled_and_plain*"],
+    "constraints/test_constrained_properties.py": ["test_compiled_and_plain*"],
+    "context/test_context_shards.py": ["test_no_work_above_the_cap*", "test_tokens_stay_exact*", "*[[]4-masks1]"],
+    "deferral/test_deferral.py": ["test_exact_counts_and_tokens*", "test_close_to_the_bound*[[]2]"],
+    "deferral/test_defer_samples.py": ["test_a_buffer_goes_on_from_its_state[[]7]", "test_no_step_has_more*"],
+    "deferral/test_several_phases.py": ["test_more_freedom_is_never_worse[[]0]"],
+    "orchestrate/test_long_short_phases.py": ["test_caps_are_kept_and_no_plan_that_keeps_them*"],
+    "balance/test_sampler_limits.py": ["test_random_limits[[]10]", "test_random_limits[[]20]"],
+    "balance/test_balanced_sampler.py": ["test_random_settings[[]100]", "test_random_settings[[]200]"],
+    "balance/test_shuffle.py": ["test_every_row_comes_everywhere_as_often"],
+    "fuzz/test_command_lines.py": ["test_random_command_lines[[]1]", "test_random_command_lines[[]2]"],
+    # Advice on whole logs.
+    "advice/test_advise.py": ["test_a_log_of_few_steps*", "test_a_sampled_log_says*"],
+    # Processes, stores and memory, each looked at in several ways.
+    "balance/test_processes.py": ["*end driver*", "*interrupt*", "test_workers_that_cannot_begin*"],
+    "io/test_stores.py": ["test_slow_answers*", "test_a_write_that_fails*", "*many/*", "test_processes_write*"],
+    "io/test_keys_and_lists.py": ["test_memory_does_not_grow_with_the_log[[]jsonl]"],
+    "simulate/test_run.py": ["test_memory_does_not_grow_with_steps"],
+    "command_line/test_what_is_written.py": ["test_what_was_on_its_way_to_a_store*"],
+    "test_base_packages.py": ["test_planning_a_log_loads_no_pandas[[]log.npy]", "*[[]log.csv]", "*[[]log.jsonl]"],
+    "test_jit.py": ["test_the_folder_of_others*", "test_processes_that_start_together*", "test_a_file_that_is_cut*",
+                    "test_machine_code_for_another*"],
+    # What is planned by the clock, and golden stories that step files tell again.
+    "golden/test_golden.py": ["*by the clock*"],
+    "golden/test_step_files.py": ["*several_phases*"],
+}  # fmt: skip
+
+
+def is_by_night(test: str) -> bool:
+    """Whether a test, ``tests/folder/file.py::name[parameters]``, is for the night."""
+    file, _, name = test.partition("::")
+    return any(fnmatchcase(name, pattern) for pattern in BY_NIGHT.get(file.removeprefix("tests/"), ()))

@@ -12,7 +12,7 @@ from balancer.planning.step import orchestrate
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.problem.layout import ModuleLayout
-from balancer.problem.limits import CountLimit, Everywhere, Limit, PaddedLimit
+from balancer.problem.limits import AnyLimit, CountLimit, Everywhere, Limit, PaddedLimit
 from balancer.problem.settings import COUNTED_METHODS, EPS
 from solvers._jit import compile_at_once
 from solvers.grouping import long_short_groups
@@ -52,7 +52,10 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
         for tokens in (150, 400):  # which hold all with hardly any room, and with much
             cut = MicroBatches(tokens, sync)
             yield partial(balance, rising, 4, 2, homes, "quadratic:a=9,b=1", cut=cut, eps=eps)
-    for limits in ([PaddedLimit(300)], [CountLimit(9), Everywhere(rising % 2)], [Limit(rising, 300)]):
+    of_kinds: Sequence[Sequence[AnyLimit]] = (
+        [PaddedLimit(300)], [CountLimit(9), Everywhere(rising % 2)], [Limit(rising, 300)],
+    )  # fmt: skip
+    for limits in of_kinds:
         yield partial(balance, rising, 4, cut=MicroBatches(400, "step", limits=limits))
     for method in methods:
         for num_samples, num_ranks in ((600, 200), (40, 4)):  # many groups take another path than few

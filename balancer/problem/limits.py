@@ -22,8 +22,8 @@ from solvers.groups import group_loads
 from solvers.packing import BatchLimits
 
 __all__ = [
-    "LIMITS", "LIMITS_ASKED", "CountLimit", "Everywhere", "HeldLimits", "Kinds", "Limit", "Limits", "PaddedLimit",
-    "held_limits", "of_columns", "without_columns",
+    "LIMITS", "LIMITS_ASKED", "AnyLimit", "CountLimit", "Everywhere", "HeldLimits", "Kinds", "Limit", "Limits",
+    "PaddedLimit", "held_limits", "of_columns", "without_columns",
 ]  # fmt: skip
 
 Ints = NDArray[np.int64]
@@ -68,11 +68,11 @@ def _amount_or_amounts(value: Any) -> int | tuple[int, ...]:
 
 
 Column = Annotated[
-    str | OfSamples,
+    str | ArrayLike | OfSamples,
     Kind("a column's name, or a value for each sample", {"type": "string", "minLength": 1}, _column_or_array),
 ]
 Most = Annotated[
-    int | tuple[int, ...],
+    int | Sequence[int],
     Kind("a whole number >= 1, or one for each rank", {"type": ["integer", "array"]}, _amount_or_amounts),
 ]
 
@@ -211,7 +211,7 @@ def _as_limit(said: Any, place: str) -> AnyLimit:
 
 
 Limits = Annotated[
-    tuple[AnyLimit, ...],
+    Sequence[AnyLimit],
     Kind(
         "",
         {"type": "array", "items": {"type": "object", "properties": {

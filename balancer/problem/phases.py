@@ -159,7 +159,7 @@ class Phase:
         "Attention stays within pieces of so many elements, such as tiles; for simulate and configure.", default=None
     )
     frozen: Flag = key("It is not trained; for pipelines and configure.", default=False)
-    limits: tuple[AnyLimit, ...] = field(default=(), kw_only=True, repr=False)  # the cut's; of the last phase
+    limits: Sequence[AnyLimit] = field(default=(), kw_only=True, repr=False)  # the cut's; of the last phase
 
     def __post_init__(self) -> None:
         with of_phase(self.name if isinstance(self.name, str) else SINGLE_PHASE):

@@ -76,7 +76,7 @@ class Cut:
         return "error"
 
     @property
-    def limits(self) -> tuple[AnyLimit, ...]:
+    def limits(self) -> Sequence[AnyLimit]:
         """What a micro-batch keeps to besides its tokens."""
         return ()
 

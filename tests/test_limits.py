@@ -131,6 +131,12 @@ def test_arrays_that_do_not_fit_the_batch_are_refused(limit: object, words: str)
         balancer.balance([5, 6, 7, 8], 2, cut=MicroBatches(99, limits=[limit]))
 
 
+def test_a_step_without_samples_has_a_plan():
+    for limit in CountLimit(3), Kinds([]), Everywhere([]), PaddedLimit(9):
+        plan = balancer.balance([], 2, cut=MicroBatches(9, limits=[limit], allow_empty=True))
+        assert plan.makespan == 0
+
+
 def test_what_breaks_a_limit_is_said():
     lengths, rank, slot = np.array([3, 4, 5, 6]), np.array([0, 0, 1, 1]), np.array([0, 0, 0, 1])
     said = {

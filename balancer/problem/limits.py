@@ -63,7 +63,10 @@ def _column_or_array(value: Any) -> str | OfSamples:
 
 def _amount_or_amounts(value: Any) -> int | tuple[int, ...]:
     if isinstance(value, list | tuple | np.ndarray):
-        return tuple(A_SIZE.take(each) for each in np.asarray(value).tolist())
+        found = tuple(A_SIZE.take(each) for each in np.asarray(value).tolist())
+        if not found:
+            raise ValueError
+        return found
     return int(A_SIZE.take(value))
 
 
@@ -408,7 +411,7 @@ def without_columns(limits: Sequence[AnyLimit], count: int) -> HeldLimits | None
 
 
 def _codes(name: str, values: NDArray[Any]) -> Ints:
-    if values.dtype.kind not in "iubUSO":
+    if len(values) and values.dtype.kind not in "iubUSO":
         raise ArgumentError(name, "hold integers or text", f"{values.dtype}")
     try:
         return np.unique(values, return_inverse=True)[1].astype(np.int64)

@@ -101,7 +101,7 @@ def _prepare(costs: ArrayLike, tokens: ArrayLike, request: _Request) -> _Prepare
     all_tokens, _, _ = as_costs(tokens, "tokens")
     check_as_many("tokens", len(all_tokens), len(all_costs))
     own = check_over_long(all_tokens, request.cap, request.over_long)
-    if request.limits is not None:
+    if request.limits is not None and len(all_costs):
         return _with_limits(all_costs, all_tokens, own, request, request.limits)
     order, sorted_costs = sort_descending(all_costs, int(all_costs.max(initial=0)))
     true_tokens = all_tokens[order]

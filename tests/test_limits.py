@@ -137,6 +137,17 @@ def test_a_step_without_samples_has_a_plan():
         assert plan.makespan == 0
 
 
+@pytest.mark.parametrize("sync", ["micro_batch", "step"])
+def test_a_limit_that_nothing_reaches_changes_nothing_and_overflows_nothing(sync: str):
+    lengths = np.arange(1, 60)
+    free = balancer.balance(lengths, 2, cut=MicroBatches(100, sync))
+    for most in 2**40, 2**60, 2**63 - 1:
+        cut = MicroBatches(100, sync, limits=[Limit(lengths, most)])
+        assert balancer.balance(lengths, 2, cut=cut).makespan <= 1.002 * free.makespan
+        together = balancer.balance(lengths, 2, cut=cut, keep_together=lengths // 2)
+        assert (together.rank_of_sample[1:-1:2] == together.rank_of_sample[2::2]).all()  # 2 and 3, 4 and 5, ...
+
+
 def test_what_breaks_a_limit_is_said():
     lengths, rank, slot = np.array([3, 4, 5, 6]), np.array([0, 0, 1, 1]), np.array([0, 0, 0, 1])
     said = {

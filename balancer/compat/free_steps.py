@@ -188,9 +188,8 @@ class _Taker:
         if taken.even:
             return self.step(taken.rows, taken.batch)
         packed = self.planner.even_ranks(self.step(taken.rows, taken.batch))
-        if (
-            not self.planner.unlike_ranks and self.planner.over_even(packed) <= _EVEN
-        ):  # full micro-batches of a cost that the limit is on, too
+        # Full micro-batches of a cost that the limit is on are even, too.
+        if not self.planner.unlike_ranks and self.planner.over_even(packed) <= _EVEN:
             return packed
         try:
             return self.planner.plan(taken.rows)

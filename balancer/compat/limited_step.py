@@ -263,9 +263,8 @@ def exchanged(
     few = [step for step in np.argsort(-counts, kind="stable").tolist() if 0 < counts[step] < least]
     enough = np.flatnonzero(counts >= least).tolist()
     while few:
-        giver = (
-            few.pop()
-        )  # the one with fewest gives all it has: to fill up others, and what is left to those with enough
+        # The one with fewest gives all it has: to fill up others, and what is left to those with enough.
+        giver = few.pop()
         for taker in [*few, *few, *enough]:
             full = counts[taker] >= least
             while counts[giver] and (full or counts[taker] < least) and not flagged[taker].all():

@@ -335,7 +335,8 @@ def _with_room(problem: Problem, micro_batches: MicroBatches, num_slots: int) ->
     if problem.limits is not None:
         limits = problem.limits.for_solver()
         for name, amounts, limit in zip(problem.limits.names, limits.sizes.T, limits.caps.tolist(), strict=True):
-            caps.append(Cap(f"{name} of its micro-batches", np.ascontiguousarray(amounts), num_slots * limit))
+            caps.append(Cap(f"{name} of its micro-batches", np.ascontiguousarray(amounts),
+                            min(num_slots * limit, INT64_MAX)))  # fmt: skip
         if limits.most_items is not None:
             most = min(most or INT64_MAX, num_slots * limits.most_items)
     return replace(given, caps=tuple(caps), min_samples_per_rank=least, max_samples_per_rank=most)

@@ -480,7 +480,8 @@ def _ways(samples: Samples, num_ranks: int, num_slots: int) -> Iterator[dict[str
         if samples.limits is None:
             yield {"sizes": samples.tokens, "caps": limit, "min_items": least}
             continue
-        sums, most = samples.limits.caps * num_slots, samples.limits.most_items
+        sums = np.minimum(samples.limits.caps, FAR // num_slots) * num_slots
+        most = samples.limits.most_items
         yield {
             "sizes": np.column_stack([samples.tokens, samples.limits.sizes]), "min_items": least,
             "caps": np.concatenate([[limit], sums - sums // part if part else sums]),

@@ -73,7 +73,11 @@ class BatchLimits(NamedTuple):
             raise ArgumentError("limits", f"have sizes of {count} samples and a cap for each column",
                                 f"shapes {sizes.shape} and {caps.shape}")  # fmt: skip
         columns = [as_costs(np.ascontiguousarray(column), "limits.sizes")[0] for column in sizes.T]
-        most = [as_count("limits.caps", cap) if cap < _MOST_CAP else _MOST_CAP for cap in caps.tolist()]
+        # No cap above the sum of all does anything, and sums of caps are to fit int64.
+        most = [
+            as_count("limits.caps", min(cap, _MOST_CAP, max(1, int(column.sum()))))
+            for column, cap in zip(columns, caps.tolist(), strict=True)
+        ]
         for column, cap in zip(columns, most, strict=True):
             _check_alone("limits.sizes", column, cap)
         if self.padded is not None:

@@ -7,9 +7,7 @@ from balancer.errors import InputError, PlanError
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.exchange import RankExchange
 from balancer.plan.step_plan import StepPlan, reshard
-from balancer.planning.planner import balance
-from balancer.planning.step import orchestrate
-from balancer.planning.warmup import warmup
+from balancer.planner import balance
 from balancer.problem.cuts.context_shards import ContextShards
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.cuts.pipeline_stages import PipelineStages
@@ -21,6 +19,8 @@ from balancer.problem.phases import Phase
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import Ragged
 from balancer.problem.topology import Topology
+from balancer.step_planner import orchestrate
+from balancer.warming import warmup
 
 __all__ = [
     "ContextShards",

@@ -101,7 +101,7 @@ RELOCATION = (
     Part("work", {f"{RELOCATE}:_WORK_A_RANK": 40_000}),
 )
 
-NEAR = "balancer.planning.slots_near_home"
+NEAR = "balancer.cuts.micro_batches.near_home"
 NEAR_HOME = (
     Part("nodes choose slots", {f"{NEAR}:_by_nodes": lambda *_: iter(())}),
     Part("slots kept", {f"{NEAR}:_in_slots": Over(lambda laid: lambda *args, of_home=False: (

@@ -20,7 +20,7 @@ from balancer.io.logs import open_log
 from balancer.offline.settings import LogSettings
 from balancer.plan.step_plan import StepPlan
 from balancer.plan.stream import Stream
-from balancer.planning.planner import plan_problem
+from balancer.planner import plan_problem
 from balancer.problem.cuts import as_cut
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup

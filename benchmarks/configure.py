@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import solvers
-from balancer.planning.timed import asked_of
+from balancer.cuts.pipelines.timed import asked_of
 from balancer.problem.layout import ModuleLayout, StepLayout
 from balancer.problem.step_times import PER_SECOND
 from balancer.simulate.configure import configure

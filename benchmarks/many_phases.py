@@ -12,9 +12,9 @@ from balancer import Phase, Topology, balance, orchestrate
 from balancer.io.logs import open_log
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import compare_log, plan_log
-from balancer.planning.strategies import STRATEGIES
 from balancer.problem.setup import Setup
 from balancer.report.summary import RunSummary
+from balancer.strategies import STRATEGIES
 from solvers._jit import compile_at_once
 
 DATA = Path(__file__).parent.parent / "data"

@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from balancer import MicroBatches, Phase, PipelineStages
-from balancer.planning.strategies import plan_with
 from balancer.problem.problem import work_of_slots
+from balancer.strategies import plan_with
 
 DATA = Path(__file__).parent.parent / "data" / "omni_mix_dev.parquet"
 MODELS = {"vision": "internvit-6b", "audio": "whisper-large-v3-encoder", "llm": "qwen2-72b"}

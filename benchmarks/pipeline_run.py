@@ -21,7 +21,6 @@ from torch import nn
 import balancer
 from balancer import MicroBatches, PipelineStages
 from balancer.executor import PipelineRunner
-from balancer.plan.placed import PlacedPipelines
 from balancer.problem.placement import Placement
 from balancer.problem.step_times import ModuleRate, StepTimes
 
@@ -72,9 +71,8 @@ class Encoder(Stage):
 
 def placed(plan, slot):
     """Return a plan with its samples in other slots."""
-    problem, slots = plan.placed.problem, plan.num_slots
-    target = Placement.by_slots(np.zeros(len(slot), np.int32), slot, 1, slots)
-    return replace(plan, placed=PlacedPipelines(problem, target, slot, slots))
+    target = Placement.by_slots(np.zeros(len(slot), np.int32), slot, 1, plan.num_slots)
+    return replace(plan, target=target, slot_of_sample=slot)
 
 
 def lpt(lengths, slots):
@@ -110,7 +108,7 @@ def plans(devices):
 
 def seconds_of(llm, scale):
     """Return what each op takes, by stage and slot: forward, backward and rows."""
-    stages = llm.micro_batches.stages
+    stages = llm.cut.stages
     took = scale * (llm.work_of_slots[0] @ stages.both_ways)
     rows = np.bincount(llm.slot_of_sample, llm.lengths, llm.num_slots).astype(int)
     s = stages.num_stages
@@ -124,7 +122,7 @@ def images_of(llm, scale):
     takes = dict(zip(zip(*(each.tolist() for each in (llm.gaps.tasks.sample, llm.gaps.tasks.number)), strict=True),
                      llm.gaps.tasks.forward.tolist(), strict=True))  # fmt: skip
     found = {}
-    for op in (op for device in range(llm.micro_batches.stages.num_devices) for op in llm.device_ops(0, device)):
+    for op in (op for device in range(llm.cut.stages.num_devices) for op in llm.device_ops(0, device)):
         if op.stage is None and not op.backward:
             (piece,) = op.pieces
             rows = found.setdefault((op.sample, piece.item), torch.zeros(1 << 10, 1, dtype=torch.float64))
@@ -138,7 +136,7 @@ def measure(rank, devices, results):
     dist.init_process_group("gloo", f"tcp://127.0.0.1:{PORT}", rank=rank, world_size=devices)
     for order, how, plan in plans(devices):
         llm = plan["llm"] if order.endswith("gaps") else plan
-        stages, makespan = llm.micro_batches.stages, llm.pipeline_run(0).makespan
+        stages, makespan = llm.cut.stages, llm.pipeline_run(0).makespan
         if how == "planned":
             scale = SECONDS / makespan  # of all plans of this order, so that they can be compared
         outputs = dict.fromkeys([*range(stages.num_stages), "vision"], ((1,), torch.float32))

@@ -14,11 +14,11 @@ from balancer import MicroBatches, Phase, Topology
 from balancer.io.logs import open_log
 from balancer.offline.settings import LogSettings
 from balancer.plan.step_plan import StepPlan
-from balancer.planning.strategies import STRATEGIES
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.report.summary import as_range
 from balancer.simulate import CLUSTERS, PhaseModel, StepTime, simulate_log
+from balancer.strategies import STRATEGIES
 from solvers._jit import compile_at_once
 
 LOG = Path(__file__).parent.parent / "data" / "omni_mix_dev.parquet"

@@ -29,8 +29,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from balancer.cost import LengthPolynomial, SaturatingThroughput
 from balancer.cost.fit import fit_cost
 from balancer.executor import Dispatcher, anchored
-from balancer.planning.strategies import plan_with
 from balancer.simulate import CLUSTERS, PhaseModel, step_time
+from balancer.strategies import plan_with
 
 STEPS, REPEATS = 8, 7
 MEASURED = 30  # sets of items that each module is timed with

@@ -1,14 +1,13 @@
-"""A way to cut a step that the package does not know: its three faces, and one line for each to be known."""
+"""A way to cut a step that the package does not know: what is asked, planned and comes out."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from balancer.cuts.rooms import ROOMS, Room
 from balancer.described import Amount, described, key
-from balancer.plan.placed import PLACED, WholeShares
-from balancer.planning.found import Found
-from balancer.planning.planner import PLANNERS, Planner
+from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.problem.cuts import CUTS, Cut
 from balancer.problem.placement import Placement
 from solvers.bounds import Bound
@@ -29,36 +28,36 @@ class InTurn(Cut):
         return f"in turn from rank {self.last}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PlacedInTurn(WholeShares):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class InTurnPlan(DispatchPlan):
     """Came out: a step takes the sum of all."""
 
-    def measured(self):
-        loads = self._loads()
+    def measure(self):
+        loads = self.problem.loads(self.rank_of_sample)
         return loads, int(loads.sum())
 
-    def home_makespan(self, home_loads):
-        return int(home_loads.sum())
+    @property
+    def home_makespan(self):
+        return int(self.home_loads.sum())
 
-    def ideal(self, loads, home_loads, home=False):
-        return int(loads.sum()), 1
+    def perfect(self, home=False):
+        return int(self.loads.sum()), 1
 
 
 def plan_in_turn(problem, cut, settings):
     """Is found: sample i on the i-th rank downwards."""
     num_ranks = problem.topology.num_ranks
     ranks = (cut.last - np.arange(len(problem.costs))) % num_ranks
-    target = Placement.by_sample_order(ranks.astype(np.int32), num_ranks)
-    return Found(PlacedInTurn(problem, target), lambda _: Bound(int(problem.costs.sum()), "sum"))
+    plan = InTurnPlan(problem, Placement.by_sample_order(ranks.astype(np.int32), num_ranks))
+    return plan.finished(bound_in_turn(plan, settings, search=False), settings)
 
 
-def bound_in_turn(placed, makespan, settings, search):
-    return Bound(int(placed.problem.costs.sum()), "sum")
+def bound_in_turn(plan, settings, search):
+    return Bound(int(plan.problem.costs.sum()), "sum")
 
 
 CUTS["in_turn"] = InTurn
-PLACED["in_turn"] = PlacedInTurn
-PLANNERS["in_turn"] = Planner(plan_in_turn, bound_in_turn)
+ROOMS["in_turn"] = Room(plan_in_turn, bound_in_turn, InTurnPlan)
 
 
 def dispatched(rank):

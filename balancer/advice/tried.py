@@ -14,7 +14,7 @@ from balancer.offline.settings import LogSettings
 from balancer.offline.steps import Rows, Steps, rows_of_steps
 from balancer.plan.balance_report import even_rank_time
 from balancer.plan.step_plan import StepPlan
-from balancer.planning.step import plan_step
+from balancer.step_planner import plan_step
 
 __all__ = ["Cap", "Tried", "tried"]
 

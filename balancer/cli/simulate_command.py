@@ -16,7 +16,6 @@ from balancer.io.log_files import LogPath
 from balancer.offline.of_step import OfModels
 from balancer.offline.settings import LogSettings
 from balancer.plan.step_plan import StepPlan
-from balancer.planning.strategies import strategies_for
 from balancer.problem.cuts.sequence_groups import LongShort, SequenceGroups
 from balancer.report.plan_log import about
 from balancer.report.simulation_data import SimulationData
@@ -26,6 +25,7 @@ from balancer.report.summary import JSON_VERSION
 from balancer.report.table import print_lines
 from balancer.simulate import Cluster, PhaseModel, StepTime, read_cluster, simulate_log
 from balancer.step import StepFile
+from balancer.strategies import strategies_for
 
 
 def run(

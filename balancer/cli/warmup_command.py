@@ -9,9 +9,9 @@ from typing import Any
 
 from balancer.cli.run import Compiled, progress, say, say_json
 from balancer.offline.engines import cores
-from balancer.planning.warmup import first_calls
 from balancer.problem.settings import COUNTED_METHODS
 from balancer.report.text import counted
+from balancer.warming import first_calls
 
 _METHODS_FOR = {"plan": ("auto",), "runtime": ("auto",), "all": COUNTED_METHODS}
 

@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from balancer.cost import CostModel
-from balancer.planning.planner import balance
+from balancer.planner import balance
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.limits import AnyLimit
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from balancer.compat.grid import micro_batch_grid
 from balancer.compat.verl import WORKLOAD
-from balancer.planning.planner import balance
+from balancer.planner import balance
 from balancer.problem.cuts.sequence_groups import SequenceGroups
 from solvers.arguments import as_count
 from solvers.errors import InfeasibleError, UsageError

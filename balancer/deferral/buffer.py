@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 import solvers
 from balancer.cost import CostModel
 from balancer.deferral.request import Request
-from balancer.planning.planner import balance
+from balancer.planner import balance
 from solvers.arguments import as_budget
 from solvers.deferral import UNLIMITED
 from solvers.errors import SolverError, UsageError

@@ -15,7 +15,7 @@ from balancer.cost import CostModel
 from balancer.deferral.effects import TrainingEffects, effects_of
 from balancer.deferral.request import Request, held_in
 from balancer.deferral.work import Chosen, PhaseWork, choose
-from balancer.planning.planner import balance
+from balancer.planner import balance
 from balancer.problem.cuts.micro_batches import MicroBatches
 from solvers.deferral import windows
 from solvers.errors import ArgumentError, SolverError, UsageError

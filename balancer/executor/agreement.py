@@ -11,16 +11,16 @@ import numpy as np
 from balancer._version import __version__
 from balancer.described import as_dict
 from balancer.executor.alike import attempt, held_by_all
+from balancer.executor.broadcast import plan_of_words, words_of_plan
 from balancer.executor.errors import PlanMismatchError, against_majority, by_text, listed
 from balancer.executor.fields import Column
 from balancer.executor.gathering import Gathered
 from balancer.executor.peers import NOTHING, Peers
 from balancer.plan.step_plan import StepPlan
-from balancer.planning.broadcast import plan_of_words, words_of_plan
-from balancer.planning.step import plan_step
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup
+from balancer.step_planner import plan_step
 from solvers import USES_CLOCK
 from solvers.errors import WordedError
 

@@ -5,7 +5,6 @@ from dataclasses import fields
 from typing import Any
 
 from balancer.cost import CostModel, parse_cost
-from balancer.planning.step import rehearse
 from balancer.problem.constraints import COLUMNS
 from balancer.problem.cuts import as_cut
 from balancer.problem.layout import ModuleLayout, StepLayout
@@ -14,6 +13,7 @@ from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE, Phase
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup, as_layout, as_phases
 from balancer.problem.topology import Topology
+from balancer.step_planner import rehearse
 from solvers.errors import UsageError
 
 __all__ = ["ONLY_LENGTH", "as_setup"]

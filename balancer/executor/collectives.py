@@ -20,9 +20,9 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
+from balancer.executor.broadcast import as_words, from_words
 from balancer.executor.errors import PeerError, PeerLostError, listed
 from balancer.executor.lookout import Lookout
-from balancer.planning.broadcast import as_words, from_words
 from balancer.problem.topology import Topology
 
 __all__ = ["Collectives", "Meanwhile", "NodeWise", "Sizes"]

@@ -31,6 +31,7 @@ from balancer.executor.streams import FieldRoute, HomeStream, streams_from_home
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.pieces import PiecesOnRank
 from balancer.plan.resharding import Shards
+from balancer.plan.shared_plan import SharedPlan
 from balancer.plan.step_plan import StepPlan, shards_of
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.ragged import Ragged, offsets_of
@@ -136,7 +137,7 @@ class Dispatched(Mapping[str, Any]):
         other groups do not need it. `phase` is an encoder whose items ranks share; by default the last phase, as below.
         """
         plan = self._plan_of(phase)
-        if not plan.cut.shares:
+        if not isinstance(plan, SharedPlan):
             return None
         mine = [group.ranks for group in plan.groups(slot) if self.rank in group.ranks]
         return self._groups[mine[0]] if mine and len(mine[0]) > 1 else None

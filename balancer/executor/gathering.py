@@ -13,11 +13,11 @@ from balancer.executor.errors import FieldMismatchError, against_majority, by_te
 from balancer.executor.fields import Column, Field, Spec
 from balancer.executor.message import Message, MiniBatch, Status, decoded, encoded
 from balancer.executor.peers import Peers
-from balancer.planning.step import Step, make_step
 from balancer.problem.phases import SINGLE_PHASE, columns_of_none
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup
+from balancer.step_planner import Step, make_step
 from solvers.errors import Named, UsageError, Wording
 
 __all__ = ["Gathered", "gather", "read_if_leader"]

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from balancer.executor.broadcast import as_words, from_words
 from balancer.executor.errors import summary
 from balancer.executor.fields import Column, Field, Spec
-from balancer.planning.broadcast import as_words, from_words
 from balancer.problem.ragged import Ragged, offsets_of
 from solvers.arguments import as_int64
 

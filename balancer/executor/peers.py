@@ -12,13 +12,13 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
+from balancer.executor.broadcast import as_words, from_words
 from balancer.executor.collectives import Collectives, Meanwhile, NodeWise, Sizes
 from balancer.executor.errors import ExecutorError, PeerError, PeerLostError, summary
 from balancer.executor.lookout import Lookout
 from balancer.executor.memory import Memory, compile_runs
 from balancer.executor.payload import AllToAll, Payload, Values, as_whole, exchange_payloads
 from balancer.plan.route import Route
-from balancer.planning.broadcast import as_words, from_words
 from balancer.problem.topology import Topology
 
 __all__ = ["EXCHANGES", "NOTHING", "Peers"]

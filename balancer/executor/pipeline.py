@@ -225,9 +225,12 @@ class _Step:
         labels: Sequence[Any],
     ) -> None:  # fmt: skip
         self.runner, self.given, self.inputs, self.labels = runner, plan, inputs, labels
-        self.plan, self.before = plan.last, plan.items_before
+        last: Any = plan.last if isinstance(plan, StepPlan) else plan
+        self.plan = last
+        phases = list(plan.phases.values())[:-1] if isinstance(plan, StepPlan) else []
+        self.before = {phase.items.phase.name: phase.items for phase in phases}
         self._check_plan()
-        self.stages: PipelineStages = self.plan.placed.stages
+        self.stages: PipelineStages = self.plan.stages
         rank, devices = runner.rank, runner.num_devices
         mine = self.plan.rank_of_sample == rank
         filled = set(self.plan.slot_of_sample[mine].tolist())
@@ -258,7 +261,7 @@ class _Step:
         return hashlib.sha256(self.given.digest().encode() + outputs.encode()).hexdigest()
 
     def _check_plan(self) -> None:
-        stages = getattr(self.plan.micro_batches, "stages", None)
+        stages = getattr(self.plan.cut, "stages", None)
         if not isinstance(stages, PipelineStages):
             raise UsageError("the plan has no pipeline stages: plan with MicroBatches(..., stages=PipelineStages(...))")
         runner = self.runner

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -13,13 +13,13 @@ from balancer.errors import InputError, PlanError
 from balancer.io.plan_epochs import PlanEpochs
 from balancer.io.plan_reader import PlanFile
 from balancer.offline.settings import LogSettings
-from balancer.planning.found import Claim
-from balancer.planning.strategies import SHARING, STRATEGIES
+from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.problem.constraints import PER_SAMPLE
 from balancer.problem.limits import LIMITS_ASKED
 from balancer.problem.phases import Phase
 from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup
+from balancer.strategies import SHARING, STRATEGIES
 from solvers.arguments import as_share
 from solvers.bounds import Bound
 from solvers.check import SEARCHES
@@ -42,33 +42,43 @@ def read_from(plan_file: PlanFile) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class FileClaim(Claim):
+class FileClaim:
     """What a file says of one phase of a step that its rows do not show."""
 
+    fell_back: str = ""  # why samples were not relocated
     num_slots: int = 0  # where slots behind the last that holds something are more than the cut asks for
+
+    def kept(self, plan: DispatchPlan) -> DispatchPlan:
+        """Return the plan of the rows with what is claimed of it besides."""
+        return plan
 
 
 @dataclass(frozen=True)
 class SavedClaim(FileClaim):
     """What a file that holds one step's plan says of a phase: its certificate too."""
 
+    status: SolveStatus = SolveStatus.FEASIBLE  # how the solver ended
+    bound: Bound = Bound(0, "")  # noqa: RUF009 (frozen)  # what was proven where it was planned
     where: str = ""  # the file
     is_checked: bool = True  # whether all constraints are in the file; what others proved cannot be proven again
     stop_at: Fraction = STOP_AT  # the gap that was asked for
 
-    def settle(self, proven: Bound, makespan: int) -> Bound:
-        """Return the claimed bound, if it holds as far as can be told: a search may have proven more than a formula."""
-        claimed = self.bound or proven
-        if not self.is_checked and claimed.value > proven.value:
-            return proven
+    def kept(self, plan: DispatchPlan) -> DispatchPlan:
+        """Return the plan with the claimed bound, if it holds as far as can be told.
+
+        A search may have proven more than a formula.
+        """
+        claimed, makespan = self.bound, plan.makespan
+        if not self.is_checked and claimed.value > plan.lower_bound:
+            return plan
         holds = 0 <= claimed.value <= makespan
-        if not holds or (claimed.name not in SEARCHES and claimed.value > proven.value):
+        if not holds or (claimed.name not in SEARCHES and claimed.value > plan.lower_bound):
             claim = f"lower_bound = {claimed.value} ('{claimed.name}')"
             raise PlanError(f"{self.where}: claims {claim}, which does not hold")
         out_of_time = self.status is SolveStatus.TIME_LIMIT
         if self.status is not status_of(makespan, claimed.value, self.stop_at, out_of_time=out_of_time):
             raise PlanError(f"{self.where}: claims status '{self.status}' with lower_bound = {claimed.value}")
-        return claimed
+        return replace(plan, lower_bound=claimed.value, bound_name=claimed.name, status=self.status)
 
 
 class _Runs:
@@ -207,8 +217,8 @@ class SavedClaims(Claims):
         if unchecked := [key for key in PER_SAMPLE if getattr(phase, key) and key not in held]:
             raise ValueError(f"phase {name!r}: {unchecked[0]} cannot be checked without the log, and is said to be")
         return SavedClaim(
-            said["fell_back"], SolveStatus(certificate["status"]),
-            Bound(certificate["lower_bound"], certificate["bound_name"]), int(self._slots.of(name, 0) or 0),
+            said["fell_back"], int(self._slots.of(name, 0) or 0), SolveStatus(certificate["status"]),
+            Bound(certificate["lower_bound"], certificate["bound_name"]),
             str(self.plan_file.path), not left_out, as_share("stop_at", self.setup.settings.stop_at),
         )  # fmt: skip
 

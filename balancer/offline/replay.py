@@ -6,18 +6,18 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.cuts.rooms import ROOMS
 from balancer.errors import PlanError
 from balancer.io.plan_rows import PlanStep
 from balancer.offline.claims import FileClaim
 from balancer.plan.dispatch_plan import DispatchPlan
-from balancer.plan.placed import PLACED
-from balancer.plan.placed.item_rows import ItemRows, OneEach, in_order_of
+from balancer.plan.item_rows import ItemRows, OneEach, in_order_of
 from balancer.plan.step_plan import StepPlan
-from balancer.planning.planner import replay_plan
-from balancer.planning.step import Step, encoder_problem, finished
+from balancer.planner import replay_plan
 from balancer.problem.cuts import Cut
 from balancer.problem.phases import PhaseItems
 from balancer.problem.problem import Problem
+from balancer.step_planner import Step, encoder_problem, finished
 from solvers.errors import SolverError
 
 
@@ -48,7 +48,7 @@ def replay_step(
     plans: dict[str, DispatchPlan] = {}
     last: DispatchPlan | None = None
     of_last = f"{step.items[-1].phase.name}:"  # what else it has rows of
-    beside = {of_last + name: name for name in PLACED[step.settings.cut.name].names_beside}
+    beside = {of_last + name: name for name in ROOMS[step.settings.cut.name].kind.names_beside}
     if unknown := set(found) - {*beside, *(items.phase.name for items in step.items)}:
         raise PlanError(f"{where}: places samples in a phase {min(unknown)!r}, which its description does not name")
     _check_no_gaps(where, {name: rows for name, rows in found.items() if name not in beside})
@@ -57,7 +57,7 @@ def replay_step(
         name = items.phase.name
         inside = f"{where}: phase {name!r}" if len(step.items) > 1 else where
         cut, rows, claim = step.setup.cut_of(name), found.get(name), claims.get(name, FileClaim())
-        read = OneEach(_no_rows(name), _no_rows(name)) if rows is None else PLACED[cut.name].read(inside, rows)
+        read = OneEach(_no_rows(name), _no_rows(name)) if rows is None else ROOMS[cut.name].kind.read(inside, rows)
         sample = step.batch.rows_of(items.sample_of_item, first_row)
         order, slot = in_order_of(items, sample, read.firsts, inside), read.firsts.slot
         num_slots = _num_slots(inside, cut, int(slot.max(initial=0)) + 1, claim.num_slots)
@@ -69,11 +69,11 @@ def replay_step(
             problem = encoder_problem(step, items, num_slots)
         others = {short: found[of] for of, short in beside.items() if of in found} if last is None else {}
         matched = ItemRows(inside, read, order, sample, items.item_in_sample, num_slots, others)
-        where_to = PLACED[problem.cut.name].from_rows(problem, matched)
-        if broken := _leaves_group(step.setup.group_size_of(name), problem, matched.rank) or where_to.broken():
+        placed = ROOMS[problem.cut.name].kind.from_rows(problem, matched)
+        if broken := _leaves_group(step.setup.group_size_of(name), problem, matched.rank) or placed.broken():
             raise PlanError(f"{inside}: {broken}")
         alone = step.settings.group_size is None and (last is None or step.settings.cut.encoders == "first")
-        plans[name] = replay_plan(where_to, step.settings, claim, search=alone)
+        plans[name] = claim.kept(replay_plan(placed, step.settings, fell_back=claim.fell_back, search=alone))
         last = last or plans[name]
     return finished(step, plans, strategy)
 

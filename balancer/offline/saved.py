@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 
+from balancer.cuts.rooms import ROOMS
 from balancer.errors import PlanError
 from balancer.io.plan_reader import PlanFile
 from balancer.io.plan_rows import PlanStep
 from balancer.offline.claims import SavedClaims, read_from
 from balancer.offline.replay import of_plan, replay_step
-from balancer.plan.placed import PLACED
 from balancer.plan.step_plan import StepPlan
-from balancer.planning.step import Step
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.limits import without_columns
 from balancer.problem.phases import PhaseItems, check_volumes, default_own
 from balancer.problem.ragged import Ragged
+from balancer.step_planner import Step
 
 
 def load_saved(plan_file: PlanFile) -> StepPlan:
@@ -28,7 +28,7 @@ def load_saved(plan_file: PlanFile) -> StepPlan:
     with read_from(plan_file):
         for name in (phase.name for phase in setup.phases):
             if name in placed:
-                found[name] = PLACED[setup.cut_of(name).name].read(str(path), placed[name]).firsts
+                found[name] = ROOMS[setup.cut_of(name).name].kind.read(str(path), placed[name]).firsts
         items = _items(claims, found)
     with of_plan(str(path)):
         batch = _batch(claims, items[-1], found.get(items[-1].phase.name))

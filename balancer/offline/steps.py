@@ -16,8 +16,6 @@ from balancer.offline.across import EpochRows, OnEpoch, SavedSteps, epochs_of
 from balancer.offline.scatter import Scattered, gathered
 from balancer.offline.settings import LogSettings
 from balancer.plan.step_plan import StepPlan
-from balancer.planning.step import Step, plan_step, step_of
-from balancer.planning.strategies import chosen, strategies_for
 from balancer.problem.batch import HOMES, whole_batches
 from balancer.problem.block import Block
 from balancer.problem.phases import Columns, PhaseItems, resolve_phases
@@ -25,6 +23,8 @@ from balancer.problem.placement import Placement
 from balancer.problem.setup import Setup
 from balancer.problem.shuffle import shuffled
 from balancer.problem.smallest_cap import least_cap
+from balancer.step_planner import Step, plan_step, step_of
+from balancer.strategies import chosen, strategies_for
 from solvers.arguments import as_count
 from solvers.errors import SolverError, WordedError, Wording
 

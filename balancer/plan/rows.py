@@ -57,7 +57,7 @@ def append_phase(
     if setup.shares:
         held = plan.pieces
         of, place = held.sample, held.place
-        piece = held.start, held.stop, plan.placed.group_of_pieces(held)
+        piece = held.start, held.stop, plan.group_of_pieces(held)
         rows, slots, lengths = (of_sample[of] for of_sample in (rows, slots, lengths))
         homes = None if homes is None else homes[of]
         item, drawn = (None if each is None else each[of] for each in (item, drawn))
@@ -75,7 +75,7 @@ def append_phase(
         gap=(np.full(len(rows), -1, dtype=np.int32),) * 2 if setup.in_gaps else None,
         nominal=drawn,
     )
-    for name, each in plan.placed.rows_beside.items():
+    for name, each in plan.rows_beside.items():
         of = each.sample
         writer.append(
             step.number, f"{items.phase.name}:{name}", rows[of], plan.rank_of_sample[of], plan.slot_of_sample[of],

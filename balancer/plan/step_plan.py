@@ -65,7 +65,7 @@ class StepPlan:
     phases : dict of str to PhasePlan
         In the order in which they compute.
     strategy : str
-        The name of the strategy that made it; see :mod:`balancer.planning.strategies`.
+        The name of the strategy that made it; see :mod:`balancer.strategies`.
     runtime_s : float
         Seconds that planning took; not part of the digest.
     """
@@ -281,11 +281,6 @@ class StepPlan:
     def last(self) -> DispatchPlan:
         """The dispatch plan of the last phase."""
         return list(self.phases.values())[-1].plan
-
-    @property
-    def items_before(self) -> dict[str, PhaseItems]:
-        """The items of the phases before the last, by name."""
-        return {name: self.phases[name].items for name in list(self.phases)[:-1]}
 
     @property
     def num_ranks(self) -> int:

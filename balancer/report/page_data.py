@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.cuts.pipelines.plan import PipelinePlan
 from balancer.plan.balance_report import even_rank_time
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.gaps import Between
@@ -287,7 +288,9 @@ def _slowest_pipelines(plan: DispatchPlan) -> tuple[dict[str, PipelineRun], dict
     """
     runs: dict[str, PipelineRun] = {}
     boxes: dict[str, Between] = {}
-    for name, home in (("before", True), ("after", False)) if plan.cut.num_stages else ():
+    if not isinstance(plan, PipelinePlan):
+        return runs, boxes
+    for name, home in (("before", True), ("after", False)):
         slowest = int(np.argmax(plan.pipeline_makespans(home)))
         runs[name] = plan.pipeline_run(slowest, home)
         if (between := plan.between(slowest, home)) is not None:
@@ -300,7 +303,7 @@ def loads_of(plan: DispatchPlan) -> tuple[RankLoads, RankLoads]:
 
     Of pipelines, what each takes over what the mean one would without bubbles.
     """
-    if plan.cut.num_stages:
+    if isinstance(plan, PipelinePlan):
         perfect, share = plan.perfect()
         times = (plan.pipeline_makespans(home) * share / perfect if perfect else np.ones(plan.num_ranks)
                  for home in (True, False))  # fmt: skip

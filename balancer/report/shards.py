@@ -9,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from balancer.cuts.context_shards.plan import ShardPlan
 from balancer.plan.step_plan import StepPlan
 from balancer.report.text import counted
 from solvers.context import MeasuredLayout
@@ -57,7 +58,9 @@ class SharedPacks:
         """Take in the next step, if it is among the first and its ranks share packs."""
         before = self.packs
         for phase in step.phases.values() if self.steps < _MOST_STEPS else ():
-            for tokens, layers, layouts in phase.plan.placed.layouts_beside():
+            if not isinstance(phase.plan, ShardPlan):
+                continue
+            for tokens, layers, layouts in phase.plan.layouts_beside():
                 self.packs += 1
                 self.rows += tokens * int(layers.sum())
                 self.ranks += len(layouts["given"].ranges)

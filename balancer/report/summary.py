@@ -82,7 +82,6 @@ class PhaseSummary:
     most_dummy_ranks: int = 0
     prompts: int = 0
     prompt_copies: int = 0
-    spent_with_whole_prompts: int = 0
 
     def add(
         self, plan: DispatchPlan, row_of_item: Callable[[int], int], step: int, before_slots: bool = False,
@@ -129,10 +128,9 @@ class PhaseSummary:
         self.eps, self.placement = max(self.eps, plan.eps), plan.placement
         if plan.fell_back:
             self.fell_back.add(plan.fell_back)
-        if plan.shares_prompts:
+        if plan.constraints.prefix is not None:
             self.prompts += len(plan.prompt_copies)
             self.prompt_copies += int(plan.prompt_copies.sum())
-            self.spent_with_whole_prompts += plan.makespan_of_whole_prompts() * ranks
         if single:
             self.several_nodes |= plan.topology.num_nodes > 1
             self._add_traffic(plan)
@@ -214,11 +212,6 @@ class PhaseSummary:
         return ratio_of(self.spent_at_bound, self.worked_after)
 
     @property
-    def ratio_of_whole_prompts(self) -> float:
-        """Imbalance ratio of plans that keep all samples of a prompt on one rank, over the same mean."""
-        return ratio_of(self.spent_with_whole_prompts, self.worked_after)
-
-    @property
     def shared_fraction(self) -> float:
         """Share of the elements that are of items that ranks share."""
         return self.shared_volume / self.items_volume if self.items_volume else 0.0
@@ -269,7 +262,6 @@ class PhaseSummary:
             document["shared_items"], document["shared_fraction"] = self.shared_items, self.shared_fraction
         if self.prompts:
             document["copies_of_a_prompt"] = self.prompt_copies / self.prompts
-            document["imbalance_ratio_of_whole_prompts"] = self.ratio_of_whole_prompts
         if self.capped_steps:
             document["capping_sample"] = {
                 "step": self.cap_step,

@@ -250,12 +250,9 @@ def _rounded(value: float) -> str:
 
 
 def _what_prompts_do(name: str, phase: PhaseSummary) -> str:
-    whole = phase.spent_with_whole_prompts / phase.spent_after if phase.spent_after else 1.0
-    kept = f"would take {whole:.2f} times as long" if whole > 1.0005 else "would take no longer: keep them together"
     copies = phase.prompt_copies / phase.prompts
     where = "on {:.2f} ranks" if phase.sync is None else "in {:.2f} micro-batches"
-    said = f"a prompt is computed {where.format(copies)} on average; samples of a prompt on one rank {kept}.\n"
-    return of_phase(name, said)
+    return of_phase(name, f"a prompt is computed {where.format(copies)} on average.\n")
 
 
 def _what_caps(name: str, phase: PhaseSummary) -> str:

@@ -42,7 +42,7 @@ def on_gpus(found: Computed, mesh: Mesh, num_gpus: int) -> Computed:
 
 def compute_phase(name: str, plan: DispatchPlan, model: PhaseModel, gpus: int) -> Computed:
     """Compute a phase's items where its plan puts them, on ranks of so many GPUs. O(items + ranks * micro-batches)."""
-    if plan.shares_prompts:
+    if plan.constraints.prefix is not None:
         where = f"phase {braced(repr(name))}"
         raise UsageError(
             f"{where} computes prompts once for several samples, which is not simulated", "leave {prefix} out"
@@ -85,7 +85,7 @@ def _compute_shared(plan: DispatchPlan, model: PhaseModel, gpus: int) -> Compute
     each = model.executed_flops(lengths)
     bins = shares.place.rank_of_sample * np.int64(plan.num_slots) + plan.slot_of_sample[shares.sample]
     tokens = np.bincount(bins, weights=shares.lengths, minlength=num_bins).astype(np.int64)
-    busy = np.bincount(bins, weights=each[shares.sample] * plan.placed.busy(shares), minlength=num_bins)
+    busy = np.bincount(bins, weights=each[shares.sample] * plan.busy(shares), minlength=num_bins)
     seconds = model.throughput.seconds(busy / gpus, tokens)
     shape, useful = (plan.num_ranks, plan.num_slots), float(model.useful_flops(lengths).sum())
     seconds, tokens = seconds.reshape(shape), tokens.reshape(shape)

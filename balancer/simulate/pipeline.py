@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.cuts.pipelines.plan import PipelinePlan
 from balancer.problem.cluster import Cluster
 from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.simulate.compute import Computed
@@ -31,7 +31,7 @@ class Pipelined:
 
 
 def run_pipelines(
-    plan: DispatchPlan, stages: PipelineStages, found: Mapping[str, Computed], models: Mapping[str, PhaseModel],
+    plan: PipelinePlan, stages: PipelineStages, found: Mapping[str, Computed], models: Mapping[str, PhaseModel],
     cluster: Cluster,
 ) -> Pipelined:  # fmt: skip
     """Run all replicas of a step, each stage as fast as its part of what was found of whole replicas.
@@ -82,7 +82,7 @@ class _Split:
     computed: Computed
 
     @classmethod
-    def of(cls, name: str, plan: DispatchPlan, stages: PipelineStages, found: Computed, model: PhaseModel) -> "_Split":
+    def of(cls, name: str, plan: PipelinePlan, stages: PipelineStages, found: Computed, model: PhaseModel) -> "_Split":
         """Split a phase as its modules' work is."""
         phase = stages.phases.index(name)
         units = plan.work_of_slots[:, :, phase, None] * stages.both_ways[phase].astype(np.float64)

@@ -10,10 +10,10 @@ from balancer.io.logs import LengthLog, choose_length, read_columns
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import compare_log
 from balancer.plan.step_plan import StepPlan
-from balancer.planning.strategies import strategies_for
 from balancer.problem.cluster import Cluster
 from balancer.simulate.phase_model import PhaseModel
 from balancer.simulate.step import StepTime, step_time
+from balancer.strategies import strategies_for
 from solvers.arguments import as_count
 
 
@@ -183,7 +183,7 @@ def simulate_log(
         Of every phase.
     cluster : Cluster
     strategies : sequence of str
-        Names in :data:`balancer.planning.strategies.STRATEGIES`; by default all that the settings allow.
+        Names in :data:`balancer.strategies.STRATEGIES`; by default all that the settings allow.
     num_steps : int, optional
         If it exceeds the log, the log is read again from its start. By default all steps of the log, at least one.
     overlap, waits

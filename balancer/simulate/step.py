@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.cuts.pipelines.plan import PipelinePlan
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import StepPlan, as_step_plan
 from balancer.plan.stream import Stream
@@ -238,9 +239,9 @@ def _pipeline(
 ) -> Pipelined | None:
     """Run the pipelines of the last phase, and of the encoders that are stages of them, if there are any."""
     last = list(plans.values())[-1]
-    if not last.cut.num_stages:
+    if not isinstance(last, PipelinePlan):
         return None
-    return run_pipelines(last, last.placed.stages, found, models, cluster)
+    return run_pipelines(last, last.stages, found, models, cluster)
 
 
 def _phase_time(found: Computed, cut: Cut, pipeline: Pipelined | None, name: str) -> PhaseTime:

@@ -563,7 +563,7 @@ def test_where_ranks_wait_is_read_from_the_trainer(kind, stage, sync):
 
 # What it brings in.
 
-HEAVY = "scipy.optimize", "scipy.sparse", "pyarrow", "click", "rich", "ortools", "pandas", "torch", "balancer.planning"
+HEAVY = "scipy.optimize", "scipy.sparse", "pyarrow", "click", "rich", "ortools", "pandas", "torch", "balancer.cuts"
 
 
 def test_it_brings_in_little():

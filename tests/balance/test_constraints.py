@@ -15,7 +15,7 @@ import balancer
 from balancer import MicroBatches
 from balancer.described import keys_of
 from balancer.errors import InputError, PlanError
-from balancer.planning.planner import replay_plan
+from balancer.planner import replay_plan
 from balancer.problem.constraints import CONSTRAINTS, TAKERS, Constraints
 from balancer.problem.phases import CONSTRAINTS as OF_PHASES
 from balancer.problem.problem import Problem
@@ -342,7 +342,7 @@ def test_no_bound_of_costs_alone_is_one_of_ranks_of_unlike_speed(seed):
     lengths, speeds = random.integers(1, 40, random.integers(4, 14)), random.integers(2, 6, random.integers(2, 5))
     plan = balancer.balance(lengths, len(speeds), rank_speeds=speeds, time_budget=1e-4)
     assert plan.lower_bound <= plan.makespan
-    assert replay_plan(plan.placed, PlanSettings()).lower_bound <= plan.makespan
+    assert replay_plan(plan, PlanSettings()).lower_bound <= plan.makespan
 
 
 def test_a_plan_whose_samples_do_not_stand_in_order_of_their_slots_is_refused(tmp_path):

@@ -8,14 +8,14 @@ import pyarrow.parquet as pq
 import pytest
 from plan_files import header_of, write_plan
 from small_cluster import CLUSTER, model
-from toy_cut import InTurn, PlacedInTurn
+from toy_cut import InTurn, InTurnPlan
 
 import balancer
 from balancer.cli.main import main
+from balancer.cuts.rooms import ROOMS
 from balancer.io.logs import open_log
 from balancer.offline.settings import LogSettings
-from balancer.plan.placed import PLACED
-from balancer.planning.planner import PLANNERS, replay_plan
+from balancer.planner import replay_plan
 from balancer.problem.cuts import CUTS, cut_from_json
 from balancer.problem.phases import Phase
 from balancer.problem.settings import PlanSettings
@@ -31,8 +31,8 @@ def plan():
     return balancer.balance(LENGTHS, 2, 1, cut=InTurn(1))
 
 
-def test_each_cut_has_three_faces():
-    assert list(CUTS) == list(PLACED) == list(PLANNERS)
+def test_each_cut_has_a_room():
+    assert list(CUTS) == list(ROOMS)
 
 
 def test_each_cut_is_read_back():
@@ -43,7 +43,7 @@ def test_each_cut_is_read_back():
 
 
 def test_another_cut_is_planned_measured_and_moved(plan):
-    assert type(plan.placed) is PlacedInTurn
+    assert type(plan) is InTurnPlan
     assert plan.rank_of_sample.tolist() == [1, 0, 1, 0]
     assert (plan.makespan, plan.lower_bound, plan.status) == (17, 17, "optimal")
     assert (plan.loads.tolist(), plan.home_makespan, plan.imbalance_ratio) == ([10, 7], 17, 1.0)
@@ -52,8 +52,8 @@ def test_another_cut_is_planned_measured_and_moved(plan):
 
 
 def test_another_cut_is_replayed(plan):
-    again = replay_plan(plan.placed, PlanSettings(cut=plan.cut))
-    assert (again.digest(), again.placed, again.lower_bound) == (plan.digest(), plan.placed, 17)
+    again = replay_plan(plan, PlanSettings(cut=plan.cut))
+    assert (again.digest(), again, again.lower_bound) == (plan.digest(), plan, 17)
 
 
 def test_another_cut_is_saved_and_loaded(plan, tmp_path):
@@ -61,7 +61,7 @@ def test_another_cut_is_saved_and_loaded(plan, tmp_path):
     loaded = balancer.load_plan(tmp_path / "plan.parquet")
     assert (loaded.cut, loaded.digest(), loaded.makespan) == (InTurn(1), plan.digest(), 17)
     assert header_of(tmp_path / "plan.parquet")["features"] == ["in_turn"]
-    assert type(loaded.placed) is PlacedInTurn
+    assert type(loaded) is InTurnPlan
 
 
 def test_another_cut_is_simulated(plan):

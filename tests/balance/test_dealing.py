@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from balancer import MicroBatches, balance
-from balancer.planning.dealing import deal
+from balancer.cuts.micro_batches.dealing import deal
 from solvers import SolverError
 
 QUADRATIC = "quadratic:a=24576,b=1"
@@ -70,7 +70,7 @@ def test_limits_hold_and_a_way_that_costs_no_time_is_seen(lengths, ranks, cap, s
         return dealt[-1][-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("balancer.planning.micro_batches.deal", keep)
+        patch.setattr("balancer.cuts.micro_batches.planner.deal", keep)
         try:
             plan = balance(lengths, ranks, cut=cut, placement="any", **kept)
         except SolverError:

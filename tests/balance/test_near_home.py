@@ -15,9 +15,8 @@ from solvers.relocation import LAID
 
 def check(plan):
     """Every rule that the plan was made under."""
-    assert plan.micro_batches is not None
     slots = plan.slot_of_sample, plan.num_ranks, plan.num_slots
-    assert plan.micro_batches.violation(plan.lengths, plan.rank_of_sample, *slots) is None
+    assert plan.cut.violation(plan.lengths, plan.rank_of_sample, *slots) is None
     tokens = np.zeros(plan.num_ranks, dtype=np.int64)
     np.add.at(tokens, plan.rank_of_sample, plan.lengths)
     assert plan.constraints.violation(plan.rank_of_sample, tokens) is None
@@ -25,7 +24,7 @@ def check(plan):
     costs = plan.cost.sample_costs(plan.lengths)
     for rank, slot, cost in zip(plan.rank_of_sample, plan.slot_of_sample, costs, strict=True):
         spent[rank][slot] += int(cost)
-    assert plan.micro_batches.makespan(np.array(spent)) == plan.makespan >= plan.lower_bound
+    assert plan.cut.makespan(np.array(spent)) == plan.makespan >= plan.lower_bound
 
 
 def lognormal(seed, count, longest=32_768):

@@ -221,7 +221,7 @@ def test_inverse_swaps_before_and_after(problem):
 def test_bound_of_the_way_back_is_one(problem):
     """No placement under the inverse plan's own constraints beats its lower bound."""
     back = balancer.balance(**problem).inverse()
-    best = naive_optimum(problem["lengths"], back.num_ranks, problem["cost"], back.equal_counts)
+    best = naive_optimum(problem["lengths"], back.num_ranks, problem["cost"], back.constraints.equal_counts)
     assert back.lower_bound <= best
 
 

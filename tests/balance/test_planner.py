@@ -487,7 +487,7 @@ import importlib, pkgutil, sys, balancer, solvers
 from solvers._jit import Kernel
 
 balancer.warmup()
-for package in (balancer.planning, solvers):
+for package in (balancer.cuts, solvers):
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)
 kernels = {

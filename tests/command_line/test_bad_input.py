@@ -372,7 +372,7 @@ def test_an_old_plan_survives_a_failed_run(command, log, tmp_path):
     ("out", "more"), [(OUT, ""), ("parts/", "; the same command with --resume goes on from the parts in parts/")]
 )
 def test_interrupted(command, log, tmp_path, monkeypatch, out, more):
-    import balancer.planning.step
+    import balancer.step_planner
 
     calls = []
 
@@ -382,8 +382,8 @@ def test_interrupted(command, log, tmp_path, monkeypatch, out, more):
             raise KeyboardInterrupt
         return original(*arguments)
 
-    original = balancer.planning.step.plan_problem
-    monkeypatch.setattr(balancer.planning.step, "plan_problem", plan_then_interrupt)
+    original = balancer.step_planner.plan_problem
+    monkeypatch.setattr(balancer.step_planner, "plan_problem", plan_then_interrupt)
     outcome = command("plan", log, *SHAPE, "--out", out)
     assert (outcome.code, outcome.out) == (130, "")
     assert outcome.err.strip() == f"balancer: interrupted{more}"

@@ -92,7 +92,7 @@ def checked(plan):
 
 def simulated(llm, rank):
     """Run what `device_ops` lists, in turn, with no code of the solver or its check; return when all has ended."""
-    stages, tasks = llm.micro_batches.stages, llm.gaps.tasks
+    stages, tasks = llm.cut.stages, llm.gaps.tasks
     ops, last, (part, parts) = stages.gaps.of_ops(), stages.num_stages - 1, tasks.part
     numbers = {(tasks.sample[i], part[i]): i for i in range(len(tasks.sample))}
     queues = [llm.device_ops(rank, device) for device in range(stages.num_devices)]
@@ -191,7 +191,7 @@ def test_a_device_runs_its_ops_in_turn(command, made):
     folder, _ = made
     command(*options(folder, "--out", folder / "turns.parquet"))
     llm = next(iter(balancer.load_steps(folder / "turns.parquet")))["llm"]
-    tasks, stages = llm.gaps.tasks, llm.micro_batches.stages
+    tasks, stages = llm.gaps.tasks, llm.cut.stages
     found = [llm.device_ops(rank, device) for rank in range(2) for device in range(2)]
     alone = [[tuple(op[:3]) for op in ops if op.stage is not None] for ops in found]
     assert alone == 2 * [[(k, back, s) for k, s, back in stages.order(4).ops_of(d)] for d in range(2)]
@@ -334,7 +334,7 @@ def test_a_plan_that_does_not_fit_the_memory_is_found(command, made, monkeypatch
     folder, _ = made
     command(*options(folder, "--out", folder / "full.parquet"))
     # what tasks hold, and not what there is room for
-    monkeypatch.setattr("balancer.plan.placed.gaps.UNIT_BYTES", 2**40)
+    monkeypatch.setattr("balancer.cuts.pipelines.gap_plan.UNIT_BYTES", 2**40)
     with pytest.raises(PlanError, match=r"device . of rank . holds [0-9,]+ bytes, and has room for"):
         list(balancer.load_steps(folder / "full.parquet"))
 

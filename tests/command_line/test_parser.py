@@ -15,12 +15,12 @@ from balancer.cli.options import SHORT
 from balancer.cli.parser import Command
 from balancer.described import keys_of
 from balancer.offline.pack_window import COST, OVER_LONG, WINDOW_ROWS
-from balancer.planning.strategies import STRATEGIES
 from balancer.problem.cuts.context_shards import ContextShards
 from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.layout import LAYOUT_MODES
 from balancer.simulate import WAITS
 from balancer.step import StepFile
+from balancer.strategies import STRATEGIES
 
 OPTIONS = [
     (name, option)

@@ -12,7 +12,7 @@ from log_files import write_csv
 from typed_words import keys
 
 import balancer
-from balancer.planning.strategies import plan_with
+from balancer.strategies import plan_with
 
 SHAPE = ("--ranks", 2, "--batch-per-rank", 2)
 EVEN = [5, 5, 5, 5] * 3

@@ -14,16 +14,16 @@ import balancer
 from balancer import ContextShards
 from balancer.cli.main import main
 from balancer.cost import parse_cost
+from balancer.executor.broadcast import plan_of_words, words_of_plan
 from balancer.io.logs import open_log
 from balancer.offline.settings import LogSettings
-from balancer.planning.broadcast import plan_of_words, words_of_plan
-from balancer.planning.planner import replay_plan
-from balancer.planning.step import make_step, plan_step
+from balancer.planner import replay_plan
 from balancer.problem.cuts import cut_from_json
 from balancer.problem.phases import Phase
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
+from balancer.step_planner import make_step, plan_step
 from solvers.errors import InfeasibleError
 
 COSTS = {
@@ -59,7 +59,7 @@ def test_loads_are_what_queries_cost_one_by_one(cost):
 def test_packs_keep_to_their_cap_and_shards_are_even(sync):
     lengths = drawn(90)
     plan = planned(lengths, degree=4, sync=sync)
-    tokens = plan.placed.tokens
+    tokens = plan.tokens
     packs = tokens.reshape(2, 4, -1).sum(axis=1)
     assert packs.max() <= 512
     assert packs.sum() == lengths.sum()
@@ -99,7 +99,7 @@ def test_a_replica_of_two_nodes_and_one_of_one_rank():
     lengths = drawn(40)
     for num_ranks, node, degree in ((16, 4, 8), (4, 2, 1), (8, None, 4)):
         plan = planned(lengths, num_ranks, node, degree)
-        assert plan.placed.violation() == ""
+        assert plan.violation() == ""
         assert plan.inter_node_bound <= plan.inter_node_volume
         assert sum(len(group.samples) for k in range(plan.num_slots) for group in plan.groups(k)) == 40
 
@@ -109,9 +109,7 @@ def test_every_element_travels_once_to_where_its_piece_is():
     plan = planned(lengths)
     stream = plan.stream
     assert stream.lengths.sum() == lengths.sum()
-    assert (
-        np.bincount(stream.target.rank_of_sample, stream.lengths, 8).tolist() == plan.placed.tokens.sum(axis=1).tolist()
-    )
+    assert np.bincount(stream.target.rank_of_sample, stream.lengths, 8).tolist() == plan.tokens.sum(axis=1).tolist()
     shares = plan.shares
     assert np.bincount(shares.sample, shares.lengths, 32).tolist() == lengths.tolist()
     assert plan.samples_on_rank(0).tolist() == shares.sample[shares.place.samples_on_rank(0)].tolist()
@@ -124,9 +122,9 @@ def test_it_is_saved_loaded_and_replayed(tmp_path):
     plan.save(tmp_path / "plan.parquet")
     loaded = balancer.load_plan(tmp_path / "plan.parquet")
     assert (loaded.cut, loaded.digest(), loaded.makespan) == (plan.cut, plan.digest(), plan.makespan)
-    assert loaded.placed == plan.placed
+    assert loaded == plan
     assert header_of(tmp_path / "plan.parquet")["features"] == ["context shards"]
-    again = replay_plan(plan.placed, PlanSettings(cut=plan.cut), search=True)
+    again = replay_plan(plan, PlanSettings(cut=plan.cut), search=True)
     assert (again.digest(), again.makespan) == (plan.digest(), plan.makespan)
     assert again.lower_bound <= plan.makespan
     assert cut_from_json(json.loads(json.dumps(plan.cut.to_json()))) == plan.cut
@@ -165,7 +163,7 @@ def test_encoders_feed_documents_in_shards():
     step = balancer.orchestrate(batch, {"vision": "patches", "llm": "tokens"}, 4, cut=ContextShards(2, 512))
     inputs = step.inputs("llm") if hasattr(step, "inputs") else step["llm"].stream
     assert inputs is not None
-    assert step["llm"].placed.violation() == ""
+    assert step["llm"].violation() == ""
 
 
 def test_a_log_is_planned_and_reported(tmp_path, capsys):

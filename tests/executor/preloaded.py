@@ -12,7 +12,7 @@ import torch.distributed
 
 import balancer
 import balancer.executor
-import balancer.planning.step
+import balancer.step_planner
 from balancer.executor.memory import compile_runs
 
 with contextlib.suppress(ImportError), warnings.catch_warnings(action="ignore"):

@@ -37,7 +37,7 @@ def mine(everything, counts, rank):
 
 def share_of(row, plan, sample, rank):
     """A rank's share of a row with an element a token, cut here by its definition."""
-    table, cut = plan.group_table, plan.micro_batches
+    table, cut = plan.group_table, plan.cut
     if table is None:
         return row
     group = table.group_of_sample[sample]

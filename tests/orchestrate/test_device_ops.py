@@ -46,10 +46,10 @@ def test_gpipe_runs_all_forwards_first(tmp_path):
     for device in range(3):
         ops = plan["llm"].device_ops(0, device)
         assert [(op.slot, op.backward) for op in ops] == [(k, back) for back in (False, True) for k in range(3)]
-    assert "GPipe" in plan["llm"].micro_batches.stages.in_words()
+    assert "GPipe" in plan["llm"].cut.stages.in_words()
     assert plan["llm"].pipeline_run(0).makespan == plan["llm"].pipeline_makespans()[0]
     plan.save(tmp_path / "plan.parquet")
-    assert balancer.load_plan(tmp_path / "plan.parquet")["llm"].micro_batches.stages.op_order == "gpipe"
+    assert balancer.load_plan(tmp_path / "plan.parquet")["llm"].cut.stages.op_order == "gpipe"
 
 
 @pytest.mark.parametrize(

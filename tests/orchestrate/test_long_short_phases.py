@@ -18,13 +18,13 @@ from balancer import MicroBatches, ModuleLayout, Phase, Ragged, SequenceGroups, 
 from balancer.cost import CostModel, Sharing
 from balancer.described import as_dict
 from balancer.errors import PlanError
-from balancer.planning.broadcast import plan_of_words, words_of_plan
-from balancer.planning.step import make_step
-from balancer.planning.strategies import plan_with
+from balancer.executor.broadcast import plan_of_words, words_of_plan
 from balancer.problem.constraints import Constraints
 from balancer.problem.cuts.sequence_groups import LongShort
 from balancer.problem.phases import CONSTRAINTS
 from balancer.simulate import CLUSTERS, PhaseModel, step_time
+from balancer.step_planner import make_step
+from balancer.strategies import plan_with
 from solvers.errors import CertificateError, InfeasibleError, SolverError
 
 PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "long_samples.md"
@@ -185,9 +185,9 @@ def share_of(what, length, blocks, degree, multiple=2):
 def checked(plan, cost, size, **caps):
     """Hold a phase's plan against the checker, which shares no code with what made it."""
     alone, *shared = (cost.sharing.on_degree(3 * plan.lengths, plan.lengths**2, plan.lengths, d)
-                      for d in sorted(plan.micro_batches.degrees))  # fmt: skip
+                      for d in sorted(plan.cut.degrees))  # fmt: skip
     table = plan.group_table
-    rules = {"num_ranks": plan.num_ranks, "group_size": size, "degrees": sorted(plan.micro_batches.degrees)[1:],
+    rules = {"num_ranks": plan.num_ranks, "group_size": size, "degrees": sorted(plan.cut.degrees)[1:],
              "overhead": cost.sharing.overhead, "makespan": plan.makespan, "lower_bound": plan.lower_bound}  # fmt: skip
     places = table.degree_of_sample, table.first_rank[table.group_of_sample]
     solvers.check_long_short_groups(alone, shared, *places, **rules | caps)
@@ -227,7 +227,7 @@ def test_caps_are_kept_and_no_plan_that_keeps_them_undercuts_the_bound(items, sh
         assert best is None or not isinstance(refused, InfeasibleError)
         return
     assert plan.lower_bound <= best <= plan.makespan
-    degrees = sorted(plan.micro_batches.degrees)
+    degrees = sorted(plan.cut.degrees)
     checked(plan, COST, size, shares=[[held[d] for d in degrees]], caps=[limit])
 
 
@@ -311,11 +311,11 @@ def test_pieces_that_break_a_cap_or_part_what_stays_together_are_found():
     blocks = np.where(plan.group_table.degree_of_sample > 1, 9, 0)  # of which each of four ranks has three
     for limit, message in ((2, "holds 3 blocks, cap 2"), (3, None)):
         kept = Constraints.from_given(count, 8, caps={"blocks": (blocks[:], limit)})
-        found = plan.group_table.broken(kept, plan.lengths, plan.micro_batches, *ranks_and_slots)
+        found = plan.group_table.broken(kept, plan.lengths, plan.cut, *ranks_and_slots)
         assert (found is None) == (message is None)
         assert message is None or message in found
     kept = Constraints.from_given(count, 8, keep_together=np.zeros(count))
-    found = plan.group_table.broken(kept, plan.lengths, plan.micro_batches, *ranks_and_slots)
+    found = plan.group_table.broken(kept, plan.lengths, plan.cut, *ranks_and_slots)
     assert "have one keep_together key" in found
 
 
@@ -325,7 +325,7 @@ def test_the_checker_finds_what_is_wrong_with_a_plan():
     table = plan.group_table
 
     def with_groups(**changes):
-        return replace(plan, placed=replace(plan.placed, group_table=replace(table, **changes)))
+        return replace(plan, group_table=replace(table, **changes))
 
     for wrong, message in (
         (replace(plan, makespan=plan.makespan - 1), "makespan is"),
@@ -395,7 +395,7 @@ def test_before_the_micro_batches_of_the_last_phase():
     step = orchestrate(batch_of(*LONG), phases(4), Topology.uniform(8, 4), cut=cut)
     assert step["vision"].num_slots == 3
     assert step.num_slots == step["llm"].num_slots
-    assert step["vision"].micro_batches.in_words() == "long items shared by up to 4 ranks"
+    assert step["vision"].cut.in_words() == "long items shared by up to 4 ranks"
 
 
 def test_a_file_with_a_group_that_is_none_is_refused(tmp_path):

@@ -21,11 +21,11 @@ from balancer import InputError, MicroBatches, Phase, PlanError, Ragged, Topolog
 from balancer.io.logs import open_log
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import compare_log, plan_log
-from balancer.planning.strategies import STRATEGIES
 from balancer.problem.batch import HOMES
 from balancer.problem.phases import resolve_phases
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
+from balancer.strategies import STRATEGIES
 from solvers import InfeasibleError
 
 NUMBERS = (Phase("audio", "audio"), Phase("llm", "text+audio", own="text"))

@@ -266,7 +266,7 @@ def settings_of(phases=CONSTRAINED, **planned):
 
 def test_the_dispatcher_plans_what_orchestrate_does():
     gathering = pytest.importorskip("balancer.executor.gathering", exc_type=ImportError)
-    from balancer.planning.step import plan_step
+    from balancer.step_planner import plan_step
 
     columns = taken(log_columns(), slice(0, 12)) | {"pinned": np.arange(12) % 3}
     columns = {name: col if isinstance(col, Ragged) else np.asarray(col) for name, col in columns.items()}

@@ -219,7 +219,7 @@ def test_what_can_be_planned_is_not_refused(phases, settings):
 
 
 def test_what_contradicts_itself_is_refused_before_any_step_by_who_plans_many():
-    from balancer.planning.step import rehearse
+    from balancer.step_planner import rehearse
 
     setup = Setup(as_topology(2), (Phase("all", "text", min_samples_per_rank=3, max_samples_per_rank=2),))
     with pytest.raises(ContradictionError, match="min_samples_per_rank = 3 contradicts max_samples_per_rank = 2"):

@@ -12,9 +12,9 @@ from step_cases import Case, cases, labelled, travel
 import balancer
 from balancer import MicroBatches, Phase, Topology
 from balancer.plan.stream import Stream
-from balancer.planning.strategies import STRATEGIES, plan_with
 from balancer.problem.cuts.micro_batches import ENCODERS
 from balancer.problem.settings import MODES
+from balancer.strategies import STRATEGIES, plan_with
 from solvers.errors import InfeasibleError
 
 EVERY_STRATEGY = pytest.mark.parametrize("strategy", STRATEGIES)
@@ -193,7 +193,7 @@ def test_what_stays_where_it_is_may_leave_micro_batches_empty():
     """As it breaks other constraints: nothing is planned that could keep to them."""
     plan = plan_with("as_sampled", {"t": [9, 9, 9]}, {"llm": "t"}, 2, cut=MicroBatches(9))
     assert plan["llm"].slot_loads.tolist() == [[9, 9], [9, 0]]
-    assert plan["llm"].micro_batches.allow_empty
+    assert plan["llm"].cut.allow_empty
 
 
 # --- what each of them is --------------------------------------------------------------------------------------------

@@ -18,15 +18,15 @@ import balancer
 import solvers
 from balancer import MicroBatches, Phase, PipelineStages, PlanError
 from balancer.cost import flops
+from balancer.executor.broadcast import plan_of_words, words_of_plan
 from balancer.io.logs import open_log
 from balancer.offline.settings import LogSettings
-from balancer.planning.broadcast import plan_of_words, words_of_plan
-from balancer.planning.step import make_step, plan_step
-from balancer.planning.strategies import plan_with
 from balancer.problem.problem import work_of_slots
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
+from balancer.step_planner import make_step, plan_step
+from balancer.strategies import plan_with
 
 CAP = 400
 
@@ -309,9 +309,9 @@ def test_samples_of_pipelines_stay_near_home(tmp_path, more):
     near = made["relocate"]
     assert near.fell_back == ""
     assert near.makespan <= 1.1 * made["any"].makespan
-    assert near.makespan == near.micro_batches.makespan(near.work_of_slots)
+    assert near.makespan == near.cut.makespan(near.work_of_slots)
     assert near.inter_node_volume < 0.2 * made["rearrange"].inter_node_volume
-    assert near.micro_batches.violation(near.lengths, near.rank_of_sample, near.slot_of_sample, 4, 6) is None
+    assert near.cut.violation(near.lengths, near.rank_of_sample, near.slot_of_sample, 4, 6) is None
     near.save(tmp_path / "plan.parquet")
     assert balancer.load_plan(tmp_path / "plan.parquet") == near
 
@@ -348,7 +348,7 @@ def test_what_is_in_flight_is_capped(tmp_path):
     held = max(int(free.pipeline_run(rank).in_flight.max()) for rank in range(2))
     capped = balancer.balance(lengths, 2, cut=cut(PipelineStages.of(4, in_flight_tokens=held - 20), 8))
     assert max(int(capped.pipeline_run(rank).in_flight.max()) for rank in range(2)) <= held - 20
-    said = replace(capped.micro_batches, stages=PipelineStages.of(4, in_flight_tokens=held - 200))
+    said = replace(capped.cut, stages=PipelineStages.of(4, in_flight_tokens=held - 200))
     broken = said.violation(lengths, capped.rank_of_sample, capped.slot_of_sample, 2, 8)
     assert "tokens in flight" in broken
 

@@ -7,13 +7,13 @@ import pyarrow.parquet as pq
 from balancer import Phase, Topology
 from balancer.io.logs import open_log
 from balancer.offline.settings import LogSettings
-from balancer.planning.strategies import STRATEGIES
 from balancer.problem.cuts import as_cut
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.report.simulation_data import SimulationData
 from balancer.report.simulation_page import Assumptions
 from balancer.simulate import CLUSTERS, PhaseModel, simulate_log
+from balancer.strategies import STRATEGIES
 
 H100 = CLUSTERS["h100"]
 SHAPES = ("internvit-300m", "whisper-large-v3-encoder", "qwen2-7b")

@@ -15,10 +15,10 @@ from balancer.cli.main import main
 from balancer.io.logs import open_log
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import compare_log
-from balancer.planning.strategies import STRATEGIES
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.simulate import CLUSTERS, PhaseModel, simulate_log, step_time
+from balancer.strategies import STRATEGIES
 
 RNG = np.random.default_rng(5)
 ROWS, RANKS, BATCH = 70, 4, 6

@@ -10,9 +10,9 @@ from small_cluster import CLUSTER, model
 import balancer
 from balancer import MicroBatches, Phase
 from balancer.cost import LengthPolynomial, module
-from balancer.planning.strategies import STRATEGIES, plan_with
 from balancer.problem.cuts.micro_batches import ENCODERS
 from balancer.simulate import PhaseModel, step_time
+from balancer.strategies import STRATEGIES, plan_with
 
 SYNCS = {"micro_batch": 1, "step": 1, "pipeline": 3}
 LENGTHS = [9, 7, 6, 5, 4, 4, 3, 2, 1, 1]

@@ -13,8 +13,8 @@ from step_cases import cases
 import balancer
 from balancer import Ragged, Topology
 from balancer.cost import LengthPolynomial, SaturatingThroughput, ThroughputCurve
-from balancer.planning.strategies import STRATEGIES, plan_with
 from balancer.simulate import PhaseModel, step_time
+from balancer.strategies import STRATEGIES, plan_with
 
 # --- closed forms ----------------------------------------------------------------------------------------------------
 

@@ -27,8 +27,8 @@ ItemsOfPhase = tuple[CostModel, Ints, Ints]
 class Cut:
     """How a step is cut, as a caller asks for it.
 
-    What comes out is a class of :data:`balancer.plan.placed.PLACED`, how it is planned stands in
-    :data:`balancer.planning.planner.PLANNERS`; :attr:`name` is the key of both. A cut is a frozen dataclass.
+    How it is planned and what comes out stand in :data:`balancer.cuts.rooms.ROOMS`, of which :attr:`name` is the key.
+    A cut is a frozen dataclass.
     """
 
     __slots__ = ()

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import solvers
+from balancer.cuts.micro_batches.near_home import takes_longer, to_nodes
+from balancer.cuts.near_home import place
+from balancer.cuts.pipelines.gap_plan import GapPlan
+from balancer.cuts.pipelines.plan import PipelinePlan
+from balancer.cuts.pipelines.timed import asked_of, scheduled
 from balancer.plan.gaps import GapTable
-from balancer.plan.placed import PlacedInGaps, PlacedPipelines
-from balancer.planning.found import Found
-from balancer.planning.near_home import place
-from balancer.planning.slots_near_home import takes_longer, to_nodes
-from balancer.planning.timed import asked_of, scheduled
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
@@ -34,7 +34,7 @@ _PARTS_OF_BUDGET = (10, 1)
 """Of searches in gaps, as ``configure`` has them: under caps a short one may find what fits, and a long one not."""
 
 
-def plan_pipelines(problem: Problem, cut: MicroBatches, settings: PlanSettings) -> Found:
+def plan_pipelines(problem: Problem, cut: MicroBatches, settings: PlanSettings) -> PipelinePlan:
     """Plan replica and slot of every sample; then give whole replicas to the ranks where least crosses nodes."""
     found = _fastest(problem, cut, settings.time_budget)
     replicas, slots = found.replica_of_item, found.slot_of_item
@@ -50,10 +50,11 @@ def plan_pipelines(problem: Problem, cut: MicroBatches, settings: PlanSettings) 
     ranks = place(problem, replicas, placement, 0).rank_of_sample
     target = Placement.by_slots(ranks, slots, problem.topology.num_ranks, found.num_slots)
     bound = Bound(found.lower_bound, found.bound_name)
-    return Found(PlacedPipelines(problem, target, slots, found.num_slots), lambda _: bound, status, fell_back)
+    plan = PipelinePlan(problem, target, slots, found.num_slots)
+    return plan.finished(bound, settings, status=status, fell_back=fell_back)
 
 
-def plan_in_gaps(problem: Problem, cut: MicroBatches, settings: PlanSettings) -> Found:
+def plan_in_gaps(problem: Problem, cut: MicroBatches, settings: PlanSettings) -> GapPlan:
     """Plan replica and slot of every sample, and what of encoders runs in which gap, within the layout's memory."""
     if problem.timed is None:
         raise ValueError("gaps are planned from the times of a step")
@@ -65,11 +66,9 @@ def plan_in_gaps(problem: Problem, cut: MicroBatches, settings: PlanSettings) ->
     bound = Bound(result.lower_bound, result.bound_name)
     gaps = GapTable.from_schedule(step.tasks, result)
     alone = problem.topology.num_nodes == 1 or placement == settings.placement
-    return Found(
-        PlacedInGaps(problem, target, result.slot_of_item, result.num_slots, gaps),
-        lambda _: bound, result.status,
-        "" if alone else "encoders in gaps are scheduled for all replicas together",
-    )  # fmt: skip
+    plan = GapPlan(problem, target, result.slot_of_item, result.num_slots, gaps=gaps)
+    fell_back = "" if alone else "encoders in gaps are scheduled for all replicas together"
+    return plan.finished(bound, settings, status=result.status, fell_back=fell_back)
 
 
 def _fitting(timed: TimedStep, time_budget: float) -> tuple[TimedStep, MultiplexedResult]:
@@ -120,9 +119,9 @@ def _near_home(
     return takes_longer("by nodes, pipelines would take", least, found.makespan, eps)
 
 
-def pipeline_bound(placed: PlacedPipelines, makespan: int, settings: PlanSettings, search: bool) -> Bound:
+def pipeline_bound(plan: PipelinePlan, settings: PlanSettings, search: bool) -> Bound:
     """Return the best bound on what pipelines of so many slots take, whatever the caps, with no search."""
-    problem, cut, num_slots, time_budget = placed.problem, placed.cut, placed.num_slots, settings.time_budget
+    problem, cut, num_slots, time_budget = plan.problem, plan.cut, plan.num_slots, settings.time_budget
     if problem.timed is not None:
         times, items, work, tasks = problem.timed
         asked = PipelineRequest(**asked_of(times, items) | {"work": work})

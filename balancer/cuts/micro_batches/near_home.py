@@ -24,10 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import solvers
-from balancer.plan.reasons import Reason
-from balancer.planning.dealing import deal
-from balancer.planning.near_home import place, prices_of, why_not_relocate
-from balancer.planning.schedules import (
+from balancer.cuts.micro_batches.dealing import deal
+from balancer.cuts.micro_batches.schedules import (
     Schedule,
     cut_at_once,
     partition_ranks,
@@ -35,6 +33,8 @@ from balancer.planning.schedules import (
     schedule_bound,
     schedule_jointly,
 )
+from balancer.cuts.near_home import place, prices_of, why_not_relocate
+from balancer.plan.reasons import Reason
 from balancer.problem.cuts import WHOLE_SHARES
 from balancer.problem.cuts.micro_batches import DEALT, MicroBatches
 from balancer.problem.problem import Problem

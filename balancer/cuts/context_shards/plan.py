@@ -1,4 +1,6 @@
-"""Context shards: the documents of each pack in pieces on the ranks of a replica."""
+"""What comes out of context shards: the documents of each pack in pieces on the ranks of a replica."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,11 +11,11 @@ from numpy.typing import NDArray
 from balancer.errors import PlanError
 from balancer.io.plan_rows import PlanStep
 from balancer.plan.digest import digest_after
+from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.plan.item_rows import ItemRows, OneEach
+from balancer.plan.piece_rows import first_rows, item_of
 from balancer.plan.pieces import Pieces, SequenceGroup, Shares
-from balancer.plan.placed.in_pieces import PlacedPieces
-from balancer.plan.placed.item_rows import ItemRows, OneEach
-from balancer.plan.placed.piece_rows import first_rows, item_of
-from balancer.plan.placed.whole import WholeShares
+from balancer.plan.shared_plan import SharedPlan
 from balancer.problem.cuts.context_shards import ContextShards
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
@@ -35,8 +37,8 @@ def _no_pieces() -> Pieces:
     return Pieces(nothing, nothing, nothing, Placement.by_sample_order(nothing.astype(np.int32), 1))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PlacedShards(PlacedPieces):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ShardPlan(SharedPlan):
     """Documents in packs, a slot a pack of each replica; a sample's own rank is the one that holds its first token."""
 
     held: Pieces = field(default_factory=_no_pieces)
@@ -45,7 +47,7 @@ class PlacedShards(PlacedPieces):
     def from_pieces(
         cls, problem: Problem, slot: NDArray[np.int32], num_slots: int, sample: Ints, start: Ints, stop: Ints,
         rank: Ints,
-    ) -> "PlacedShards":  # fmt: skip
+    ) -> ShardPlan:  # fmt: skip
         """Place samples in slots, and pieces, in any order, that tile them on ranks. O(p log p)."""
         num_ranks = problem.topology.num_ranks
         order = np.lexsort((start, sample))
@@ -54,12 +56,12 @@ class PlacedShards(PlacedPieces):
         place = Placement.by_slots(ranks, slot[sample], num_ranks, num_slots)
         first = np.append(True, np.diff(sample) != 0)[: len(sample)]
         target = Placement.by_slots(ranks[first], slot, num_ranks, num_slots)
-        return cls(problem, target, slot, num_slots, Pieces(sample, start, stop, place))
+        return cls(problem, target, slot, num_slots, held=Pieces(sample, start, stop, place))
 
     @classmethod
     def put_together(
         cls, problem: Problem, target: Placement, slots: NDArray[np.int32], num_slots: int, *beside: NDArray[np.int32]
-    ) -> "PlacedShards":
+    ) -> ShardPlan:
         """Place samples in the pieces that stand :attr:`beside`."""
         sample, start, stop, rank = (array.astype(np.int64) for array in beside)
         return cls.from_pieces(problem, slots, num_slots, sample, start, stop, rank)
@@ -76,7 +78,7 @@ class PlacedShards(PlacedPieces):
         return OneEach(rows, first_rows(where, rows))
 
     @classmethod
-    def from_rows(cls, problem: Problem, rows: ItemRows) -> "PlacedShards":
+    def from_rows(cls, problem: Problem, rows: ItemRows) -> ShardPlan:
         """Place items in the pieces of the rows; PlanError if they cannot be there."""
         there, slot = rows.read.rows, rows.slot
         order = np.lexsort((there.start, item_of(there), there.sample))  # type: ignore[arg-type]  # as `read` has seen
@@ -102,7 +104,7 @@ class PlacedShards(PlacedPieces):
 
     def violation(self) -> str:
         """Say which rule the pieces break first; nothing if they keep to all."""
-        held, cut, lengths = self.held, self.cut, self.problem.batch.lengths
+        held, cut, lengths = self.held, self.cut, self.lengths
         replica = held.place.rank_of_sample // cut.degree
         first = np.append(True, np.diff(held.sample) != 0)[: len(replica)]
         last = np.append(first[1:], True)[: len(first)]
@@ -134,7 +136,7 @@ class PlacedShards(PlacedPieces):
 
     # What it takes
 
-    def measured(self) -> tuple[Ints, int]:
+    def measure(self) -> tuple[Ints, int]:
         """Return the work of each rank, int64[num_ranks], and what the packs of a step take."""
         busy = self.slot_loads
         return busy.sum(axis=1), int(self.cut.span(busy))
@@ -157,21 +159,22 @@ class PlacedShards(PlacedPieces):
 
     def _by_slot(self, each: Ints) -> Ints:
         bins = self.held.place.rank_of_sample * np.int64(self.num_slots) + self.slot_of_sample[self.held.sample]
-        found = group_loads(each, bins.astype(np.int32), self.problem.topology.num_ranks * self.num_slots)
+        found = group_loads(each, bins.astype(np.int32), self.num_ranks * self.num_slots)
         return found.reshape(-1, self.num_slots)
 
-    def binding_sample(self, loads: Ints) -> int | None:
-        """Return the costliest document if it costs more than a replica's fair share."""
-        return WholeShares.binding_sample(self, loads.reshape(-1, self.cut.degree).sum(axis=1))
+    @property
+    def binding_sample(self) -> int | None:
+        """The costliest document if it costs more than a replica's fair share; else None."""
+        return self.costliest(self.loads.reshape(-1, self.cut.degree).sum(axis=1))
 
-    def least_crossing(self, makespan: int) -> int:
+    def least_crossing(self) -> int:
         """Return how many elements cross nodes at least, by tokens of ranks, and by work where nodes hold all."""
         problem, degree = self.problem, self.cut.degree
         lengths, home, node = problem.batch.lengths, problem.batch.home.rank_of_sample, problem.topology.node_of_rank
         room = min(self.num_slots * -(-self.cut.pack_tokens // degree), INT64_MAX)
         bound = crossing_bound(lengths, lengths, home, node, room)
         if not any(ranks % degree for ranks in problem.topology.node_sizes):  # a document is whole in its node
-            bound = max(bound, crossing_bound(problem.costs, lengths, home, node, min(makespan, INT64_MAX)))
+            bound = max(bound, crossing_bound(problem.costs, lengths, home, node, min(self.makespan, INT64_MAX)))
         return bound
 
     # What lies where
@@ -184,7 +187,7 @@ class PlacedShards(PlacedPieces):
     @property
     def shares(self) -> Shares:
         """Each rank's share of each sample: all of its pieces. O(p log p)."""
-        num_ranks = self.problem.topology.num_ranks
+        num_ranks = self.num_ranks
         keys, lengths = self._by_share(self.held.lengths)
         sample, rank = keys // num_ranks, (keys % num_ranks).astype(np.int32)
         place = Placement.by_slots(rank, self.slot_of_sample[sample], num_ranks, self.num_slots)
@@ -192,7 +195,7 @@ class PlacedShards(PlacedPieces):
 
     def _by_share(self, each: Ints) -> tuple[Ints, Ints]:
         """Add up what pieces have by sample and rank: sample * num_ranks + rank, ascending, and the sums."""
-        keys = self.held.sample * self.problem.topology.num_ranks + self.held.place.rank_of_sample
+        keys = self.held.sample * self.num_ranks + self.held.place.rank_of_sample
         found, share = np.unique(keys, return_inverse=True)
         sums = np.zeros(len(found), dtype=np.int64)
         np.add.at(sums, share, each)
@@ -205,14 +208,14 @@ class PlacedShards(PlacedPieces):
 
     def group_of_pieces(self, pieces: Pieces) -> NDArray[np.int32]:
         """Return the number of the pack that each piece is of, slot by slot, in each by replica: int32[p]."""
-        replicas = self.problem.topology.num_ranks // self.cut.degree
+        replicas = self.num_ranks // self.cut.degree
         group = self.slot_of_sample[pieces.sample] * np.int64(replicas)
         return (group + pieces.place.rank_of_sample // self.cut.degree).astype(np.int32)
 
     def groups(self, slot: int) -> list[SequenceGroup]:
         """Return the replicas that have anything in a slot; each is busy as long as its slowest rank."""
-        cut, mine = self.cut, np.flatnonzero(self.slot_of_sample == slot)
-        replica, busy = self.target.rank_of_sample[mine] // cut.degree, self.slot_loads[:, slot]
+        cut, mine = self.cut, np.flatnonzero(self.slot_of_sample == self._checked(slot))
+        replica, busy = self.rank_of_sample[mine] // cut.degree, self.slot_loads[:, slot]
         return [
             SequenceGroup(
                 ranks := range(each * cut.degree, (each + 1) * cut.degree),
@@ -225,7 +228,7 @@ class PlacedShards(PlacedPieces):
     def layouts_beside(self) -> Iterator[tuple[int, Ints, Mapping[str, MeasuredLayout]]]:
         """Yield of each pack its tokens, layers, and what this layout, ``"given"``, and the rules of others take."""
         cut, held, node = self.cut, self.held, self.problem.topology.node_sizes[0]
-        masks, lengths, rank = cut.masks_of(self.problem.cost), self.problem.batch.lengths, held.place.rank_of_sample
+        masks, lengths, rank = cut.masks_of(self.problem.cost), self.lengths, held.place.rank_of_sample
         layers = np.array(list(masks.values()), dtype=np.int64)
         pack = self.group_of_pieces(held)
         order = np.argsort(pack, kind="stable")
@@ -248,7 +251,7 @@ class PlacedShards(PlacedPieces):
         """SHA-256, in hex, of pieces too."""
         held = self.held
         narrow = held.sample, held.place.rank_of_sample, held.place.position_of_sample
-        return digest_after(WholeShares.digest(self), narrow=narrow, wide=(held.start, held.stop))
+        return digest_after(DispatchPlan.digest(self), narrow=narrow, wide=(held.start, held.stop))
 
 
 def _misplaced(problem: Problem, rows: ItemRows, of: Ints) -> str:

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.plan.placed import PlacedSlots
-from balancer.planning.dealing import deal
-from balancer.planning.found import Found, closed_form_bound
-from balancer.planning.near_home import place, place_slots, why_not_relocate
-from balancer.planning.schedules import (
+from balancer.cuts.micro_batches.dealing import deal
+from balancer.cuts.micro_batches.near_home import relocate_schedule
+from balancer.cuts.micro_batches.plan import MicroBatchPlan
+from balancer.cuts.micro_batches.schedules import (
     ROOMS,
     Schedule,
     Shares,
@@ -32,7 +31,8 @@ from balancer.planning.schedules import (
     schedule_bound,
     schedule_jointly,
 )
-from balancer.planning.slots_near_home import relocate_schedule
+from balancer.cuts.near_home import place, place_slots, why_not_relocate
+from balancer.cuts.whole_shares import closed_form_bound
 from balancer.problem.constraints import Cap, Constraints, Prompts
 from balancer.problem.cuts.micro_batches import DEALT, MicroBatches
 from balancer.problem.placement import Placement
@@ -56,7 +56,7 @@ _LOSS = 1000
 """Micro-batches are dealt to ranks if that takes at most one part in so many longer."""
 
 
-def plan_slots(problem: Problem, micro_batches: MicroBatches, settings: PlanSettings) -> Found:
+def plan_slots(problem: Problem, micro_batches: MicroBatches, settings: PlanSettings) -> MicroBatchPlan:
     """Plan rank and slot of every sample; where none is relocated, ranks may exchange all their micro-batches."""
     shared, num_ranks = problem.constraints.prefix, problem.topology.num_ranks
     if shared is not None:
@@ -79,21 +79,20 @@ def plan_slots(problem: Problem, micro_batches: MicroBatches, settings: PlanSett
         target = shared.side_by_side(found.rank_of_sample, num_ranks, found.slot_of_sample)
     else:
         target = Placement.by_slots(found.rank_of_sample, found.slot_of_sample, num_ranks, found.num_slots)
-    return Found(
-        PlacedSlots(problem, target, found.slot_of_sample, found.num_slots), lambda _: found.bound, fell_back=fell_back
-    )
+    plan = MicroBatchPlan(problem, target, found.slot_of_sample, found.num_slots)
+    return plan.finished(found.bound, settings, fell_back=fell_back)
 
 
-def slots_bound(placed: PlacedSlots, makespan: int, settings: PlanSettings, search: bool) -> Bound:
+def slots_bound(plan: MicroBatchPlan, settings: PlanSettings, search: bool) -> Bound:
     """Return the best bound on micro-batches that were not planned here."""
-    problem = placed.problem
+    problem = plan.problem
     if (shared := problem.constraints.prefix) is not None:
-        return Bound(prefix_schedule_bound(*_of_prompts(problem, shared, placed.cut)), "parts")
+        return Bound(prefix_schedule_bound(*_of_prompts(problem, shared, plan.cut)), "parts")
     bound = closed_form_bound(problem)
     # A plan that meets the closed form needs no schedule to prove it.
-    if makespan == bound.value or not search:
+    if plan.makespan == bound.value or not search:
         return bound
-    return schedule_bound(problem, placed.cut, placed.num_slots, settings.time_budget)
+    return schedule_bound(problem, plan.cut, plan.num_slots, settings.time_budget)
 
 
 def _of_prompts(problem: Problem, shared: Prompts, cut: MicroBatches) -> tuple[Any, ...]:

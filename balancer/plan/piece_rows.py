@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from balancer.errors import PlanError
 from balancer.io.plan_rows import PlanStep
+from balancer.plan.item_rows import ItemRows, OneEach
 from balancer.plan.pieces import GroupTable, Pieces
-from balancer.plan.placed.item_rows import ItemRows, OneEach
 from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.topology import Topology
 

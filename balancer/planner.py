@@ -1,35 +1,24 @@
 """From a batch to a dispatch plan, one phase: read this module first.
 
 lengths -> :class:`~balancer.problem.batch.GlobalBatch` -> :class:`~balancer.problem.problem.Problem`
--> a solver's groups -> ranks -> :class:`~balancer.plan.dispatch_plan.DispatchPlan`.
-
-Each way to cut a step has a planner of its own, by name in :data:`PLANNERS`. It returns what it has
-:class:`~balancer.planning.found.Found`: the samples in their places, how the solver ended, why samples were not
-relocated if they were not, and `prove`, a function that gives the lower bound. The plan calls it with its makespan,
-which only the plan knows. No bound needs to prove more than that.
+-> the room of its cut (:mod:`balancer.cuts.rooms`), which asks a solver and puts groups on ranks
+-> :class:`~balancer.plan.dispatch_plan.DispatchPlan`, with a lower bound beside it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 from numpy.typing import ArrayLike
 
 import solvers
 from balancer.cost import CostModel, parse_cost
+from balancer.cuts.near_home import effective
+from balancer.cuts.rooms import ROOMS
 from balancer.plan.dispatch_plan import DispatchPlan
-from balancer.plan.placed import WholeShares
-from balancer.planning.context_shards import plan_shards, shards_bound
-from balancer.planning.found import Claim, Found
-from balancer.planning.long_short import long_short_bound, plan_long_short
-from balancer.planning.micro_batches import plan_slots, slots_bound
-from balancer.planning.near_home import effective
-from balancer.planning.pipelines import pipeline_bound, plan_in_gaps, plan_pipelines
-from balancer.planning.sequence_groups import groups_bound, plan_groups
-from balancer.planning.whole_shares import plan_whole_shares, whole_shares_bound
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import Constraints, KeptArguments, with_kept
 from balancer.problem.cuts import Cut, as_cut
@@ -171,52 +160,32 @@ def balance(
 def plan_problem(problem: Problem, settings: PlanSettings) -> DispatchPlan:
     """Solve a problem as its cut is solved, and make the plan."""
     started = time.perf_counter()
-    found = PLANNERS[problem.cut.name].plan(problem, problem.cut, settings)
-    return DispatchPlan.from_placed(
-        found.placed, found.prove, settings, placement=effective(problem, settings.placement), status=found.status,
-        fell_back=found.fell_back, started=started,
-    )  # fmt: skip
+    plan = ROOMS[problem.cut.name].plan(problem, problem.cut, settings)
+    return _stamped(plan, settings, started)
 
 
 def replay_plan(
-    placed: WholeShares,
+    placed: DispatchPlan,
     settings: PlanSettings,
-    claim: Claim = Claim(),  # noqa: B008 (frozen)
     *,
+    known: Bound | None = None,
+    fell_back: str = "",
     search: bool = False,
 ) -> DispatchPlan:
     """Make the plan of samples that are placed already, with loads and bound computed anew.
 
-    The bound is the closed-form one. Where that leaves a gap, `search` solves the problem again for the bound that this
-    proves, unless the method reads a clock. `claim` is what is known of the plan besides, and settles the bound.
+    The bound is the closed-form one, or the one that is `known` to hold, whichever is larger. Where the closed form
+    leaves a gap, `search` solves the problem again for the bound that this proves, unless the method reads a clock:
+    two runs of such a method differ, so that a bound would be another each time.
     """
-    # Two runs of such a method differ, so that a bound would be another each time.
-    searched = search and settings.method not in solvers.USES_CLOCK
-
-    def prove(makespan: int) -> Bound:
-        bound = PLANNERS[placed.problem.cut.name].bound(placed, makespan, settings, searched)
-        return claim.settle(bound, makespan)
-
-    return DispatchPlan.from_placed(
-        placed, prove, settings, placement=effective(placed.problem, settings.placement), status=claim.status,
-        fell_back=claim.fell_back, started=time.perf_counter(),
-    )  # fmt: skip
+    started, plan = time.perf_counter(), placed.measured()
+    bound = ROOMS[plan.cut.name].bound(plan, settings, search and settings.method not in solvers.USES_CLOCK)
+    if known is not None and known.value > bound.value:
+        bound = known
+    return _stamped(plan.finished(bound, settings, fell_back=fell_back), settings, started)
 
 
-class Planner(NamedTuple):
-    """How a cut is planned, and what bound there is on a plan of it that was made elsewhere."""
-
-    plan: Callable[[Problem, Any, PlanSettings], Found]  # of a problem and its cut
-    bound: Callable[[Any, int, PlanSettings, bool], Bound]  # of what is placed, its makespan, whether to search
-
-
-PLANNERS = {
-    "whole_shares": Planner(plan_whole_shares, whole_shares_bound),
-    "micro_batches": Planner(plan_slots, slots_bound),
-    "pipelines": Planner(plan_pipelines, pipeline_bound),
-    "gaps": Planner(plan_in_gaps, pipeline_bound),
-    "sequence_groups": Planner(plan_groups, groups_bound),
-    "sequence_parallel": Planner(plan_long_short, long_short_bound),
-    "context_shards": Planner(plan_shards, shards_bound),
-}
-"""How each cut is planned, by :attr:`balancer.problem.cuts.Cut.name`."""
+def _stamped(plan: DispatchPlan, settings: PlanSettings, started: float) -> DispatchPlan:
+    """Return a plan that says how its samples came to ranks, and how long that took."""
+    placement = effective(plan.problem, settings.placement)
+    return replace(plan, placement=placement, runtime_s=time.perf_counter() - started)

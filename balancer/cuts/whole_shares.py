@@ -6,26 +6,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 import solvers
-from balancer.plan.placed import WholeShares
-from balancer.planning.found import Found, closed_form_bound
-from balancer.planning.near_home import place
+from balancer.cuts.near_home import place
+from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.problem.cuts import Cut
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from balancer.problem.settings import PlanSettings, check_method
 from balancer.problem.smallest_cap import with_smallest_cap
-from solvers.bounds import Bound
+from solvers.bounds import Bound, makespan_bound
+from solvers.partitioning.prefix_bound import prefix_bound
 
 
-def plan_whole_shares(problem: Problem, cut: Cut, settings: PlanSettings) -> Found:
+def plan_whole_shares(problem: Problem, cut: Cut, settings: PlanSettings) -> DispatchPlan:
     """Solve for groups, then give these to ranks."""
     result = _solve(problem, settings)
     found = place(problem, result.group_of_item, settings.placement, settings.eps)
-    target = _placed(problem, found.rank_of_sample)
+    plan = DispatchPlan(problem, _placed(problem, found.rank_of_sample))
     bound = Bound(result.lower_bound, result.bound_name)
-    return Found(
-        WholeShares(problem, target), lambda makespan: bound, result.status, found.fell_back,
-    )  # fmt: skip
+    return plan.finished(bound, settings, status=result.status, fell_back=found.fell_back)
 
 
 def _placed(problem: Problem, rank_of_sample: NDArray[np.int32]) -> Placement:
@@ -36,14 +34,29 @@ def _placed(problem: Problem, rank_of_sample: NDArray[np.int32]) -> Placement:
     return shared.side_by_side(rank_of_sample, num_ranks)
 
 
-def whole_shares_bound(placed: WholeShares, makespan: int, settings: PlanSettings, search: bool) -> Bound:
+def whole_shares_bound(plan: DispatchPlan, settings: PlanSettings, search: bool) -> Bound:
     """Return the best bound on shares that were not planned here."""
-    problem = placed.problem
+    problem = plan.problem
     bound = closed_form_bound(problem)
-    if makespan == bound.value or not search or problem.cost.padded:
+    if plan.makespan == bound.value or not search or problem.cost.padded:
         return bound
     result = _solve(problem, settings)
     return Bound(result.lower_bound, result.bound_name)
+
+
+def closed_form_bound(problem: Problem) -> Bound:
+    """Return the best closed-form bound on what a step takes."""
+    num_ranks, constraints = problem.topology.num_ranks, problem.constraints
+    if not constraints.names():
+        return problem.cost.lower_bound(problem.costs, num_ranks)
+    if constraints.prefix is not None and problem.prompts is not None:
+        keys, equal = constraints.prefix.keys, constraints.equal_counts
+        return Bound(prefix_bound(problem.costs, num_ranks, keys, problem.prompts, equal_counts=equal), "parts")
+    if not problem.cost.additive:
+        return problem.cost.lower_bound(
+            problem.costs, num_ranks, constraints.equal_counts, constraints.min_samples_per_rank
+        )
+    return makespan_bound(problem.costs, num_ranks, **constraints.solver_keywords(problem.batch.lengths))
 
 
 def _solve(problem: Problem, settings: PlanSettings) -> solvers.PartitionResult:

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from balancer.cuts.rooms import ROOMS, placed
 from balancer.plan.dispatch_plan import DispatchPlan
-from balancer.plan.placed import PLACED, placed
 from balancer.plan.step_plan import PhasePlan, StepPlan
-from balancer.planning.found import Claim
-from balancer.planning.planner import plan_problem, replay_plan
+from balancer.planner import plan_problem, replay_plan
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.cuts import Cut, as_cut
 from balancer.problem.layout import ModuleLayout, StepLayout
@@ -322,9 +321,9 @@ def _plan_in_groups(problem: Problem, settings: PlanSettings, size: int) -> Disp
     for group in range(problem.topology.num_ranks // size):
         members = np.flatnonzero(group_of_item == group)
         alone = replace(problem.of_ranks(members, group * size, size), cut=problem.cut)
-        parts.append((members, group * size, plan_problem(alone, settings).placed))
+        parts.append((members, group * size, plan_problem(alone, settings)))
     # Proven anew over all ranks: bounds of groups say nothing of ranks that could have helped each other.
-    return replay_plan(PLACED[problem.cut.name].joined(problem, parts), settings)
+    return replay_plan(ROOMS[problem.cut.name].kind.joined(problem, parts), settings)
 
 
 def _plan_jointly(
@@ -342,8 +341,8 @@ def _plan_jointly(
         first += len(items.lengths)
         target = Placement.by_sample_order(ranks.copy(), problem.topology.num_ranks)
         alone = separate[items.phase.name]
-        known = Claim(bound=Bound(alone.lower_bound, alone.bound_name))
-        plans[items.phase.name] = replay_plan(placed(problem, target), step.settings, known)
+        known = Bound(alone.lower_bound, alone.bound_name)
+        plans[items.phase.name] = replay_plan(placed(problem, target), step.settings, known=known)
     return plans
 
 

@@ -1,4 +1,6 @@
-"""Sequence groups, and long and short: samples that several ranks share, in pieces."""
+"""What comes out of sequence groups, and of long and short: samples that several ranks share, in pieces."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -9,38 +11,38 @@ from numpy.typing import NDArray
 from balancer.errors import PlanError
 from balancer.io.plan_rows import PlanStep
 from balancer.plan.digest import digest_after
+from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.plan.item_rows import ItemRows, OneEach
+from balancer.plan.piece_rows import check_pieces, read_pieces
 from balancer.plan.pieces import GroupTable, Pieces, SequenceGroup, Shares, least_rank_time
-from balancer.plan.placed.in_pieces import PlacedPieces
-from balancer.plan.placed.item_rows import ItemRows, OneEach
-from balancer.plan.placed.piece_rows import check_pieces, read_pieces
-from balancer.plan.placed.whole import WholeShares
+from balancer.plan.shared_plan import SharedPlan
 from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from solvers.arguments import INT64_MAX
 from solvers.groups import members_by_group
-from solvers.relocation import crossing_bound
 
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PlacedGroups(PlacedPieces):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class GroupPlan(SharedPlan):
     """Samples in groups of ranks, a slot a group; loads are how long ranks are busy."""
 
     group_table: GroupTable = field(default_factory=GroupTable.none)
 
     @classmethod
-    def from_table(cls, problem: Problem, table: GroupTable, num_slots: int) -> "PlacedGroups":
+    def from_table(cls, problem: Problem, table: GroupTable, num_slots: int) -> GroupPlan:
         """Place samples where their groups are."""
         group, num_ranks = table.group_of_sample, problem.topology.num_ranks
         lead, slot = table.first_rank[group], table.slot[group]
-        return cls(problem, Placement.by_slots(lead, slot, num_ranks, num_slots), slot, num_slots, table)
+        target = Placement.by_slots(lead, slot, num_ranks, num_slots)
+        return cls(problem, target, slot, num_slots, group_table=table)
 
     @classmethod
     def put_together(
         cls, problem: Problem, target: Placement, slots: NDArray[np.int32], num_slots: int, *beside: NDArray[np.int32]
-    ) -> "PlacedGroups":
+    ) -> GroupPlan:
         """Place samples where the groups are that stand :attr:`beside`."""
         return cls.from_table(problem, GroupTable(*beside), num_slots)
 
@@ -50,7 +52,7 @@ class PlacedGroups(PlacedPieces):
         return read_pieces(where, rows)
 
     @classmethod
-    def from_rows(cls, problem: Problem, rows: ItemRows) -> "PlacedGroups":
+    def from_rows(cls, problem: Problem, rows: ItemRows) -> GroupPlan:
         """Place items in the groups that share the rows' pieces; PlanError if they cannot be there."""
         cut, topology, lengths = problem.cut, problem.topology, problem.batch.lengths
         table = GroupTable.none()
@@ -69,7 +71,7 @@ class PlacedGroups(PlacedPieces):
         return table.group_of_sample, table.degree, table.slot, table.first_rank
 
     @classmethod
-    def joined(cls, problem: Problem, parts: Sequence[tuple[Ints, int, WholeShares]]) -> "PlacedGroups":
+    def joined(cls, problem: Problem, parts: Sequence[tuple[Ints, int, DispatchPlan]]) -> GroupPlan:
         """Put plans of groups of ranks together, which have equally many slots."""
         slot, lead, degree = np.empty((3, len(problem.costs)), dtype=np.int32)
         for members, first, part in parts:
@@ -84,10 +86,10 @@ class PlacedGroups(PlacedPieces):
         return self.problem.cut  # type: ignore[return-value]  # which is what this class comes from
 
     def _sharing(self) -> tuple[GroupTable, Ints, SequenceGroups, int, int]:
-        num_ranks = self.problem.topology.num_ranks
-        return self.group_table, self.problem.batch.lengths, self.cut, num_ranks, self.num_slots
+        num_ranks = self.num_ranks
+        return self.group_table, self.lengths, self.cut, num_ranks, self.num_slots
 
-    def measured(self) -> tuple[Ints, int]:
+    def measure(self) -> tuple[Ints, int]:
         """Return how long each rank is busy, int64[num_ranks], and what the slots of a step take."""
         busy = self.slot_loads
         return busy.sum(axis=1), self.cut.makespan(busy)
@@ -99,23 +101,22 @@ class PlacedGroups(PlacedPieces):
         shape = problem.topology.num_ranks, self.num_slots
         return self.group_table.slot_loads(problem.cost, problem.batch.lengths, self.cut, *shape)
 
-    def ideal(self, loads: Ints, home_loads: Ints, home: bool = False) -> tuple[int, int]:
+    def perfect(self, home: bool = False) -> tuple[int, int]:
         """Return the makespan of samples each alone on a rank, with what the fewest slots take besides."""
         if home:
-            return WholeShares.ideal(self, loads, home_loads, home)
-        slots = self.cut.fewest_slots(self.problem.batch.lengths, len(loads))
-        return int(home_loads.sum()) + len(loads) * slots * self.problem.cost.sharing.overhead, len(loads)
+            return DispatchPlan.perfect(self, home)
+        slots, ranks = self.cut.fewest_slots(self.lengths, self.num_ranks), self.num_ranks
+        return int(self.home_loads.sum()) + ranks * slots * self.cost.sharing.overhead, ranks
 
-    def binding_sample(self, loads: Ints) -> int | None:
-        """Return None: a sample that is too much for one rank is shared."""
+    @property
+    def binding_sample(self) -> int | None:
+        """None: a sample that is too much for one rank is shared."""
         return None
 
-    def least_crossing(self, makespan: int) -> int:
-        """Return how many elements cross nodes at least, by the time that samples take of their ranks."""
-        problem, most = self.problem, min(makespan, INT64_MAX)
-        lengths, home, node = problem.batch.lengths, problem.batch.home.rank_of_sample, problem.topology.node_of_rank
-        costs, most = least_rank_time(problem.cost, lengths, self.cut, problem.topology, most)
-        return crossing_bound(costs, lengths, home, node, most)
+    def held_by_a_rank(self) -> tuple[Ints, int]:
+        """Return what samples take of their ranks' time at least, and how much of it a rank has."""
+        most = min(self.makespan, INT64_MAX)
+        return least_rank_time(self.cost, self.lengths, self.cut, self.topology, most)
 
     @property
     def shares(self) -> Shares:
@@ -142,7 +143,7 @@ class PlacedGroups(PlacedPieces):
     def groups(self, slot: int) -> list[SequenceGroup]:
         """Return the groups of ranks in a slot, by rank; a rank in none holds nothing in it."""
         table, batch = self.group_table, self.problem.batch
-        loads = table.loads(self.problem.cost, batch.lengths, self.cut, self.problem.topology.num_ranks).of_group
+        loads = table.loads(self.cost, batch.lengths, self.cut, self.num_ranks).of_group
         members, offsets, _ = members_by_group(table.group_of_sample, len(table.degree))
         return [
             SequenceGroup(
@@ -150,10 +151,10 @@ class PlacedGroups(PlacedPieces):
                 members[offsets[g] : offsets[g + 1]],
                 int(loads[g]),
             )
-            for g in np.flatnonzero(table.slot == slot).tolist()
+            for g in np.flatnonzero(table.slot == self._checked(slot)).tolist()
         ]
 
     def digest(self) -> str:
         """SHA-256, in hex, of groups and pieces too."""
         pieces = self.pieces
-        return digest_after(WholeShares.digest(self), narrow=self.beside, wide=(pieces.start, pieces.stop))
+        return digest_after(DispatchPlan.digest(self), narrow=self.beside, wide=(pieces.start, pieces.stop))

@@ -1,4 +1,6 @@
-"""Pipelines with work in their gaps: encoders' tasks, each on a device and in a turn."""
+"""What comes out of pipelines with work in their gaps: encoders' tasks, each on a device and in a turn."""
+
+from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -6,13 +8,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.cuts.pipelines.plan import PipelinePlan
 from balancer.errors import PlanError
 from balancer.io.plan_rows import GAP, GAPS, PlanStep
 from balancer.plan.digest import digest_after
 from balancer.plan.gaps import Between, DeviceOp, GapTable, held_in_cells, run_after
-from balancer.plan.placed.item_rows import ItemRows, RowsBeside
-from balancer.plan.placed.pipelines import PlacedPipelines
-from balancer.plan.placed.whole import checked_target
+from balancer.plan.item_rows import ItemRows, RowsBeside, checked_target
 from balancer.problem.problem import Problem
 from balancer.problem.step_times import UNIT_BYTES, GapTasks
 from solvers.arguments import as_index
@@ -25,8 +26,8 @@ _ALIKE = ("makespan", "forward_start", "forward_end", "backward_start", "backwar
 """What a run with tasks in its gaps has as one without has it."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PlacedInGaps(PlacedPipelines):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class GapPlan(PipelinePlan):
     """Samples in the slots of replicas, and tasks in the gaps of these, which run exactly in their turns."""
 
     gaps: GapTable | None = None
@@ -39,21 +40,21 @@ class PlacedInGaps(PlacedPipelines):
                 "encoders run in gaps where and when they were scheduled to: other placements have none for them",
                 "use the strategy 'orchestrated'",
             )
-        PlacedPipelines.__post_init__(self)
+        PipelinePlan.__post_init__(self)
 
     @classmethod
-    def from_rows(cls, problem: Problem, rows: ItemRows) -> "PlacedInGaps":
+    def from_rows(cls, problem: Problem, rows: ItemRows) -> GapPlan:
         """Place samples and the tasks in gaps as the rows do; PlanError if they cannot be there."""
         timed = problem.timed.in_slots(rows.num_slots)  # type: ignore[union-attr]  # which this class comes from
         problem = replace(problem, timed=timed)
         target = checked_target(problem, rows)
-        return cls(problem, target, rows.slot, rows.num_slots, _checked_table(timed.tasks, rows))
+        return cls(problem, target, rows.slot, rows.num_slots, gaps=_checked_table(timed.tasks, rows))
 
     def broken(self) -> str:
         """Say which device holds more than the layout has room for; nothing if none does."""
         times, items, *_ = self.problem.timed  # type: ignore[misc]  # which this class comes from
-        cell = self.target.rank_of_sample.astype(np.int64) * self.num_slots + self.slot_of_sample
-        runs = [self.gap_run(rank) for rank in range(self.problem.topology.num_ranks)]
+        cell = self.rank_of_sample.astype(np.int64) * self.num_slots + self.slot_of_sample
+        runs = [self.gap_run(rank) for rank in range(self.num_ranks)]
         held, at_work = held_in_cells(times, items, cell, runs[0].order)
         most = held + UNIT_BYTES * np.stack([run.held for run in runs]) + at_work
         if (most <= times.room).all():
@@ -74,29 +75,27 @@ class PlacedInGaps(PlacedPipelines):
         """What runs in gaps."""
         return self.gaps  # type: ignore[return-value]  # which is checked
 
-    def ideal(self, loads: Ints, home_loads: Ints, home: bool = False) -> tuple[int, int]:
+    def perfect(self, home: bool = False) -> tuple[int, int]:
         """Return the makespan of devices that never wait, as a fraction."""
-        busy, devices = PlacedPipelines.ideal(self, loads, home_loads, home)
+        busy, devices = PipelinePlan.perfect(self, home)
         return busy + int(self.table.tasks.forward.sum()) + int(self.table.tasks.backward.sum()), devices
 
-    def makespans(self, home: bool = False) -> Ints:
+    def pipeline_makespans(self, home: bool = False) -> Ints:
         """Return when each rank is done; at home encoders run before the pipeline, evenly on its devices."""
         if home:
-            return np.asarray(PlacedPipelines.makespans(self, home) + self._ahead_at_home())
-        return np.array(
-            [self.gap_run(rank).makespan for rank in range(self.problem.topology.num_ranks)], dtype=np.int64
-        )
+            return np.asarray(PipelinePlan.pipeline_makespans(self, home) + self._ahead_at_home())
+        return np.array([self.gap_run(rank).makespan for rank in range(self.num_ranks)], dtype=np.int64)
 
     def _ahead_at_home(self) -> Ints:
         """How long encoders take each rank's devices at home: int64[num_ranks]."""
         tasks = self.table.tasks
-        rank = self.problem.batch.home.rank_of_sample[tasks.sample]
-        spent = group_loads(tasks.forward + tasks.backward, rank, self.problem.topology.num_ranks)
+        rank = self.home.rank_of_sample[tasks.sample]
+        spent = group_loads(tasks.forward + tasks.backward, rank, self.num_ranks)
         return np.asarray(-(-spent // self.stages.num_devices), dtype=np.int64)
 
-    def run(self, rank: int, home: bool = False) -> PipelineRun:
+    def pipeline_run(self, rank: int, home: bool = False) -> PipelineRun:
         """Run the pipeline of one rank exactly, among what is in its gaps, or at home after what runs before it."""
-        run = PlacedPipelines.run(self, rank, home)
+        run = PipelinePlan.pipeline_run(self, rank, home)
         if home:
             return run_after(run, int(self._ahead_at_home()[rank]))
         among = self.gap_run(rank)
@@ -110,23 +109,23 @@ class PlacedInGaps(PlacedPipelines):
 
     def gap_run(self, rank: int) -> MultiplexResult:
         """Run the pipeline of one rank with the tasks in its gaps, exactly."""
-        rank = as_index("rank", rank, self.problem.topology.num_ranks)
-        return self.table.run(self.stages, self.work_of_slots, rank, self.target.rank_of_sample, self.slot_of_sample)
+        rank = as_index("rank", rank, self.num_ranks)
+        return self.table.run(self.stages, self.work_of_slots, rank, self.rank_of_sample, self.slot_of_sample)
 
-    def ops_between(self, rank: int, device: int) -> dict[int, DeviceOp]:
+    def _ops_between(self, rank: int, device: int) -> dict[int, DeviceOp]:
         """Return what one device runs in its gaps, by turn."""
         timed = self.problem.timed
         return self.table.on_device(device, self._on(rank), self.slot_of_sample, timed)  # type: ignore[arg-type]  # of which this class comes
 
     def _on(self, rank: int) -> NDArray[np.bool_]:
         """Whether the sample of each task is on a rank."""
-        return np.asarray(self.target.rank_of_sample[self.table.tasks.sample] == rank)
+        return np.asarray(self.rank_of_sample[self.table.tasks.sample] == rank)
 
     def digest(self) -> str:
         """SHA-256, in hex, of turns too."""
         table = self.table
         turns = table.tasks.sample, table.device, table.forward_turn, table.backward_turn
-        return digest_after(PlacedPipelines.digest(self), wide=turns)
+        return digest_after(PipelinePlan.digest(self), wide=turns)
 
 
 def _checked_table(tasks: GapTasks, rows: ItemRows) -> GapTable:

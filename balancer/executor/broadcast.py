@@ -3,18 +3,19 @@
 import json
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.cuts.rooms import ROOMS
 from balancer.plan.dispatch_plan import DispatchPlan
-from balancer.plan.placed import PLACED
 from balancer.plan.step_plan import StepPlan
-from balancer.planning.step import Step, encoder_problem, finished
 from balancer.problem.phases import PhaseItems
 from balancer.problem.placement import Placement
+from balancer.step_planner import Step, encoder_problem, finished
 from solvers.bounds import Bound
 from solvers.types import SolveStatus
 
@@ -39,7 +40,7 @@ def words_of_plan(plan: StepPlan) -> NDArray[np.int64]:
     """Return the placements and certificates of a plan: int64[k]."""
     described = {
         name: {key: getattr(phase.plan, key) for key in _CERTIFICATE}
-        | {"status": phase.plan.status.value, "beside": [array.tolist() for array in phase.plan.placed.beside]}
+        | {"status": phase.plan.status.value, "beside": [array.tolist() for array in phase.plan.beside]}
         for name, phase in plan.phases.items()
     }
     plans = [phase.plan for phase in plan.phases.values()]
@@ -68,10 +69,8 @@ def _plan_of(step: Step, items: PhaseItems, said: Mapping[str, Any], words: NDAr
     if items is not step.items[-1]:
         problem = encoder_problem(step, items, said["num_slots"])
     beside = [np.array(array, dtype=np.int32) for array in said["beside"]]
-    where = PLACED[problem.cut.name].put_together(problem, target, slot.copy(), said["num_slots"], *beside)
+    placed = ROOMS[problem.cut.name].kind.put_together(problem, target, slot.copy(), said["num_slots"], *beside)
     # Not proven anew: the rank that planned has proven it, and the others would each search for as long.
     bound = Bound(said["lower_bound"], said["bound_name"])
-    return DispatchPlan.from_placed(
-        where, lambda _: bound, step.settings, placement=said["placement"], status=SolveStatus(said["status"]),
-        fell_back=said["fell_back"],
-    )  # fmt: skip
+    plan = placed.finished(bound, step.settings, status=SolveStatus(said["status"]), fell_back=said["fell_back"])
+    return replace(plan, placement=said["placement"])

@@ -8,12 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import solvers
+from balancer.cuts.near_home import Placed, effective, place, why_not_relocate
+from balancer.cuts.sequence_groups.plan import GroupPlan
+from balancer.cuts.sequence_groups.planner import Units
+from balancer.cuts.sequence_groups.shared_room import Held, Room
 from balancer.plan.pieces import GroupTable
-from balancer.plan.placed import PlacedGroups
-from balancer.planning.found import Found
-from balancer.planning.near_home import Placed, effective, place, why_not_relocate
-from balancer.planning.sequence_groups import Units
-from balancer.planning.shared_room import Held, Room
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.cuts import WHOLE_SHARES
 from balancer.problem.cuts.sequence_groups import LongShort
@@ -23,7 +22,7 @@ from balancer.problem.settings import PlanSettings
 from balancer.problem.topology import Topology
 from solvers.arguments import as_share
 from solvers.bounds import Bound
-from solvers.types import PartitionResult, SolveStatus
+from solvers.types import PartitionResult
 
 Ints = NDArray[np.int64]
 # Seconds' worth of work for a group that is searched: the default of `solvers.long_short`.
@@ -37,7 +36,7 @@ _ROUNDS = 2
 _ROOM = Fraction(31, 32)
 
 
-def plan_long_short(problem: Problem, cut: LongShort, settings: PlanSettings) -> Found:
+def plan_long_short(problem: Problem, cut: LongShort, settings: PlanSettings) -> GroupPlan:
     """Give items to groups of ranks, even in the rank-time that they take at least, then share in each what is long.
 
     Groups are balanced, and laid near home or filled from there, as ranks are where no item is shared. Under caps they
@@ -62,8 +61,8 @@ def plan_long_short(problem: Problem, cut: LongShort, settings: PlanSettings) ->
             break
     else:
         raise room.none_found(cut, problem.topology.num_ranks)
-    placed = PlacedGroups.from_table(problem, best.groups, len(cut.degrees))
-    return Found(placed, lambda _: bound, SolveStatus.FEASIBLE, best.fell_back or why)
+    plan = GroupPlan.from_table(problem, best.groups, len(cut.degrees))
+    return plan.finished(bound, settings, fell_back=best.fell_back or why)
 
 
 def _planned(
@@ -83,9 +82,9 @@ def _planned(
     return min((found for found in rounds if found.makespan >= 0), key=lambda found: found.makespan, default=None)
 
 
-def long_short_bound(placed: PlacedGroups, makespan: int, settings: PlanSettings, search: bool) -> Bound:
+def long_short_bound(plan: GroupPlan, settings: PlanSettings, search: bool) -> Bound:
     """Return a bound on what a step takes, whichever group has which items."""
-    problem, cut = placed.problem, cast(LongShort, placed.cut)
+    problem, cut = plan.problem, cast(LongShort, plan.cut)
     units = Units.from_problem(problem, cut)
     return _bound(units, cut, Room.from_problem(problem, cut, units.of_sample), problem.topology.num_ranks)
 

@@ -10,6 +10,8 @@ from balancer.errors import PlanError
 from balancer.io.plan_rows import PlanStep
 from balancer.plan.pieces import GroupTable
 from balancer.problem.phases import PhaseItems
+from balancer.problem.placement import Placement
+from balancer.problem.problem import Problem
 
 Ints = NDArray[np.int64]
 
@@ -78,3 +80,35 @@ def in_order_of(items: PhaseItems, sample: Ints, rows: PlanStep, where: str) -> 
             raise PlanError(f"{where}: {what} is not placed")
     what = "samples" if items.is_last else "items"
     raise PlanError(f"{where}: {what} are placed twice or belong elsewhere")
+
+
+def checked_target(problem: Problem, rows: ItemRows) -> Placement:
+    """Return where rows place whole samples; PlanError if that is nowhere, or not what the problem asks for."""
+    num_ranks, num_slots = problem.topology.num_ranks, rows.num_slots
+    if num_slots > problem.cut.slots_for(max(1, len(rows.order))) or num_slots * num_ranks >= 2**31:
+        raise PlanError(f"{rows.where}: {len(rows.order)} samples cannot be in {num_slots} micro-batches a rank")
+    try:
+        target = Placement.checked(rows.rank, num_ranks, rows.position)
+    except ValueError as error:
+        raise PlanError(f"{rows.where}: {error}") from None
+    lengths, ranks = problem.batch.lengths, target.rank_of_sample
+    tokens = problem.cost.tokens(lengths, ranks, num_ranks)
+    broken = problem.constraints.violation(ranks, tokens)
+    if not broken and rows.slot.min(initial=0) < 0:
+        broken = f"slot must be >= 0, got {rows.slot.min()}"
+    if problem.constraints.prefix is not None and not broken:  # a prompt counts once a micro-batch
+        shared = problem.constraints.prefix
+        lengths = lengths - shared.lengths + shared.once(shared.lengths, ranks * np.int64(num_slots) + rows.slot)
+    broken = broken or problem.cut.violation(lengths, ranks, rows.slot, num_ranks, num_slots)
+    if problem.limits is not None and not broken:
+        broken = problem.limits.violation(lengths, ranks, rows.slot, num_ranks, num_slots)
+    if broken := broken or _out_of_order(target, rows.slot):
+        raise PlanError(f"{rows.where}: {broken}")
+    return target
+
+
+def _out_of_order(target: Placement, slots: NDArray[np.int32]) -> str:
+    """Say if the samples of a rank do not stand in order of their slots."""
+    ordered, rank = slots[target.samples], target.rank_of_sample[target.samples]
+    unordered = ((ordered[1:] < ordered[:-1]) & (rank[1:] == rank[:-1])).any()
+    return "a rank's samples must stand in order of their slots" if unordered else ""

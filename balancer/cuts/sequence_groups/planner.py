@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 import solvers
 from balancer.cost import DegreeTimes
+from balancer.cuts.near_home import place
+from balancer.cuts.sequence_groups.plan import GroupPlan
 from balancer.plan.pieces import GroupTable
-from balancer.plan.placed import PlacedGroups
-from balancer.planning.found import Found
-from balancer.planning.near_home import place
 from balancer.problem.cuts.sequence_groups import GROUPING, SequenceGroups
 from balancer.problem.problem import Affinity, Problem
 from balancer.problem.settings import PlanSettings
@@ -50,7 +49,7 @@ class Units(NamedTuple):
         return cls(together, DegreeTimes(sums[0], times.overhead, times.unit), sums[1])
 
 
-def plan_groups(problem: Problem, cut: SequenceGroups, settings: PlanSettings) -> Found:
+def plan_groups(problem: Problem, cut: SequenceGroups, settings: PlanSettings) -> GroupPlan:
     """Plan the groups of every slot, then put them where their samples lie, as far as that costs next to nothing."""
     ranks, slots = problem.topology.num_ranks, cut.fewest_slots(problem.batch.lengths, problem.topology.num_ranks)
     if ranks * slots > MOST_BINS:
@@ -71,12 +70,13 @@ def plan_groups(problem: Problem, cut: SequenceGroups, settings: PlanSettings) -
     if settings.placement != "any":
         groups, fell_back = _near_home(problem, cut, groups, found.slot_times, settings)
     bound = Bound(found.lower_bound * times.unit, found.bound_name)
-    return Found(PlacedGroups.from_table(problem, groups, found.num_slots), lambda _: bound, found.status, fell_back)
+    plan = GroupPlan.from_table(problem, groups, found.num_slots)
+    return plan.finished(bound, settings, status=found.status, fell_back=fell_back)
 
 
-def groups_bound(placed: PlacedGroups, makespan: int, settings: PlanSettings, search: bool) -> Bound:
+def groups_bound(plan: GroupPlan, settings: PlanSettings, search: bool) -> Bound:
     """Return the closed-form bound on what the slots of a step take together."""
-    problem, cut = placed.problem, placed.cut
+    problem, cut = plan.problem, plan.cut
     times, sizes = Units.from_problem(problem, cut)[1:]
     asked = SequenceRequest(times.times, sizes, overhead=times.overhead, **cut.solver_keywords(problem.topology))
     proven = closed_form(SequenceProblem.of(asked))

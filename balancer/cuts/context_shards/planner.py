@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import solvers
-from balancer.plan.placed import PlacedShards, PlacedSlots, WholeShares
-from balancer.planning.found import Found
-from balancer.planning.micro_batches import plan_slots, slots_bound
+from balancer.cuts.context_shards.plan import ShardPlan
+from balancer.cuts.micro_batches.plan import MicroBatchPlan
+from balancer.cuts.micro_batches.planner import plan_slots, slots_bound
 from balancer.problem.cuts.context_shards import ContextShards
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Affinity, Problem
@@ -26,26 +26,27 @@ _WORDING = Wording({"cut.tokens": "pack_tokens"})
 Ints = NDArray[np.int64]
 
 
-def plan_shards(problem: Problem, cut: ContextShards, settings: PlanSettings) -> Found:
+def plan_shards(problem: Problem, cut: ContextShards, settings: PlanSettings) -> ShardPlan:
     """Make packs of replicas near home, and divide each among the ranks of its replica."""
     try:
         # As if each replica were one rank. Which documents share a pack is decided before any is cut.
         packs = plan_slots(_of_replicas(problem, cut), cut.packs, settings)
     except SolverError as error:
         raise error.in_words(_WORDING) from None
-    pieces = _sharded(problem, cut, packs.placed, settings.time_budget)
-    placed = PlacedShards.from_pieces(problem, packs.placed.slot_of_sample, packs.placed.num_slots, *pieces)
-    return Found(placed, lambda makespan: _per_rank(packs.prove(makespan), cut), packs.status, packs.fell_back)
+    pieces = _sharded(problem, cut, packs, settings.time_budget)
+    plan = ShardPlan.from_pieces(problem, packs.slot_of_sample, packs.num_slots, *pieces)
+    bound = _per_rank(Bound(packs.lower_bound, packs.bound_name), cut)
+    return plan.finished(bound, settings, fell_back=packs.fell_back)
 
 
-def shards_bound(placed: PlacedShards, makespan: int, settings: PlanSettings, search: bool) -> Bound:
+def shards_bound(plan: ShardPlan, settings: PlanSettings, search: bool) -> Bound:
     """Return the best bound on packs that were not planned here."""
-    cut, problem = placed.cut, _of_replicas(placed.problem, placed.cut)
-    replica = placed.target.rank_of_sample // np.int32(cut.degree)
-    shape = problem.topology.num_ranks, placed.num_slots
-    target = Placement.by_slots(replica, placed.slot_of_sample, *shape)
-    packs = PlacedSlots(problem, target, placed.slot_of_sample, placed.num_slots)
-    return _per_rank(slots_bound(packs, makespan * cut.degree, settings, search), cut)
+    cut, problem = plan.cut, _of_replicas(plan.problem, plan.cut)
+    replica = plan.target.rank_of_sample // np.int32(cut.degree)
+    shape = problem.topology.num_ranks, plan.num_slots
+    target = Placement.by_slots(replica, plan.slot_of_sample, *shape)
+    packs = MicroBatchPlan(problem, target, plan.slot_of_sample, plan.num_slots, makespan=plan.makespan * cut.degree)
+    return _per_rank(slots_bound(packs, settings, search), cut)
 
 
 def _per_rank(bound: Bound, cut: ContextShards) -> Bound:
@@ -64,7 +65,7 @@ def _of_replicas(problem: Problem, cut: ContextShards) -> Problem:
 
 
 def _sharded(
-    problem: Problem, cut: ContextShards, packs: WholeShares, time_budget: float
+    problem: Problem, cut: ContextShards, packs: MicroBatchPlan, time_budget: float
 ) -> tuple[Ints, Ints, Ints, Ints]:
     """Divide each pack: sample, start, stop and rank of each piece. Padding belongs to no sample and is left out."""
     masks, node, lengths = cut.masks_of(problem.cost), problem.topology.node_sizes[0], problem.batch.lengths

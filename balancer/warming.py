@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 import solvers
-from balancer.planning.planner import balance
-from balancer.planning.step import orchestrate
+from balancer.planner import balance
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.problem.layout import ModuleLayout
 from balancer.problem.limits import AnyLimit, CountLimit, Everywhere, Limit, PaddedLimit
 from balancer.problem.settings import COUNTED_METHODS, EPS
+from balancer.step_planner import orchestrate
 from solvers._jit import compile_at_once
 from solvers.grouping import long_short_groups
 from solvers.pipeline import PipelineRequest, TaskRequest

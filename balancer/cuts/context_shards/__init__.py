@@ -1,0 +1,1 @@
+"""Packs of documents that the ranks of a replica share token by token."""

@@ -1,1 +1,0 @@
-"""From a problem to a plan. Read :mod:`balancer.planning.planner` first."""

@@ -77,7 +77,7 @@ class PipelineStages:
         ``"1f1b"``, which with `chunks` over 1 is interleaved, or ``"gpipe"``: all forwards, then all backwards.
     frozen, recompute : tuple of str
         Phases that are not trained, and phases whose backwards run the forward again. They do not change times, only
-        which ops run (:meth:`balancer.DispatchPlan.device_ops`).
+        which ops run (:meth:`~balancer.cuts.pipelines.plan.PipelinePlan.device_ops`).
 
     Examples
     --------

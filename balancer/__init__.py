@@ -31,6 +31,7 @@ __all__ = [
     "PaddedLimit",
     "Phase",
     "PipelineStages",
+    "Pipelines",
     "Placement",
     "PlanError",
     "Ragged",

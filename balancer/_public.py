@@ -11,6 +11,7 @@ from balancer.planner import balance
 from balancer.problem.cuts.context_shards import ContextShards
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.cuts.pipeline_stages import PipelineStages
+from balancer.problem.cuts.pipelines import Pipelines
 from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.layout import ModuleLayout, StepLayout
 from balancer.problem.limits import CountLimit, Everywhere, Kinds, Limit, PaddedLimit
@@ -39,6 +40,7 @@ __all__ = [
     "PaddedLimit",
     "Phase",
     "PipelineStages",
+    "Pipelines",
     "Placement",
     "PlanError",
     "Ragged",

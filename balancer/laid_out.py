@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from balancer.described import as_dict
 from balancer.errors import InputError
-from balancer.problem.cuts.micro_batches import MicroBatches
+from balancer.problem.cuts.pipelines import Pipelines
 from balancer.problem.layout import StepLayout
 from balancer.step import StepFile
 from solvers.errors import ArgumentError, UsageError, WordedError, braced
@@ -15,7 +15,7 @@ class LaidOut(NamedTuple):
 
     step: StepFile
     layout: StepLayout | None  # where ranks are its GPUs; else they are its replicas
-    cut: MicroBatches | None  # where encoders run in gaps: micro-batches that no keys say
+    cut: Pipelines | None  # where encoders run in gaps: micro-batches that no keys say
 
 
 def check_beside(step: StepFile) -> None:
@@ -77,7 +77,7 @@ def _taken(step: StepFile, layout: StepLayout) -> dict[str, Any]:
     return {name: value for name, value in of_file.items() if value is not None} | said
 
 
-def _in_gaps(step: StepFile, layout: StepLayout, path: str, num_ranks: int) -> MicroBatches:
+def _in_gaps(step: StepFile, layout: StepLayout, path: str, num_ranks: int) -> Pipelines:
     """Return the micro-batches of a layout whose encoders run in gaps; its file says all of them."""
     where = braced(path)
     if layout.times is None:
@@ -92,6 +92,6 @@ def _in_gaps(step: StepFile, layout: StepLayout, path: str, num_ranks: int) -> M
     if said:
         raise UsageError(f"{', '.join(said)} cannot be combined with {{layouts}} of mode 'multiplexed', which says it")
     try:
-        return MicroBatches.in_gaps(layout.times)
+        return Pipelines.in_gaps(layout.times)
     except WordedError as error:
         raise error.within(path) from None

@@ -38,8 +38,10 @@ from balancer.problem.batch import HOMES
 from balancer.problem.cuts import CUTS, Cut
 from balancer.problem.cuts.context_shards import ContextShards
 from balancer.problem.cuts.cut import WholeShares
-from balancer.problem.cuts.micro_batches import InSlots, MicroBatches
+from balancer.problem.cuts.in_slots import InSlots
+from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.cuts.pipeline_stages import PipelineStages
+from balancer.problem.cuts.pipelines import Pipelines
 from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.layout import StepLayout
 from balancer.problem.phases import SINGLE_PHASE, Phase
@@ -81,7 +83,7 @@ FlagOrNames = Annotated[
 
 
 @described
-class Pipelines(InSlots):
+class PipelineKeys(InSlots):
     """Micro-batches run through the stages of a pipeline."""
 
     stages: SizesByName | None = key(
@@ -100,7 +102,7 @@ class Pipelines(InSlots):
 OF_CUTS = {
     "whole_shares": partly(WholeShares, "whole_shares", "A rank computes its samples all at once."),
     "micro_batches": partly(MicroBatches, "micro_batches", "A rank computes its samples in micro-batches."),
-    "pipelines": partly(Pipelines, "pipelines", "Micro-batches run through the stages of a pipeline."),
+    "pipelines": partly(PipelineKeys, "pipelines", "Micro-batches run through the stages of a pipeline."),
     "sequence_groups": partly(SequenceGroups, "sequence_groups", "Groups of ranks share samples."),
     "context_shards": partly(ContextShards, "context_shards", "A few ranks share packs of documents."),
 }
@@ -214,9 +216,9 @@ class StepFile:
         given = {} if self.cut is None else as_dict(self.cut)
         kind = given.pop("kind", "whole_shares")
         if kind == "pipelines":
-            self._need_of_cut(Pipelines, "stages", "tokens")
+            self._need_of_cut(PipelineKeys, "stages", "tokens")
             stages = self._stages(given, models, pieces)
-            return MicroBatches(**given, sync="pipeline", stages=stages)
+            return Pipelines(**given, stages=stages)
         made = CUTS[kind]
         self._need_of_cut(made, *(name for name, default in defaults_of(made).items() if default is MISSING))
         return made(**given)

@@ -24,7 +24,7 @@ from balancer.planner import replay_plan
 from balancer.problem.constraints import Constraints
 from balancer.problem.cuts import WHOLE_SHARES, Cut, as_cut
 from balancer.problem.cuts.context_shards import ContextShards
-from balancer.problem.cuts.micro_batches import PACKING, MicroBatches
+from balancer.problem.cuts.in_slots import PACKING, InSlots
 from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.phases import Columns, Phase, PhaseItems
 from balancer.problem.placement import Placement
@@ -257,13 +257,13 @@ def follow(step: Step, items: PhaseItems, last: DispatchPlan) -> DispatchPlan:
     return replay_plan(placed(problem, target, slots, last.num_slots), step.settings)
 
 
-def _of_ranks(step: Step) -> MicroBatches | None:
+def _of_ranks(step: Step) -> InSlots | None:
     cut = step.settings.cut
-    return cut if isinstance(cut, MicroBatches) else None  # strategies of whole samples see no sequence groups
+    return cut if isinstance(cut, InSlots) else None  # strategies of whole samples see no sequence groups
 
 
 def _in_shares(
-    step: Step, problem: Problem, micro_batches: MicroBatches, rank_of_sample: NDArray[np.int32], fell_back: str = ""
+    step: Step, problem: Problem, micro_batches: InSlots, rank_of_sample: NDArray[np.int32], fell_back: str = ""
 ) -> DispatchPlan:
     cut = _cut(step, problem, micro_batches, rank_of_sample)
     target = Placement.by_slots(rank_of_sample, cut.slot_of_item, step.topology.num_ranks, cut.num_slots)
@@ -271,7 +271,7 @@ def _in_shares(
     return replay_plan(placed(problem, target, cut.slot_of_item, cut.num_slots), step.settings, fell_back=fell_back)
 
 
-def _cut(step: Step, problem: Problem, micro_batches: MicroBatches, rank_of_sample: NDArray[np.int32]) -> SharesResult:
+def _cut(step: Step, problem: Problem, micro_batches: InSlots, rank_of_sample: NDArray[np.int32]) -> SharesResult:
     with of_items(step, step.items[-1]):
         try:
             return cut_shares(

@@ -10,6 +10,7 @@ import solvers
 from balancer.planner import balance
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.cuts.pipeline_stages import PipelineStages
+from balancer.problem.cuts.pipelines import Pipelines
 from balancer.problem.layout import ModuleLayout
 from balancer.problem.limits import AnyLimit, CountLimit, Everywhere, Limit, PaddedLimit
 from balancer.problem.settings import COUNTED_METHODS, EPS
@@ -90,7 +91,7 @@ def _grouped() -> None:
 
 
 def _piped() -> None:
-    cut = MicroBatches(150, "pipeline", count=4, stages=PipelineStages.of(2, in_flight_tokens=400))
+    cut = Pipelines(150, PipelineStages.of(2, in_flight_tokens=400), count=4)
     balance(np.arange(1, 40), 2, cut=cut)
     # A cap that leaves hardly any room
     sizes, work = [30, 46, 18, 13, 31, 20, 19, 34, 15, 47], np.array([40, 5, 38, 31, 40, 39, 12, 26, 23, 37])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from balancer import MicroBatches, Phase, PipelineStages
+from balancer import MicroBatches, Phase, Pipelines, PipelineStages
 from balancer.problem.problem import work_of_slots
 from balancer.strategies import plan_with
 
@@ -37,7 +37,7 @@ def rows_of(log, layout, budget):
     """Makespan over the bound, seconds and bubble of each way to plan, by step."""
     stages, first, slots = layout
     cut = PipelineStages.of({"vision+audio": first, "llm": stages - first}, MODELS, pieces={"vision": 1024})
-    exact = MicroBatches(NO_CAP, "pipeline", count=slots, stages=cut)
+    exact = Pipelines(NO_CAP, count=slots, stages=cut)
     formula = MicroBatches(NO_CAP, "pipeline", count=slots, pipeline_stages=stages)
     size = REPLICAS * slots * SAMPLES
     for step in STEPS:

@@ -19,7 +19,7 @@ import torch.multiprocessing
 from torch import nn
 
 import balancer
-from balancer import MicroBatches, PipelineStages
+from balancer import Pipelines, PipelineStages
 from balancer.executor import PipelineRunner
 from balancer.problem.placement import Placement
 from balancer.problem.step_times import ModuleRate, StepTimes
@@ -90,7 +90,7 @@ def plans(devices):
     equal = (np.arange(len(lengths)) * slots // len(lengths)).astype(np.int32)
     for order, chunks in (("1F1B", 1), ("interleaved", 2)):
         stages = PipelineStages.of(devices * chunks, chunks=chunks)
-        plan = balancer.balance(lengths, 1, cut=MicroBatches(1 << 20, "pipeline", count=slots, stages=stages))
+        plan = balancer.balance(lengths, 1, cut=Pipelines(1 << 20, count=slots, stages=stages))
         yield order, "planned", plan
         yield order, "equal", placed(plan, equal)
         yield order, "LPT", placed(plan, lpt(lengths, slots))
@@ -101,7 +101,7 @@ def plans(devices):
         dict.fromkeys(both, each), dict.fromkeys(both, each), (1e12,) * devices,
     )  # fmt: skip
     table = {"text": lengths, "images": np.random.default_rng(1).integers(0, 5, len(lengths)) * 128}
-    cut = MicroBatches.in_gaps(times)
+    cut = Pipelines.in_gaps(times)
     step = balancer.orchestrate(table, {"vision": "images", "llm": "text"}, 1, cut=cut, time_budget=0.2)
     yield "1F1B, encoders in gaps", "planned", step
 

@@ -263,7 +263,7 @@ class _Step:
     def _check_plan(self) -> None:
         stages = getattr(self.plan.cut, "stages", None)
         if not isinstance(stages, PipelineStages):
-            raise UsageError("the plan has no pipeline stages: plan with MicroBatches(..., stages=PipelineStages(...))")
+            raise UsageError("the plan has no pipeline stages: plan with cut=Pipelines(tokens, PipelineStages(...))")
         runner = self.runner
         ranks = runner.replicas.size
         for what, wanted, given in (

@@ -122,7 +122,7 @@ class Setup:
                 raise UsageError(
                     "{layouts} of mode {given!r} are not planned here: all that is in the pipeline takes its slots "
                     "and ranks", ("use mode 'before'", "plan them as a pipeline, with {stages}; those in its gaps with "
-                                   "cut=MicroBatches.in_gaps(layout.times)"), given=layout.mode,
+                                   "cut=Pipelines.in_gaps(layout.times)"), given=layout.mode,
                 )  # fmt: skip
             if layout.num_gpus != count:
                 raise ArgumentError("layouts", f"be of the {count} GPUs there are", layout.num_gpus)

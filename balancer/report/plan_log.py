@@ -28,7 +28,7 @@ from balancer.offline.steps import plan_log as plans_of
 from balancer.plan.rows import data_frame
 from balancer.problem.across_steps import AcrossSteps
 from balancer.problem.cuts import as_cut
-from balancer.problem.cuts.micro_batches import MicroBatches
+from balancer.problem.cuts.in_slots import InSlots
 from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE, Phase
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import as_phases, as_topology
@@ -322,7 +322,7 @@ def settings_of(log: LengthLog, said: StepFile, beside: Mapping[str, Any]) -> Lo
         given = _phases(log, phases, length, {**of_file, **own})
         said = said.with_keys(phase=tuple(PhaseKeys(name=each.name, cost=each.cost) for each in given))
     planned = {name: beside[name] for name in known if name in beside}
-    if said.layout is not None and isinstance(cut := as_cut(planned.pop("cut", None)), MicroBatches):
+    if said.layout is not None and isinstance(cut := as_cut(planned.pop("cut", None)), InSlots):
         said = said.with_cut(as_dict(cut))
     of_log = {name: beside[name] for name in _OF_LOG if name in beside}
     return settings_of_step(said, log, phases=given, topology=topology, planned=planned, **of_log)

@@ -149,7 +149,7 @@ def test_costs_that_cannot_be_added_up_are_refused():
 
 
 def test_pipelines_are_planned_within_the_step():
-    cut = balancer.MicroBatches(4096, "pipeline", count=4, stages=balancer.PipelineStages.of(2))
+    cut = balancer.Pipelines(4096, count=4, stages=balancer.PipelineStages.of(2))
     found = balancer.advise(
         {"tokens": np.minimum(long_tailed(256, sigma=1), 2000)}, num_ranks=2, batch_per_rank=16, cut=cut
     )
@@ -297,7 +297,7 @@ def test_caps_are_kept_by_what_is_tried_and_pasted():
 
 
 def test_a_pipeline_has_a_gpu_a_stage():
-    cut = balancer.MicroBatches(4096, "pipeline", count=4, stages=balancer.PipelineStages.of(2))
+    cut = balancer.Pipelines(4096, count=4, stages=balancer.PipelineStages.of(2))
     asked = {"num_ranks": 4, "batch_per_rank": 16, "cut": cut}
     log = {"tokens": np.minimum(long_tailed(256, sigma=1), 2000)}
     assert balancer.advise(log, **asked).gpus == 8

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plan_files import header_of, tamper
 
 import balancer
-from balancer import MicroBatches
+from balancer import MicroBatches, Pipelines
 from balancer.described import keys_of
 from balancer.errors import InputError, PlanError
 from balancer.planner import replay_plan
@@ -307,7 +307,7 @@ def test_more_slots_than_can_be_written_down_are_refused(field):
     with pytest.raises(ValueError, match=f"cut.{field} must be <= 1048576, got 16777216"):
         MicroBatches(100, allow_empty=True, **{field: 2**24})
     with pytest.raises(ValueError, match=f"cut.{field} must be <= 4096 with stages, got 8192"):
-        MicroBatches(100, "pipeline", stages=balancer.PipelineStages.of(2), **{field: 2**13})
+        Pipelines(100, stages=balancer.PipelineStages.of(2), **{field: 2**13})
 
 
 def test_an_over_long_sample_gets_a_micro_batch_of_its_own():

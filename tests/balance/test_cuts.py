@@ -37,7 +37,7 @@ def test_each_cut_has_a_room():
 
 def test_each_cut_is_read_back():
     cuts = [InTurn(3), balancer.MicroBatches(9), balancer.SequenceGroups((1, 2), 9), PlanSettings().cut]
-    cuts.append(balancer.MicroBatches(9, "pipeline", stages=balancer.PipelineStages.of(2)))
+    cuts.append(balancer.Pipelines(9, stages=balancer.PipelineStages.of(2)))
     for cut in cuts:
         assert cut_from_json(json.loads(json.dumps(cut.to_json()))) == cut
 

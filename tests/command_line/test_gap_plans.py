@@ -171,7 +171,7 @@ def test_a_plan_is_what_was_priced_and_the_same_by_every_way(command, made):
     first.save(folder / "one.parquet")
     assert balancer.load_plan(folder / "one.parquet").digest() == first.digest()
     table = {name: pq.read_table(folder / "log.parquet")[name].to_numpy()[:16] for name in NAMES.values()}
-    cut = balancer.MicroBatches.in_gaps(read_layout(folder / "winner.json").times)
+    cut = balancer.Pipelines.in_gaps(read_layout(folder / "winner.json").times)
     alone = balancer.orchestrate(table, NAMES, 2, cut=cut, time_budget=BUDGET, placement="relocate")
     assert alone.digest() == first.digest()
 
@@ -252,7 +252,7 @@ def test_a_step_that_does_not_fit_has_more_micro_batches(made):
 
     def plan_in_less_and_less():
         for share in (1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005):
-            cut = balancer.MicroBatches.in_gaps(replace(times, room=tuple(share * room for room in times.room)))
+            cut = balancer.Pipelines.in_gaps(replace(times, room=tuple(share * room for room in times.room)))
             plan = balancer.orchestrate(table, NAMES, 2, cut=cut, time_budget=BUDGET)
             found[plan.num_slots] = plan
 
@@ -397,12 +397,12 @@ def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):
         assert (name, ran.code, told in ran.err) == (name, 2, True)
     priced = ("simulate", *options(folder)[1:-2], *MODELS, "--strategies", "orchestrated")
     assert "a layout with encoders in gaps has no strategies to compare" in command(*priced).err
-    cut = balancer.MicroBatches.in_gaps(read_layout(folder / "winner.json").times)
+    cut = balancer.Pipelines.in_gaps(read_layout(folder / "winner.json").times)
     several = dataclasses.replace(cut.stages.gaps, piped=("vision", "llm"))
     with pytest.raises(ValueError, match="a pipeline is of one module, and these times have vision, llm"):
-        balancer.MicroBatches.in_gaps(several)
+        balancer.Pipelines.in_gaps(several)
     with pytest.raises(TypeError, match="times must be those of a layout of mode 'multiplexed'"):
-        balancer.MicroBatches.in_gaps(None)  # as layouts of other modes have them
+        balancer.Pipelines.in_gaps(None)  # as layouts of other modes have them
     with pytest.raises(ValueError, match="must have as many processes, got 1"):
         as_setup(balancer.Topology([2]), NAMES, "linear", None, {"cut": cut})
     with pytest.raises(ValueError, match=r"MicroBatches.in_gaps\(layout.times\)"):

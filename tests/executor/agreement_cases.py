@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from dispatch_cases import WIDTH, dispatcher
 
-from balancer import MicroBatches, Phase
+from balancer import MicroBatches, Phase, Pipelines
 from balancer.executor import Dispatcher, PrefetchDispatcher, agreement
 from balancer.executor.peers import Peers
 from balancer.plan.step_plan import as_step_plan
@@ -203,7 +203,7 @@ def pipelines_get_their_slots(rank, way):
     stages = PipelineStages.of({"vision": 1, "llm": 1})
     made = Dispatcher(
         group, phases=[Phase("vision", "patches"), Phase("llm", "tokens", own="tokens")], planning=way,
-        replica_group=replica, cut=MicroBatches(90, "pipeline", count=3, stages=stages),
+        replica_group=replica, cut=Pipelines(90, count=3, stages=stages),
     )  # fmt: skip
     lengths = np.random.default_rng(rank // 2).integers(1, 20, (2, 8))
     given = {"patches": lengths[0], "tokens": lengths[1]}

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 import balancer
-from balancer import MicroBatches, PipelineStages
+from balancer import Pipelines, PipelineStages
 from balancer.executor import Dispatcher, PipelineRunner
 from balancer.plan.gaps import DeviceOp
 from balancer.plan.pipeline_lists import Messages
@@ -94,9 +94,7 @@ def batch_of(step, samples=14):
 def planned(batch, ranks, num_stages, slots, vision=False, allow_empty=False, **given):
     layout = {"vision": 1, "llm": num_stages - 1} if vision else {"llm": num_stages}
     phases = {"vision": "images", "llm": "text"} if vision else {"llm": "text"}
-    cut = MicroBatches(
-        1000, "pipeline", count=slots, stages=PipelineStages.of(layout, **given), allow_empty=allow_empty
-    )
+    cut = Pipelines(1000, count=slots, stages=PipelineStages.of(layout, **given), allow_empty=allow_empty)
     batch = {name: batch[name] for name in phases.values()}
     return balancer.orchestrate(batch, phases, ranks, cut=cut, time_budget=0.001)
 
@@ -216,7 +214,7 @@ def trains_in_gaps(rank, devices, slots, backwards, chunks=1, steps=2):
         sounds = [torch.flip(each, (0,))[1:] for each in pixels]
         batch["sound"] = np.array([len(each) for each in sounds])
         phases = {"vision": "images", "audio": "sound", "llm": "text"}
-        plan = balancer.orchestrate(batch, phases, ranks, cut=MicroBatches.in_gaps(times), time_budget=0.01)
+        plan = balancer.orchestrate(batch, phases, ranks, cut=Pipelines.in_gaps(times), time_budget=0.01)
         inputs, labels = inputs_of(plan, words, pixels, runner.rank, False)
         inputs = {s: each for s, each in inputs.items() if s in runner.modules}
         for name, rows in (("vision", pixels), ("audio", sounds)):
@@ -322,7 +320,7 @@ def dispatched_in_gaps(rank, devices, slots):
     runner = PipelineRunner(mine, pipe, dp_group=dp, encoders=ours, outputs=outputs, loss=loss)
     made = Dispatcher(
         dp, phases={"vision": "images", "audio": "sound", "llm": "text"}, replica_group=pipe, exchange="direct",
-        fields={"pixels": "vision", "sounds": "audio", "words": "llm"}, cut=MicroBatches.in_gaps(times),
+        fields={"pixels": "vision", "sounds": "audio", "words": "llm"}, cut=Pipelines.in_gaps(times),
         time_budget=0.01,
     )  # fmt: skip
     batch, words, pixels = batch_of(3)

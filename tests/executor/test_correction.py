@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 import correction_cases as cases
 from ranks_of import ranks_of
 
-from balancer import MicroBatches, Phase, PipelineStages, SequenceGroups, Topology
+from balancer import Phase, Pipelines, PipelineStages, SequenceGroups, Topology
 from balancer.cost import OnlineCost
 from balancer.executor.arguments import as_setup
 from balancer.executor.correction import Correction, as_online
@@ -89,7 +89,7 @@ def corrected(phases, cost, **settings):
 
 def piped(**stages):
     layout = PipelineStages.of({"vision": 1, "llm": 2}, **stages)
-    return MicroBatches(1_000, "pipeline", count=4, stages=layout)
+    return Pipelines(1_000, count=4, stages=layout)
 
 
 def test_stages_take_corrected_costs_and_keep_what_their_parts_are():

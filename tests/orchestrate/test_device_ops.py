@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import balancer
-from balancer import MicroBatches, PipelineStages
+from balancer import Pipelines, PipelineStages
 from solvers.errors import SolverError
 
 PHASES = {"vision": "images", "llm": "text"}
@@ -13,7 +13,7 @@ PHASES = {"vision": "images", "llm": "text"}
 def planned(**given):
     rng = np.random.default_rng(0)
     batch = {"images": rng.integers(0, 9, 12), "text": rng.integers(1, 9, 12)}
-    cut = MicroBatches(100, "pipeline", count=3, stages=PipelineStages.of({"vision": 1, "llm": 2}, **given))
+    cut = Pipelines(100, count=3, stages=PipelineStages.of({"vision": 1, "llm": 2}, **given))
     return balancer.orchestrate(batch, PHASES, 2, cut=cut, time_budget=1e-3)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from balancer import MicroBatches, Phase, Topology, balance, orchestrate
-from balancer.problem.cuts.micro_batches import ENCODERS, OVER_LONG
+from balancer.problem.cuts.in_slots import ENCODERS, OVER_LONG
 from balancer.problem.settings import METHODS, MODES, PlanSettings
 from balancer.problem.setup import Setup, as_topology
 from solvers import InfeasibleError

@@ -12,7 +12,7 @@ from step_cases import Case, cases, labelled, travel
 import balancer
 from balancer import MicroBatches, Phase, Topology
 from balancer.plan.stream import Stream
-from balancer.problem.cuts.micro_batches import ENCODERS
+from balancer.problem.cuts.in_slots import ENCODERS
 from balancer.problem.settings import MODES
 from balancer.strategies import STRATEGIES, plan_with
 from solvers.errors import InfeasibleError

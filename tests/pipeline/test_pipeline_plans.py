@@ -16,7 +16,7 @@ from plan_files import description_of, header_of, tamper, write_plan
 
 import balancer
 import solvers
-from balancer import MicroBatches, Phase, PipelineStages, PlanError
+from balancer import MicroBatches, Phase, Pipelines, PipelineStages, PlanError
 from balancer.cost import flops
 from balancer.executor.broadcast import plan_of_words, words_of_plan
 from balancer.io.logs import open_log
@@ -32,7 +32,7 @@ CAP = 400
 
 
 def cut(stages, count=4, **more):
-    return MicroBatches(CAP, "pipeline", count=count, stages=stages, **more)
+    return Pipelines(CAP, count=count, stages=stages, **more)
 
 
 def naive_makespan(work, rank, slot, plan, stages):
@@ -155,7 +155,7 @@ def test_a_step_is_saved_and_told_to_other_ranks(tmp_path):
     assert all(told[name] == plan[name] for name in plan.phases)
 
 
-LAST_IS_EMPTY = MicroBatches(19, "pipeline", allow_empty=True, stages=PipelineStages.of(3))
+LAST_IS_EMPTY = Pipelines(19, allow_empty=True, stages=PipelineStages.of(3))
 
 
 def test_a_plan_whose_last_micro_batch_is_empty_everywhere_is_read_back(tmp_path):
@@ -388,7 +388,7 @@ def test_no_sample_not_even_of_length_0_is_beside_one_over_the_cap(sync, lengths
 
 
 def test_a_plan_with_a_sample_of_length_0_beside_one_over_the_cap_is_refused():
-    asked = MicroBatches(10, "pipeline", count=2, over_long="own", stages=PipelineStages.of(2))
+    asked = Pipelines(10, count=2, over_long="own", stages=PipelineStages.of(2))
     lengths, rank = np.array([25, 0, 7]), np.zeros(3, dtype=np.int32)
     assert asked.violation(lengths, rank, np.array([0, 1, 1], dtype=np.int32), 1, 2) is None
     broken = asked.violation(lengths, rank, np.array([0, 0, 1], dtype=np.int32), 1, 2)
@@ -400,7 +400,7 @@ def test_a_plan_with_a_sample_of_length_0_beside_one_over_the_cap_is_refused():
     [
         (lambda: cut(STAGES, pipeline_stages=2), "give stages or pipeline_stages, not both"),
         (lambda: MicroBatches(9, stages=STAGES), "stages contradicts cut.sync = 'micro_batch'"),
-        (lambda: MicroBatches(9, "pipeline", stages=4), "stages must be PipelineStages"),
+        (lambda: Pipelines(9, stages=4), "stages must be PipelineStages"),
         (lambda: cut(PipelineStages.of(4, chunks=2), 3), "cut.count must be a multiple of the 2 devices"),
         (lambda: PipelineStages.of(4, chunks=3), "chunks must divide the 4 stages"),
         (lambda: PipelineStages.of({"a": 1, "a+b": 2}), "name each phase once"),

@@ -13,7 +13,7 @@ pytest.importorskip("matplotlib")
 
 from matplotlib.image import imread
 
-from balancer import MicroBatches, PipelineStages, orchestrate
+from balancer import Pipelines, PipelineStages, orchestrate
 from balancer.report.charts import DARK, LIGHT
 from balancer.report.page import write_page
 from balancer.report.plan_page import plan_page
@@ -128,7 +128,7 @@ def test_charts_are_drawn_and_nothing_overflows(folder, device, scheme):
 
 @pytest.mark.parametrize("device", WIDTHS)
 def test_the_timeline_of_a_pipeline_is_drawn_and_can_be_read(tmp_path, device):
-    cut = MicroBatches(200, "pipeline", count=8, stages=PipelineStages.of({"vision": 1, "llm": 3}))
+    cut = Pipelines(200, count=8, stages=PipelineStages.of({"vision": 1, "llm": 3}))
     batch = {"patches": [i * 13 % 40 for i in range(64)], "tokens": [5 + i * 7 % 90 for i in range(64)]}
     plan = orchestrate(batch, {"vision": "patches", "llm": "tokens"}, 2, cut=cut)
     write_page(str(tmp_path / "page.html"), plan_page(*run_of([plan]), "a pipeline"))

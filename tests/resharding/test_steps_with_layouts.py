@@ -14,6 +14,7 @@ from balancer import (
     MicroBatches,
     ModuleLayout,
     Phase,
+    Pipelines,
     PipelineStages,
     Ragged,
     SequenceGroups,
@@ -224,7 +225,7 @@ STAGES = PipelineStages.of(2)
         (None, {"cut": SequenceGroups((1, 2))}, "sequence_groups cannot be combined with layouts"),
         (
             None,
-            {"cut": MicroBatches(500, "pipeline", count=2, stages=STAGES)},
+            {"cut": Pipelines(500, count=2, stages=STAGES)},
             "stages that encoders are part of cannot be combined",
         ),
         (None, {"group_size": 2}, "group_size = 2 cannot be combined with the layout of phase 'llm'"),

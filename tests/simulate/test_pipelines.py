@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from small_cluster import CLUSTER, model
 
 import balancer
-from balancer import MicroBatches, Phase, PipelineStages
+from balancer import Phase, Pipelines, PipelineStages
 from balancer.cost import LengthPolynomial
 from balancer.simulate import step_time
 
@@ -19,7 +19,7 @@ OF_FOUR = replace(CLUSTER, gpus_per_node=8, gpus_per_rank=4)
 
 
 def planned(stages, count=2, phases=PHASES, ranks=2):
-    cut = MicroBatches(100, "pipeline", count=count, stages=stages)
+    cut = Pipelines(100, count=count, stages=stages)
     return balancer.orchestrate(BATCH, phases, ranks, cut=cut)
 
 
@@ -30,7 +30,7 @@ def seconds_of(plan, models, cluster=OF_FOUR, **more):
 @given(st.lists(st.integers(1, 40), min_size=8, max_size=8), st.integers(0, 2), st.integers(0, 2))
 def test_seconds_are_the_plan_in_other_units(tokens, hop, overhead):
     stages = PipelineStages.of(4, hop=hop, overhead=overhead)
-    plan = balancer.balance(tokens, 2, cut=MicroBatches(200, "pipeline", count=4, stages=stages))
+    plan = balancer.balance(tokens, 2, cut=Pipelines(200, count=4, stages=stages))
     step = step_time(plan, model(a=6), OF_FOUR)
     unit = 6 / 500 / 12 * 4 / 4  # a token is 12 units of time, over 4 devices of a GPU each
     assert step.compute_s + step.waiting_s == pytest.approx(plan.makespan * unit, rel=1e-6)
@@ -45,7 +45,7 @@ def test_tied_replicas_wait_in_every_op():
     seconds = []
     for tied in (False, True):
         stages = PipelineStages.of(4, tied=tied)
-        plan = balancer.balance(tokens, 2, cut=MicroBatches(200, "pipeline", count=4, stages=stages))
+        plan = balancer.balance(tokens, 2, cut=Pipelines(200, count=4, stages=stages))
         seconds.append(step_time(plan, model(a=6), OF_FOUR).pipeline.seconds)
         assert seconds[-1] == pytest.approx(plan.makespan * 6 / 500 / 12, rel=1e-6)
     assert seconds[1] > seconds[0]
@@ -91,7 +91,7 @@ def test_recomputing_takes_a_third_more_and_is_not_useful():
 def test_a_device_holds_its_stages_of_what_is_in_flight():
     stages = PipelineStages.of(4)
     tokens = [10] * 16
-    plan = balancer.balance(tokens, 2, cut=MicroBatches(20, "pipeline", count=8, stages=stages))
+    plan = balancer.balance(tokens, 2, cut=Pipelines(20, count=8, stages=stages))
     step = step_time(plan, model(kept_bytes=8, working_bytes=3), OF_FOUR)
     # of the first stage four micro-batches of 10 tokens, each with a quarter of 8 bytes; a GPU a device
     assert step.activation_bytes == 4 * 10 * 2 + 10 * 3
@@ -105,7 +105,7 @@ def test_a_rank_needs_a_gpu_for_each_device():
 
 
 def test_encoders_before_the_first_micro_batch_come_before_the_pipeline():
-    cut = MicroBatches(100, "pipeline", count=2, stages=PipelineStages.of({"llm": 4}), encoders="step")
+    cut = Pipelines(100, count=2, stages=PipelineStages.of({"llm": 4}), encoders="step")
     plan = balancer.orchestrate(BATCH, PHASES, 2, cut=cut)
     step = seconds_of(plan, {"vision": model(), "llm": model()})
     early = plan["vision"].loads.max() * 6 / 500 / 4
@@ -114,7 +114,7 @@ def test_encoders_before_the_first_micro_batch_come_before_the_pipeline():
 
 
 def test_empty_micro_batches_take_nothing():
-    cut = MicroBatches(100, "pipeline", count=4, allow_empty=True, stages=PipelineStages.of(4))
+    cut = Pipelines(100, count=4, allow_empty=True, stages=PipelineStages.of(4))
     plan = balancer.balance([5, 5], 2, cut=cut)
     step = step_time(plan, model(), OF_FOUR)
     assert step.compute_s + step.waiting_s == pytest.approx(plan.makespan * 6 / 500 / 12)

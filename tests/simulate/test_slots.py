@@ -10,7 +10,7 @@ from small_cluster import CLUSTER, model
 import balancer
 from balancer import MicroBatches, Phase
 from balancer.cost import LengthPolynomial, module
-from balancer.problem.cuts.micro_batches import ENCODERS
+from balancer.problem.cuts.in_slots import ENCODERS
 from balancer.simulate import PhaseModel, step_time
 from balancer.strategies import STRATEGIES, plan_with
 

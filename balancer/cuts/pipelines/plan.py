@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from balancer.cuts.micro_batches.plan import MicroBatchPlan
 from balancer.plan.gaps import DeviceOp, ops_in_turn
 from balancer.problem.cuts.pipeline_stages import PipelineStages
+from balancer.problem.cuts.pipelines import Pipelines
 from balancer.problem.problem import work_of_slots
 from solvers.arguments import as_index
 from solvers.pipeline import PipelineRun
@@ -22,9 +23,14 @@ class PipelinePlan(MicroBatchPlan):
     """Samples in the slots of replicas; what a step takes is the longest pipeline's exact run."""
 
     @property
+    def cut(self) -> Pipelines:  # type: ignore[override]  # which has what micro-batches are asked here
+        """What was asked for."""
+        return self.problem.cut  # type: ignore[return-value]  # which is what this class comes from
+
+    @property
     def stages(self) -> PipelineStages:
         """What each stage takes."""
-        return self.cut.stages  # type: ignore[return-value]
+        return self.cut.stages
 
     @property
     def work(self) -> Ints:

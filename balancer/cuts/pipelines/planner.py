@@ -15,7 +15,7 @@ from balancer.cuts.pipelines.gap_plan import GapPlan
 from balancer.cuts.pipelines.plan import PipelinePlan
 from balancer.cuts.pipelines.timed import asked_of, scheduled
 from balancer.plan.gaps import GapTable
-from balancer.problem.cuts.micro_batches import MicroBatches
+from balancer.problem.cuts.pipelines import Pipelines
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from balancer.problem.settings import PlanSettings
@@ -34,7 +34,7 @@ _PARTS_OF_BUDGET = (10, 1)
 """Of searches in gaps, as ``configure`` has them: under caps a short one may find what fits, and a long one not."""
 
 
-def plan_pipelines(problem: Problem, cut: MicroBatches, settings: PlanSettings) -> PipelinePlan:
+def plan_pipelines(problem: Problem, cut: Pipelines, settings: PlanSettings) -> PipelinePlan:
     """Plan replica and slot of every sample; then give whole replicas to the ranks where least crosses nodes."""
     found = _fastest(problem, cut, settings.time_budget)
     replicas, slots = found.replica_of_item, found.slot_of_item
@@ -54,7 +54,7 @@ def plan_pipelines(problem: Problem, cut: MicroBatches, settings: PlanSettings) 
     return plan.finished(bound, settings, status=status, fell_back=fell_back)
 
 
-def plan_in_gaps(problem: Problem, cut: MicroBatches, settings: PlanSettings) -> GapPlan:
+def plan_in_gaps(problem: Problem, cut: Pipelines, settings: PlanSettings) -> GapPlan:
     """Plan replica and slot of every sample, and what of encoders runs in which gap, within the layout's memory."""
     if problem.timed is None:
         raise ValueError("gaps are planned from the times of a step")
@@ -89,7 +89,7 @@ def _fitting(timed: TimedStep, time_budget: float) -> tuple[TimedStep, Multiplex
 
 
 def _near_home(
-    problem: Problem, cut: MicroBatches, found: PipelineResult, settings: PlanSettings
+    problem: Problem, cut: Pipelines, found: PipelineResult, settings: PlanSettings
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], SolveStatus | None, str] | str:
     """Divide samples among nodes by where they lie, and plan the pipelines of each; or say why that was not done.
 
@@ -133,7 +133,7 @@ def pipeline_bound(plan: PipelinePlan, settings: PlanSettings, search: bool) -> 
     return Bound(found.lower_bound, found.bound_name)
 
 
-def _fastest(problem: Problem, cut: MicroBatches, time_budget: float) -> PipelineResult:
+def _fastest(problem: Problem, cut: Pipelines, time_budget: float) -> PipelineResult:
     """Return the schedule with the number of slots asked for, or with the fastest of some: few, and twice as many."""
     best: PipelineResult | None = None
     failed: SolverError | None = None
@@ -160,7 +160,7 @@ def _fastest(problem: Problem, cut: MicroBatches, time_budget: float) -> Pipelin
     )
 
 
-def _numbers(problem: Problem, cut: MicroBatches) -> Iterator[int]:
+def _numbers(problem: Problem, cut: Pipelines) -> Iterator[int]:
     """Yield numbers of slots to try: the one asked for, or the fewest that hold all, and twice as many each time."""
     if isinstance(cut.count, int):
         yield cut.count
@@ -177,7 +177,7 @@ def _numbers(problem: Problem, cut: MicroBatches) -> Iterator[int]:
         slots = more
 
 
-def _scheduled(problem: Problem, cut: MicroBatches, num_slots: int, time_budget: float) -> PipelineResult:
+def _scheduled(problem: Problem, cut: Pipelines, num_slots: int, time_budget: float) -> PipelineResult:
     keywords = _keywords(problem, cut) | {"time_budget": time_budget}
     try:
         return solvers.schedule_pipeline(num_slots=num_slots, **keywords)
@@ -196,10 +196,8 @@ def _scheduled(problem: Problem, cut: MicroBatches, num_slots: int, time_budget:
         raise error.within(f"with {num_slots} micro-batches a rank") from None
 
 
-def _keywords(problem: Problem, cut: MicroBatches) -> dict[str, Any]:
+def _keywords(problem: Problem, cut: Pipelines) -> dict[str, Any]:
     """Return the arguments of :func:`solvers.schedule_pipeline`, without the number of slots."""
-    if cut.stages is None or problem.work is None:
-        raise ValueError("pipelines are planned from stages")
     return {
         "work": problem.work,
         "num_replicas": problem.topology.num_ranks,
@@ -210,7 +208,7 @@ def _keywords(problem: Problem, cut: MicroBatches) -> dict[str, Any]:
     }
 
 
-def _room(problem: Problem, cut: MicroBatches) -> dict[str, Any]:
+def _room(problem: Problem, cut: Pipelines) -> dict[str, Any]:
     """Return the room that each sample takes in a micro-batch, and the cap. A sample over the cap takes all the room.
 
     Samples of length 0 must not join it either. So each of them takes a part of an element, so small that all of them

@@ -5,24 +5,26 @@ from typing import Any
 
 from balancer.problem.cuts.context_shards import ContextShards
 from balancer.problem.cuts.cut import WHOLE_SHARES, Cut, WholeShares
-from balancer.problem.cuts.micro_batches import InSlots, MicroBatches
+from balancer.problem.cuts.in_slots import InSlots
+from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.cuts.pipeline_stages import PipelineStages
+from balancer.problem.cuts.pipelines import Pipelines
 from balancer.problem.cuts.sequence_groups import LongShort, SequenceGroups
 from solvers.errors import ArgumentTypeError
 
 __all__ = ["CUTS", "WHOLE_SHARES", "ContextShards", "Cut", "InSlots", "LongShort", "MicroBatches",
-           "PipelineStages", "SequenceGroups", "WholeShares", "as_cut", "cut_from_json"]  # fmt: skip
+           "PipelineStages", "Pipelines", "SequenceGroups", "WholeShares", "as_cut", "cut_from_json"]  # fmt: skip
 
 CUTS: dict[str, type[Cut]] = {
     "whole_shares": WholeShares,
     "micro_batches": MicroBatches,
-    "pipelines": MicroBatches,
-    "gaps": MicroBatches,
+    "pipelines": Pipelines,
+    "gaps": Pipelines,
     "sequence_groups": SequenceGroups,
     "sequence_parallel": LongShort,
     "context_shards": ContextShards,
 }
-"""Requests by :attr:`Cut.name`; micro-batches with stages are pipelines, in whose gaps other phases may run."""
+"""Requests by :attr:`Cut.name`; other phases may run in the gaps of pipelines."""
 
 
 def as_cut(cut: Cut | None) -> Cut:

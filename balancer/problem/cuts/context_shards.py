@@ -12,12 +12,12 @@ from balancer.described import Count, Size, SizesByName, described, key, one_of,
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import Constraints
 from balancer.problem.cuts.cut import Cut
-from balancer.problem.cuts.micro_batches import (
-    MicroBatches,
+from balancer.problem.cuts.in_slots import (
     Slots,
     check_adds_up,
     check_slots_planned,
 )
+from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.cuts.sequence_groups import equal_nodes
 from balancer.problem.smallest_cap import check_longest
 from balancer.problem.topology import Topology

@@ -16,14 +16,14 @@ from balancer.described import Count, Counts, Size, described, key, one_of, sett
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import MAX_TOKENS, Constraints, not_taken
 from balancer.problem.cuts.cut import WHOLE_SHARES, Cut
-from balancer.problem.cuts.micro_batches import (
+from balancer.problem.cuts.in_slots import (
     ENCODERS,
     Encoders,
-    MicroBatches,
     check_adds_up,
     check_encoder_in_slots,
     check_slots_planned,
 )
+from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.topology import Topology
 from solvers.arguments import INT64_MAX, as_count
 from solvers.errors import ArgumentError, UsageError, Wording

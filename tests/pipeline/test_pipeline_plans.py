@@ -375,8 +375,8 @@ def there_is_a_way(lengths, cells, cap, allow_empty):
     st.sampled_from([None, "fewest", 1, 2, 3]), st.booleans(),
 )  # fmt: skip
 def test_no_sample_not_even_of_length_0_is_beside_one_over_the_cap(sync, lengths, ranks, count, allow_empty):
-    kind = {"sync": sync} if sync != "stages" else {"sync": "pipeline", "stages": PipelineStages.of(2)}
-    asked = MicroBatches(10, count=count, over_long="own", allow_empty=allow_empty, **kind)
+    rules = {"count": count, "over_long": "own", "allow_empty": allow_empty}
+    asked = Pipelines(10, PipelineStages.of(2), **rules) if sync == "stages" else MicroBatches(10, sync, **rules)
     try:
         plan = balancer.balance(lengths, ranks, cut=asked, time_budget=1e-3)
     except solvers.InfeasibleError:
@@ -398,8 +398,6 @@ def test_a_plan_with_a_sample_of_length_0_beside_one_over_the_cap_is_refused():
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: cut(STAGES, pipeline_stages=2), "give stages or pipeline_stages, not both"),
-        (lambda: MicroBatches(9, stages=STAGES), "stages contradicts cut.sync = 'micro_batch'"),
         (lambda: Pipelines(9, stages=4), "stages must be PipelineStages"),
         (lambda: cut(PipelineStages.of(4, chunks=2), 3), "cut.count must be a multiple of the 2 devices"),
         (lambda: PipelineStages.of(4, chunks=3), "chunks must divide the 4 stages"),
@@ -417,7 +415,6 @@ def test_a_plan_with_a_sample_of_length_0_beside_one_over_the_cap_is_refused():
          "stages cannot be combined with equal_counts"),
         (lambda: balancer.balance([1] * 7, 2, cut=cut(PipelineStages.of(2))), "are too few for 4 slots"),
         (lambda: balancer.balance([CAP] * 9, 2, cut=cut(PipelineStages.of(2))), "8 slots hold 3200"),
-        (lambda: balancer.balance([1, 2], 2).pipeline_run(0), "no pipeline stages"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_named(make, told):

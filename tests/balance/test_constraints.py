@@ -384,7 +384,7 @@ def test_a_saved_plan_is_the_plan(constraint, tmp_path):
     plan.save(tmp_path / "plan.parquet")
     loaded = balancer.load_plan(tmp_path / "plan.parquet")
     assert loaded.digest() == plan.digest()
-    what = ("makespan", "lower_bound", "bound_name", "status", "num_slots", "micro_batches")
+    what = ("makespan", "lower_bound", "bound_name", "status", "num_slots", "cut")
     assert [getattr(loaded, name) for name in what] == [getattr(plan, name) for name in what]
     assert np.array_equal(loaded.slot_of_sample, plan.slot_of_sample)
     assert loaded.constraints.names() == plan.constraints.names()

@@ -405,5 +405,5 @@ def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):
         balancer.Pipelines.in_gaps(None)  # as layouts of other modes have them
     with pytest.raises(ValueError, match="must have as many processes, got 1"):
         as_setup(balancer.Topology([2]), NAMES, "linear", None, {"cut": cut})
-    with pytest.raises(ValueError, match=r"MicroBatches.in_gaps\(layout.times\)"):
+    with pytest.raises(ValueError, match=r"Pipelines.in_gaps\(layout.times\)"):
         balancer.orchestrate({}, NAMES, 8, layouts=read_layout(folder / "winner.json"))

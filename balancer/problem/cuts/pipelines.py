@@ -54,7 +54,7 @@ class Pipelines(InSlots):
     Examples
     --------
     >>> Pipelines(8192, PipelineStages.of({"vision": 1, "llm": 3})).in_words()
-    'micro-batches of at most 8,192, 4 pipeline stages on 4 devices'
+    'micro-batches of at most 8,192, 4 pipeline stages, 1F1B'
     """
 
     stages: PipelineStages = field(default=None)  # type: ignore[assignment]  # in files made of a table of its own

@@ -3,7 +3,8 @@
 Run: python benchmarks/schedule.py [SYNC ...]. Costs are 24576 * l + l * l, the cap is 32,768 tokens. Values and
 bounds are in units of a perfectly even schedule; seconds are of one core, after compilation, for orientation. The
 second table has micro-batches under other constraints, by `balancer.balance` with 0.1 s of budget at (4096, 64); the
-third, micro-batches with samples kept near their homes, nodes of 8 ranks.
+third, micro-batches with limits, 16 samples on each of 64 ranks; the fourth, micro-batches with samples kept near their
+homes, nodes of 8 ranks.
 """
 
 import statistics
@@ -21,6 +22,7 @@ SHAPES = [(4096, 64), (16384, 256)]
 SEEDS = range(10)
 CAP = 32_768
 STAGES = 8  # of the pipeline
+SLOTS_OF_LIMITS = 256  # of all ranks, where micro-batches have limits
 
 
 def lengths_of(n, seed):
@@ -99,6 +101,37 @@ def near_home(sync, cost, cap, eps):
     )
 
 
+def limits_of(lengths, seed):
+    """Return limits of each kind that leave a few percent of room: the slots of a step are those that tokens need."""
+    rng = np.random.default_rng(1000 + seed)
+    images = np.where(rng.random(len(lengths)) < 0.3, rng.integers(1, 9, len(lengths)), 0)
+    some = rng.random(len(lengths)) < 0.1
+    each = len(lengths) / SLOTS_OF_LIMITS
+    return {
+        "none": [],
+        "a sum": [balancer.Limit(images, max(int(images.max()), int(1.5 * images.sum() / SLOTS_OF_LIMITS)))],
+        "a count": [balancer.CountLimit(int(1.25 * each))],
+        "padded tokens": [balancer.PaddedLimit(2 * CAP)],
+        "kinds": [balancer.Kinds(rng.integers(0, 3, len(lengths)))],
+        "everywhere": [balancer.Everywhere(some)],
+    }
+
+
+def limited(sync, cost):
+    """What each kind of limit adds to a step of 16 samples a rank, over the same micro-batches without it."""
+    num_ranks, added = 64, {}
+    for seed in SEEDS:
+        lengths = np.minimum(lengths_of(16 * num_ranks, seed), CAP // 2)
+        takes = {}
+        for name, limits in limits_of(lengths, seed).items():
+            cut = balancer.MicroBatches(CAP, sync, count=SLOTS_OF_LIMITS // num_ranks, limits=limits)
+            takes[name] = balancer.balance(lengths, num_ranks, cost=cost, cut=cut).makespan
+        for name, value in takes.items():
+            added.setdefault(name, []).append(100 * value / takes["none"] - 100)
+    for name in list(added)[1:]:
+        print(f"| {sync} | {cost} | {name} | {statistics.mean(added[name]):.2f} | {max(added[name]):.2f} |")
+
+
 def main() -> None:
     compile_at_once()
     print("| sync | samples on ranks | slots | K | value, median | worst | bound, median | highest ", end="")
@@ -116,6 +149,10 @@ def main() -> None:
             constrained(sync, "equal counts", {"equal_counts": True})
             constrained(sync, "8 responses to a prompt together", {"keep_together": np.arange(SHAPES[0][0]) // 8})
             constrained(sync, "at most 80 samples", {"max_samples_per_rank": 80})
+    print("\n| sync | cost | limit | a step takes longer by, %, mean | worst |\n|---|---|---|--:|--:|")
+    for sync in sys.argv[1:] or SYNCS:
+        for cost in ("linear", "quadratic:a=24576,b=1"):
+            limited(sync, cost)
     print(
         "\n| sync | cost | cap | eps, % | relocated | crosses, % | must, % | rearranged, % | gap %, median ",
         end="",

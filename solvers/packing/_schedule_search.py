@@ -273,17 +273,20 @@ class Bins:
 
         A slot has to be tall where the largest sample left, or one that lies alone, costs more than an even share of
         the rest. One slot more is tried, because samples that are few to a bin are evened out more easily at a height
-        of their own. The last slot of samples that all ranks have stays open for these.
+        of their own. Samples that all ranks have come before the others: their slots are the first, and so the tall
+        ones, which have room for these samples beside the largest of all.
         """
-        s, width = self.state, self.width
+        s, width, more = self.state, self.width, 1
         self._clear()
-        more, last = 1, len(self.pinned) // width - 1
-        order = [k for k in range(self.num_slots) if k != last] + ([last] if last >= 0 else [])
+        if len(self.pinned) and not self._deal_pinned():
+            return
         is_open = np.ones(self.num_slots, dtype=np.bool_)
-        for tall, k in enumerate(order):
+        for tall, k in enumerate(range(self.num_slots)):
             left = s.amounts[s.group < 0, 0]
             # What lies alone makes its slot as high as it is, whatever lies in the other bins.
             height = max(int(s.held[k * width : (k + 1) * width, 0].max()), int(left.max(initial=0)))
+            if k < len(self.pinned) // width:
+                height = max(height, self._beside_pinned(k, left))
             to_share = int(left.sum()) + int(self.bins.before[np.repeat(is_open, width), 0].sum())
             needed = len(left) and height * width * (self.num_slots - tall) > to_share
             if not needed or tall == self.num_slots - 1:
@@ -312,6 +315,25 @@ class Bins:
         group = np.full(len(self.samples.costs), NOBODY)
         group[alone] = np.arange(len(alone))
         lay_out(self.state, group, self.bins.before)
+
+    def _beside_pinned(self, k: int, left: Ints) -> int:
+        """Return how high slot k is if what is larger than an even bin joins what all ranks have, the largest least."""
+        held = np.sort(self.state.held[k * self.width : (k + 1) * self.width, 0])
+        even = int(self.state.amounts[:, 0].sum() + self.bins.before[:, 0].sum()) // len(self.upper)
+        tall = np.sort(left[left > even])[::-1][: self.width]
+        return int((tall + held[: len(tall)]).max(initial=0))
+
+    def _deal_pinned(self) -> bool:
+        """Put all samples that all ranks have into their slots, each where it is least full. Returns whether they fit.
+
+        They are those that may not be in the last bin.
+        """
+        s, weight = self.state, np.zeros(self.upper.shape)
+        weight[:, 0], weight[:, 1] = 1.0 / max(1, s.amounts[:, 0].sum()), 1.0 / max(1, s.amounts[:, 1].sum())
+        mine = s.by_amount[0][~s.allowed[s.mask[s.by_amount[0]], -1]]
+        failed, work = greedy(s, mine, self.upper, weight, self.bins.kind, FAR, 0)
+        self.work -= work
+        return bool(failed == 0)
 
     def _deal(self, is_open: NDArray[np.bool_], by_cost_alone: bool) -> bool:
         """Put what is left into the bins of open slots, each where it is least full. Returns whether all fits.

@@ -202,6 +202,6 @@ def _everywhere(
     share = -(-int(need.cost[0]) * num_slots // max(1, int(need.cost.sum())))
     for slots in sorted(range(least, most + 1), key=lambda slots: abs(slots - share))[:_TRIED]:
         first = np.arange(num_ranks * num_slots) < slots * num_ranks
-        # The costliest stay: no two of them would share a bin.
-        pinned = np.flatnonzero(everywhere)[: slots * num_ranks]
+        # The cheapest stay, so that the search may put the others where it likes.
+        pinned = np.flatnonzero(everywhere)[::-1][: slots * num_ranks]
         yield Classes(of, np.stack([first, np.ones_like(first)]), (~first).astype(np.int64), read_only(pinned))

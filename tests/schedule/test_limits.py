@@ -108,6 +108,20 @@ def test_few_samples_of_a_kind_share_slots_with_other_kinds():
     assert not broken(tokens, 100, limits, found.rank_of_item, found.slot_of_item, (8, 1))
 
 
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.9])
+def test_samples_that_all_ranks_have_make_a_step_hardly_longer(share: float, power: int):
+    """A tall slot is one of theirs, which has room for them beside the largest; the cheapest stay, one in each bin."""
+    rng = np.random.default_rng(int(10 * share))
+    lengths = np.clip(rng.lognormal(7, 1, 1024).astype(np.int64), 1, 16_384)
+    everywhere = rng.random(1024) < share
+    limits = BatchLimits(np.zeros((1024, 0), dtype=np.int64), np.zeros(0, dtype=np.int64), everywhere=everywhere)
+    asked = {"num_ranks": 64, "cap": 32_768, "num_slots": 4, "time_budget": 0.01}
+    plain, found = (schedule_micro_batches(lengths**power, lengths, limits=each, **asked) for each in (None, limits))
+    check_schedule(lengths**power, lengths, found, num_ranks=64, cap=32_768, limits=limits)
+    assert found.value <= 1.01 * plain.value
+
+
 def test_too_few_samples_for_all_ranks_are_named():
     limits = BatchLimits(np.zeros((9, 0), np.int64), np.zeros(0, np.int64), everywhere=np.arange(9) < 2)
     with pytest.raises(InfeasibleError, match=r"2 samples are to be on all ranks .* there are 3 ranks, short by 1"):

@@ -47,8 +47,8 @@ class Model(torch.nn.Module):
 
     def __init__(self, shape, full, windowed, window):
         super().__init__()
-        self.ids = torch.nn.Embedding(1024, shape.hidden)
-        self.features = torch.nn.Linear(WIDTH, shape.hidden)
+        self.ids = torch.nn.Embedding(1024, shape.attention.hidden)
+        self.features = torch.nn.Linear(WIDTH, shape.attention.hidden)
         self.blocks = measure_block.Blocks(shape, full, windowed, window)
 
     def forward(self, ids, features, lengths):

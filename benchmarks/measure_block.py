@@ -11,13 +11,21 @@ one after the other, none of which sees another; the shortest of three repetitio
 
 import argparse
 import time
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
-from balancer.cost.layers import Attention, Block, Mlp
+from balancer.cost.parts import Attention
+
+
+class Shape(NamedTuple):
+    """Sizes of a block."""
+
+    attention: Attention
+    intermediate: int
 
 
 class DecoderBlock(nn.Module):
@@ -25,16 +33,16 @@ class DecoderBlock(nn.Module):
 
     def __init__(self, shape, window=None):
         super().__init__()
-        attention, self.shape, self.window = shape.attention, shape, window
+        attention, self.shape, self.window, hidden = shape.attention, shape, window, shape.attention.hidden
         width, kv_width = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
-        self.norms = nn.ModuleList(nn.RMSNorm(shape.hidden) for _ in range(2))
+        self.norms = nn.ModuleList(nn.RMSNorm(hidden) for _ in range(2))
         self.queries, self.output = (
-            nn.Linear(shape.hidden, width, bias=False),
-            nn.Linear(width, shape.hidden, bias=False),
+            nn.Linear(hidden, width, bias=False),
+            nn.Linear(width, hidden, bias=False),
         )
-        self.keys, self.values = (nn.Linear(shape.hidden, kv_width, bias=False) for _ in range(2))
-        self.gate, self.up = (nn.Linear(shape.hidden, shape.mlp.intermediate, bias=False) for _ in range(2))
-        self.down = nn.Linear(shape.mlp.intermediate, shape.hidden, bias=False)
+        self.keys, self.values = (nn.Linear(hidden, kv_width, bias=False) for _ in range(2))
+        self.gate, self.up = (nn.Linear(hidden, shape.intermediate, bias=False) for _ in range(2))
+        self.down = nn.Linear(shape.intermediate, hidden, bias=False)
 
     def attend(self, x, lengths):
         """Attention within each sequence."""
@@ -89,16 +97,14 @@ class Blocks(nn.Module):
 
 def block_shape(hidden, heads, kv_heads, intermediate):
     """A block with heads that make up its hidden size."""
-    return Block(
-        attention=Attention(hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=hidden // heads),
-        mlp=Mlp(hidden=hidden, intermediate=intermediate, gated=True),
-        norm_parameters=2 * hidden,
-    )
+    return Shape(Attention(hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=hidden // heads), intermediate)
 
 
 def seconds_of(block, lengths, device, dtype):
     """Time one forward and backward pass of random tokens."""
-    x = torch.randn(sum(lengths), block.blocks[0].shape.hidden, device=device, dtype=dtype, requires_grad=True)
+    x = torch.randn(
+        sum(lengths), block.blocks[0].shape.attention.hidden, device=device, dtype=dtype, requires_grad=True
+    )
     block.zero_grad(set_to_none=True)
     if device == "cpu":
         begun = time.thread_time()

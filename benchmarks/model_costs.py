@@ -117,7 +117,7 @@ def parameters():
     """Yield name, parameters, active ones but for the embedding, both as published, and where, in billions."""
     for name, (config, whole, active, source) in MODELS.items():
         shape = modules_of(config)["llm"]
-        embedding = 0 if shape.tied else shape.block.hidden * shape.vocabulary
+        embedding = 0 if shape.tied else shape.hidden * shape.vocabulary
         yield name, shape.parameters / 1e9, (shape.active_parameters - embedding) / 1e9, whole, active, source
 
 

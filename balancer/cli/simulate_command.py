@@ -151,7 +151,7 @@ def _costs(
     shared = {}  # by phase whose samples ranks share: over how many, and what they exchange
     for name, size in step.of_phases("sequence_parallel").items():
         sharing = LongShort.from_size(size)
-        sharing.check_attention(module(names[name]).block.attention)
+        sharing.check_attention(module(names[name]).attention)
         shared[name] = sharing.degrees, EXCHANGES[0]
     if step.cut is not None and step.cut.kind == "sequence_groups":
         groups = step.made_cut()

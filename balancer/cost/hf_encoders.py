@@ -1,164 +1,100 @@
-"""Vision and audio encoders from their configurations, one function a family."""
+"""Vision and audio encoders from their configurations."""
 
-from collections.abc import Callable
+from math import isqrt
 
-from balancer.cost.hf_section import Section, all_biased, head_dim_of
-from balancer.cost.layers import Attention, Block, Convolution, Mlp, Projector
+from balancer.cost.hf_families import ENCODERS, SAME_AS
+from balancer.cost.hf_keys import Config
+from balancer.cost.parts import Attention, Part, attend, linear, mlp, projector, total
 from balancer.cost.shapes import AudioEncoder, VisionEncoder
 
-QWEN3_VITS = tuple(
-    kind + part for kind in ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe") for part in ("", "_vision")
-)
-"""What configurations of Qwen3-VL and Qwen3.5 call their vision encoders."""
+
+def _attention(config: Config) -> Attention:
+    """As many heads of keys and values as of queries."""
+    hidden, heads = config.count("hidden"), config.count("heads")
+    if hidden % heads and not config.has("head_dim"):
+        raise config.refuse(config.key("heads"), heads, f"must divide the hidden size {hidden}")
+    head_dim = config.count("head_dim", hidden // heads)
+    return Attention(hidden=hidden, heads=heads, kv_heads=heads, head_dim=head_dim)
 
 
-def _intern_vit(section: Section) -> VisionEncoder:
-    """Layer scales, one class token, learned positions; queries and keys normed over all heads in the large one."""
-    hidden, heads = section.count("hidden_size"), section.count("num_attention_heads")
-    norm_size = hidden * (1 if section.raw("norm_type") == "rms_norm" else 2)
-    qkv_bias = section.flag("qkv_bias", True)
-    attention = Attention(
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=head_dim_of(section, hidden, heads),
-        query_bias=qkv_bias,
-        key_bias=qkv_bias,
-        value_bias=qkv_bias,
-        output_bias=True,
-        norm_parameters=2 * hidden * section.flag("qk_normalization", False),
-    )
-    patch = section.count("patch_size")
-    positions = (section.count("image_size") // patch) ** 2 + 1
-    mlp = Mlp(hidden=hidden, intermediate=section.count("intermediate_size"), bias=True)
-    return VisionEncoder(
-        block=Block(attention=attention, mlp=mlp, norm_parameters=2 * norm_size + 2 * hidden),
-        layers=section.count("num_hidden_layers"),
-        patch_values=section.count("num_channels", 3) * patch * patch,
-        class_tokens=1,
-        extra_parameters=hidden * (positions + 2),  # bias of the patch embedding, class token
-    )
+def _block(config: Config, shape: Attention) -> Part:
+    """One layer, but for the products between its tokens, and what the backward needs of them."""
+    hidden, wide = shape.hidden, shape.heads * shape.head_dim
+    width = config.count("mlp", hidden * config.count("mlp_ratio")) if config.has("mlp_ratio") else config.count("mlp")
+    norm = hidden if config.get("norm_type", "") == "rms_norm" or config.flag("gated") else 2 * hidden
+    more = 2 * norm + 2 * hidden * ("norm_type" in config.values)  # InternViT scales what layers add
+    more += 2 * hidden * config.flag("qk_normalization")
+    return total((
+        linear(hidden, 3 * wide, config.flag("qkv_bias", True)), linear(wide, hidden, True),
+        mlp(hidden, width, gated=config.flag("gated"), bias=True), Part(parameters=more, kept=3 * hidden),
+    ))  # fmt: skip
 
 
-def _clip_vision(section: Section) -> VisionEncoder:
-    hidden, patch = section.count("hidden_size"), section.count("patch_size")
-    key = "num_attention_heads"
-    mlp = Mlp(hidden=hidden, intermediate=section.count("intermediate_size"), bias=True)
-    return VisionEncoder(
-        block=Block(
-            attention=all_biased(hidden, section.count(key), section, key), mlp=mlp, norm_parameters=4 * hidden
-        ),
-        layers=section.count("num_hidden_layers"),
-        patch_values=section.count("num_channels", 3) * patch * patch,
-        class_tokens=1,
-        extra_parameters=hidden * ((section.count("image_size") // patch) ** 2 + 1 + 1 + 4),
-    )
+def vision_of(config: Config, project: Part | None = None) -> VisionEncoder:
+    """Return a vision encoder with its own merger, or with the projector given."""
+    facts, sizes = ENCODERS.get(SAME_AS.get(config.kind or "", config.kind or ""), ({}, {}))
+    # Default sizes are of parts; a whole encoder's configuration is saved with all of its keys.
+    config = config.filled(sizes if config.prefix else {}).of_family(facts, facts.get("keys", {}))
+    if config.kind == "siglip_vision_model" and config.flag("vision_use_head", True):
+        raise config.refuse("vision_use_head", True, "must be false: no pooling head is counted")
+    shape, hidden, patch = _attention(config), config.count("hidden"), config.count("patch_size")
+    block = _block(config, shape)
+    products = attend(shape.heads, shape.heads, shape.head_dim, shape.head_dim, "bidirectional")
+    full = windowed = block + products
+    layers, seen = config.count("layers"), list(range(config.count("layers")))
+    if config.has("window_size"):
+        # Images count as if cut into whole windows: each patch then sees as many as a window has.
+        patches = (config.count("window_size") // patch) ** 2
+        windowed = block + Part(per_token=dict(products.pairs)["bidirectional"] * patches, kept=products.kept)
+        seen = config.listed("fullatt_block_indexes", range(layers))
+    classes = config.count("class_tokens", 0, least=0)
+    values = config.count("channels", 3) * config.count("temporal_patch_size", 1) * patch * patch
+    extra = hidden * (classes + config.count("norms", 0, least=0) + config.flag("patch_bias", True))
+    if config.has("num_position_embeddings"):
+        extra += hidden * config.count("num_position_embeddings")
+    elif config.has("image_size"):
+        extra += hidden * ((config.count("image_size") // patch) ** 2 + classes)
+    around = [linear(values, hidden), Part(parameters=extra), project or _merger(config, hidden)]
+    parts = tuple(full if i in seen else windowed for i in range(layers))
+    return VisionEncoder(attention=shape, parts=parts, around=total(around), class_tokens=classes)
 
 
-def _channels(section: Section) -> int:
-    return section.count("in_chans", section.raw("in_channels", 3))
-
-
-def _qwen2_vit(section: Section) -> VisionEncoder:
-    hidden, heads, patch = section.count("embed_dim"), section.count("num_heads"), section.count("patch_size")
-    merge = section.count("spatial_merge_size") ** 2
-    mlp = Mlp(hidden=hidden, intermediate=hidden * section.count("mlp_ratio"), bias=True)
-    return VisionEncoder(
-        block=Block(attention=all_biased(hidden, heads, section, "num_heads"), mlp=mlp, norm_parameters=4 * hidden),
-        layers=section.count("depth"),
-        patch_values=_channels(section) * section.count("temporal_patch_size") * patch * patch,
-        projector=Projector(
-            merge=merge,
-            widths=(hidden * merge, hidden * merge, section.count("hidden_size")),
-            norm_parameters=2 * hidden,
-        ),
-    )
-
-
-def _qwen2_5_vit(section: Section) -> VisionEncoder:
-    hidden, patch = section.count("hidden_size"), section.count("patch_size")
-    merge, window = section.count("spatial_merge_size") ** 2, section.count("window_size") // patch
-    full = section.raw("fullatt_block_indexes")
-    if not isinstance(full, list):
-        raise section.refuse("fullatt_block_indexes", full, "must be a list")
-    heads = section.count("num_heads")
-    return VisionEncoder(
-        block=Block(
-            attention=all_biased(hidden, heads, section, "num_heads"),
-            mlp=Mlp(hidden=hidden, intermediate=section.count("intermediate_size"), gated=True, bias=True),
-            norm_parameters=2 * hidden,
-        ),
-        layers=section.count("depth"),
-        patch_values=_channels(section) * section.count("temporal_patch_size") * patch * patch,
-        window=window * window,
-        full_layers=len(set(full)),
-        projector=Projector(
-            merge=merge,
-            widths=(hidden * merge, hidden * merge, section.count("out_hidden_size")),
-            norm_parameters=hidden,
-        ),
-    )
-
-
-def _qwen3_vit(section: Section) -> VisionEncoder:
-    """No windows; learned positions, and a merger more for each inner layer that feeds the LLM too (DeepStack)."""
-    hidden, merge = section.count("hidden_size"), section.count("spatial_merge_size") ** 2
-    patch, wide = section.count("patch_size"), hidden * merge
-    inner = section.raw("deepstack_visual_indexes", [])
+def _merger(config: Config, hidden: int) -> Part:
+    """Squares of patches become tokens; one merger more for each inner layer that feeds the LLM too (DeepStack)."""
+    if not config.has("spatial_merge_size"):
+        return Part()
+    merge = config.count("spatial_merge_size") ** 2
+    out = config.count("out" if "out" in config.keys else "out_hidden_size")
+    inner = config.get("deepstack_visual_indexes", [])
     if not isinstance(inner, list | tuple):
-        raise section.refuse("deepstack_visual_indexes", inner, "must be a list")
-    widths = (wide, wide, section.count("out_hidden_size"))
-    mlp = Mlp(hidden=hidden, intermediate=section.count("intermediate_size"), bias=True)
-    attention = all_biased(hidden, section.count("num_heads"), section, "num_heads")
-    return VisionEncoder(
-        block=Block(attention=attention, mlp=mlp, norm_parameters=4 * hidden),
-        layers=section.count("depth"),
-        patch_values=_channels(section) * section.count("temporal_patch_size") * patch * patch,
-        extra_parameters=hidden * (section.count("num_position_embeddings") + 1),
-        projector=Projector(merge=merge, widths=widths, norm_parameters=2 * hidden),
-        inner_projectors=(Projector(merge=merge, widths=widths, norm_parameters=2 * wide),) * len(inner),
-    )
+        raise config.refuse("deepstack_visual_indexes", inner, "must be a list")
+    one = projector(merge, hidden * merge, hidden * merge, out)
+    norms = hidden * (1 if config.flag("gated") else 2) + 2 * hidden * merge * len(inner)
+    return one * (1 + len(inner)) + Part(parameters=norms)
 
 
-def _siglip(section: Section) -> VisionEncoder:
-    """No class token, learned positions, a norm after the last layer."""
-    if section.flag("vision_use_head", True):
-        raise section.refuse("vision_use_head", True, "must be false: no pooling head is counted")
-    hidden, patch, key = section.count("hidden_size"), section.count("patch_size"), "num_attention_heads"
-    attention = all_biased(hidden, section.count(key), section, key)
-    mlp = Mlp(hidden=hidden, intermediate=section.count("intermediate_size"), bias=True)
-    positions = (section.count("image_size") // patch) ** 2
-    return VisionEncoder(
-        block=Block(attention=attention, mlp=mlp, norm_parameters=4 * hidden),
-        layers=section.count("num_hidden_layers"),
-        patch_values=section.count("num_channels", 3) * patch * patch,
-        extra_parameters=hidden * (positions + 1 + 2),
-    )
+def pooled(config: Config, vision: Config, hidden: int) -> Part:
+    """Return Gemma 3's: as many tokens of every image, each the mean of a square of patches, through one matrix."""
+    side = vision.count("image_size") // vision.count("patch_size")
+    width, tokens = vision.count("hidden_size"), config.count("mm_tokens_per_image", 256)
+    # A token is the mean of a square of patches, and the tokens of an image form a square, too.
+    merge = (side // isqrt(tokens)) ** 2
+    if merge * tokens != side * side:
+        raise config.refuse("mm_tokens_per_image", tokens, f"must be {side} x {side} patches in squares")
+    return projector(merge, width, hidden, bias=False) + Part(parameters=width)
 
 
-def whisper(section: Section, projector: Projector | None = None) -> AudioEncoder:
-    """The encoder; keys have no bias, positions are a table that is not trained, yet counted."""
-    hidden, key = section.count("d_model"), "encoder_attention_heads"
-    mlp = Mlp(hidden=hidden, intermediate=section.count("encoder_ffn_dim"), bias=True)
-    attention = all_biased(hidden, section.count(key), section, key, key_bias=False)
+def whisper_of(config: Config, project: Part | None = None) -> AudioEncoder:
+    """Return Whisper's encoder; positions are a table that is not trained, yet counted."""
+    config = config.of_family({}, {"mlp": "encoder_ffn_dim", "hidden": "d_model"})
+    shape, hidden, mels = _attention(config), config.count("hidden"), config.count("num_mel_bins")
+    products = attend(shape.heads, shape.heads, shape.head_dim, shape.head_dim, "bidirectional")
+    block = _block(config, shape) + products + Part(parameters=-hidden)  # keys have no bias
+    # Two convolutions of three frames, of which the second gives half as many.
+    first, second = linear(3 * mels, hidden, True), linear(3 * hidden, hidden, True)
+    extra = hidden * (config.count("max_source_positions") + 2)
+    around = Part(parameters=first.parameters + second.parameters + extra) + (project or Part())
     return AudioEncoder(
-        convolutions=(
-            Convolution(inputs=section.count("num_mel_bins"), outputs=hidden, kernel=3),
-            Convolution(inputs=hidden, outputs=hidden, kernel=3, stride=2),
-        ),
-        block=Block(attention=attention, mlp=mlp, norm_parameters=4 * hidden),
-        layers=section.count("encoder_layers"),
-        extra_parameters=hidden * (section.count("max_source_positions") + 2),
-        projector=projector,
-    )
-
-
-VISION_ENCODERS: dict[str, Callable[[Section], VisionEncoder]] = {
-    "intern_vit_6b": _intern_vit,
-    "clip_vision_model": _clip_vision,
-    **dict.fromkeys(("qwen2_vl", "qwen2_vl_vision"), _qwen2_vit),
-    **dict.fromkeys(("qwen2_5_vl", "qwen2_5_vl_vision"), _qwen2_5_vit),
-    **dict.fromkeys(QWEN3_VITS, _qwen3_vit),
-    "siglip_vision_model": _siglip,
-}
-"""Vision encoders by ``model_type``, of the whole or of the part that is nested."""
+        attention=shape, parts=(block,) * config.count("layers"), around=around,
+        stem=first.per_token + second.per_token // 2, frames_per_token=2,
+    )  # fmt: skip

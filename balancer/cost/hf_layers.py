@@ -1,372 +1,381 @@
-"""Layers that are unlike, from a configuration: which kind each one is, and what a kind is made of."""
+"""Language models from their configurations: which kind of layer each one is, and what a kind is made of.
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+One layer at a time, by what keys mean: a mixer, through which tokens see each other, and an MLP or experts. Norms are
+counted where all layers have them, other numbers that no product is made with are left out: under 0.1 % of parameters.
+Multi-token heads are not counted: transformers does not build them.
+"""
+
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
-from balancer.cost.hf_section import Section, head_dim_of
-from balancer.cost.layers import Attention, Block, Mlp
-from balancer.cost.parts import (
-    Heads,
-    LatentSizes,
-    Part,
-    conv,
-    experts,
-    grouped,
-    indexer,
-    latent,
-    linear,
-    mlp,
-    norm,
-    scan,
-    total,
-)
+from balancer.cost.hf_families import FAMILIES, UNCOUNTED
+from balancer.cost.hf_keys import Config
+from balancer.cost.parts import Attention, Part, attend, conv, experts, linear, mlp, scan, total
 from balancer.cost.shapes import Decoder
 
-Mixer = Callable[[Section, "Family", str], Part]
-"""From the configuration, its family and a kind of layer to what lets the layer's tokens see each other."""
-
-FULL, SLIDING, CHUNKED, SCANNED = "full_attention", "sliding_attention", "chunked_attention", "linear_attention"
-INDEXED, REUSED = "indexed_attention", "indexed_attention of a layer before"
-_OLD_KINDS = {"mamba": SCANNED, "attention": FULL, "deepseek_sparse_attention": INDEXED}
-EXPERT_KEYS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
-ACTIVE_KEYS = ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk", "moe_top_k")
-_SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
-_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "use_bidirectional_attention": (None, False),
-    "moe_latent_size": (None,),
-    "moe_layer_freq": (None, 1),
-    "num_kv_shared_layers": (None, 0),
-    "use_double_wide_mlp": (None, False),
-    "enable_moe_block": (None, False),
-}
-"""Keys that change what a model costs, in ways that are not counted, with the values that do not."""
+_KINDS = {
+    "full_attention": "full", "attention": "full", "sliding_attention": "window", "chunked_attention": "chunk",
+    "linear_attention": "scan", "mamba": "scan", "conv": "conv", "indexed_attention": "indexed",
+    "deepseek_sparse_attention": "indexed", "moe": "moe", "mlp": "mlp", "hybrid": "full",
+}  # fmt: skip
+_LETTERS = {"M": "scan", "E": "moe", "*": "full", "-": "mlp"}
+_EVERY = {"L": "window", "G": "full"}
+_PLAIN = ("gelu", "relu", "relu2", "gelu_new", "gelu_fast", "quick_gelu", "gelu_python", "gelu_pytorch_tanh")
+"""Activations of MLPs of two matrices, if nothing else is known."""
 
 
-def every(period: int, key: str = "", others: str = SLIDING) -> Callable[[Section, int], list[str]]:
-    """Every so many layers see all, or as many as a key says; the others are of another kind. Without any, none is."""
-
-    def kinds(section: Section, layers: int) -> list[str]:
-        found = section.raw(key, period) if key else period
-        if isinstance(found, str) and found and set(found) <= {"L", "G"}:  # such as LLLG
-            return [FULL if found[i % len(found)] == "G" else others for i in range(layers)]
-        size = section.count(key, period) if key else period
-        return [FULL if (i + 1) % size == 0 else others for i in range(layers)]
-
-    return kinds
-
-
-def all_full(section: Section, layers: int) -> list[str]:
-    """All layers see all that is before."""
-    return [FULL] * layers
-
-
-def first_dense(default: int = 0) -> Callable[[Section, int], list[bool]]:
-    """Which layers have experts: all but the first, as many as a key says."""
-
-    def sparse(section: Section, layers: int) -> list[bool]:
-        found = section.raw("mlp_layer_types", None)
-        if found is not None:
-            _check_list(section, "mlp_layer_types", found, layers, ("dense", "sparse"))
-            return [kind == "sparse" for kind in found]
-        dense = section.any_count(("first_k_dense_replace", "num_dense_layers"), default, minimum=0)
-        return [i >= dense for i in range(layers)]
-
-    return sparse
-
-
-def all_experts(section: Section, layers: int) -> list[bool]:
-    """Every layer has experts."""
-    return [True] * layers
-
-
-def no_experts(section: Section, layers: int) -> list[bool]:
-    """No layer has experts."""
-    return [False] * layers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """How the layers of a model type follow from its configuration. A bias is a key and its default, or fixed."""
-
-    kinds: Callable[[Section, int], list[str]] = all_full  # where the configuration does not list them
-    own_kinds: bool = False  # whether a list of kinds says nothing that those keys do not
-    mixers: Mapping[str, Mixer] = field(default_factory=dict)  # by kind of layer; grouped attention for all others
-    qkv_bias: tuple[str, bool] | bool = ("attention_bias", False)
-    output_bias: tuple[str, bool] | bool = ("attention_bias", False)
-    mlp_bias: tuple[str, bool] | bool = False
-    qk_norm: str = ""  # "head": of each head's width; "wide": of all heads together
-    doubled_queries: bool = False  # half of which gate the outputs
-    gated_outputs: bool = False  # by a projection of their own
-    qk_norm_key: str = ""  # that says whether they are normed at all
-    sliding_kv: int = 1  # times as many heads of keys and values in sliding layers
-    sinks: tuple[str, ...] = ()  # kinds of layers that have one number a query head besides
-    own_heads: bool = True  # whether a key says how wide a head is
-    norms: int = 2  # scales of the hidden width a layer has
-    sparse: Callable[[Section, int], list[bool]] = no_experts  # which layers have experts
-    expert_key: str = "moe_intermediate_size"  # width of an expert
-    dense_key: str = "intermediate_size"
-    shared_key: str = ""  # width of the shared expert; without, as many experts' as there are shared ones
-    shared_gate: bool = False
-    expert_bias: bool = False  # of router and experts
-    extra_per_expert: int = 0  # parameters an expert that no product is made with
-    gated_mlp: bool = True
-    tied: bool = False
-    apart: bool = False  # layers of a mixer and layers of an MLP take turns
-    fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # keys that may have these values alone
-    beside: "Callable[[Section], Part] | None" = None  # what each layer has besides
-    once: str = ""  # a key that says how many parameters the model has besides
-    layer: "Callable[[Section, Family], Part] | None" = None  # where layers are alike and like no others
-
-    def bias(self, section: Section, of: tuple[str, bool] | bool) -> bool:
-        """Read a bias."""
-        return of if isinstance(of, bool) else section.flag(*of)
-
-
-def decoder_of(section: Section, family: Family, layers_key: str = "num_hidden_layers") -> Decoder:
-    """Return the decoder of a configuration; InputError names the key that is missing, wrong or not supported."""
-    for key, values in {**_UNSUPPORTED, **family.fixed}.items():
-        found = section.raw(key, None)
+def decoder_of(config: Config) -> Decoder:
+    """Return the language model of a configuration; InputError names the key that is missing, wrong or not counted."""
+    defaults = FAMILIES.get(config.kind or "", _unknown(config))
+    config = config.of_family(defaults, defaults.get("keys", {}))
+    for key, values in UNCOUNTED.items():
+        found = config.get(key, None)
         if found not in values and not (isinstance(found, list) and found and set(found) <= set(values)):
             rule = " or ".join("absent" if value is None else str(value) for value in values)
-            raise section.refuse(key, found, f"must be {rule}: what it changes is not counted")
-    hidden = section.count("hidden_size")
-    kinds = _kinds(section, family, layers_key)
-    sparse = family.sparse(section, len(kinds))
-    own = _overrides(section, len(kinds))
-    made: dict[tuple[str, bool, str], Part] = {}
-    listed = list(zip(kinds, sparse, map(repr, own), strict=True))
-    for each, keys in zip(listed, own, strict=True):
-        if each not in made:
-            of_layer = section.beside(keys)
-            made[each] = family.layer(of_layer, family) if family.layer else _layer(of_layer, family, *each[:2])
-    heads = section.count("num_attention_heads")
-    kv_heads = kv_heads_of(section, heads)
-    attention = Attention(hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=head_width(section, family, heads))
-    block = Block(attention=attention, mlp=Mlp(hidden=hidden, intermediate=1), norm_parameters=0)
-    return Decoder(
-        block=block, layers=len(kinds), vocabulary=section.count("vocab_size"),
-        tied=section.flag("tie_word_embeddings", family.tied),
-        extra_parameters=hidden + (section.count(family.once, 0, minimum=0) if family.once else 0),
-        unlike=tuple(made[each] for each in listed),
+            raise config.refuse(key, found, f"must be {rule}: what it changes is not counted")
+    kinds = _kinds(config)
+    layers = _layers(config, kinds, _sparse(config, len(kinds)))
+    hidden, heads = config.count("hidden"), config.count("heads")
+    shape = Attention(hidden=hidden, heads=heads, kv_heads=_kv_heads(config, heads), head_dim=_head_dim(config, heads))
+    positions = hidden * config.count("n_positions", 0, least=0)
+    norm = hidden * (1 + _flag(config, "bias"))
+    return Decoder.of(
+        shape, layers, config.count("vocab_size"), tied=config.flag("tied"), more=positions + norm
     )  # fmt: skip
 
 
-def kv_heads_of(section: Section, heads: int) -> int:
+def _unknown(config: Config) -> dict[str, Any]:
+    """Return what keys suggest of a family that was not checked."""
+    states = ("linear_num_value_heads", "mamba_d_state", "ssm_state_size", "linear_attn_config", "linear_head_dim")
+    others = "window" if config.has("sliding_window") else "chunk" if config.has("attention_chunk_size") else "full"
+    if any(config.has(key) for key in states):
+        others = "scan"
+    plain = any(config.get(key, None) in _PLAIN for key in ("hidden_act", "activation_function", "mlp_hidden_act"))
+    return {"others": others, "window_used": True, "gated": not plain}
+
+
+def _flag(config: Config, name: str) -> bool:
+    """Return what a family is, whatever its configuration says."""
+    return bool(config.defaults.get(name, False))
+
+
+# --- which layers are what -------------------------------------------------------------------------------------------
+
+
+def _kinds(config: Config) -> list[str]:
+    """Return the kind of each layer: as listed, or else by the family's older keys."""
+    if config.has("index_topk"):
+        return _indexed(config)
+    if config.has("kinds"):
+        return _listed_kinds(config)
+    layers = config.count("layers")
+    others, nth = config.get("others", "full"), config.get("nth", "full")
+    unused = "window_used" in config.defaults and not _window_used(config)
+    if unused or _flag(config, "beside"):
+        return ["full"] * layers
+    nested = config.get("linear_attn_config", {})
+    if isinstance(nested, dict) and "full_attn_layers" in nested:  # counted from 1
+        return [nth if i + 1 in nested["full_attn_layers"] else others for i in range(layers)]
+    if others == "conv":
+        full = config.listed("full_attn_idxs", range(layers)) if config.has("full_attn_idxs") else range(layers)
+        return ["full" if i in full else "conv" for i in range(layers)]
+    if config.has("no_rope_layers"):
+        rope = config.listed("no_rope_layers", (0, 1), layers)
+        return [others if each else nth for each in rope]
+    if config.has("max_window_layers"):
+        return ["full" if i < config.count("max_window_layers", least=0) else "window" for i in range(layers)]
+    every = config.get("full_every", None)
+    if isinstance(every, str) and every and set(every) <= set(_EVERY):  # such as LLLG
+        return [_EVERY[every[i % len(every)]] for i in range(layers)]
+    if every is None:
+        return [others] * layers
+    every = config.count("full_every")
+    place = config.count("attn_layer_offset", every - 1, least=0)
+    kinds = [nth if i % every == place else others for i in range(layers)]
+    return [config.get("first", kinds[0]), *kinds[1:]]
+
+
+def _window_used(config: Config) -> bool:
+    """Whether layers have a window that is in use and shorter than the context."""
+    if not config.has("sliding_window") or not config.flag("use_sliding_window", _flag(config, "window_used")):
+        return False
+    return config.count("sliding_window") < config.count("max_position_embeddings", 2**31 - 1)
+
+
+def _listed_kinds(config: Config) -> list[str]:
+    found, count = config.get("kinds"), config.count("layers", 0, least=0) or None
+    if config.key("kinds") == "hybrid_layer_pattern":
+        return ["window" if each else "full" for each in config.listed("kinds", (0, 1), count)]
+    if not isinstance(found, str):
+        return [_KINDS[kind] for kind in config.listed("kinds", tuple(_KINDS), count)]
+    if len(found) != (count or len(found)) or not set(found) <= set(_LETTERS):
+        raise config.refuse(config.key("kinds"), found, f"must be {count} letters of {', '.join(_LETTERS)}")
+    return [_LETTERS[letter] for letter in found]
+
+
+def _indexed(config: Config) -> list[str]:
+    """Return which layers choose keys, and which take those that a layer before has chosen."""
+    layers = config.count("layers")
+    if config.has("indexer_types"):
+        kinds = config.listed("indexer_types", ("full", "shared"), layers)
+        return ["indexed" if kind == "full" else "chosen" for kind in kinds]
+    if config.has("index_topk_pattern"):
+        pattern = config.get("index_topk_pattern")
+        if not isinstance(pattern, str) or len(pattern) != layers or not set(pattern) <= {"F", "S"}:
+            raise config.refuse("index_topk_pattern", pattern, f"must be {layers} letters of F, S")
+        return ["indexed" if letter == "F" else "chosen" for letter in pattern]
+    period, offset = config.count("index_topk_freq", 1), config.count("index_skip_topk_offset", 2, least=0)
+    return ["chosen" if max(i - offset + 1, 0) % period else "indexed" for i in range(layers)]
+
+
+def _sparse(config: Config, layers: int) -> list[bool]:
+    """Return which layers have experts."""
+    number = config.count("experts", least=0) if _flag(config, "moe") else config.count("experts", 0, least=0)
+    if number <= 1:
+        return [False] * layers
+    if config.has("mlp_layer_types"):
+        return [kind == "sparse" for kind in config.listed("mlp_layer_types", ("dense", "sparse"), layers)]
+    if config.has("moe_layers"):
+        listed = config.listed("moe_layers", range(layers))
+        return [i in listed for i in range(layers)]
+    plain = config.listed("mlp_only_layers", range(layers)) if config.has("mlp_only_layers") else []
+    first, last = config.count("first_dense", 0, least=0), config.count("moe_layer_end_index", -1, least=-1)
+    step = config.count("expert_step", 1)
+    place = config.count("expert_layer_offset", step - 1, least=0)
+    return [
+        first <= i <= (layers if last < 0 else last) and i % step == place and i not in plain for i in range(layers)
+    ]
+
+
+# --- what a layer is made of -----------------------------------------------------------------------------------------
+
+
+def _layers(config: Config, kinds: Sequence[str], sparse: Sequence[bool]) -> tuple[Part, ...]:
+    """Return every layer; alike ones are the same object."""
+    given = config.get("per_layer_config", {})
+    if not isinstance(given, dict) or not all(isinstance(keys, dict) for keys in given.values()):
+        raise config.refuse("per_layer_config", str(given), "must be an object of an object a layer")
+    own = {int(number): keys for number, keys in given.items() if str(number).isdecimal()}
+    if own:  # which say what is otherwise assumed of layers with full attention
+        config = config.of_family({**config.defaults, "global_head_dim": None}, config.keys)
+    # Only families whose layers all have full attention were counted by half of the square.
+    half = _flag(config, "half") and set(kinds) == {"full"}
+    # Mixers and MLPs may be layers of their own.
+    apart = bool({"moe", "mlp"} & set(kinds))
+    made = cache(lambda kind, has_experts: _layer(config, kind, has_experts, half, apart))
+    return tuple(
+        _layer(config.with_values(own[i]), kind, has_experts, half, apart) if i in own else made(kind, has_experts)
+        for i, (kind, has_experts) in enumerate(zip(kinds, sparse, strict=True))
+    )
+
+
+def _layer(config: Config, kind: str, sparse: bool, half: bool, apart: bool) -> Part:
+    hidden, bias = config.count("hidden"), _flag(config, "bias")
+    norms = Part(parameters=2 * hidden * (1 + bias), kept=2 * hidden)
+    if _flag(config, "mixers"):  # LongCat-Flash: two attentions and two MLPs, and experts beside them
+        return (norms + _mixer(config, kind, half) + _mlp(config)) * 2 + _experts(config)
+    parts = [norms]
+    if not apart or kind not in ("moe", "mlp"):
+        parts.append(_mixer(config, kind, half))
+    if _flag(config, "beside"):  # Falcon-H1: attention and a scan side by side
+        parts.append(_scan(config))
+    if not apart or kind in ("moe", "mlp"):
+        parts.append(_experts(config) if kind == "moe" or (sparse and not apart) else _mlp(config))
+    if inputs := config.count("hidden_size_per_layer_input", 0, least=0):  # Gemma 4: an embedding for each layer
+        table = Part(parameters=config.count("vocab_size_per_layer_input", 262144) * inputs)
+        parts += [table, linear(hidden, inputs) * 2, linear(inputs, hidden)]
+    return total(parts)
+
+
+def _mixer(config: Config, kind: str, half: bool) -> Part:
+    if kind == "scan":
+        return _scan(config)
+    if kind == "conv":  # LFM2: a gated short convolution
+        hidden = config.count("hidden")
+        return linear(hidden, 3 * hidden) + conv(hidden, config.count("kernel", 3)) + linear(
+            hidden, hidden) + Part(kept=5 * hidden)  # fmt: skip
+    return _latent(config, kind) if config.has("kv_lora_rank") else _grouped(config, kind, half)
+
+
+def _kv_heads(config: Config, heads: int) -> int:
     """Return how many heads keys and values have: by default as many as queries, else what divides them."""
-    kv_heads = section.count("num_key_value_heads", heads)
+    kv_heads = config.count("kv_heads", heads)
     if heads % kv_heads:
-        raise section.refuse("num_key_value_heads", kv_heads, f"must divide num_attention_heads {heads}")
+        raise config.refuse(config.key("kv_heads"), kv_heads, f"must divide {config.key('heads')} {heads}")
     return kv_heads
 
 
-def head_width(section: Section, family: Family, heads: int) -> int:
+def _head_dim(config: Config, heads: int) -> int:
     """Return how wide a head of queries and keys is."""
-    hidden = section.count("hidden_size")
-    if section.raw("kv_lora_rank", None) is not None:
-        return section.count("qk_nope_head_dim") + section.count("qk_rope_head_dim")
-    if family.own_heads:
-        return head_dim_of(section, hidden, heads)
-    if hidden % heads:
-        raise section.refuse("num_attention_heads", heads, f"must divide hidden_size {hidden}")
+    hidden = config.count("hidden")
+    if config.has("kv_lora_rank"):
+        return config.count("qk_nope_head_dim") + config.count("qk_rope_head_dim")
+    if config.has("head_dim"):
+        return config.count("head_dim")
+    if hidden % heads and not _flag(config, "uneven_heads"):
+        raise config.refuse(config.key("heads"), heads, f"must divide {config.key('hidden')} {hidden}")
     return hidden // heads
 
 
-def _kinds(section: Section, family: Family, layers_key: str) -> list[str]:
-    """Return the kind of each layer: listed, or by the family's older keys."""
-    key = section.present(("layer_types", "layers_block_type"))
-    if not key or family.own_kinds:
-        return family.kinds(section, section.count(layers_key))
-    found = section.raw(key)
-    layers = section.count(layers_key, len(found) if isinstance(found, list) else 1)
-    known = [FULL, *family.mixers, *(("moe", "mlp") if family.apart else (SLIDING, CHUNKED))]
-    renamed = [_OLD_KINDS.get(kind, kind) for kind in found] if isinstance(found, list) else found
-    _check_list(section, key, renamed, layers, known)
-    return list(renamed)
-
-
-def _overrides(section: Section, layers: int) -> list[dict[str, Any]]:
-    """Return the keys of each layer that differ from the model's."""
-    given = section.raw("per_layer_config", {})
-    if not isinstance(given, dict) or not all(isinstance(keys, dict) for keys in given.values()):
-        raise section.refuse("per_layer_config", str(given), "must be an object of an object a layer")
-    return [dict(given.get(str(i)) or given.get(i) or {}) for i in range(layers)]
-
-
-def _check_list(section: Section, key: str, found: Any, layers: int, known: Sequence[str]) -> None:
-    if not isinstance(found, list) or len(found) != layers:
-        count = f"{len(found)} of them" if isinstance(found, list) else found
-        raise section.refuse(key, count, f"must be a list of {layers} kinds, one a layer")
-    for kind in found:
-        if kind not in known:
-            raise section.refuse(key, kind, f"must be of {', '.join(dict.fromkeys(known))}")
-
-
-def _layer(section: Section, family: Family, kind: str, sparse: bool) -> Part:
-    hidden = section.count("hidden_size")
-    parts = [norm(*[hidden] * family.norms)]
-    if not family.apart or kind not in ("moe", "mlp"):
-        parts.append(family.mixers.get(kind, grouped_of)(section, family, kind))
-    if not family.apart or kind in ("moe", "mlp"):
-        parts.append(experts_of(section, family) if sparse or kind == "moe" else mlp_of(section, family))
-    if family.beside:
-        parts.append(family.beside(section))
-    return total(parts)
-
-
-def mlp_of(section: Section, family: Family) -> Part:
-    """Return the MLP that all tokens meet."""
-    bias = family.bias(section, family.mlp_bias)
-    return mlp(section.count("hidden_size"), section.count(family.dense_key), gated=family.gated_mlp, bias=bias)
-
-
-def experts_of(section: Section, family: Family) -> Part:
-    """Router, experts, and what all tokens share."""
-    hidden, width = section.count("hidden_size"), section.count(family.expert_key)
-    number, active = section.any_count(EXPERT_KEYS), section.any_count(ACTIVE_KEYS)
-    if active > number:
-        raise section.refuse(section.present(ACTIVE_KEYS), active, f"must be <= {number} experts")
-    idle = section.count("zero_expert_num", 0, minimum=0)
-    one = mlp(hidden, width, gated=family.gated_mlp, bias=family.expert_bias)
-    parts = [linear(hidden, number + idle, family.expert_bias), norm(family.extra_per_expert * number),
-             experts(one, number, active, of=number + idle)]  # fmt: skip
-    shared = 0
-    if family.shared_key:
-        shared = section.count(family.shared_key, 0, minimum=0)
-    elif section.present(_SHARED):
-        shared = section.any_count(_SHARED, 0, minimum=0) * width
-    if shared:
-        parts.append(mlp(hidden, shared, gated=family.gated_mlp))
-        if family.shared_gate:
-            parts.append(linear(hidden, 1))
-    return total(parts)
-
-
-def _area(section: Section, kind: str) -> str:
+def _area(config: Config, kind: str) -> str:
     """Return the name of what a kind of layer sees."""
-    if kind == SLIDING:
-        return f"window{section.count('sliding_window')}"
-    return f"chunk{section.count('attention_chunk_size')}" if kind == CHUNKED else "full"
+    if kind == "window":
+        if config.has("sliding_window_size"):  # MiMo: keys before the query
+            return f"window{config.count('sliding_window_size') + 1}"
+        return f"window{config.count('sliding_window')}"
+    return f"chunk{config.count('attention_chunk_size')}" if kind == "chunk" else "full"
 
 
-def grouped_of(section: Section, family: Family, kind: str) -> Part:
+def _grouped(config: Config, kind: str, half: bool) -> Part:
     """Attention by the usual keys; those of sliding layers may have a prefix of their own."""
-    heads = section.count("num_attention_heads")
-    kv_heads = section.count("num_key_value_heads", heads)
-    head_dim = head_width(section, family, heads)
-    value_dim = section.count("v_head_dim", head_dim)
-    if kind == SLIDING:
-        heads, kv_heads = (
-            section.count("swa_num_attention_heads", heads),
-            section.count("swa_num_key_value_heads", kv_heads * family.sliding_kv),
-        )
-        head_dim, value_dim = section.count("swa_head_dim", head_dim), section.count("swa_v_head_dim", value_dim)
-    if kind == FULL and section.raw("global_head_dim", None) is not None:
-        head_dim = value_dim = section.count("global_head_dim")
-    shared = kind == FULL and section.flag("attention_k_eq_v", False)
+    hidden, heads = config.count("hidden"), config.count("heads")
+    kv_heads, key_dim = config.count("kv_heads", heads), _head_dim(config, heads)
+    value_dim = config.count("v_head_dim", key_dim)
+    if kind == "window":
+        heads = config.count("swa_num_attention_heads", heads)
+        kv_heads = config.count("swa_num_key_value_heads", kv_heads * config.count("sliding_kv", 1))
+        key_dim, value_dim = config.count("swa_head_dim", key_dim), config.count("swa_v_head_dim", value_dim)
+    if kind == "full" and config.has("global_head_dim"):
+        key_dim = value_dim = config.count("global_head_dim")
+    shared = kind == "full" and config.flag("attention_k_eq_v")  # values are keys
     if shared:
-        kv_heads = section.count("num_global_key_value_heads", kv_heads)
+        kv_heads = config.count("num_global_key_value_heads", kv_heads)
     if heads % kv_heads:
-        raise section.refuse("num_key_value_heads", kv_heads, f"must divide num_attention_heads {heads}")
-    normed = family.qk_norm if not family.qk_norm_key or section.flag(family.qk_norm_key, False) else ""
-    widths = {"": (), "head": (2 * head_dim,), "wide": (heads * head_dim, kv_heads * head_dim)}[normed]
-    part = grouped(
-        section.count("hidden_size"), Heads(heads, kv_heads, head_dim, value_dim), _area(section, kind),
-        qkv_bias=family.bias(section, family.qkv_bias), output_bias=family.bias(section, family.output_bias),
-        shared_values=shared, gate=heads * head_dim * (family.doubled_queries or family.gated_outputs),
-    )  # fmt: skip
-    return part + norm(*widths, heads * (kind in family.sinks))
-
-
-def latent_of(section: Section, family: Family, kind: str) -> Part:
-    """Multi-head latent attention; sparse where the kind is indexed: the indexer over all pairs, then the top ones."""
-    hidden, heads = section.count("hidden_size"), section.count("num_attention_heads")
-    rank = section.count("q_lora_rank", 0, minimum=0)
-    indexed = kind in (INDEXED, REUSED)
-    area = f"topk{section.count('index_topk')}" if indexed else "full"
-    sizes = LatentSizes(
-        rank, section.count("kv_lora_rank"), section.count("qk_nope_head_dim"), section.count("qk_rope_head_dim"),
-        section.count("v_head_dim"),
-    )  # fmt: skip
-    part = latent(hidden, heads, area, sizes, family.bias(section, family.qkv_bias))
-    if kind == INDEXED:
-        part += indexer(hidden, rank, section.count("index_n_heads"), section.count("index_head_dim"))
-    return part + linear(hidden, heads) if family.gated_outputs else part
-
-
-def mamba_1(section: Section, family: Family, kind: str) -> Part:
-    """Mamba with norms of what it selects, as Jamba has it (arXiv:2403.19887)."""
-    hidden, state = section.count("hidden_size"), section.count("mamba_d_state")
-    inner = hidden * section.count("mamba_expand", 2)
-    given = section.raw("mamba_dt_rank", "auto")
-    rank = -(-hidden // 16) if given == "auto" else section.count("mamba_dt_rank")
-    bias = section.flag("mamba_proj_bias", False)
+        raise config.refuse(config.key("kv_heads"), kv_heads, f"must divide {config.key('heads')} {heads}")
+    gate = heads * key_dim * (_flag(config, "gate") or config.flag("attn_output_gate"))
+    bias, output_bias = _flag(config, "bias") or _flag(config, "qkv_bias"), _flag(config, "bias")
+    values = 0 if shared else kv_heads * value_dim
+    products = attend(heads, kv_heads, key_dim, value_dim, _area(config, kind))
+    if half:
+        products = Part(pairs=(("bidirectional", dict(products.pairs)["full"] // 2),), kept=products.kept)
     return total((
-        linear(hidden, 2 * inner, bias),
-        conv(inner, section.count("mamba_d_conv", 4), section.flag("mamba_conv_bias", True)),
-        linear(inner, rank + 2 * state), linear(rank, inner, True), norm(inner * state, inner, rank, 2 * state),
-        linear(inner, hidden, bias), scan(2, inner, 1, state), Part(kept=hidden + 2 * inner),
+        linear(hidden, heads * key_dim + gate, bias), linear(hidden, kv_heads * key_dim + values, bias),
+        linear(heads * value_dim, hidden, output_bias), products, Part(kept=hidden + gate),
     ))  # fmt: skip
 
 
-def mamba_2(section: Section, family: Family, kind: str) -> Part:
-    """Mamba 2 by either set of keys: ``mamba_n_heads`` and so on, or ``mamba_num_heads`` and so on."""
-    hidden, heads = section.count("hidden_size"), section.any_count(("mamba_n_heads", "mamba_num_heads"))
-    state = section.any_count(("mamba_d_state", "ssm_state_size"))
-    groups = section.any_count(("mamba_n_groups", "n_groups"))
-    inner = section.count("mamba_d_ssm", 0, minimum=0) or hidden * section.any_count(("mamba_expand", "expand"), 2)
-    head_dim = inner // heads
-    if section.raw("mamba_head_dim", None) is not None:
-        head_dim = section.count("mamba_head_dim")
-        inner = heads * head_dim
-    bias = section.flag("mamba_proj_bias", False)
-    wide = inner + 2 * groups * state
-    kernel = section.any_count(("mamba_d_conv", "conv_kernel"), 4)
-    parts = [
-        linear(hidden, inner + wide + heads, bias),
-        conv(wide, kernel, section.any_flag(("mamba_conv_bias", "use_conv_bias"), True)),
-        norm(3 * heads), linear(inner, hidden, bias), scan(2, heads, head_dim, state), Part(kept=hidden + 2 * inner),
-    ]  # fmt: skip
-    if section.flag("mamba_rms_norm", True):
-        parts.append(norm(inner))
-    return total(parts)
+def _latent(config: Config, kind: str) -> Part:
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434) as it is trained, its projections not absorbed.
 
-
-def delta_net(section: Section, family: Family, kind: str) -> Part:
-    """Gated delta nets: keys and values of head counts of their own, a convolution before, a gate behind."""
-    hidden, heads = section.count("hidden_size"), section.count("linear_num_value_heads")
-    key_heads = section.count("linear_num_key_heads")
-    key_dim, value_dim = section.count("linear_key_head_dim"), section.count("linear_value_head_dim")
-    keys, values = key_heads * key_dim, heads * value_dim
+    Where it is sparse, an indexer looks at all pairs and heads, and attention at the top ones (arXiv:2512.02556).
+    """
+    hidden, heads = config.count("hidden"), config.count("heads")
+    query_rank, rank = config.count("q_lora_rank", 0, least=0), config.count("kv_lora_rank")
+    nope, rope, value_dim = (config.count(key) for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+    wide = heads * (nope + rope)
+    parts = [linear(hidden, query_rank), linear(query_rank, wide)] if query_rank else [linear(hidden, wide)]
+    area = "full"
+    if kind in ("indexed", "chosen"):
+        area = f"topk{config.count('index_topk')}"
+    if kind == "indexed":
+        number, width = config.count("index_n_heads"), config.count("index_head_dim")
+        parts += [linear(query_rank, number * width), linear(hidden, width + number)]
+        parts.append(Part(pairs=(("full", 2 * number * (width + 1)),), kept=(number + 1) * width))
+    if _flag(config, "gate"):
+        parts.append(linear(hidden, heads))
     return total((
-        linear(hidden, 2 * keys + 2 * values), linear(hidden, 2 * heads),
-        conv(2 * keys + values, section.count("linear_conv_kernel_dim", 4)), norm(2 * heads, value_dim),
+        *parts, linear(hidden, rank + rope), linear(rank, heads * (nope + value_dim)),
+        linear(heads * value_dim, hidden), attend(heads, heads, nope + rope, value_dim, area),
+        Part(kept=hidden + query_rank + rank),
+    ))  # fmt: skip
+
+
+def _scan(config: Config) -> Part:
+    """Linear attention or a state-space layer, by which keys there are."""
+    if config.has("scan_heads"):
+        return _mamba_2(config)
+    if config.has("state"):
+        return _mamba_1(config)
+    return _delta_net(config) if config.has("linear_num_value_heads") else _kimi_delta(config)
+
+
+def _mamba_1(config: Config) -> Part:
+    """Mamba, as Jamba has it (arXiv:2403.19887)."""
+    hidden, state = config.count("hidden"), config.count("state")
+    inner = hidden * config.count("expand", 2)
+    rank = -(-hidden // 16) if config.get("mamba_dt_rank", "auto") == "auto" else config.count("mamba_dt_rank")
+    return total((
+        linear(hidden, 2 * inner), conv(inner, config.count("kernel", 4)), linear(inner, rank + 2 * state),
+        linear(rank, inner), linear(inner, hidden), Part(parameters=inner * state), scan(2, inner, 1, state),
+        Part(kept=hidden + 2 * inner),
+    ))  # fmt: skip
+
+
+def _mamba_2(config: Config) -> Part:
+    hidden, heads = config.count("hidden"), config.count("scan_heads")
+    state, groups = config.count("state"), config.count("groups")
+    inner = config.count("mamba_d_ssm", 0, least=0) or hidden * config.count("expand", 2)
+    head_dim = inner // heads
+    if config.has("mamba_head_dim"):
+        head_dim = config.count("mamba_head_dim")
+        inner = heads * head_dim
+    wide = inner + 2 * groups * state
+    return total((
+        linear(hidden, inner + wide + heads), conv(wide, config.count("kernel", 4)), linear(inner, hidden),
+        scan(2, heads, head_dim, state), Part(kept=hidden + 2 * inner),
+    ))  # fmt: skip
+
+
+def _delta_net(config: Config) -> Part:
+    """Gated delta nets: keys and values of head counts of their own, a convolution before, a gate behind."""
+    hidden, heads = config.count("hidden"), config.count("linear_num_value_heads")
+    key_dim, value_dim = config.count("linear_key_head_dim"), config.count("linear_value_head_dim")
+    keys, values = config.count("linear_num_key_heads") * key_dim, heads * value_dim
+    return total((
+        linear(hidden, 2 * keys + 2 * values + 2 * heads), conv(2 * keys + values, config.count("kernel", 4)),
         linear(values, hidden), scan(3, heads, value_dim, key_dim), Part(kept=hidden + 2 * keys + 2 * values),
     ))  # fmt: skip
 
 
-def kimi_delta(section: Section, family: Family, kind: str) -> Part:
+def _kimi_delta(config: Config) -> Part:
     """Kimi Delta Attention (arXiv:2510.26692): a decay a channel, by two thin matrices or one wide one."""
-    nested = section.raw("linear_attn_config", {})
+    nested = config.get("linear_attn_config", {})
     if not isinstance(nested, dict):
-        raise section.refuse("linear_attn_config", nested, "must be an object")
-    inside = section.beside(nested)
-    heads = inside.any_count(("num_heads", "linear_num_heads"), section.count("num_attention_heads"))
-    head_dim = inside.count("head_dim" if inside.raw("linear_head_dim", None) is None else "linear_head_dim")
-    kernel = inside.any_count(("short_conv_kernel_size", "linear_conv_kernel_dim"), 4)
-    hidden, wide = section.count("hidden_size"), heads * head_dim
-    thin = linear(hidden, head_dim) + linear(head_dim, wide)
-    through = linear(hidden, wide) if family.gated_outputs else thin
+        raise config.refuse("linear_attn_config", nested, "must be an object")
+    hidden, inside = config.count("hidden"), config.with_values({"num_heads": None, **nested})
+    heads = inside.count("linear_num_heads", nested.get("num_heads", config.count("heads")))
+    head_dim = inside.count("linear_head_dim" if inside.has("linear_head_dim") else "head_dim")
+    wide = heads * head_dim
+    through = linear(hidden, wide) if _flag(config, "gate") else linear(hidden, head_dim) + linear(head_dim, wide)
     return total((
-        linear(hidden, 3 * wide), conv(3 * wide, kernel), norm(wide, heads, head_dim), linear(hidden, heads),
-        through * 2, linear(wide, hidden), scan(3, heads, head_dim, head_dim), Part(kept=hidden + 4 * wide),
+        linear(hidden, 3 * wide), conv(3 * wide, inside.count("kernel", 4)), linear(hidden, heads), through * 2,
+        linear(wide, hidden), scan(3, heads, head_dim, head_dim), Part(kept=hidden + 4 * wide),
     ))  # fmt: skip
 
 
-def short_conv(section: Section, family: Family, kind: str) -> Part:
-    """A gated short convolution (LFM2)."""
-    hidden, bias = section.count("hidden_size"), section.flag("conv_bias", False)
-    return total((
-        linear(hidden, 3 * hidden, bias), conv(hidden, section.count("conv_L_cache", 3), bias),
-        linear(hidden, hidden, bias), Part(kept=5 * hidden),
-    ))  # fmt: skip
+def _gated(config: Config) -> bool:
+    return bool(config.defaults.get("gated", True))
+
+
+def _mlp(config: Config) -> Part:
+    """The MLP that all tokens meet."""
+    hidden = config.count("hidden")
+    width = config.count("mlp", hidden * config.count("mlp_ratio")) if config.has("mlp_ratio") else config.count("mlp")
+    if _flag(config, "block_auto_adjust_ff_dim") and config.flag("block_auto_adjust_ff_dim"):
+        # LFM2: two thirds, rounded up.
+        multiple, times = config.count("block_multiple_of", 256), config.get("block_ffn_dim_multiplier", 1.0)
+        width = -(-int(times * int(2 * width / 3)) // multiple) * multiple
+    return mlp(hidden, width, gated=_gated(config), bias=_flag(config, "bias"))
+
+
+def _experts(config: Config) -> Part:
+    """Router, experts, and what all tokens share."""
+    hidden, number, active = config.count("hidden"), config.count("experts"), config.count("active")
+    width = config.count("expert_width") if _checked(config) else config.count("expert_width", config.get("mlp", None))
+    if active > number:
+        raise config.refuse(config.key("active"), active, f"must be <= {number} experts")
+    choices = number + config.count("zero_expert_num", 0, least=0)
+    one = mlp(hidden, width, gated=_gated(config))
+    parts = [linear(hidden, choices), Part(kept=hidden), experts(one, number, active, of=choices)]
+    shared = config.count("shared_width", 0, least=0) or config.count("shared_experts", 0, least=0) * width
+    if shared:
+        inside = mlp(hidden, shared, gated=_gated(config))
+        parts.append(Part(parameters=inside.parameters, per_token=inside.per_token, kept=inside.kept - hidden))
+    if shared and config.has("shared_expert_intermediate_size"):  # Qwen's, with a gate
+        parts.append(linear(hidden, 1))
+    return total(parts)
+
+
+def _checked(config: Config) -> bool:
+    return config.kind in FAMILIES

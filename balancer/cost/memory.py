@@ -8,8 +8,7 @@ weights (fused): their ``34 + 5 a s / h`` bytes a value of hidden size, less 2 f
 
 from typing import NamedTuple
 
-from balancer.cost.layers import Block, Experts
-from balancer.cost.shapes import AudioEncoder, Decoder, Module, VisionEncoder
+from balancer.cost.shapes import AudioEncoder, Decoder, Module
 
 ZERO_STAGES = (0, 1, 2, 3)
 """What data-parallel ranks share: nothing; the optimizer; gradients too; parameters too."""
@@ -49,26 +48,9 @@ def state_bytes(parameters: float, zero_stage: int, num_shards: int, *, trained:
 
 def kept_bytes(module: Module, *, recompute: bool) -> Kept:
     """Bytes that a module keeps of one element of length; with `recompute` layers keep their inputs alone."""
-    if isinstance(module, Decoder):
-        per_element, head = 1.0, float(module.vocabulary * _LOGIT_BYTES)
-    elif isinstance(module, VisionEncoder):
-        per_element, head = 1.0, 0.0
-    elif isinstance(module, AudioEncoder):
-        per_element, head = 1 / module.frames_per_token, 0.0
-    else:
-        return Kept(0.0, 0.0, 0.0)  # a shape of the caller's own: unknown
-    unlike = module.unlike if isinstance(module, Decoder) else ()
-    values = sum(layer.kept for layer in unlike) / len(unlike) if unlike else _block_values(module.block)
-    whole = values * _BYTES * per_element
+    per_element = 1 / module.frames_per_token if isinstance(module, AudioEncoder) else 1.0
+    head = float(module.vocabulary * _LOGIT_BYTES) if isinstance(module, Decoder) else 0.0
+    whole = sum(layer.kept for layer in module.parts) / module.layers * _BYTES * per_element
     if recompute:
-        return Kept(module.block.hidden * _BYTES * per_element, whole, head)
+        return Kept(module.hidden * _BYTES * per_element, whole, head)
     return Kept(whole, 0.0, head)
-
-
-def _block_values(block: Block) -> int:
-    """Values a token that a block keeps: inputs of norms and products, queries, keys, values, and the MLP's inside."""
-    attention, mlp = block.attention, block.mlp
-    values = 4 * block.hidden + 2 * attention.head_dim * (attention.heads + attention.kv_heads)
-    if isinstance(mlp, Experts):
-        return values + mlp.active * (3 * mlp.intermediate + mlp.hidden) + 3 * mlp.shared_intermediate
-    return values + (2 + mlp.gated) * mlp.intermediate

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from balancer.cost.areas import OWN_PREFIX, Terms, as_terms, pairs
-from balancer.cost.layers import Attention
+from balancer.cost.parts import Attention
 from balancer.cost.sequence_parallel import DegreeTimes, Sharing
 from solvers.arguments import INT64_MAX, first_overflow
 from solvers.bounds import Bound, makespan_bound

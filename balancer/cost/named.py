@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from balancer.cost.hf_config import QWEN2_VIT, modules_of, read_config
+from balancer.cost.hf_config import modules_of, read_config
+from balancer.cost.hf_families import QWEN2_VIT
 from balancer.cost.polynomial import LengthPolynomial
 from balancer.cost.shapes import Module
 from balancer.errors import InputError

@@ -84,7 +84,7 @@ def parse_cost(text: str | CostModel) -> CostModel:
     name, colon, rest = text.partition(":")
     if name == "flops":
         cost = flops(rest).integer_cost()
-        return replace(cost.model, attention=module(rest).block.attention, model=shown_name(rest),
+        return replace(cost.model, attention=module(rest).attention, model=shown_name(rest),
                        flops_of_unit=cost.factor)  # fmt: skip
     if name not in COSTS:
         known = ", ".join([*(form for form, _ in COSTS.values()), "flops:qwen2-7b"])

@@ -40,7 +40,10 @@ class LengthPolynomial:
     areas: Terms = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "areas", as_terms(self.areas))
+        terms = dict(as_terms(self.areas))
+        # One cost has one form: b and this area count the same pairs, so both go into b.
+        object.__setattr__(self, "b", self.b + terms.pop("bidirectional", 0))
+        object.__setattr__(self, "areas", tuple(terms.items()))
         for name in ("constant", "a", "b"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:

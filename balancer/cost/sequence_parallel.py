@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from balancer.cost.layers import Attention
+from balancer.cost.parts import Attention
 from solvers.arguments import INT64_MAX, as_integer
 from solvers.errors import ArgumentError
 from solvers.types import Record

@@ -124,7 +124,7 @@ class Cluster:
             raise ArgumentError("efficiency", "be > 0 and <= 1, a share of the peak", efficiency)
         _check_number("slot_s", slot_s, least=0, beyond=False)
         listed = sorted(set(degrees))
-        attention, node = module.block.attention, self.ranks_per_node
+        attention, node = module.attention, self.ranks_per_node
         if exchange == "ulysses":
             check_heads(listed, attention)
         elif sized := [name for name, _ in cost.model.areas if name != "full"]:

@@ -294,7 +294,7 @@ class StepLayout:
         for name, layout in self.modules.items():
             why = misfit(layout, models[name], gpus_per_node)
             if why is not None:
-                attention, parts = models[name].block.attention, layout.tp * layout.sp
+                attention, parts = models[name].attention, layout.tp * layout.sp
                 legal = ", ".join(map(str, legal_degrees(attention)))
                 remedy = () if heads_divide(attention, parts) else (f"take {legal}", *padded_heads(attention, parts))
                 raise UsageError("{layouts}, module {name!r}: {why}", remedy, name=name, why=why)
@@ -388,7 +388,7 @@ def _refuse_others(where: str, given: Mapping[str, Any], known: Sequence[str]) -
 
 def misfit(layout: ModuleLayout, model: Module, gpus_per_node: int) -> str | None:
     """Say why a model cannot be cut like this, or None."""
-    attention = model.block.attention
+    attention = model.attention
     if layout.tp > gpus_per_node:
         return f"tp {layout.tp} is more than the {gpus_per_node} GPUs of a node"
     parts = layout.tp * layout.sp

@@ -92,7 +92,7 @@ def _parameters(model: Module, one: ModuleLayout, count: int, cut: bool) -> Floa
     layers = np.array(layers_of_stages(model, stages), dtype=np.float64)
     ends = 0.0
     if isinstance(model, Decoder):
-        ends = float(model.block.hidden * model.vocabulary)
+        ends = float(model.hidden * model.vocabulary)
     around = ends * (1 if isinstance(model, Decoder) and model.tied else 2)
     each = layers * ((model.parameters - around) / model.layers)
     if isinstance(model, Decoder) and model.unlike:

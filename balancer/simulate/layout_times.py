@@ -39,7 +39,7 @@ def _tensor_seconds(given: Given, name: str, layout: ModuleLayout) -> float:
         return 0.0
     model, tp = given.models[name], layout.tp
     times = _EXCHANGES_FORWARD * (1 + layout.recompute) + _EXCHANGES_BACKWARD
-    volume = times * model.layers * model.block.hidden * _BYTES * (tp - 1) / tp
+    volume = times * model.layers * model.hidden * _BYTES * (tp - 1) / tp
     return volume / given.bandwidth(tp) / layout.sequence_shards / (3 + layout.recompute)
 
 
@@ -49,8 +49,7 @@ def _sequence_seconds(given: Given, name: str, layout: ModuleLayout) -> float:
     for kind, degree in (("ring", layout.cp), ("ulysses", layout.sp)):
         if degree > 1:
             volume = (
-                exchange_bytes(model.block.attention, model.layers, degree, kind, checkpointing=layout.recompute)
-                / layout.tp
+                exchange_bytes(model.attention, model.layers, degree, kind, checkpointing=layout.recompute) / layout.tp
             )
             part = 1.0 if kind == "ring" else (degree - 1) / degree
             seconds += volume * part / given.bandwidth(layout.device_gpus) / layout.sequence_shards
@@ -85,7 +84,7 @@ class PipelineTimes:
         back *= (parts * [[rate.backward] for rate in rates]).any(axis=0)  # where there is none, nothing is gathered
         hop = 0.0
         if parts.shape[1] > 1:
-            hidden, per_node = given.models[llm].block.hidden, given.cluster.gpus_per_node
+            hidden, per_node = given.models[llm].hidden, given.cluster.gpus_per_node
             sent = elements[llm] * hidden * _BYTES / layout.llm.device_gpus
             hop = given.exposed * (given.cluster.inter_node_latency_s + sent / given.bandwidth(per_node + 1))
         return cls(names, tuple(rates), parts, ahead, back, hop)

@@ -37,7 +37,7 @@ def _with_shards(given: Given, name: str, one: ModuleLayout, shards: int) -> Mod
     ulysses = replace(one, sp=shards)
     if shards > 1 and _fits(given, name, ulysses):
         model = given.models[name]
-        heads, ring = (exchange_bytes(model.block.attention, model.layers, shards, kind) for kind in EXCHANGES)
+        heads, ring = (exchange_bytes(model.attention, model.layers, shards, kind) for kind in EXCHANGES)
         if heads * (shards - 1) <= ring * shards:
             return ulysses
     return replace(one, cp=shards)

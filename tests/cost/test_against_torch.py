@@ -1,11 +1,12 @@
 """FLOPs against ``torch.utils.flop_counter`` on scaled-down models, forward, backward and with checkpointing."""
 
-import dataclasses
-
 import pytest
+from shapes_of import attention_of, decoder_of, mixture_of, vision_of
 
-from balancer.cost.layers import Attention, Block, Convolution, Experts, Mlp, Projector
-from balancer.cost.shapes import AudioEncoder, Decoder, VisionEncoder
+from balancer.cost.hf_config import modules_of
+from balancer.cost.parts import Part, projector
+from balancer.cost.parts import linear as matrix
+from balancer.cost.shapes import Decoder
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -90,12 +91,8 @@ def counted(model, x, backward=False):
     return counter.get_total_flops()
 
 
-def block_of(kv_heads=HEADS, gated=False, mlp=None):
-    return Block(
-        attention=Attention(hidden=HIDDEN, heads=HEADS, kv_heads=kv_heads, head_dim=HEAD_DIM),
-        mlp=mlp or Mlp(hidden=HIDDEN, intermediate=INTERMEDIATE, gated=gated),
-        norm_parameters=0,
-    )
+def heads_of(kv_heads=HEADS):
+    return attention_of(HIDDEN, HEADS, kv_heads, HEAD_DIM)
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
@@ -103,18 +100,18 @@ def block_of(kv_heads=HEADS, gated=False, mlp=None):
 @pytest.mark.parametrize("tokens", [1, 24, 57])
 def test_decoder(kv_heads, gated, tokens):
     model = nn.Sequential(*(TorchBlock(kv_heads, gated) for _ in range(LAYERS)), linear(HIDDEN, 100))
-    shape = Decoder(block=block_of(kv_heads, gated), layers=LAYERS, vocabulary=100, causal=False)
+    shape = decoder_of(heads_of(kv_heads), LAYERS, 100, tied=True, width=INTERMEDIATE, gated=gated)
     x = torch.randn(1, tokens, HIDDEN)
     assert shape.flops(backward=False).exact(tokens) == counted(model, x)
     assert shape.flops().exact(tokens) == counted(model, x, backward=True)
     matrices = sum(p.numel() for p in model.parameters())
-    assert dataclasses.replace(shape, tied=True).parameters == matrices  # the head's matrix, once
+    assert shape.parameters - LAYERS * 2 * HIDDEN == matrices  # without norms; the head's matrix, once
 
 
 def test_mixture_of_experts():
     model = nn.Sequential(*(TorchBlock(2, mlp=TorchExperts()) for _ in range(LAYERS)), linear(HIDDEN, 100))
-    experts = Experts(hidden=HIDDEN, intermediate=INTERMEDIATE, experts=4, active=2)
-    shape = Decoder(block=block_of(2, mlp=experts), layers=LAYERS, vocabulary=100, causal=False, tied=True)
+    layer = mixture_of(heads_of(2), INTERMEDIATE, 4, 2)
+    shape = Decoder.of(heads_of(2), (layer,) * LAYERS, 100, tied=True)
     x = torch.randn(1, 24, HIDDEN)
     assert shape.flops(backward=False).exact(24) == counted(model, x)
     assert shape.flops().exact(24) == counted(model, x, backward=True)
@@ -132,7 +129,7 @@ def test_checkpointing():
                 x = checkpoint(block, x, use_reentrant=False)
             return x
 
-    shape = VisionEncoder(block=block_of(2, True), layers=LAYERS, patch_values=1)
+    shape = vision_of(heads_of(2), matrix(1, HIDDEN), LAYERS, width=INTERMEDIATE)
     embedding = shape.flops(checkpointing=True).exact(24) - counted_embedding(24)
     with set_checkpoint_early_stop(False):
         assert embedding == counted(Checkpointed(), torch.randn(1, 24, HIDDEN), backward=True)
@@ -143,13 +140,13 @@ def counted_embedding(tokens):
 
 
 class TorchVision(nn.Module):
-    def __init__(self, class_tokens, window, full_layers):
+    def __init__(self, class_tokens, window, full_layers, gated=False):
         super().__init__()
         self.patches = nn.Conv2d(3, HIDDEN, kernel_size=4, stride=4)
         self.classes = nn.Parameter(torch.zeros(1, class_tokens, HIDDEN))
         windows = [None if window is None or i < full_layers else window for i in range(LAYERS)]
-        self.blocks = nn.Sequential(*(TorchBlock(window=w) for w in windows))
-        self.merger = nn.Sequential(nn.Linear(4 * HIDDEN, 24), nn.Linear(24, 20))
+        self.blocks = nn.Sequential(*(TorchBlock(gated=gated, window=w) for w in windows))
+        self.merger = nn.Sequential(nn.Linear(4 * HIDDEN, 4 * HIDDEN), nn.Linear(4 * HIDDEN, 20))
 
     def forward(self, image):
         tokens = self.patches(image).flatten(2).transpose(1, 2)
@@ -157,23 +154,32 @@ class TorchVision(nn.Module):
         return self.merger(tokens.reshape(1, -1, 4 * HIDDEN))
 
 
-@pytest.mark.parametrize(("class_tokens", "window", "full_layers"), [(0, None, 0), (1, None, 0), (0, 4, 0), (0, 4, 1)])
-def test_vision_encoder(class_tokens, window, full_layers):
-    shape = VisionEncoder(
-        block=block_of(),
-        layers=LAYERS,
-        patch_values=3 * 4 * 4,
-        class_tokens=class_tokens,
-        window=window,
-        full_layers=full_layers,
-        extra_parameters=HIDDEN * (1 + class_tokens),
-        projector=Projector(merge=4, widths=(4 * HIDDEN, 24, 20)),
-    )
-    model = TorchVision(class_tokens, window, full_layers)
+@pytest.mark.parametrize("class_tokens", [0, 1])
+def test_vision_encoder(class_tokens):
+    around = matrix(3 * 4 * 4, HIDDEN) + Part(parameters=HIDDEN * (1 + class_tokens)) + projector(
+        4, 4 * HIDDEN, 4 * HIDDEN, 20)  # fmt: skip
+    shape = vision_of(heads_of(), around, LAYERS, class_tokens, width=INTERMEDIATE, gated=False)
+    model = TorchVision(class_tokens, None, 0)
     image = torch.randn(1, 3, 16, 24)
     assert shape.flops(backward=False).exact(24) == counted(model, image)
     assert shape.flops().exact(24) == counted(model, image, backward=True)
-    assert shape.parameters == sum(p.numel() for p in model.parameters())
+    assert shape.parameters - LAYERS * 2 * HIDDEN == sum(p.numel() for p in model.parameters())
+
+
+SIZES = {"hidden_size": HIDDEN, "head_dim": HEAD_DIM, "num_heads": HEADS, "intermediate_size": INTERMEDIATE}
+
+
+@pytest.mark.parametrize("full_layers", [0, 1])
+def test_windows(full_layers):
+    config = {
+        "model_type": "qwen2_5_vl_vision", "depth": LAYERS, "patch_size": 4, "temporal_patch_size": 1, "window_size": 8,
+        "spatial_merge_size": 2, "out_hidden_size": 20, "fullatt_block_indexes": list(range(full_layers)), **SIZES,
+    }  # fmt: skip
+    shape = modules_of(config)["vision"]
+    image = torch.randn(1, 3, 16, 24)
+    model = TorchVision(0, 4, full_layers, gated=True)
+    assert shape.flops(backward=False).exact(24) == counted(model, image)
+    assert shape.flops().exact(24) == counted(model, image, backward=True)
 
 
 class TorchAudio(nn.Module):
@@ -188,12 +194,11 @@ class TorchAudio(nn.Module):
 
 
 def test_audio_encoder():
-    stem = (
-        Convolution(inputs=10, outputs=HIDDEN, kernel=3),
-        Convolution(inputs=HIDDEN, outputs=HIDDEN, kernel=3, stride=2),
-    )
-    shape = AudioEncoder(convolutions=stem, block=block_of(), layers=LAYERS)
+    config = {
+        "model_type": "whisper", "d_model": HIDDEN, "head_dim": HEAD_DIM, "encoder_attention_heads": HEADS,
+        "encoder_ffn_dim": INTERMEDIATE, "encoder_layers": LAYERS, "num_mel_bins": 10, "max_source_positions": 24,
+    }  # fmt: skip
+    shape = modules_of(config)["audio"]
     frames = torch.randn(1, 10, 48)
     assert shape.flops(backward=False).exact(48) == counted(TorchAudio(), frames)
     assert shape.flops().exact(48) == counted(TorchAudio(), frames, backward=True)
-    assert shape.parameters == sum(p.numel() for p in TorchAudio().parameters())

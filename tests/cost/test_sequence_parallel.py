@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import solvers
 from balancer.cost import CostModel, Sharing, check_heads, flops, integer_seconds, module, parse_cost
-from balancer.cost.layers import Attention
+from balancer.cost.parts import Attention
 from balancer.cost.sequence_parallel import exchange_bytes
 from balancer.problem.cluster import CLUSTERS
 

@@ -7,19 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from naive_flops import attention, decoder, mlp, product
+from shapes_of import attention_of, decoder_of, layer_of, mixture_of, vision_of
 
-from balancer.cost.layers import Attention, Block, Convolution, Experts, Mlp, Projector
+from balancer.cost.hf_config import modules_of
+from balancer.cost.parts import Part, linear, projector
 from balancer.cost.polynomial import LengthPolynomial
-from balancer.cost.shapes import AudioEncoder, Decoder, VisionEncoder
-
-
-def block_of(hidden=8, heads=4, kv_heads=2, head_dim=6, intermediate=20, gated=True):
-    return Block(
-        attention=Attention(hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=head_dim),
-        mlp=Mlp(hidden=hidden, intermediate=intermediate, gated=gated),
-        norm_parameters=2 * hidden,
-    )
-
+from balancer.cost.shapes import AudioEncoder, Decoder
 
 small = st.integers(1, 6)
 
@@ -31,33 +24,29 @@ def test_decoder_against_every_product(tokens, layers, hidden, kv_heads, share, 
     intermediate, vocabulary = data.draw(small), data.draw(small)
     gated = data.draw(st.booleans())
     heads = kv_heads * share
-    shape = Decoder(
-        block=block_of(hidden, heads, kv_heads, head_dim, intermediate, gated),
-        layers=layers,
-        vocabulary=vocabulary,
-        causal=False,
+    shape = decoder_of(
+        attention_of(hidden, heads, kv_heads, head_dim), layers, vocabulary, width=intermediate, gated=gated
     )
     want = decoder(tokens, layers, hidden, heads, kv_heads, head_dim, intermediate, gated, vocabulary)
     assert shape.flops(backward=False).exact(tokens) == want
 
 
-def test_a_causal_mask_halves_the_attention_square():
-    causal = Decoder(block=block_of(), layers=3, vocabulary=50)
-    full = dataclasses.replace(causal, causal=False)
-    assert full.flops().b == 2 * causal.flops().b
+def test_a_causal_mask_keeps_half_of_the_square_and_half_the_diagonal():
+    full = decoder_of(attention_of())
+    causal = decoder_of(attention_of(), area="full")
+    assert dict(causal.flops().areas)["full"] == full.flops().b
     assert full.flops().a == causal.flops().a
     assert full.parameters == causal.parameters
 
 
 def test_a_tied_head_costs_flops_and_no_parameters():
-    untied = Decoder(block=block_of(), layers=3, vocabulary=50)
-    tied = dataclasses.replace(untied, tied=True)
+    untied, tied = (decoder_of(attention_of(), tied=each) for each in (False, True))
     assert tied.flops() == untied.flops()
     assert untied.parameters - tied.parameters == 50 * 8
 
 
 def test_passes():
-    shape = Decoder(block=block_of(), layers=3, vocabulary=50)
+    shape = decoder_of(attention_of())
     forward = shape.flops(backward=False)
     assert shape.flops() == forward * 3
     assert shape.flops(checkpointing=True) == forward * 4
@@ -68,16 +57,9 @@ def test_passes():
 @given(experts=st.integers(1, 8), data=st.data())
 def test_experts_count_by_those_that_are_active(experts, data):
     active, shared = data.draw(st.integers(1, experts)), data.draw(st.integers(0, 5))
-    mixture = Experts(hidden=8, intermediate=20, experts=experts, active=active, shared_intermediate=shared)
-    attends = Attention(hidden=8, heads=4, kv_heads=2, head_dim=6)
-    shape = Decoder(
-        block=Block(attention=attends, mlp=mixture, norm_parameters=16),
-        layers=4,
-        vocabulary=50,
-        causal=False,
-        dense_layers=1,
-        dense_mlp=Mlp(hidden=8, intermediate=30, gated=True),
-    )
+    attends = attention_of()
+    layers = (layer_of(attends, width=30), *(mixture_of(attends, 20, experts, active, shared),) * 3)
+    shape = Decoder.of(attends, layers, 50)
     tokens = 7
     routed = product(tokens, 8, experts) + active * mlp(tokens, 8, 20, True)
     routed += mlp(tokens, 8, shared, True)
@@ -85,14 +67,14 @@ def test_experts_count_by_those_that_are_active(experts, data):
     assert shape.flops(backward=False).exact(tokens) == want + product(tokens, 8, 50)
     resting = 3 * (experts - active) * 3 * 8 * 20
     assert shape.parameters - shape.active_parameters == resting
+    assert shape.unlike == layers
+    assert [len(stage) for stage in shape.in_stages(3)] == [2, 1, 1]
 
 
 @pytest.mark.parametrize("class_tokens", [0, 1, 3])
 def test_vision_encoder_against_every_product(class_tokens):
-    projector = Projector(merge=4, widths=(32, 16, 12))
-    shape = VisionEncoder(
-        block=block_of(kv_heads=4), layers=3, patch_values=27, class_tokens=class_tokens, projector=projector
-    )
+    around = linear(27, 8) + projector(4, 32, 16, 12)
+    shape = vision_of(attention_of(kv_heads=4), around, class_tokens=class_tokens)
     patches = 16
     tokens = patches + class_tokens
     want = 3 * (attention(tokens, lambda _: tokens, 8, 4, 4, 6) + mlp(tokens, 8, 20, True)) + product(patches, 27, 8)
@@ -100,32 +82,46 @@ def test_vision_encoder_against_every_product(class_tokens):
     assert shape.flops(backward=False).exact(patches) == want
 
 
+WINDOWS = {
+    "model_type": "qwen2_5_vl_vision", "depth": 5, "hidden_size": 8, "head_dim": 6, "num_heads": 4,
+    "intermediate_size": 20, "in_chans": 3, "patch_size": 3, "temporal_patch_size": 1, "spatial_merge_size": 2,
+    "out_hidden_size": 12, "window_size": 6, "fullatt_block_indexes": [1, 4],
+}  # fmt: skip
+
+
 def test_windows_of_attention():
-    shape = VisionEncoder(block=block_of(kv_heads=4), layers=5, patch_values=27, window=4, full_layers=2)
+    shape = modules_of(WINDOWS)["vision"]
     patches = 12
     windowed = attention(patches, lambda _: 4, 8, 4, 4, 6)
     full = attention(patches, lambda _: patches, 8, 4, 4, 6)
     want = 3 * windowed + 2 * full + 5 * mlp(patches, 8, 20, True) + product(patches, 27, 8)
+    want += product(patches // 4, 32, 32) + product(patches // 4, 32, 12)
     assert shape.flops(backward=False).exact(patches) == want
-    everywhere = dataclasses.replace(shape, full_layers=0)
-    assert everywhere.flops().b == 0
+    assert modules_of({**WINDOWS, "fullatt_block_indexes": []})["vision"].flops().b == 0
+
+
+WHISPER = {
+    "model_type": "whisper", "d_model": 8, "head_dim": 6, "encoder_attention_heads": 4, "encoder_ffn_dim": 20,
+    "encoder_layers": 3, "num_mel_bins": 10, "max_source_positions": 12,
+}  # fmt: skip
 
 
 def test_audio_encoder_against_every_product():
-    stem = (Convolution(inputs=10, outputs=8, kernel=3), Convolution(inputs=8, outputs=8, kernel=5, stride=2))
-    shape = AudioEncoder(
-        convolutions=stem, block=block_of(kv_heads=4), layers=3, projector=Projector(merge=2, widths=(8, 12))
-    )
+    shape = modules_of(WHISPER)["audio"]
     frames, tokens = 24, 12
-    want = product(frames, 10 * 3, 8) + product(tokens, 8 * 5, 8)
-    want += 3 * (attention(tokens, lambda _: tokens, 8, 4, 4, 6) + mlp(tokens, 8, 20, True)) + product(6, 8, 12)
+    want = product(frames, 10 * 3, 8) + product(tokens, 8 * 3, 8)
+    want += 3 * (attention(tokens, lambda _: tokens, 8, 4, 4, 6) + mlp(tokens, 8, 20, False))
     assert shape.flops(backward=False).exact(frames) == want
+    assert shape.stem_flops(backward=False).exact(frames) == product(frames, 10 * 3, 8) + product(tokens, 8 * 3, 8)
+    pooled = dataclasses.replace(shape, around=shape.around + projector(2, 8, 12))
+    assert pooled.flops(backward=False).exact(frames) == want + product(6, 8, 12)
     assert shape.frames_per_token == 2
 
 
 def test_flops_that_a_stride_would_make_fractions():
-    stem = (Convolution(inputs=1, outputs=1, kernel=1, stride=3),)
-    shape = AudioEncoder(convolutions=stem, block=block_of(hidden=1, heads=1, kv_heads=1, head_dim=1), layers=1)
+    shape = AudioEncoder(
+        attention=attention_of(), parts=(Part(per_token=7),), around=Part(), stem=1, frames_per_token=3
+    )
     with pytest.raises(ValueError, match="must divide by 3"):
         shape.flops()
 
@@ -133,19 +129,11 @@ def test_flops_that_a_stride_would_make_fractions():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (
-            lambda: Attention(hidden=0, heads=1, kv_heads=1, head_dim=1),
-            "Attention hidden must be an integer >= 1, got 0",
-        ),
-        (lambda: Attention(hidden=4, heads=3, kv_heads=2, head_dim=1), "multiple of kv_heads, got 3 and 2"),
-        (lambda: Mlp(hidden=4, intermediate=2.5), "Mlp intermediate must be an integer >= 1, got 2.5"),
-        (lambda: Experts(hidden=4, intermediate=2, experts=2, active=3), "active must be <= experts, got 3 of 2"),
-        (lambda: Decoder(block=block_of(), layers=True, vocabulary=5), "Decoder layers"),
-        (lambda: Decoder(block=block_of(), layers=2, vocabulary=5, dense_layers=1), "dense_layers"),
-        (lambda: VisionEncoder(block=block_of(), layers=2, patch_values=5, full_layers=1), "full_layers"),
-        (lambda: VisionEncoder(block=block_of(), layers=2, patch_values=5, window=4, class_tokens=1), "class tokens"),
-        (lambda: AudioEncoder(convolutions=(), block=block_of(), layers=1), "must end in 8 outputs"),
-        (lambda: Projector(merge=1, widths=(5,)), "widths"),
+        (lambda: attention_of(hidden=0), "Attention hidden must be an integer >= 1, got 0"),
+        (lambda: attention_of(head_dim=True), "Attention head_dim must be an integer >= 1, got True"),
+        (lambda: attention_of(4, 3, 2), "multiple of kv_heads, got 3 and 2"),
+        (lambda: Decoder.of(attention_of(), (), 5), "Decoder must have a layer at least"),
+        (lambda: projector(3, 5, 4), "projector weights must divide by 3"),
         (lambda: LengthPolynomial(0, -1, 0), "coefficient a"),
     ],
 )

@@ -106,7 +106,7 @@ def _text_of(kind):
         ({"vision_config": {**SIGLIP, "vision_use_head": True}}, "'vision_config.vision_use_head' must be false"),
         ({"mm_tokens_per_image": 15}, "'mm_tokens_per_image' must be 8 x 8 patches in squares, got 15"),
         ({"mm_tokens_per_image": 256}, "'mm_tokens_per_image' must be 8 x 8 patches in squares, got 256"),
-        ({"vision_config": {"model_type": "dream"}}, "unknown vision_config.model_type 'dream'; known ones are"),
+        ({"vision_config": {"model_type": "dream"}}, "'vision_config.image_size' is missing, which model_type 'dream'"),
     ],
 )
 def test_keys_that_change_the_cost_are_refused_by_name(change, words):

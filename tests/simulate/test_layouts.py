@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from balancer.cost import module
-from balancer.cost.layers import Attention, Block, Mlp
+from balancer.cost.hf_config import modules_of
 from balancer.cost.memory import kept_bytes, state_bytes
-from balancer.cost.shapes import Decoder
 from balancer.errors import InputError
 from balancer.problem.layout import ModuleLayout, StepLayout, read_layout
 from balancer.problem.layout_memory import memory_of_devices
@@ -17,9 +16,8 @@ LLM = ModuleLayout(tp=8, pp=3, dp=16)
 
 
 def gpt(hidden, layers, heads):
-    attention = Attention(hidden=hidden, heads=heads, kv_heads=heads, head_dim=hidden // heads)
-    block = Block(attention=attention, mlp=Mlp(hidden=hidden, intermediate=4 * hidden), norm_parameters=4 * hidden)
-    return Decoder(block=block, layers=layers, vocabulary=51200, tied=True)
+    sizes = {"n_embd": hidden, "n_layer": layers, "n_head": heads, "n_positions": 2048}
+    return modules_of({"model_type": "gpt2", "vocab_size": 51200, **sizes})["llm"]
 
 
 def test_states_as_the_zero_paper_has_them():

@@ -150,12 +150,12 @@ def test_pieces_keep_attention_within():
 
 def test_activations_of_a_plain_transformer_as_published():
     """34 bytes a token, layer and hidden unit (Korthikanti et al. 2022), less 2 of dropout masks."""
-    from balancer.cost import VisionEncoder
-    from balancer.cost.layers import Attention, Block, Mlp
+    from balancer.cost.hf_config import modules_of
 
-    attention = Attention(hidden=64, heads=4, kv_heads=4, head_dim=16)
-    block = Block(attention=attention, mlp=Mlp(hidden=64, intermediate=256), norm_parameters=0)
-    encoder = VisionEncoder(block=block, layers=3, patch_values=7)
+    encoder = modules_of({
+        "model_type": "clip_vision_model", "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 256,
+        "num_hidden_layers": 3, "patch_size": 2, "image_size": 8,
+    })["vision"]  # fmt: skip
     rate = SaturatingThroughput(1.0)
     assert PhaseModel.of(encoder, rate).kept_bytes == 32 * 64 * 3
     checkpointed = PhaseModel.of(encoder, rate, checkpointing=True)

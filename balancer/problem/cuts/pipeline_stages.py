@@ -535,7 +535,7 @@ def _parts_of_models(
         each = [_PARTS * (found.layers // stages + (i < found.layers % stages)) for i in range(stages)]
         whole = found.flops(backward=False)
         if isinstance(found, Decoder):
-            head = 2 * found.block.hidden * found.vocabulary * _USUAL_LENGTH
+            head = 2 * found.hidden * found.vocabulary * _USUAL_LENGTH
             layer = Fraction(whole.exact(_USUAL_LENGTH) - head, found.layers)
             for i, of_stage in enumerate(found.in_stages(stages) if found.unlike else ()):
                 each[i] = max(1, round(_PARTS * sum(one.flops(_USUAL_LENGTH) for one in of_stage) / layer))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.cost import EXCHANGES, CostModel, check_heads
-from balancer.cost.layers import Attention
+from balancer.cost.parts import Attention
 from balancer.cost.sequence_parallel import legal_degrees, padded_heads
 from balancer.described import Count, Counts, Size, described, key, one_of, settle
 from balancer.problem.batch import GlobalBatch

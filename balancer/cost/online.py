@@ -1,9 +1,8 @@
 """A cost model corrected while a trainer runs, and left alone where that does not help.
 
-Recursive least squares with exponential forgetting on factors, one for each of c0, a, b and every area, with a weak
-prior at 1; kinds of attention that the steps cannot tell apart share one. Corrections are always learned; they are used
-only while, over the last `window` steps, they predict better than the base model: the idea of "DFLOP: A Data-driven
-Framework for Multimodal LLM Training Pipeline Optimization", 2026 (arXiv:2603.25120).
+Least squares of relative errors by normal equations, older steps weighing less: the idea of "DFLOP: A Data-driven
+Framework for Multimodal LLM Training Pipeline Optimization", 2026 (arXiv:2603.25120). What is learned is used only
+while, over the last `window` steps, it predicts better than the base model.
 """
 
 import math
@@ -16,31 +15,25 @@ from numpy.typing import ArrayLike, NDArray
 from balancer.cost.areas import area_sums, checked
 from balancer.cost.integer import IntegerCost, integer_seconds
 
-# Weight of the base model, in steps: it decides only what steps say nothing of.
-_PRIOR = 0.001
-# A stalled step teaches no more than one that takes half again as long, or than twice what is usual of so many steps,
-# where the base model is far off.
-_LARGEST_SURPRISE = 0.5
-_USUAL_SURPRISES = 9
-# One less the correlation of two terms, from which on steps do not tell them apart.
-_ALIKE = 1e-6
+# Weight of the base model beside what was measured: it decides only what steps do not tell.
+_PULL = 1e-3
 
 
 class OnlineCost:
-    """``c0 + a * sum(l) + b * sum(l^2)`` seconds, each coefficient times a factor that follows the measured steps.
+    """``c0 + a * sum(l) + b * sum(l^2)`` seconds, and areas, with coefficients that follow the measured steps.
 
-    The same observations in the same order give the same factors, bit for bit. Where every rank plans, every rank must
-    therefore observe the same: gather the times of all ranks, or plan on one.
+    The same observations in the same order give the same coefficients on equal machines. Where every rank plans, one
+    rank should solve and send what it found, as a :class:`~balancer.executor.Dispatcher` does.
 
     Parameters
     ----------
     constant, per_length, per_square : float
-        The base model in seconds, such as a :class:`~balancer.cost.fit.CostFit` has them; finite, >= 0, not all 0. A
-        coefficient that is 0 stays 0.
-    forgetting : float
-        In (0, 1]: weight of a step relative to the next one. 0.98 remembers about 50 steps, 1 all.
+        The base model in seconds, such as a :class:`~balancer.cost.fit.CostFit` has them; finite, >= 0, not all 0.
+        Those that are 0 are learned too, but for `per_square` where there are areas.
     areas : mapping of str to float
         The base model's seconds a pair of tokens, by the names of :data:`balancer.cost.areas.AREAS`.
+    forgetting : float
+        In (0, 1]: weight of a step relative to the next one. 0.95 remembers about 20 steps, 1 all.
     window : int
         Number of steps over which errors are compared; until it is reached, the base model is used.
     margin : float
@@ -56,21 +49,6 @@ class OnlineCost:
     (True, 1.2, 0.167)
     """
 
-    __slots__ = (
-        "_areas",
-        "_base",
-        "_base_errors",
-        "_corrected_errors",
-        "_evidence",
-        "_factors",
-        "_forgetting",
-        "_information",
-        "_margin",
-        "_surprises",
-        "_window",
-        "active",
-    )
-
     active: bool
     """Whether the correction is in use."""
 
@@ -81,9 +59,9 @@ class OnlineCost:
         per_square: float,
         *,
         areas: Mapping[str, float] | None = None,
-        forgetting: float = 0.98,
+        forgetting: float = 0.95,
         window: int = 50,
-        margin: float = 0.1,
+        margin: float = 0.15,
     ) -> None:
         self._areas = tuple(areas or {})
         for name in self._areas:
@@ -98,23 +76,17 @@ class OnlineCost:
         if not 0 <= margin < 1:
             raise ValueError(f"margin must be in [0, 1), got {margin!r}")
         self._base, self._forgetting, self._window, self._margin = base, float(forgetting), window, float(margin)
-        # Factors on the base model, not seconds: terms differ by orders of magnitude, and factors begin near 1.
-        self._factors: NDArray[np.float64] = np.ones(len(base))
-        self._information, self._evidence = _PRIOR * np.eye(len(base)), _PRIOR * np.ones(len(base))
+        self._found = base
+        # Of terms, in shares of a step's seconds: sums of their products, and of their products with these seconds.
+        self._normal, self._right = np.zeros((len(base), len(base))), np.zeros(len(base))
         self._base_errors: deque[float] = deque(maxlen=window)
         self._corrected_errors: deque[float] = deque(maxlen=window)
-        self._surprises: deque[float] = deque(maxlen=_USUAL_SURPRISES)
         self.active = False
 
     @property
-    def factors(self) -> tuple[float, ...]:
-        """The factors on the base model's c0, a, b and areas while the correction is in use; never negative."""
-        return tuple(np.maximum(self._factors, 0.0).tolist())
-
-    @property
     def coefficients(self) -> tuple[float, ...]:
-        """c0, a, b and those of areas in use, in seconds."""
-        return tuple((self._base * self._in_use()).tolist())
+        """c0, a, b and those of areas in use, in seconds; never negative."""
+        return tuple((self._found if self.active else self._base).tolist())
 
     @property
     def areas(self) -> tuple[str, ...]:
@@ -123,20 +95,13 @@ class OnlineCost:
 
     @property
     def base_error(self) -> float:
-        """Mean ``|predicted - measured| / measured`` of the base model over the window; NaN before the first step."""
+        """Mean ``|predicted - measured|`` over the larger of both, of the base model; NaN before the first step."""
         return _mean(self._base_errors)
 
     @property
     def corrected_error(self) -> float:
         """The same for the correction; each step is predicted before it is learned from."""
         return _mean(self._corrected_errors)
-
-    def _in_use(self) -> NDArray[np.float64]:
-        return np.maximum(self._factors, 0.0) if self.active else np.ones(len(self._base))
-
-    def _parts(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Seconds that each term of the base model gives to ranks with these sums."""
-        return np.asarray(self._base * np.column_stack((np.ones(len(sums)), sums)), dtype=np.float64)
 
     def sums(self, lengths: ArrayLike) -> NDArray[np.float64]:
         """Return what :meth:`observe_ranks` takes: sum of lengths, of their squares, of each area, float64[2 + k]."""
@@ -147,7 +112,7 @@ class OnlineCost:
 
     def predict(self, lengths: ArrayLike) -> float:
         """Seconds of a step that holds samples of these lengths."""
-        return float(self._parts(self.sums(lengths)[None])[0] @ self._in_use())
+        return float(np.array([1.0, *self.sums(lengths)]) @ self.coefficients)
 
     def observe(self, lengths: ArrayLike, seconds: float) -> None:
         """Learn from a step: the lengths of its samples, and how long it took. O(n) for n lengths.
@@ -180,51 +145,42 @@ class OnlineCost:
             raise ValueError(f"seconds must be positive and finite, got {took.tolist()}")
         if not ((of_rank >= 0) & (of_rank < math.inf)).all():
             raise ValueError(f"sums of lengths must be finite and >= 0, got {of_rank.tolist()}")
-        parts = self._parts(of_rank)
-        base = parts.sum(axis=1)
-        told = base > 0  # nothing to do under a model without c0 says nothing about lengths
-        parts, base, took = parts[told], base[told], took[told]
-        if not len(base):
+        terms = np.column_stack((np.ones(len(took)), of_rank))
+        told = terms @ self._base > 0  # nothing to do under a model without c0 says nothing about lengths
+        terms, took = terms[told], took[told]
+        if not len(took):
             return
-        corrected = parts @ np.maximum(self._factors, 0.0)
-        self._base_errors.append(float((np.abs(base - took) / took).mean()))
-        self._corrected_errors.append(float((np.abs(corrected - took) / took).mean()))
-        self._learn(parts / base[:, None], took / base)
-        self._switch()
+        base, corrected = terms @ self._base, terms @ self._found
+        # By the larger of what was measured and foretold: so a stall, however long, is one error of at most 1, and
+        # noise that makes steps longer weighs as much as noise that makes them shorter.
+        whole = np.maximum(took, corrected)
+        self._base_errors.append(float((np.abs(base - took) / np.maximum(took, base)).mean()))
+        self._corrected_errors.append(float((np.abs(corrected - took) / whole).mean()))
+        shares = terms / whole[:, None]
+        self._normal = self._forgetting * self._normal + shares.T @ shares / len(took)
+        self._right = self._forgetting * self._right + shares.T @ (took / whole) / len(took)
+        self._found = self._solved()
+        if len(self._base_errors) == self._window:
+            # Two thresholds: with one, the correction would be switched at every step where errors are close.
+            needed = self.base_error * (1 if self.active else 1 - self._margin)
+            self.active = self.corrected_error < needed
 
-    def _learn(self, shares: NDArray[np.float64], ratios: NDArray[np.float64]) -> None:
-        """One step of least squares on ``ratios = shares @ factors`` plus noise, older steps fading."""
-        predicted = shares @ self._factors
-        self._surprises.append(float(np.median(np.abs(ratios - predicted))))
-        usual = float(np.median(self._surprises)) if len(self._surprises) > _USUAL_SURPRISES // 2 else 0.0
-        # A step with a hiccup may not pull the factors away: what it says beyond the usual surprise is cut off.
-        most = max(_LARGEST_SURPRISE, 2 * usual)
-        met = predicted + np.clip(ratios - predicted, -most, most)
-        keep = self._forgetting
-        fade = (1 - keep) * _PRIOR  # the prior is put back as it fades: what steps do not teach returns to the base
-        self._information = keep * self._information + shares.T @ shares / len(met) + fade * np.eye(len(self._base))
-        self._evidence = keep * self._evidence + shares.T @ met / len(met) + fade
-        shared = self._shared()
-        found = np.linalg.solve(shared.T @ self._information @ shared, shared.T @ self._evidence)
-        self._factors = np.asarray(shared @ found, dtype=np.float64)
+    def _solved(self) -> NDArray[np.float64]:
+        """Non-negative coefficients that fit best; where steps do not tell terms apart, in the base's proportions."""
+        from scipy.optimize import nnls  # a solver's weight, which only those who correct should carry
 
-    def _shared(self) -> NDArray[np.float64]:
-        """Which terms have which factor, float64[terms, factors] of 0 and 1: one each, or one of attention alike."""
-        learned = self._information - _PRIOR * np.eye(len(self._base))  # the prior tells all apart
-        size = np.sqrt(np.maximum(np.diag(learned), 0.0))
-        alike = learned > (1 - _ALIKE) * np.outer(size, size)
-        alike |= np.eye(len(size), dtype=bool)
-        alike[:2] = np.eye(len(size), dtype=bool)[:2]  # c0 and a are no attention
-        alike[:, :2] = alike[:2].T
-        first = alike.argmax(axis=1)  # the first term that each is like
-        return np.asarray(first[:, None] == np.unique(first), dtype=np.float64)
-
-    def _switch(self) -> None:
-        if len(self._base_errors) < self._window:
-            return
-        # Two thresholds: with one, the correction would be switched at every step where errors are close.
-        needed = self.base_error * (1 if self.active else 1 - self._margin)
-        self.active = self.corrected_error < needed
+        learned = np.ones(len(self._base), dtype=bool)
+        learned[2] = self._base[2] > 0 or not self._areas  # pairs are counted by areas, then
+        learned &= np.diag(self._normal) > 0
+        drawn_to = self._base * (self._base @ self._right) / (self._base @ self._normal @ self._base)
+        # Terms differ by orders of magnitude: in units in which each is as large over the steps.
+        scale = np.sqrt(np.diag(self._normal)[learned])
+        normal = self._normal[np.ix_(learned, learned)] / np.outer(scale, scale) + _PULL * np.eye(len(scale))
+        right = self._right[learned] / scale + _PULL * drawn_to[learned] * scale
+        root = np.linalg.cholesky(normal)
+        found = self._base.copy()
+        found[learned] = nnls(root.T, np.linalg.solve(root, right))[0] / scale
+        return found
 
     def integer_cost(self, *, longest: int = 2**20) -> IntegerCost:
         """Integer cost of the coefficients in use, as :func:`~balancer.cost.integer.integer_seconds` rounds them."""

@@ -38,7 +38,7 @@ def test_a_model_that_is_wrong_is_corrected(factors):
     assert online.active
     assert not any(active for active, _ in history[:50])
     assert np.mean([error for _, error in history[-100:]]) < 0.01
-    np.testing.assert_allclose(online.factors, factors, rtol=0.15)
+    np.testing.assert_allclose(np.array(online.coefficients) / BASE, factors, rtol=0.15)
 
 
 def test_a_sudden_slowdown_is_followed_within_a_window():
@@ -97,7 +97,7 @@ def test_ranks_of_a_step_count_as_one_step():
         one.observe(step, true_seconds(step, (1, 1.3, 1)))
         sums = [sum(step), sum(length**2 for length in step.tolist())]
         many.observe_ranks([sums] * 3, [true_seconds(step, (1, 1.3, 1))] * 3)
-    np.testing.assert_allclose(one._factors, many._factors, rtol=1e-9)
+    np.testing.assert_allclose(one._found, many._found, rtol=1e-9)
     assert one.base_error == pytest.approx(many.base_error)
 
 
@@ -135,7 +135,7 @@ def test_integer_cost_follows():
 def test_an_empty_step_of_a_model_without_a_constant_teaches_nothing():
     online = OnlineCost(0.0, 1e-6, 0.0)
     online.observe([], 1.0)
-    assert online.factors == (1, 1, 1)
+    assert online.coefficients == tuple(online._found) == (0.0, 1e-6, 0.0)
     assert np.isnan(online.base_error)
 
 

@@ -127,7 +127,7 @@ def test_times_that_lengths_do_not_explain_change_no_plan():
     found = corrected(None, online)
     before = found.setup.phases[0].cost
     for total in (100, 900) * 8:  # longer ranks are faster
-        found._waiting.append([0, float(total), 1.0, 5 - total / 1000])
+        found._waiting.append([0, float(total), float(total**2), 5 - total / 1000])
         found.take_in([found.message()])
     assert online.coefficients[0] > 0
     assert online.coefficients[1:] == (0.0, 0.0)

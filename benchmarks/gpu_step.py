@@ -22,7 +22,7 @@ import torch
 
 import balancer
 from balancer.cost.areas import area
-from balancer.cost.fit_terms import fit_terms
+from balancer.cost.fit import fit_cost
 
 DATA = Path(__file__).parents[1] / "data" / "prolong_documents.parquet"
 DEFER = 2
@@ -105,16 +105,18 @@ def main():
     sizes = rng.integers(given.tokens // 4, int(MOST_TOKENS * given.tokens), 60)
     batches = [batch(rng, size, max(given.longest)) for size in sizes]
     times = [[run(block, held, device, dtype) for held in batches] for _ in range(2)][-1]
-    fit = fit_terms(batches, times, ["full", f"window{given.window}"], force=not cuda)
+    fit = fit_cost(batches, times, areas=["full", f"window{given.window}"], force=not cuda)
     cost = fit.integer_cost().model
     name = torch.cuda.get_device_name() if cuda else "CPU"
     print(f"{name}, PyTorch {torch.__version__}; held-out error {fit.held_out_error:.1%}")
     print(", ".join(f"{name} {seconds:.3e} s" for name, seconds, _ in fit.terms), f"; cost {cost}", flush=True)
 
     # The same blocks as if none had a window: what a cost of a*l + b*l^2 from FLOPs would say.
-    hidden, attention, mlp = shape.hidden, shape.attention, shape.mlp
+    hidden, attention = shape.attention.hidden, shape.attention
     width = attention.heads * attention.head_dim
-    a = 2 * (2 * hidden * width + 2 * hidden * attention.kv_heads * attention.head_dim + 3 * hidden * mlp.intermediate)
+    a = 2 * (
+        2 * hidden * width + 2 * hidden * attention.kv_heads * attention.head_dim + 3 * hidden * shape.intermediate
+    )
     by_full = f"attention:a={a},full={4 * width}"
 
     unit = {term: value for term, value, _ in fit.terms}

@@ -7,7 +7,6 @@ from typing import Any
 
 from balancer.cli.run import say, say_json
 from balancer.cost.fit import CostFit, fit_cost
-from balancer.cost.fit_terms import TermsFit, fit_terms
 from balancer.cost.integer import IntegerCost
 from balancer.errors import FitError, InputError
 from balancer.io.measurements import read_measurements
@@ -19,13 +18,8 @@ def run(measurements: str, skip: int, areas: str | None, only: tuple[str, ...], 
     # Rows are cut here, not while reading: --skip counts the steps that --where has left.
     lengths, seconds, degrees = lengths[skip:], seconds[skip:], None if degrees is None else degrees[skip:]
     try:
-        fit: CostFit | TermsFit
-        if areas is None:
-            fit = fit_cost(lengths, seconds, degrees=degrees, force=force)
-        elif degrees is not None and (degrees > 1).any():
-            raise InputError("--areas takes no steps of several ranks (column 'degree'): fit those without it")
-        else:
-            fit = fit_terms(lengths, seconds, areas.split(","), force=force)
+        named = None if areas is None else areas.split(",")
+        fit = fit_cost(lengths, seconds, areas=named, degrees=degrees, force=force)
         cost = fit.integer_cost()
     except FitError as error:
         # A fit without any growth makes no cost: there --force changes nothing.
@@ -36,7 +30,7 @@ def run(measurements: str, skip: int, areas: str | None, only: tuple[str, ...], 
     if as_json:
         say_json(_document(fit, cost, skip))
     else:
-        say(*_lines(fit, cost, os.path.basename(measurements)))
+        say(*_lines(fit, cost, os.path.basename(measurements), by_areas=areas is not None))
 
 
 def _condition(text: str) -> tuple[str, str]:
@@ -46,11 +40,7 @@ def _condition(text: str) -> tuple[str, str]:
     return column, value
 
 
-def _document(fit: CostFit | TermsFit, cost: IntegerCost, skipped: int) -> dict[str, Any]:
-    more: dict[str, Any] = {"condition": fit.condition, "uncertain": list(fit.uncertain)} if isinstance(
-        fit, CostFit) else {
-        "alike": list(fit.alike), "left_out": list(fit.left_out), "by_length": [asdict(each) for each in fit.by_length],
-    }  # fmt: skip
+def _document(fit: CostFit, cost: IntegerCost, skipped: int) -> dict[str, Any]:
     return {
         "cost": str(cost.model),
         "work_unit": cost.work_unit,
@@ -65,17 +55,21 @@ def _document(fit: CostFit | TermsFit, cost: IntegerCost, skipped: int) -> dict[
         "distinct_steps": fit.distinct_steps,
         "shortest": fit.shortest,
         "longest": fit.longest,
-        **more,
+        "condition": fit.condition,
+        "uncertain": list(fit.uncertain),
+        "alike": list(fit.alike),
+        "left_out": list(fit.left_out),
+        "by_length": [asdict(each) for each in fit.by_length],
         "forced": fit.refusal,
     }
 
 
-def _lines(fit: CostFit | TermsFit, cost: IntegerCost, name: str) -> Iterator[str]:
+def _lines(fit: CostFit, cost: IntegerCost, name: str, by_areas: bool) -> Iterator[str]:
     """Say what a person wants to know, the number to copy last."""
-    shared = isinstance(fit, CostFit) and bool(fit.exchange)
+    shared = bool(fit.exchange)
     law = "((a + dN)*sum(l) + b*sum(l^2)) / N, N the degree" if shared else "a*sum(l) + b*sum(l^2)"
     units, rest = {"c0": "s a step", "b": "s a unit squared"}, "s a unit of length"
-    if isinstance(fit, TermsFit):
+    if by_areas:
         law = " + ".join(symbol for symbol, _, _ in fit.terms if symbol != "c0")
         units, rest = {"c0": "s a step", "constant": "s a sample", "a": "s a unit of length"}, "s a pair of tokens"
     constant = "c0 + " * any(symbol == "c0" for symbol, _, _ in fit.terms)
@@ -88,7 +82,7 @@ def _lines(fit: CostFit | TermsFit, cost: IntegerCost, name: str) -> Iterator[st
         f"held-out error {fit.held_out_error:.2%} (worst step {fit.held_out_worst:.1%}); "
         f"without lengths {fit.mean_error:.1%}"
     )
-    yield from _doubts(fit)
+    yield from _doubts(fit, by_areas)
     if fit.refusal is not None:
         yield f"forced: {fit.refusal}"
     off = f", off by at most {cost.rounding:.2g}" if cost.rounding else ""
@@ -96,9 +90,9 @@ def _lines(fit: CostFit | TermsFit, cost: IntegerCost, name: str) -> Iterator[st
     yield f"--cost {cost.model}   (in units of {cost.work_unit}{off}; {c0})"
 
 
-def _doubts(fit: CostFit | TermsFit) -> Iterator[str]:
+def _doubts(fit: CostFit, by_areas: bool) -> Iterator[str]:
     """Say what the steps do not tell, or not well."""
-    if isinstance(fit, CostFit):
+    if not by_areas:
         if fit.uncertain:
             yield (
                 f"uncertain: {' and '.join(fit.uncertain)}, by more than a quarter over resampled steps; measure more "

@@ -1,22 +1,26 @@
-"""Cost models from measured steps: ``seconds = c0 + a * sum(l) + b * sum(l^2)`` by non-negative least squares.
+"""Cost models from measured steps, by non-negative least squares over named terms.
 
-Errors are relative to the measured seconds, as noise grows with them.
+Without areas the terms are ``seconds = c0 + a * sum(l) + b * sum(l^2)``. Steps of sequence groups say how many ranks
+shared them, their degree d, and take ``c0 + (a * sum(l) + b * sum(l^2) + x_d * sum(l)) / d``, where x_d is what a unit
+of length exchanges; at degree 1 it is 0. Measurements that cannot tell these terms apart are refused.
 
-Steps of sequence groups say how many ranks shared them, their degree d, and take ``c0 + (a * sum(l) + b * sum(l^2) +
-x_d * sum(l)) / d``, where x_d is what a unit of length exchanges; at degree 1 it is 0.
+With areas there is a candidate for each of them, a constant a step, one a sample (where counts vary: nothing else tells
+the two apart) and one a unit of length. Every choice of them is fitted; the one with the fewest terms whose held-out
+error comes within 2 % of the best is taken.
 
-A fit is judged by its held-out error (five-fold cross-validation). Steps of equal sums stay in one fold, so that no
-step is predicted by its own repetition. Measurements that cannot tell the coefficients apart are refused.
+Errors are relative to the measured seconds, as noise grows with them. A fit is judged by its held-out error (five-fold
+cross-validation). Steps of equal sums stay in one fold, so that no step is predicted by its own repetition.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from balancer.cost.areas import OWN_PREFIX, area, as_terms, checked
 from balancer.cost.integer import IntegerCost, integer_seconds
 from balancer.cost.sequence_parallel import Sharing
 from balancer.errors import FitError, InputError
@@ -30,22 +34,42 @@ _FEWEST_STEPS = 10
 _FEWEST_OF_DEGREE = 3
 # Steps outside are in another unit, or no steps.
 _FASTEST_S, _SLOWEST_S = 1e-12, 1e12
-FOLDS = 5
+_FOLDS = 5
 # Resamples of the steps: the standard deviation of 200 is itself off by some 5 %.
 _RESAMPLES = 200
 # Columns that differ by less than this part are one column for a fit in floats.
 _COLLINEAR = 1e-6
 # The held-out error must be a tenth less than that of one duration for all steps: else lengths explain nothing.
 _LENGTHS_MUST_HELP = 0.9
-_NAMES = ("c0", "a", "b")
+_CLOSE = 1.02  # times the least error, so near that fewer terms are better
+_MOST_AREAS = 6
+_STEP, _SAMPLE, _LENGTH, _SQUARE = "c0", "constant", "a", "b"
 
 _Floats = NDArray[np.float64]
+_Steps = Sequence[NDArray[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class LengthError:
+    """Held-out error of the steps whose longest sample is of a length in a range."""
+
+    shortest: int
+    longest: int
+    steps: int
+    error: float
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Fit(Record):
+class CostFit(Record):
     """What was fitted to measured steps, and how far to trust it."""
 
+    # Name, seconds (a step, a sample, a unit of length, one squared, a pair of an area), and standard deviation over
+    # 200 resamples of the steps, seeded. x_d has the name that a cost has for it, such as d2.
+    terms: tuple[tuple[str, float, float], ...]
+    condition: float  # condition number of the terms' columns, scaled to norm 1
+    # In words, candidates that these steps do not tell from others; and those that made the error no smaller
+    alike: tuple[str, ...]
+    left_out: tuple[str, ...]
     # Number of measured steps, and of those that differ in what the model sees of them
     steps: int
     distinct_steps: int
@@ -53,9 +77,10 @@ class Fit(Record):
     shortest: int
     longest: int
     # Mean and largest ``|predicted - measured| / measured`` over all steps, each predicted by a fit of the four fifths
-    # that do not hold it
+    # that do not hold it; and the mean by the longest sample, in ranges of a factor of four
     held_out_error: float
     held_out_worst: float
+    by_length: tuple[LengthError, ...]
     mean_error: float  # the held-out mean error of a model that ignores lengths: one duration for all steps
     refusal: str | None  # why the fit would have been refused, had it not been forced
     # float64[k]: of each step, in order; seconds, seconds, sum(l). Read-only.
@@ -63,28 +88,46 @@ class Fit(Record):
     measured: _Floats
     total_lengths: _Floats
 
+    @property
+    def coefficients(self) -> dict[str, float]:
+        """Seconds of each term, by name."""
+        return {name: value for name, value, _ in self.terms}
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class CostFit(Fit):
-    """A fitted cost model and how far to trust it."""
+    @property
+    def constant(self) -> float:
+        """c0, seconds a step."""
+        return self.coefficients.get(_STEP, 0.0)
 
-    # c0, a and b in seconds (a step, a unit of length, and one squared); >= 0
-    constant: float
-    per_length: float
-    per_square: float
-    # Standard deviations of the three, and of the second of each `exchange`, over 200 resamples of the steps, seeded
-    spreads: tuple[float, ...]
-    condition: float  # condition number of the design with its columns scaled to norm 1
-    # Degrees from 2 that were measured, ascending, and x_d in seconds a unit of length
-    exchange: tuple[tuple[int, float], ...] = ()
+    @property
+    def per_length(self) -> float:
+        """a, seconds a unit of length."""
+        return self.coefficients.get(_LENGTH, 0.0)
+
+    @property
+    def per_square(self) -> float:
+        """b, seconds a unit of length squared."""
+        return self.coefficients.get(_SQUARE, 0.0)
+
+    @property
+    def exchange(self) -> tuple[tuple[int, float], ...]:
+        """Degrees from 2 that were measured, ascending, and x_d in seconds a unit of length."""
+        return tuple((int(name[1:]), value) for name, value, _ in self.terms if name[0] == "d")
+
+    @property
+    def uncertain(self) -> tuple[str, ...]:
+        """Which coefficients but c0 have a spread of more than a quarter of themselves."""
+        return tuple(name for name, value, spread in self.terms if name != _STEP and spread > 0.25 * value > 0)
 
     def predict(self, lengths: ArrayLike, degree: int = 1) -> float:
         """Seconds of a step that holds samples of these lengths, shared by as many ranks as the degree says."""
-        values = np.asarray(lengths, dtype=np.float64)
-        if degree > 1 and degree not in dict(self.exchange):
-            raise ArgumentError("degree", f"be 1 or one that was measured: {_listed(self.exchange)}", degree)
-        per_length = self.per_length + dict(self.exchange).get(degree, 0.0)
-        return float(self.constant + (per_length * values.sum() + self.per_square * (values * values).sum()) / degree)
+        found, shared = self.coefficients, dict(self.exchange)
+        if degree > 1 and degree not in shared:
+            known = ", ".join(map(str, shared)) or "none"
+            raise ArgumentError("degree", f"be 1 or one that was measured: {known}", degree)
+        found[_LENGTH] = found.get(_LENGTH, 0.0) + shared.get(degree, 0.0)
+        names = [name for name in found if name != _STEP and name[0] != "d"]
+        of_step = _columns([as_int64("lengths", lengths)], names)[0]
+        return float(found.get(_STEP, 0.0) + of_step @ [found[name] for name in names] / degree)
 
     def integer_cost(self) -> IntegerCost:
         """Integer nanoseconds, or finer where those would be off by more than 0.1 %.
@@ -95,37 +138,27 @@ class CostFit(Fit):
         Raises
         ------
         ValueError
-            If neither coefficient of the length is positive.
+            If no coefficient of the length is positive.
         """
-        cost = integer_seconds(self.per_length, self.per_square, constant=self.constant, longest=max(self.longest, 1))
+        found = {name: value for name, value in self.coefficients.items() if name[0] != "d"}
+        step, sample, length = (found.pop(name, 0.0) for name in (_STEP, _SAMPLE, _LENGTH))
+        square = found.pop(_SQUARE, 0.0) + found.pop("bidirectional", 0.0)
+        cost = integer_seconds(
+            length, square, constant=step, each=sample, areas=found, longest=max(self.longest, 1)
+        )  # fmt: skip
         if not self.exchange:
             return cost
         unit = cost.per_second()
         exchange = tuple((degree, round(value * unit)) for degree, value in self.exchange)
-        sharing = Sharing(exchange=exchange, overhead=round(self.constant * unit))
+        sharing = Sharing(exchange=exchange, overhead=round(step * unit))
         return replace(cost, model=replace(cost.model, sharing=sharing), omitted_constant=0.0)
-
-    @property
-    def terms(self) -> tuple[tuple[str, float, float], ...]:
-        """Name, value and spread of every coefficient: c0, a, b, then x_d under the name that a cost has for it."""
-        values = (self.constant, self.per_length, self.per_square, *(value for _, value in self.exchange))
-        names = (*_NAMES, *(f"d{degree}" for degree, _ in self.exchange))
-        return tuple(zip(names, values, self.spreads, strict=True))
-
-    @property
-    def uncertain(self) -> tuple[str, ...]:
-        """Which coefficients but c0 have a spread of more than a quarter of themselves."""
-        return tuple(name for name, value, spread in self.terms if name != "c0" and spread > 0.25 * value > 0)
-
-
-def _listed(exchange: tuple[tuple[int, float], ...]) -> str:
-    return ", ".join(str(degree) for degree, _ in exchange) or "none"
 
 
 def fit_cost(
     lengths: Sequence[ArrayLike],
     seconds: ArrayLike,
     *,
+    areas: Sequence[str] | None = None,
     degrees: ArrayLike | None = None,
     max_error: float = 0.1,
     force: bool = False,
@@ -138,8 +171,10 @@ def fit_cost(
         For every step, the lengths of its samples.
     seconds : float64[k]
         How long each took.
+    areas : sequence of str, optional
+        Names of :data:`balancer.cost.areas.AREAS` that there may be, 1 to 6; without, all pairs count.
     degrees : int64[k], optional
-        How many ranks shared each; by default one.
+        How many ranks shared each; by default one. Not together with areas.
     max_error : float
         Refuse a fit whose held-out error is larger.
     force : bool
@@ -152,8 +187,8 @@ def fit_cost(
     Raises
     ------
     InputError
-        Fewer than ten steps, fewer than three of a degree, none of degree 1, or steps that cannot tell the
-        coefficients apart; never forced.
+        Fewer than ten steps, five of them different, fewer than three of a degree, none of degree 1, or, without areas,
+        steps that cannot tell the coefficients apart; never forced.
     FitError
         A held-out error above `max_error`, lengths that explain nothing, or times that do not grow with them.
     ValueError
@@ -161,7 +196,8 @@ def fit_cost(
 
     Notes
     -----
-    O(k) time and memory for a few hundred small solutions; deterministic: the resamples' seed is fixed.
+    O(k) time and memory for a few hundred small solutions, with areas for 2^c choices of c candidates; deterministic:
+    the resamples' seed is fixed.
 
     References
     ----------
@@ -173,72 +209,71 @@ def fit_cost(
     >>> lengths = [[64 * i] * (1 + i % 3) for i in range(1, 21)]
     >>> seconds = [0.5 + 1e-3 * sum(step) + 1e-6 * sum(l * l for l in step) for step in lengths]
     >>> fit = fit_cost(lengths, seconds)
-    >>> f"{fit.constant:.3f} {fit.per_length:.6f} {fit.per_square:.9f}"
-    '0.500 0.001000 0.000001000'
-    >>> str(fit.integer_cost().model)
-    'quadratic:a=1000000,b=1000'
+    >>> [(name, round(value, 9)) for name, value, _ in fit.terms], str(fit.integer_cost().model)
+    ([('c0', 0.5), ('a', 0.001), ('b', 1e-06)], 'quadratic:a=1000000,b=1000')
+    >>> lengths = [[16 * i] for i in range(1, 41)]
+    >>> seconds = [1e-3 + 1e-6 * area("window128", step[0]) for step in lengths]
+    >>> fit = fit_cost(lengths, seconds, areas=["full", "window128"])
+    >>> [(name, round(value, 9)) for name, value, _ in fit.terms], fit.left_out
+    ([('c0', 0.001), ('window128', 1e-06)], ('a', 'full'))
     """
-    check_max_error(max_error)
-    steps, measured = as_steps(lengths, seconds)
-    design = _design(steps)
-    design, shared = _by_degree(design, degrees)
-    group, fold = fold_of(design)
+    if not max_error > 0:
+        raise ValueError(f"max_error must be > 0, got {max_error!r}")
+    if areas is not None:
+        _check_areas(areas, degrees)
+    steps, measured = _as_steps(lengths, seconds)
+    names = _candidates(steps, areas)
+    design = _columns(steps, names)
+    if degrees is not None:
+        names, design = _by_degree(names, design, degrees)
+    group, fold = _folds(design)
     distinct = int(group.max()) + 1 if len(group) else 0
-    _check_rows(design, distinct, *ends_of(steps))
+    filled = [step for step in steps if len(step)]
+    shortest, longest = (end(map(end, filled), default=0) for end in (min, max))
+    _check_steps(design, distinct, int(shortest), int(longest), areas is not None)
     weight = 1 / measured  # noise grows with the seconds
-    condition = _condition(design, weight)
-    coefficients = solve(design, measured, weight)
-    errors = held_out(design, measured, weight, fold)
+    if areas is None:
+        alike, chosen = tuple[str, ...](), list(range(len(names)))
+        errors, mean_errors = _held_out(design, measured, weight, fold)
+    else:
+        alike = _alike(names, design * weight[:, None], int(shortest), int(longest))
+        chosen, errors, mean_errors = _best(design, measured, weight, fold)
+    kept, columns = [names[i] for i in chosen], design[:, chosen]
+    condition = _condition(columns, weight)
+    found = _solve(columns, measured, weight)
+    of_lengths = [name not in (_STEP, _SAMPLE) and name[0] != "d" for name in kept]
+    grows = bool(found[of_lengths].any())
+    held_out, mean_error = float(errors.mean()), float(mean_errors.mean())
+    refusal = _refusal_of(grows, held_out, mean_error, max_error)
+    if refusal is not None and not (force and grows):
+        raise FitError(refusal)
     return CostFit(
-        **judged(
-            steps, measured, distinct, errors, design @ coefficients,
-            grows=bool(coefficients[1:3].any()), max_error=max_error, force=force,
-        ),
-        constant=float(coefficients[0]),
-        per_length=float(coefficients[1]),
-        per_square=float(coefficients[2]),
-        spreads=spreads(design, measured, weight),
-        condition=condition,
-        exchange=tuple(zip(shared, coefficients[3:].tolist(), strict=True)),
+        terms=tuple(zip(kept, found.tolist(), _spreads(columns, measured, weight), strict=True)), condition=condition,
+        alike=alike, left_out=tuple(name for name in names if name not in kept), steps=len(measured),
+        distinct_steps=distinct, shortest=int(shortest), longest=int(longest), held_out_error=held_out,
+        held_out_worst=float(errors.max()),
+        by_length=_by_length(np.array([step.max(initial=0) for step in steps]), errors), mean_error=mean_error,
+        refusal=refusal, predicted=columns @ found, measured=measured,
+        total_lengths=np.array([float(step.sum()) for step in steps]),
     )  # fmt: skip
 
 
-def check_max_error(max_error: float) -> None:
-    """Raise ValueError unless a fit can be asked for so."""
-    if not max_error > 0:
-        raise ValueError(f"max_error must be > 0, got {max_error!r}")
+# --- what is given ---------------------------------------------------------------------------------------------------
 
 
-def ends_of(steps: Sequence[NDArray[np.int64]]) -> tuple[int, int]:
-    """Return the shortest and the longest length; zeros where all steps are empty."""
-    filled = [step for step in steps if len(step)]
-    return min((int(step.min()) for step in filled), default=0), max((int(step.max()) for step in filled), default=0)
+def _check_areas(areas: Sequence[str], degrees: ArrayLike | None) -> None:
+    if not 1 <= len(areas) <= _MOST_AREAS:
+        raise ArgumentError("areas", f"be 1 to {_MOST_AREAS} names", len(areas))
+    as_terms([(name, 1) for name in areas])  # which are refused by name
+    if OWN_PREFIX in areas:
+        raise ArgumentError(
+            "areas", "have sizes, as in prefix256: steps do not say the prefix of each sample", OWN_PREFIX
+        )
+    if degrees is not None and (np.asarray(degrees) > 1).any():
+        raise InputError("--areas takes no steps of several ranks (column 'degree'): fit those without it")
 
 
-def judged(
-    steps: Sequence[NDArray[np.int64]], measured: _Floats, distinct: int, held_out_errors: tuple[_Floats, _Floats],
-    predicted: _Floats, *, grows: bool, max_error: float, force: bool,
-) -> dict[str, Any]:  # fmt: skip
-    """Return the fields of a :class:`Fit` by the held-out errors of every step; FitError if it is to be refused.
-
-    The errors are those of the fit, and of the mean, as :func:`held_out` returns them. `grows` is whether what was
-    fitted grows with lengths at all: where it does not, nothing is forced.
-    """
-    errors, mean_errors = held_out_errors
-    held_out_error, mean_error = float(errors.mean()), float(mean_errors.mean())
-    refusal = _refusal_of(grows, held_out_error, mean_error, max_error)
-    if refusal is not None and not (force and grows):
-        raise FitError(refusal)
-    shortest, longest = ends_of(steps)
-    return {
-        "steps": len(measured), "distinct_steps": distinct, "shortest": shortest, "longest": longest,
-        "held_out_error": held_out_error, "held_out_worst": float(errors.max()), "mean_error": mean_error,
-        "refusal": refusal, "predicted": predicted, "measured": measured,
-        "total_lengths": np.array([float(step.sum()) for step in steps]),
-    }  # fmt: skip
-
-
-def as_steps(lengths: Sequence[ArrayLike], seconds: ArrayLike) -> tuple[list[NDArray[np.int64]], _Floats]:
+def _as_steps(lengths: Sequence[ArrayLike], seconds: ArrayLike) -> tuple[_Steps, _Floats]:
     """Return lengths and seconds of every step, checked; ValueError names the step that cannot be one."""
     measured = np.array(seconds, dtype=np.float64)
     if measured.ndim != 1 or len(measured) != len(lengths):
@@ -262,19 +297,28 @@ def as_steps(lengths: Sequence[ArrayLike], seconds: ArrayLike) -> tuple[list[NDA
     return steps, measured
 
 
-def _design(steps: Sequence[NDArray[np.int64]]) -> _Floats:
-    """Columns 1, sum(l), sum(l^2) as float64[k, 3]."""
-    design = np.ones((len(steps), 3))
-    for i, values in enumerate(steps):
-        floats = values.astype(np.float64)
-        design[i, 1:] = floats.sum(), (floats * floats).sum()
+def _candidates(steps: _Steps, areas: Sequence[str] | None) -> list[str]:
+    """Return names of terms that there may be."""
+    if areas is None:
+        return [_STEP, _LENGTH, _SQUARE]
+    # Empty samples cost nothing, so they do not count.
+    counts = {int(np.count_nonzero(step)) for step in steps}
+    return [_STEP, *([_SAMPLE] if len(counts) > 1 else []), _LENGTH, *areas]
+
+
+def _columns(steps: _Steps, names: Sequence[str]) -> _Floats:
+    """Return what each step has of each term: float64[k, c]."""
+    design = np.ones((len(steps), len(names)))
+    for i, step in enumerate(steps):
+        values = step.astype(np.float64)
+        of_step = {_STEP: 1.0, _SAMPLE: np.count_nonzero(step), _LENGTH: values.sum(), _SQUARE: (values * values).sum()}
+        for j, name in enumerate(names):
+            design[i, j] = of_step[name] if name in of_step else area(name, values).sum()
     return design
 
 
-def _by_degree(design: _Floats, degrees: ArrayLike | None) -> tuple[_Floats, list[int]]:
-    """Divide the work of each step by its degree; a column more for each degree from 2, and which these are."""
-    if degrees is None:
-        return design, []
+def _by_degree(names: list[str], design: _Floats, degrees: ArrayLike) -> tuple[list[str], _Floats]:
+    """Divide the work of each step by its degree; a column more for each degree from 2."""
     array = as_int64("degrees", degrees)
     if len(array) != len(design):
         raise ArgumentError("degrees", f"be as many as steps, {len(design)}", len(array))
@@ -286,52 +330,61 @@ def _by_degree(design: _Floats, degrees: ArrayLike | None) -> tuple[_Floats, lis
             f"all steps are of degree {found[0]} or more: a and what is exchanged cannot be told apart; measure steps "
             "on one rank too"
         )
-    for degree, count in zip(found.tolist(), counts.tolist(), strict=True):
-        if degree > 1 and (count < _FEWEST_OF_DEGREE or not design[array == degree, 1].any()):
+    shared = [(degree, count) for degree, count in zip(found.tolist(), counts.tolist(), strict=True) if degree > 1]
+    for degree, count in shared:
+        if count < _FEWEST_OF_DEGREE or not design[array == degree, 1].any():
             raise InputError(
                 f"degree {degree} has {count} steps, or only empty ones; a fit needs {_FEWEST_OF_DEGREE}: measure more"
             )
-    divided = design / np.where(np.arange(3) > 0, array[:, None], 1)
-    shared = [degree for degree in found.tolist() if degree > 1]
-    more = [np.where(array == degree, divided[:, 1], 0.0) for degree in shared]
-    return np.column_stack([divided, *more]), shared
+    divided = design / np.where(np.arange(len(names)) > 0, array[:, None], 1)
+    more = [np.where(array == degree, divided[:, 1], 0.0) for degree, _ in shared]
+    return [*names, *(f"d{degree}" for degree, _ in shared)], np.column_stack([divided, *more])
 
 
-def fold_of(design: _Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _folds(design: _Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return which of the distinct steps each one is, by its sums in order, and its fold: int64[k] each."""
     # By sums, so that every fifth step is of every fold: each fold sees short and long steps. Equal steps are in one
     # fold, or what is held out would have been seen.
-    order = np.lexsort(design[:, :0:-1].T)
-    rows = design[order]
-    new = np.any(rows[1:] != rows[:-1], axis=1)
-    group = np.empty(len(design), dtype=np.int64)
-    group[order] = np.concatenate([np.zeros(min(len(rows), 1), dtype=np.int64), np.cumsum(new)])
-    return group, group % FOLDS
+    group = np.unique(design, axis=0, return_inverse=True)[1].reshape(len(design))
+    return group, group % _FOLDS
 
 
-def _check_rows(design: _Floats, distinct: int, shortest: int, longest: int) -> None:
+def _check_steps(design: _Floats, distinct: int, shortest: int, longest: int, by_areas: bool) -> None:
     """Refuse what cannot be fitted, in the words of who measured it."""
-    needs = f"a fit of c0, a and b needs at least {_FEWEST_STEPS} steps, {FOLDS} of them different"
-    if len(design) < _FEWEST_STEPS:
-        raise InputError(f"{needs}; there are {len(design)}: measure more")
-    remedy = "measure steps of other lengths too"
-    if longest == shortest:
-        raise InputError(f"all lengths are {longest}: a and b cannot be told apart; {remedy}")
-    if distinct < FOLDS:
-        raise InputError(f"{needs}; only {distinct} differ in sum(l) or sum(l^2): {remedy}")
-    shared = " / degree" if design.shape[1] > len(_NAMES) else ""
-    for column, name in ((1, f"sum(l){shared}"), (2, f"sum(l^2){shared}")):
+    if len(design) >= _FEWEST_STEPS and longest == shortest and not by_areas:
+        raise InputError(f"all lengths are {longest}: a and b cannot be told apart; measure steps of other lengths too")
+    if len(design) < _FEWEST_STEPS or distinct < _FOLDS:
+        what = "terms" if by_areas else "c0, a and b"
+        raise InputError(
+            f"a fit of {what} needs at least {_FEWEST_STEPS} steps, {_FOLDS} of them different; there are "
+            f"{len(design)}, {distinct} different: measure more, of other lengths too"
+        )
+    if by_areas:
+        return
+    shared = " / degree" if design.shape[1] > 3 else ""
+    for column, name, of in ((1, _LENGTH, "sum(l)"), (2, _SQUARE, "sum(l^2)")):
         values = design[:, column]
         if np.ptp(values) <= _COLLINEAR * values.max():
             raise InputError(
-                f"{name} is {values[0]:.0f} in every step: c0 and {_NAMES[column]} cannot be told apart; "
+                f"{of}{shared} is {values[0]:.0f} in every step: c0 and {name} cannot be told apart; "
                 "measure steps with fewer and with more tokens too"
             )
 
 
-def _condition(design: _Floats, weight: _Floats) -> float:
+# --- least squares ---------------------------------------------------------------------------------------------------
+
+
+def _scaled(design: _Floats, weight: _Floats) -> tuple[_Floats, _Floats]:
+    """Return weighted columns of norm 1, and the norms that they had."""
     scaled = design * weight[:, None]
-    values = np.linalg.svd(scaled / np.linalg.norm(scaled, axis=0), compute_uv=False)
+    norms = np.linalg.norm(scaled, axis=0)
+    # A column may be 0 in all steps of a fold; its coefficient is then 0, too.
+    norms[norms == 0] = 1.0
+    return scaled / norms, norms
+
+
+def _condition(design: _Floats, weight: _Floats) -> float:
+    values = np.linalg.svd(_scaled(design, weight)[0], compute_uv=False)
     if values[-1] < _COLLINEAR * values[0]:
         raise InputError(
             "1, sum(l) and sum(l^2) are collinear over these steps, so c0, a and b cannot be told apart; "
@@ -340,31 +393,99 @@ def _condition(design: _Floats, weight: _Floats) -> float:
     return float(values[0] / values[-1])
 
 
-def solve(design: _Floats, measured: _Floats, weight: _Floats) -> _Floats:
+def _solve(design: _Floats, measured: _Floats, weight: _Floats) -> _Floats:
     """Non-negative least squares, weighted: float64[c]."""
     from scipy.optimize import nnls  # a solver's weight, which only those who fit should carry
 
-    scaled = design * weight[:, None]
-    norms = np.linalg.norm(scaled, axis=0)
-    # A column may be 0 in all steps of a fold; its coefficient is then 0, too.
-    norms[norms == 0] = 1.0
-    solution = nnls(scaled / norms, measured * weight)[0]
-    return np.asarray(solution / norms, dtype=np.float64)
+    scaled, norms = _scaled(design, weight)
+    return np.asarray(nnls(scaled, measured * weight)[0] / norms, dtype=np.float64)
 
 
-def held_out(design: _Floats, measured: _Floats, weight: _Floats, fold: NDArray[np.int64]) -> tuple[_Floats, _Floats]:
+def _held_out(design: _Floats, measured: _Floats, weight: _Floats, fold: NDArray[np.int64]) -> tuple[_Floats, _Floats]:
     """Relative errors of each step under a fit, and under the weighted mean, of the other folds."""
     errors, mean_errors = np.empty_like(measured), np.empty_like(measured)
-    for k in range(FOLDS):
+    for k in range(_FOLDS):
         out = fold == k
         seen = ~out
-        coefficients = solve(design[seen], measured[seen], weight[seen])
+        coefficients = _solve(design[seen], measured[seen], weight[seen])
         errors[out] = np.abs(design[out] @ coefficients / measured[out] - 1)
         square = weight[seen] ** 2
         # What least squares with these weights gives where the only column is 1.
         mean = (square * measured[seen]).sum() / square.sum()
         mean_errors[out] = np.abs(mean / measured[out] - 1)
     return errors, mean_errors
+
+
+def _spreads(design: _Floats, measured: _Floats, weight: _Floats) -> tuple[float, ...]:
+    """Standard deviation of each coefficient over resamples of the steps."""
+    from scipy.optimize import nnls
+
+    scaled, norms = _scaled(design, weight)
+    columns = np.column_stack([scaled, measured * weight])
+    count = len(measured)
+    # A fixed seed: the same measurements must give the same spreads.
+    generator = np.random.Generator(np.random.PCG64(0))
+    solutions = []
+    for _ in range(_RESAMPLES):
+        # Bootstrap: as many steps again, drawn with replacement (Efron 1979).
+        times = np.bincount(generator.integers(count, size=count), minlength=count)
+        # The triangle is as good as all rows, and small.
+        triangle = np.asarray(np.linalg.qr(columns * np.sqrt(times)[:, None], mode="r"))
+        solutions.append(nnls(triangle[:, :-1], triangle[:, -1])[0])
+    return tuple((np.std(solutions, axis=0) / norms).tolist())
+
+
+# --- which terms, and whether to trust them --------------------------------------------------------------------------
+
+
+def _residual(scaled: _Floats, others: Sequence[int], which: int) -> float:
+    """What is left of a column of norm 1 that no sum of the others gives."""
+    left = scaled[:, which] - scaled[:, others] @ np.linalg.lstsq(scaled[:, others], scaled[:, which], rcond=None)[0]
+    return float(np.linalg.norm(left))
+
+
+def _alike(names: Sequence[str], weighted: _Floats, shortest: int, longest: int) -> tuple[str, ...]:
+    """Say which terms are the same as others over these steps, but for a factor or a sum."""
+    scaled, told, said = _scaled(weighted, np.ones(len(weighted)))[0], list[int](), []
+    for i, name in enumerate(names):
+        if not told or _residual(scaled, told, i) >= _COLLINEAR:
+            told.append(i)
+            continue
+        size = checked(name)[1] if name not in (_STEP, _SAMPLE, _LENGTH) else 0
+        why = "these steps have the same sums of both"
+        if size and longest <= size:
+            why = f"no length is over {size:,}"
+        elif size and shortest >= size:
+            why = f"no length is under {size:,}"
+        said.append(f"{name} cannot be told apart from {', '.join(names[:i])}: {why}")
+    return tuple(said)
+
+
+def _best(
+    design: _Floats, measured: _Floats, weight: _Floats, fold: NDArray[np.int64]
+) -> tuple[list[int], _Floats, _Floats]:
+    """Return the columns to take, and the relative errors of every step held out, of the fit and of the mean."""
+    tried: list[tuple[list[int], _Floats, _Floats]] = []
+    scaled = _scaled(design, weight)[0]
+    for size in range(1, design.shape[1] + 1):
+        for some in map(list, combinations(range(design.shape[1]), size)):
+            independent = all(_residual(scaled, some[:j], some[j]) >= _COLLINEAR for j in range(1, size))
+            # A term that comes out as 0 adds nothing: the choice without it is tried by itself.
+            if independent and _solve(design[:, some], measured, weight).all():
+                tried.append((some, *_held_out(design[:, some], measured, weight, fold)))
+    least = min(float(errors.mean()) for _, errors, _ in tried)
+    return next(each for each in tried if float(each[1].mean()) <= _CLOSE * least + 1e-12)
+
+
+def _by_length(longest: NDArray[np.int64], errors: _Floats) -> tuple[LengthError, ...]:
+    """Mean errors by the longest sample of a step, in ranges of a factor of four."""
+    # Half of a logarithm to the base 2: a range ends where lengths are four times as long.
+    place = np.log2(np.maximum(longest, 1)).astype(np.int64) // 2
+    found = []
+    for each in np.unique(place):
+        inside, mean = longest[place == each], float(errors[place == each].mean())
+        found.append(LengthError(int(inside.min()), int(inside.max()), len(inside), mean))
+    return tuple(found)
 
 
 def _refusal_of(grows: bool, held_out: float, mean_error: float, max_error: float) -> str | None:
@@ -381,25 +502,3 @@ def _refusal_of(grows: bool, held_out: float, mean_error: float, max_error: floa
             "lengths explain (almost) nothing here; measure steps that differ more"
         )
     return None
-
-
-def spreads(design: _Floats, measured: _Floats, weight: _Floats) -> tuple[float, ...]:
-    """Standard deviation of each coefficient over resamples of the steps."""
-    from scipy.optimize import nnls
-
-    scaled = design * weight[:, None]
-    norms = np.linalg.norm(scaled, axis=0)
-    columns = np.column_stack([scaled / norms, measured * weight])
-    count = len(measured)
-    # A fixed seed: the same measurements must give the same spreads.
-    generator = np.random.Generator(np.random.PCG64(0))
-    solutions = []
-    for _ in range(_RESAMPLES):
-        # Bootstrap: as many steps again, drawn with replacement (Efron 1979). The seed is fixed, as fits are
-        # compared.
-        times = np.bincount(generator.integers(count, size=count), minlength=count)
-        triangle = np.asarray(
-            np.linalg.qr(columns * np.sqrt(times)[:, None], mode="r")
-        )  # as good as all rows, and small
-        solutions.append(nnls(triangle[:, :-1], triangle[:, -1])[0])
-    return tuple((np.std(solutions, axis=0) / norms).tolist())

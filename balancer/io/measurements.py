@@ -41,6 +41,10 @@ _TIMES = {"seconds": 1.0, "milliseconds": 1e-3}
 _OF_RANKS = ("step", "rank", "seconds")
 _DEGREE = "degree"
 _LONGEST = 2**31 - 1  # its square fits int64
+_MEANT = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "time", "duration"), "seconds"),
+    **dict.fromkeys(("ms", "msec", "millis", "millisecond", "time_ms", "duration_ms"), "milliseconds"),
+}
 _FORMS = "a row a step needs columns lengths, seconds; a row a sample needs step, length, seconds"
 
 
@@ -61,7 +65,10 @@ def read_measurements(
     # The order matters: the last form asks for a part of what the second one asks for.
     form = next((form for form in (_WIDE, _LONG, _ALONE) if {*form, timed} <= set(log.columns)), None)
     if form is None:
-        raise InputError(f"{where}: columns are {listed(log.columns)}; {_FORMS}")
+        # A time by another name is the most common slip: the right one is all that its file lacks.
+        meant = next((name for name in log.columns if timed not in log.columns and name.lower() in _MEANT), None)
+        hint = "" if meant is None else f"; rename column {meant!r} to '{_MEANT[meant.lower()]}'"
+        raise InputError(f"{where}: columns are {listed(log.columns)}; {_FORMS}{hint}")
     columns = (*form, timed)
     asked = (*columns, _DEGREE) if _DEGREE in log.columns else columns
     rows = _chosen(_rows(log, where, (*asked, *(only or ()))), list((only or {}).values()))

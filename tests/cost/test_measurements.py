@@ -109,6 +109,8 @@ def test_rows_of_a_step_need_not_be_neighbours(tmp_path):
             "'degree', row 1: must be the 2 of row 0, .* step '0', got 4",
         ),
         ("step,length,seconds\n0,,0.5\n", "column 'length', row 0"),
+        ("lengths,ms\n1,2\n", "columns are lengths, ms; .* length, seconds; rename column 'ms' to 'milliseconds'$"),
+        ("length,sec\n1,2\n", "rename column 'sec' to 'seconds'$"),
         ("lengths,seconds,seconds\n1,0.5,0.7\n", "2 columns are named 'seconds'"),
     ],
 )

@@ -28,7 +28,7 @@ def run(measurements: str, skip: int, areas: str | None, only: tuple[str, ...], 
     except ValueError as error:
         raise InputError(f"{measurements}: {error}") from error
     if as_json:
-        say_json(_document(fit, cost, skip))
+        say_json(_document(fit, cost, skip, by_areas=areas is not None))
     else:
         say(*_lines(fit, cost, os.path.basename(measurements), by_areas=areas is not None))
 
@@ -40,7 +40,11 @@ def _condition(text: str) -> tuple[str, str]:
     return column, value
 
 
-def _document(fit: CostFit, cost: IntegerCost, skipped: int) -> dict[str, Any]:
+def _document(fit: CostFit, cost: IntegerCost, skipped: int, by_areas: bool) -> dict[str, Any]:
+    more: dict[str, Any] = {"condition": fit.condition, "uncertain": list(fit.uncertain)}
+    if by_areas:
+        by_length = [asdict(each) for each in fit.by_length]
+        more = {"alike": list(fit.alike), "left_out": list(fit.left_out), "by_length": by_length}
     return {
         "cost": str(cost.model),
         "work_unit": cost.work_unit,
@@ -55,11 +59,7 @@ def _document(fit: CostFit, cost: IntegerCost, skipped: int) -> dict[str, Any]:
         "distinct_steps": fit.distinct_steps,
         "shortest": fit.shortest,
         "longest": fit.longest,
-        "condition": fit.condition,
-        "uncertain": list(fit.uncertain),
-        "alike": list(fit.alike),
-        "left_out": list(fit.left_out),
-        "by_length": [asdict(each) for each in fit.by_length],
+        **more,
         "forced": fit.refusal,
     }
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from balancer.cost.areas import Terms, area, as_terms, largest_rate
+from balancer.cost.areas import area, as_terms, largest_rate
 from balancer.cost.model import CostModel
 from solvers.arguments import INT64_MAX
 
@@ -48,37 +48,34 @@ class IntegerCost:
         return dict(_TIME_UNITS).get(self.unit, flops_per_second) / self.factor
 
 
-def integer_flops(constant: int, a: int, b: int, *, areas: Terms = (), total_length: int, longest: int) -> IntegerCost:
+def integer_flops(terms: Mapping[str, int], *, total_length: int, longest: int) -> IntegerCost:
     """Divide by the greatest common divisor, which changes no plan, and, only if sums need it, by a power of two.
 
-    `constant`, `a` and `b` are FLOPs a sample, a unit of length and a unit of length squared, `areas` FLOPs a pair of
-    tokens; beside areas the constant is kept. Up to the largest sum of lengths of a global batch, `total_length`, and
-    the longest length all costs fit int64. Raises ValueError if `a`, `b` and all areas are 0, or the lengths are not
-    positive.
+    `terms` are FLOPs a sample (``constant``), a unit of length (``a``), and a pair of tokens by the names of areas, of
+    which ``bidirectional`` is a unit of length squared. The constant is kept beside other areas alone. Up to the
+    largest sum of lengths of a global batch, `total_length`, and the longest length all costs fit int64. Raises
+    ValueError if all terms but the constant are 0, or the lengths are not positive.
 
     Examples
     --------
-    >>> cost = integer_flops(0, 600, 20, total_length=2**32, longest=2**20)
+    >>> cost = integer_flops({"a": 600, "bidirectional": 20}, total_length=2**32, longest=2**20)
     >>> str(cost.model), cost.work_unit, cost.rounding
     ('quadratic:a=30,b=1', '20 FLOPs', 0.0)
     """
-    if a == b == 0 and not areas:
+    used = {name: value for name, value in terms.items() if value}
+    constant = used.pop("constant", 0)
+    if not used:
         raise ValueError("FLOPs that do not depend on the length (a = b = 0) make no cost model")
     if total_length < 1 or longest < 1:
         raise ValueError(f"total_length and longest must be >= 1, got {total_length} and {longest}")
-    terms = {"constant": constant if areas else 0, "a": a, "bidirectional": b, **dict(areas)}
-    exact_factor = math.gcd(*terms.values())
-    small = {name: Fraction(value, exact_factor) for name, value in terms.items()}
-    most = {name: total_length * _rate(name, longest) for name in terms}
-    shift = 0
+    if constant and not set(used) <= {"a", "bidirectional"}:
+        used["constant"], constant = constant, 0
+    unit = math.gcd(*used.values())
     # One power of two at a time: each costs a bit of exactness, so no more than int64 needs.
-    while sum(value * most[name] for name, value in _rounded(small, shift).items()) > INT64_MAX:
-        shift += 1
-    factor = exact_factor << shift
-    model = _model_of(_rounded(small, shift))
-    exact = {name: Fraction(value, factor) for name, value in terms.items()}
-    rounding = _largest_error(model, exact, longest)
-    return IntegerCost(model, "FLOPs", factor, rounding, 0.0 if areas else constant / factor)
+    while sum(value * total_length * _rate(name, longest) for name, value in _whole(used, unit).items()) > INT64_MAX:
+        unit *= 2
+    model = _model_of(_whole(used, unit))
+    return IntegerCost(model, "FLOPs", unit, _largest_error(model, used, unit, longest), constant / unit)
 
 
 def integer_seconds(
@@ -123,15 +120,14 @@ def integer_seconds(
     terms = {"a": a, "bidirectional": b, **({"constant": each} if each else {}), **of_areas}
     best: IntegerCost | None = None
     for unit, per_second in _TIME_UNITS:
-        exact = {name: Fraction(value) * per_second for name, value in terms.items()}
-        integers = _rounded(exact, 0)
+        integers = _whole(terms, Fraction(1, per_second))
         if not any(integers.values()):
             continue
         # Finer units only grow from here on.
         if max(integers.values()) > INT64_MAX:
             break
         model = _model_of(integers)
-        error = _largest_error(model, exact, longest)
+        error = _largest_error(model, terms, Fraction(1, per_second), longest)
         if best is None or error < best.rounding:
             best = IntegerCost(model, unit, 1, error, constant * per_second)
         if error <= _TOLERANCE:
@@ -158,8 +154,7 @@ def integers_together(seconds: Mapping[str, Mapping[str, float]]) -> dict[str, C
     """
     rates = [float(_rate(name, _LONGEST)) * value for terms in seconds.values() for name, value in terms.items()]
     unit = _ROOM / (4 * _TOTAL_LENGTH * sum(rates))  # backwards with recomputation too
-    return {name: at_least_one({term: round(value * unit) for term, value in terms.items()})
-            for name, terms in seconds.items()}  # fmt: skip
+    return {name: at_least_one(_whole(terms, 1 / Fraction(unit))) for name, terms in seconds.items()}
 
 
 def at_least_one(terms: Mapping[str, int]) -> CostModel:
@@ -177,21 +172,21 @@ def _rate(name: str, longest: int) -> Fraction:
     return Fraction(1) if name in ("constant", "a") else largest_rate(name, longest)
 
 
-def _rounded(terms: Mapping[str, Fraction], shift: int) -> dict[str, int]:
-    """Whole terms, halves to the even, once all are divided by 2**shift."""
-    return {name: round(value / (1 << shift)) for name, value in terms.items()}
+def _whole(terms: Mapping[str, float], unit: Fraction | int) -> dict[str, int]:
+    """Terms in whole units, halves to the even: the one place where costs are rounded."""
+    return {name: round(Fraction(value) / unit) for name, value in terms.items()}
 
 
-def _largest_error(model: CostModel, exact: Mapping[str, Fraction], longest: int) -> float:
+def _largest_error(model: CostModel, terms: Mapping[str, float], unit: Fraction | int, longest: int) -> float:
     """Relative error of the cost at the ends, where that of two terms is largest, and with areas at powers of two."""
     lengths = {1, longest}
     if model.areas:
         # Areas bend where a window or a chunk ends, so the ends alone need not have the largest error.
         lengths |= {1 << power for power in range(longest.bit_length())}
-    errors = []
+    errors = [Fraction(0)]
     for length in sorted(lengths):
-        each = (value * (1 if name == "constant" else length if name == "a" else area(name, length))
-                for name, value in exact.items())  # fmt: skip
-        whole = sum(each, start=Fraction(0))
-        errors.append(abs(model.exact(length) - whole) / whole if whole else Fraction(0))
+        each = (Fraction(value) * (1 if name == "constant" else length if name == "a" else area(name, length))
+                for name, value in terms.items())  # fmt: skip
+        if whole := sum(each, start=Fraction(0)) / unit:
+            errors.append(abs(model.exact(length) - whole) / whole)
     return float(max(errors))

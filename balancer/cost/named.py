@@ -37,33 +37,27 @@ class NamedModel:
 
 
 def _decoder(
-    kind: str, hidden: int, layers: int, heads: int, kv: int, intermediate: int, vocabulary: int
+    kind: str, hidden: int, layers: int, heads: int, kv_heads: int, mlp: int, vocabulary: int
 ) -> dict[str, Any]:
-    sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads}
     return {
-        "model_type": kind,
+        "model_type": kind, "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads, "intermediate_size": mlp, "vocab_size": vocabulary,
         "tie_word_embeddings": False,
-        **sizes,
-        "num_key_value_heads": kv,
-        "intermediate_size": intermediate,
-        "vocab_size": vocabulary,
-    }
+    }  # fmt: skip
 
 
 def _intern_vit(hidden: int, layers: int, heads: int, large: bool) -> dict[str, Any]:
     return {
-        "model_type": "intern_vit_6b",
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "intermediate_size": 4 * hidden,
-        "patch_size": 14,
-        "image_size": 448,
-        "norm_type": "rms_norm" if large else "layer_norm",
-        "qkv_bias": not large,
-        "qk_normalization": large,
-    }
+        "model_type": "intern_vit_6b", "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "intermediate_size": 4 * hidden, "patch_size": 14, "image_size": 448, "qkv_bias": not large,
+        "norm_type": "rms_norm" if large else "layer_norm", "qk_normalization": large,
+    }  # fmt: skip
 
+
+_WHISPER = {
+    "model_type": "whisper", "d_model": 1280, "encoder_layers": 32, "encoder_attention_heads": 20,
+    "encoder_ffn_dim": 5120, "num_mel_bins": 128, "max_source_positions": 1500,
+}  # fmt: skip
 
 MODELS: dict[str, NamedModel] = {
     "qwen2-7b": NamedModel(
@@ -73,48 +67,34 @@ MODELS: dict[str, NamedModel] = {
     ),
     "qwen2-72b": NamedModel(
         _decoder("qwen2", 8192, 80, 64, 8, 29568, 152064),
-        "Qwen2 Technical Report (2024), table 1; parameters: blog post Hello Qwen2 (2024)",
-        72_710_000_000,
+        "Qwen2 Technical Report (2024), table 1; parameters: blog post Hello Qwen2 (2024)", 72_710_000_000,
     ),
     "llama-3-8b": NamedModel(
         _decoder("llama", 4096, 32, 32, 8, 14336, 128256),
-        "The Llama 3 Herd of Models (2024), table 3; parameters: model card Meta-Llama-3-8B (2024)",
-        8_030_000_000,
+        "The Llama 3 Herd of Models (2024), table 3; parameters: model card Meta-Llama-3-8B (2024)", 8_030_000_000,
     ),
     "llama-3-70b": NamedModel(
         _decoder("llama", 8192, 80, 64, 8, 28672, 128256),
-        "The Llama 3 Herd of Models (2024), table 3; parameters: model card Meta-Llama-3-70B (2024)",
-        70_600_000_000,
+        "The Llama 3 Herd of Models (2024), table 3; parameters: model card Meta-Llama-3-70B (2024)", 70_600_000_000,
     ),
     "internvit-300m": NamedModel(
         _intern_vit(1024, 24, 16, large=False), "Model card InternViT-300M-448px (2024)", 304_000_000
     ),
     "internvit-6b": NamedModel(
         _intern_vit(3200, 45, 25, large=True),
-        "Model card InternViT-6B-448px-V1-5 (2024): the last 3 of 48 blocks are discarded",
-        5_540_000_000,
+        "Model card InternViT-6B-448px-V1-5 (2024): the last 3 of 48 blocks are discarded", 5_540_000_000,
     ),
     "qwen2-vl-vit": NamedModel(
         {"model_type": "qwen2_vl_vision", **QWEN2_VIT},
         "Qwen2-VL: Enhancing Vision-Language Model's Perception of the World at Any Resolution (2024), table 1; "
-        "with the merger of the 7B model",
-        675_000_000,
+        "with the merger of the 7B model", 675_000_000,
     ),
     "whisper-large-v3-encoder": NamedModel(
-        {
-            "model_type": "whisper",
-            "d_model": 1280,
-            "encoder_layers": 32,
-            "encoder_attention_heads": 20,
-            "encoder_ffn_dim": 5120,
-            "num_mel_bins": 128,
-            "max_source_positions": 1500,
-        },
+        _WHISPER,
         "Robust Speech Recognition via Large-Scale Weak Supervision (2022), table 1; 128 mel bins: model card "
-        "whisper-large-v3 (2023); the encoder's tensors there",
-        637_000_000,
+        "whisper-large-v3 (2023); the encoder's tensors there", 637_000_000,
     ),
-}
+}  # fmt: skip
 """Models by name; a name is lower case."""
 
 

@@ -1,5 +1,6 @@
 """What a sample costs as a polynomial in its length, exactly; and how that becomes the integer cost of a plan."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -97,16 +98,17 @@ class LengthPolynomial:
         """Two modules that see the same lengths, one after the other."""
         if self.length_unit != other.length_unit:
             raise ValueError(f"lengths must be of one unit, got {self.length_unit!r} and {other.length_unit!r}")
-        # Not a set: names must keep their order in every process.
-        names = dict.fromkeys(name for name, _ in (*self.areas, *other.areas))
-        areas = {name: dict(self.areas).get(name, 0) + dict(other.areas).get(name, 0) for name in names}
-        sums = self.constant + other.constant, self.a + other.a, self.b + other.b
-        return LengthPolynomial(*sums, self.length_unit, as_terms(areas))
+        sums = Counter(self.terms)
+        sums.update(other.terms)
+        return self._of(self.constant + other.constant, sums)
 
     def __mul__(self, times: int) -> "LengthPolynomial":
         """As often as `times`."""
-        areas = tuple((name, value * times) for name, value in self.areas)
-        return LengthPolynomial(self.constant * times, self.a * times, self.b * times, self.length_unit, areas)
+        return self._of(self.constant * times, {name: value * times for name, value in self.terms.items()})
+
+    def _of(self, constant: int, terms: Mapping[str, int]) -> "LengthPolynomial":
+        areas = {name: value for name, value in terms.items() if name != "a"}
+        return LengthPolynomial(constant, terms["a"], 0, self.length_unit, as_terms(areas))
 
     def in_pieces(self, length: int, unit: str) -> "LengthPolynomial":
         """For samples cut or padded into pieces of one `length`: FLOPs by the number of pieces.
@@ -130,9 +132,7 @@ class LengthPolynomial:
         ValueError
             If the cost does not depend on length.
         """
-        return integer_flops(
-            self.constant, self.a, self.b, areas=self.areas, total_length=total_length, longest=longest
-        )
+        return integer_flops({"constant": self.constant, **self.terms}, total_length=total_length, longest=longest)
 
     def cost_model(self, *, total_length: int = 2**32, longest: int = 2**20) -> CostModel:
         """Integer cost to plan with; :meth:`integer_cost` also tells its unit, and the constant that it leaves out.

@@ -21,17 +21,14 @@ class Throughput(Protocol):
     """Anything that gives FLOP/s for a number of tokens, and the seconds that follow."""
 
     def at(self, tokens: ArrayLike) -> NDArray[np.float64]:
-        """FLOP/s with so many tokens."""
+        """FLOP/s with so many tokens, float64 of their shape."""
 
     def seconds(self, flops: ArrayLike, tokens: ArrayLike) -> NDArray[np.float64]:
-        """FLOPs / throughput."""
-
-
-def _seconds(throughput: Throughput, flops: ArrayLike, tokens: ArrayLike) -> NDArray[np.float64]:
-    """No FLOPs take no time, not even with no tokens, where no throughput is reached."""
-    work, rate = np.asarray(flops, dtype=np.float64), throughput.at(tokens)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return np.asarray(np.where(work == 0, 0.0, work / rate), dtype=np.float64)
+        """Seconds that so many FLOPs take with so many tokens at once."""
+        work, rate = np.asarray(flops, dtype=np.float64), self.at(tokens)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            # No FLOPs take no time, not even with no tokens, where no throughput is reached.
+            return np.asarray(np.where(work == 0, 0.0, work / rate), dtype=np.float64)
 
 
 def _as_tokens(tokens: ArrayLike) -> NDArray[np.float64]:
@@ -42,7 +39,7 @@ def _as_tokens(tokens: ArrayLike) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True, slots=True)
-class SaturatingThroughput:
+class SaturatingThroughput(Throughput):
     """``peak * tokens / (tokens + half_tokens)``: half the peak at `half_tokens`; for use without measurements.
 
     Attributes
@@ -75,13 +72,9 @@ class SaturatingThroughput:
             return np.full(values.shape, float(self.peak))
         return np.asarray(self.peak * values / (values + self.half_tokens), dtype=np.float64)
 
-    def seconds(self, flops: ArrayLike, tokens: ArrayLike) -> NDArray[np.float64]:
-        """Seconds that so many FLOPs take with so many tokens at once."""
-        return _seconds(self, flops, tokens)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ThroughputCurve(Record):
+class ThroughputCurve(Record, Throughput):
     """Measured points with straight lines between them.
 
     Below the first point throughput is proportional to the tokens (a launch takes a fixed time); above the last it is
@@ -126,10 +119,9 @@ class ThroughputCurve(Record):
                 bad = int(np.argmax(wrong))
                 raise ValueError(f"{name}[{bad}] must be positive and finite, got {values[bad]}")
         distinct, where = np.unique(counts, return_inverse=True)
-        # A point that was measured often weighs more where points must be moved.
-        weights = np.bincount(where)
-        means = np.bincount(where, weights=rates) / weights
-        legal = _no_faster_than_tokens(distinct, _non_decreasing(means, weights))
+        means = np.bincount(where, weights=rates) / np.bincount(where)
+        # No less than with fewer tokens, and no more than in proportion to them.
+        legal = distinct * np.minimum.accumulate(np.maximum.accumulate(means) / distinct)
         adjusted = float(np.max(np.abs(legal / means - 1)))
         if adjusted > _MOST_ADJUSTED:
             at = int(np.argmax(np.abs(legal / means - 1)))
@@ -197,10 +189,6 @@ class ThroughputCurve(Record):
         few = self.flops_per_second[0] * np.minimum(values / self.tokens[0], 1.0)
         return np.where(values < self.tokens[0], few, np.interp(values, self.tokens, self.flops_per_second))
 
-    def seconds(self, flops: ArrayLike, tokens: ArrayLike) -> NDArray[np.float64]:
-        """Seconds that so many FLOPs take with so many tokens at once."""
-        return _seconds(self, flops, tokens)
-
 
 def _positive(where: str, column: str, row: int, text: str | None) -> float:
     try:
@@ -210,21 +198,3 @@ def _positive(where: str, column: str, row: int, text: str | None) -> float:
     if not 0 < value < math.inf:
         raise InputError(f"{where}: column {column!r}, row {row}: {text!r} must be a positive number")
     return value
-
-
-def _non_decreasing(values: NDArray[np.float64], weights: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Give the nearest non-decreasing values by least squares: neighbours that fall are pooled (Ayer et al. 1955)."""
-    pools: list[tuple[float, float, int]] = []  # mean, weight, points
-    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
-        pool = (value, float(weight), 1)
-        while pools and pools[-1][0] > pool[0]:
-            before = pools.pop()
-            total = before[1] + pool[1]
-            pool = ((before[0] * before[1] + pool[0] * pool[1]) / total, total, before[2] + pool[2])
-        pools.append(pool)
-    return np.repeat([pool[0] for pool in pools], [pool[2] for pool in pools])
-
-
-def _no_faster_than_tokens(tokens: NDArray[np.float64], rates: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Lower rates so that rate / tokens never grows; they stay non-decreasing."""
-    return np.asarray(tokens * np.minimum.accumulate(rates / tokens), dtype=np.float64)

@@ -142,10 +142,12 @@ def test_a_cost_past_int64_names_the_sample():
 
 @given(terms, st.integers(0, 10**9), st.integers(0, 10**12), st.integers(1, 2**33), st.integers(1, 2**20))
 def test_flops_are_scaled_together(areas, constant, a, total, longest):
-    cost = integer_flops(constant, a, 0, areas=tuple(areas.items()), total_length=total, longest=longest)
+    cost = integer_flops({"constant": constant, "a": a, **areas}, total_length=total, longest=longest)
     count = max(1, total // longest)
     assert cost.model.exact(min(longest, total)) * count <= INT64_MAX
-    exact = LengthPolynomial(constant, a, 0, areas=areas)
+    kept = constant if set(areas) != {"bidirectional"} else 0  # beside what a, b and areas say, alone
+    assert round(cost.omitted_constant * cost.factor) == constant - kept
+    exact = LengthPolynomial(kept, a, 0, areas=areas)
     if cost.rounding == 0:
         assert cost.model.exact(longest) * cost.factor == exact.exact(longest)
     assert abs(cost.model.exact(longest) * cost.factor / exact.exact(longest) - 1) <= cost.rounding + 1e-9
@@ -176,7 +178,7 @@ def test_groups_share_what_a_window_sees():
     assert times.tolist() == [[100 + -(-whole // d), 0] for d in (1, 2, 4)]
 
 
-def test_a_factor_a_term_and_one_for_those_alike():
+def test_terms_are_learned_and_those_alike_keep_their_proportions():
     rng = np.random.default_rng(1)
     online = OnlineCost(1e-3, 1e-5, 0.0, areas={"full": 2e-8, "window64": 1e-7}, window=10)
     for _ in range(60):
@@ -184,9 +186,9 @@ def test_a_factor_a_term_and_one_for_those_alike():
         sums = np.array([1.0, *online.sums(lengths)])
         online.observe(lengths, sums @ (np.array(online._base) * [1, 1, 1, 2, 1]))
     assert online.active
-    assert online.factors[3] == pytest.approx(2, rel=0.05)
+    assert online.coefficients[3] == pytest.approx(2 * 2e-8, rel=0.05)
     alike = OnlineCost(0.0, 1e-5, 0.0, areas={"full": 2e-8, "window4000": 1e-8}, window=10)
     for _ in range(60):
         lengths = rng.integers(1, 4000, 5)
         alike.observe(lengths, 1.5 * float(np.array([1.0, *alike.sums(lengths)]) @ alike._base))
-    assert alike.factors[3] == alike.factors[4]
+    np.testing.assert_allclose(alike.coefficients[3:], [1.5 * 2e-8, 1.5 * 1e-8], rtol=1e-3)

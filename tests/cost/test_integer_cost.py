@@ -20,7 +20,7 @@ INT64_MAX = 2**63 - 1
 def test_common_factors_go_and_nothing_else(a, b, factor):
     if a == b == 0:
         return
-    cost = integer_flops(0, a * factor, b * factor, total_length=1000, longest=100)
+    cost = integer_flops({"a": a * factor, "bidirectional": b * factor}, total_length=1000, longest=100)
     assert cost.rounding == 0.0
     assert cost.model.a * cost.factor == a * factor
     assert cost.model.b * cost.factor == b * factor
@@ -31,7 +31,7 @@ def test_common_factors_go_and_nothing_else(a, b, factor):
 def test_sums_fit_int64_and_the_rounding_is_what_is_said(a, b, total, longest):
     if a == b == 0:
         return
-    cost = integer_flops(5, a, b, total_length=total, longest=longest)
+    cost = integer_flops({"constant": 5, "a": a, "bidirectional": b}, total_length=total, longest=longest)
     assert cost.model.a * total + cost.model.b * total * longest <= INT64_MAX
     for length in {1, longest, max(1, longest // 3)}:
         exact = Fraction(a + b * length, cost.factor)
@@ -102,8 +102,8 @@ def test_no_finer_unit_than_helps():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: integer_flops(3, 0, 0, total_length=1, longest=1), "do not depend on the length"),
-        (lambda: integer_flops(3, 1, 0, total_length=0, longest=1), "must be >= 1, got 0 and 1"),
+        (lambda: integer_flops({"constant": 3}, total_length=1, longest=1), "do not depend on the length"),
+        (lambda: integer_flops({"constant": 3, "a": 1}, total_length=0, longest=1), "must be >= 1, got 0 and 1"),
         (lambda: integer_seconds(-1.0, 0), "coefficient a must be finite and >= 0"),
         (lambda: integer_seconds(0, float("nan")), "coefficient b must be finite"),
         (lambda: integer_seconds(0, 0), "must be a positive number"),

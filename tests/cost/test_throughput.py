@@ -50,9 +50,11 @@ def test_repeated_points_are_averaged():
     assert curve.at(100) == 2e14
 
 
-def test_neighbours_that_fall_are_pooled_by_weight():
-    curve = ThroughputCurve.from_points([100, 200, 200, 200], [3.2e14, 2.8e14, 2.8e14, 2.8e14])
-    assert curve.flops_per_second.tolist() == [2.9e14, 2.9e14]
+def test_points_that_fall_are_raised_and_those_that_grow_too_fast_lowered():
+    assert ThroughputCurve.from_points([100, 200], [3.2e14, 2.8e14]).flops_per_second.tolist() == [3.2e14, 3.2e14]
+    curve = ThroughputCurve.from_points([100, 110], [1e14, 1.2e14])
+    np.testing.assert_allclose(curve.flops_per_second, [1e14, 1.1e14])
+    assert curve.adjusted == pytest.approx(1 / 12)
 
 
 def test_saturating():

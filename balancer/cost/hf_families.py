@@ -48,8 +48,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt_oss": {**_EXPERTS_AS_MLP, "others": "window", "full_every": 2},
     "granitemoehybrid": {
         "others": "scan", "experts": 8,
-        "keys": {"expert_width": "intermediate_size", "shared_width": "shared_intermediate_size",
-                 "mlp": "shared_intermediate_size"},
+        "keys": {"expert_width": "intermediate_size", "mlp": "shared_intermediate_size"},
     },
     "hy_v3": _ONE_DENSE,
     "internlm2": {"half": True},

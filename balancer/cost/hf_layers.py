@@ -68,7 +68,10 @@ def _kinds(config: Config) -> list[str]:
     if config.has("index_topk"):
         return _indexed(config)
     if config.has("kinds"):
-        return _listed_kinds(config)
+        count = config.count("layers", 0, least=0) or None
+        return [_KINDS[kind] for kind in config.listed("kinds", tuple(_KINDS), count)]
+    if config.has("pattern"):
+        return _pattern(config)
     layers = config.count("layers")
     others, nth = config.get("others", "full"), config.get("nth", "full")
     unused = "window_used" in config.defaults and not _window_used(config)
@@ -103,20 +106,22 @@ def _window_used(config: Config) -> bool:
     return config.count("sliding_window") < config.count("max_position_embeddings", 2**31 - 1)
 
 
-def _listed_kinds(config: Config) -> list[str]:
-    found, count = config.get("kinds"), config.count("layers", 0, least=0) or None
-    if config.key("kinds") == "hybrid_layer_pattern":
-        return ["window" if each else "full" for each in config.listed("kinds", (0, 1), count)]
-    if not isinstance(found, str):
-        return [_KINDS[kind] for kind in config.listed("kinds", tuple(_KINDS), count)]
-    if len(found) != (count or len(found)) or not set(found) <= set(_LETTERS):
-        raise config.refuse(config.key("kinds"), found, f"must be {count} letters of {', '.join(_LETTERS)}")
+def _pattern(config: Config) -> list[str]:
+    """Return kinds by MiMo's list of which layers have a window, or by Nemotron's letters."""
+    found, key = config.get("pattern"), config.key("pattern")
+    if key == "hybrid_layer_pattern":
+        return ["window" if each else "full" for each in config.listed("pattern", (0, 1), config.count("layers"))]
+    count = config.count("layers", len(found) if isinstance(found, str) else 0)
+    if not isinstance(found, str) or len(found) != count or not set(found) <= set(_LETTERS):
+        raise config.refuse(key, found, f"must be {count} letters of {', '.join(_LETTERS)}")
     return [_LETTERS[letter] for letter in found]
 
 
 def _indexed(config: Config) -> list[str]:
     """Return which layers choose keys, and which take those that a layer before has chosen."""
     layers = config.count("layers")
+    if config.has("kinds"):  # which say nothing that the keys of the indexer do not
+        config.listed("kinds", ("indexed_attention", "deepseek_sparse_attention"), layers)
     if config.has("indexer_types"):
         kinds = config.listed("indexer_types", ("full", "shared"), layers)
         return ["indexed" if kind == "full" else "chosen" for kind in kinds]

@@ -266,6 +266,12 @@ def test_a_config_with_windows_makes_plans(tmp_path):
         ("deepseek_v3", {"num_experts_per_tok": 9}, "'num_experts_per_tok' must be <= 8 experts, got 9"),
         ("deepseek_v3", {"num_experts": 7}, "'n_routed_experts' must be the 7 of 'num_experts', got 8"),
         ("deepseek_v3", {"moe_layer_freq": 2}, "'moe_layer_freq' must be absent or 1"),
+        (
+            "glm_moe_dsa",
+            {"layer_types": ["full_attention"] * 6},
+            "'layer_types' must be of indexed_attention,",
+        ),
+        ("kimi_linear", {"linear_attn_config": 3}, "'linear_attn_config' must be an object, got 3"),
         ("gemma4_text", {"num_kv_shared_layers": 3}, "'num_kv_shared_layers' must be absent or 0"),
         ("nemotron_h", {"hybrid_override_pattern": "MXE-M*"}, "'hybrid_override_pattern' must be 6 letters of M, E"),
         ("minimax_m2", {"attn_type_list": [1, 0, 1, 1, 1, 1]}, "'attn_type_list' must be absent or 1"),

@@ -33,6 +33,11 @@ def test_sums_fit_int64_and_the_rounding_is_what_is_said(a, b, total, longest):
         return
     cost = integer_flops({"constant": 5, "a": a, "bidirectional": b}, total_length=total, longest=longest)
     assert cost.model.a * total + cost.model.b * total * longest <= INT64_MAX
+    divided = cost.factor // math.gcd(a, b)
+    assert divided & (divided - 1) == 0  # a power of two, and no larger than needed
+    if divided > 1:
+        half = [round(Fraction(2 * value, cost.factor)) for value in (a, b)]
+        assert half[0] * total + half[1] * total * longest > INT64_MAX
     for length in {1, longest, max(1, longest // 3)}:
         exact = Fraction(a + b * length, cost.factor)
         assert abs(cost.model.a + cost.model.b * length - exact) <= exact * Fraction(

@@ -41,6 +41,19 @@ def test_a_model_that_is_wrong_is_corrected(factors):
     np.testing.assert_allclose(np.array(online.coefficients) / BASE, factors, rtol=0.15)
 
 
+def test_a_term_that_the_base_lacks_is_learned():
+    online = OnlineCost(0.0, BASE[1], 0.0)
+    history = run(online, steps_of(300), lambda i: (1, 1, 1), noise=0.02)
+    assert np.mean([error for _, error in history[100:]]) < 0.03
+    exact = OnlineCost(0.0, BASE[1], 0.0)
+    run(exact, steps_of(300), lambda i: (1, 1, 1))
+    np.testing.assert_allclose(exact.coefficients, BASE, rtol=0.1)
+    mask = OnlineCost(*BASE[:2], 0.0, areas={"full": 1e-12})  # pairs are counted by areas, then
+    run(mask, steps_of(300), lambda i: (1, 1, 1))
+    assert mask.coefficients[2] == 0
+    assert mask.coefficients[3] == pytest.approx(2 * BASE[2], rel=0.05)
+
+
 def test_a_sudden_slowdown_is_followed_within_a_window():
     online = OnlineCost(*BASE)
     history = run(online, steps_of(600), lambda i: (1, 1.0 if i < 300 else 1.5, 1), noise=0.02)

@@ -106,10 +106,11 @@ def test_a_model_that_is_off_tenfold_is_learned_soon():
 
 def test_ranks_of_a_step_count_as_one_step():
     one, many = OnlineCost(*BASE), OnlineCost(*BASE)
-    for step in steps_of(20):
-        one.observe(step, true_seconds(step, (1, 1.3, 1)))
+    for i, step in enumerate(steps_of(20)):
+        seconds, ranks = true_seconds(step, (1, 1 + i % 3, 1)), 1 + i % 4
+        one.observe(step, seconds)
         sums = [sum(step), sum(length**2 for length in step.tolist())]
-        many.observe_ranks([sums] * 3, [true_seconds(step, (1, 1.3, 1))] * 3)
+        many.observe_ranks([sums] * ranks, [seconds] * ranks)
     np.testing.assert_allclose(one._found, many._found, rtol=1e-9)
     assert one.base_error == pytest.approx(many.base_error)
 

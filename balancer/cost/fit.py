@@ -270,7 +270,7 @@ def _check_areas(areas: Sequence[str], degrees: ArrayLike | None) -> None:
             "areas", "have sizes, as in prefix256: steps do not say the prefix of each sample", OWN_PREFIX
         )
     if degrees is not None and (np.asarray(degrees) > 1).any():
-        raise InputError("--areas takes no steps of several ranks (column 'degree'): fit those without it")
+        raise InputError("areas take no steps of several ranks (column 'degree'): fit those without --areas")
 
 
 def _as_steps(lengths: Sequence[ArrayLike], seconds: ArrayLike) -> tuple[_Steps, _Floats]:

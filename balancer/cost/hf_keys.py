@@ -33,6 +33,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "state": ("mamba_d_state", "ssm_state_size"),
     "scan_heads": ("mamba_n_heads", "mamba_num_heads"),
     "scan_head_dim": ("mamba_head_dim", "mamba_d_head"),
+    "delta_heads": ("linear_num_heads", "num_heads"),
     "groups": ("mamba_n_groups", "n_groups"),
     "expand": ("mamba_expand", "expand"),
     "channels": ("in_chans", "in_channels", "num_channels"),

@@ -31,7 +31,7 @@ def decoder_of(config: Config) -> Decoder:
     config = config.of_family(defaults, defaults.get("keys", {}))
     for key, values in UNCOUNTED.items():
         found = config.get(key, None)
-        if found not in values and not (isinstance(found, list) and found and set(found) <= set(values)):
+        if found not in values and not (isinstance(found, list) and found and all(each in values for each in found)):
             rule = " or ".join("absent" if value is None else str(value) for value in values)
             raise config.refuse(key, found, f"must be {rule}: what it changes is not counted")
     kinds = _kinds(config)
@@ -48,11 +48,12 @@ def decoder_of(config: Config) -> Decoder:
 def _unknown(config: Config) -> dict[str, Any]:
     """Return what keys suggest of a family that was not checked."""
     states = ("linear_num_value_heads", "mamba_d_state", "ssm_state_size", "linear_attn_config", "linear_head_dim")
-    others = "window" if config.has("sliding_window") else "chunk" if config.has("attention_chunk_size") else "full"
-    if any(config.has(key) for key in states):
-        others = "scan"
     plain = any(config.get(key, None) in _PLAIN for key in ("hidden_act", "activation_function", "mlp_hidden_act"))
-    return {"others": others, "window_used": True, "gated": not plain}
+    if any(config.has(key) for key in states):
+        return {"others": "scan", "gated": not plain}
+    if config.has("attention_chunk_size"):
+        return {"others": "chunk", "gated": not plain}
+    return {"others": "window", "window_used": True, "gated": not plain}
 
 
 def _flag(config: Config, name: str) -> bool:
@@ -77,11 +78,11 @@ def _kinds(config: Config) -> list[str]:
     unused = "window_used" in config.defaults and not _window_used(config)
     if unused or _flag(config, "beside"):
         return ["full"] * layers
-    nested = config.get("linear_attn_config", {})
-    if isinstance(nested, dict) and "full_attn_layers" in nested:  # counted from 1
-        return [nth if i + 1 in nested["full_attn_layers"] else others for i in range(layers)]
+    if config.has("linear_attn_config") and (inside := config.part("linear_attn_config")).has("full_attn_layers"):
+        full = inside.listed("full_attn_layers", range(1, layers + 1))
+        return ["full" if i + 1 in full else others for i in range(layers)]
     if others == "conv":
-        full = config.listed("full_attn_idxs", range(layers)) if config.has("full_attn_idxs") else range(layers)
+        full = config.listed("full_attn_idxs", range(layers)) if config.has("full_attn_idxs") else list(range(layers))
         return ["full" if i in full else "conv" for i in range(layers)]
     if config.has("no_rope_layers"):
         rope = config.listed("no_rope_layers", (0, 1), layers)
@@ -335,11 +336,9 @@ def _delta_net(config: Config) -> Part:
 
 def _kimi_delta(config: Config) -> Part:
     """Kimi Delta Attention (arXiv:2510.26692): a decay a channel, by two thin matrices or one wide one."""
-    nested = config.get("linear_attn_config", {})
-    if not isinstance(nested, dict):
-        raise config.refuse("linear_attn_config", nested, "must be an object")
-    hidden, inside = config.count("hidden"), config.with_values({"num_heads": None, **nested})
-    heads = inside.count("linear_num_heads", nested.get("num_heads", config.count("heads")))
+    nested = config.part("linear_attn_config").values if config.has("linear_attn_config") else {}
+    inside = config.with_values({**nested, "model_type": config.kind})
+    hidden, heads = config.count("hidden"), inside.count("delta_heads", config.count("heads"))
     head_dim = inside.count("linear_head_dim" if inside.has("linear_head_dim") else "head_dim")
     wide = heads * head_dim
     through = linear(hidden, wide) if _flag(config, "gate") else linear(hidden, head_dim) + linear(head_dim, wide)
@@ -360,6 +359,8 @@ def _mlp(config: Config) -> Part:
     if _flag(config, "block_auto_adjust_ff_dim") and config.flag("block_auto_adjust_ff_dim"):
         # LFM2: two thirds, rounded up.
         multiple, times = config.count("block_multiple_of", 256), config.get("block_ffn_dim_multiplier", 1.0)
+        if not isinstance(times, float | int) or not 0 < times < 1e6:
+            raise config.refuse("block_ffn_dim_multiplier", times, "must be a number over 0")
         width = -(-int(times * int(2 * width / 3)) // multiple) * multiple
     return mlp(hidden, width, gated=_gated(config), bias=_flag(config, "bias"))
 

@@ -300,6 +300,9 @@ def test_a_family_that_was_not_checked_is_read_with_a_line_that_says_so():
     with pytest.warns(UserWarning, match=r"config: text_config.model_type 'dream' was not checked"):
         (shape,) = modules_of(nested).values()
     assert shape.parameters == 6 * (8 * 3 * 64 * 32 + 64 * 8 + 3 * 64 * 64 + 2 * 64) + 2 * 64 * 1000 + 64
+    scans = {**plain, "full_attention_interval": 3, **DELTA}
+    with pytest.warns(UserWarning, match="'dream' was not checked"):
+        assert modules_of(scans)["llm"].flops(backward=False).areas == (("full", 2 * 4 * 64),)
     with pytest.raises(
         balancer.InputError, match="key 'num_hidden_layers' is missing, which model_type None needs; others"
     ):

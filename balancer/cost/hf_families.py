@@ -129,10 +129,8 @@ ENCODERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "siglip_vision_model": ({"norms": 2}, {**_CLIP_B, "patch_size": 16}),
     "qwen2_vl_vision": ({"patch_bias": False, "keys": {"hidden": "embed_dim", "out": "hidden_size"}}, QWEN2_VIT),
     "qwen2_5_vl_vision": ({"patch_bias": False, "gated": True}, _QWEN2_5_VIT),
-    "qwen3_vl_vision": ({}, _QWEN3_DEEP),
-    "qwen3_vl_moe_vision": ({}, _QWEN3_DEEP),
-    "qwen3_5_vision": ({}, _QWEN3_VIT),
-    "qwen3_5_moe_vision": ({}, _QWEN3_VIT),
+    **dict.fromkeys(("qwen3_vl_vision", "qwen3_vl_moe_vision"), ({}, _QWEN3_DEEP)),
+    **dict.fromkeys(("qwen3_5_vision", "qwen3_5_moe_vision"), ({}, _QWEN3_VIT)),
 }
 """Vision encoders: what no key says, and their default sizes, which parts of multimodal models are saved without."""
 

@@ -6,6 +6,7 @@ Multi-token heads are not counted: transformers does not build them.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -165,43 +166,49 @@ def _layers(config: Config, kinds: Sequence[str], sparse: Sequence[bool]) -> tup
     own = {int(number): keys for number, keys in given.items() if str(number).isdecimal()}
     if own:  # which say what is otherwise assumed of layers with full attention
         config = config.of_family({**config.defaults, "global_head_dim": None}, config.keys)
-    # Only families whose layers all have full attention were counted by half of the square.
-    half = _flag(config, "half") and set(kinds) == {"full"}
     # Mixers and MLPs may be layers of their own.
     apart = bool({"moe", "mlp"} & set(kinds))
-    made = cache(lambda kind, has_experts: _layer(config, kind, has_experts, half, apart))
-    return tuple(
-        _layer(config.with_values(own[i]), kind, has_experts, half, apart) if i in own else made(kind, has_experts)
-        for i, (kind, has_experts) in enumerate(zip(kinds, sparse, strict=True))
-    )
+    made = cache(lambda mixer, feed: _layer(config, mixer, feed))
+    layers = []
+    for i, (kind, has_experts) in enumerate(zip(kinds, sparse, strict=True)):
+        pair = (kind, "moe" if has_experts else "mlp")
+        if apart:
+            pair = ("", kind) if kind in ("moe", "mlp") else (kind, "")
+        layers.append(_layer(config.with_values(own[i]), *pair) if i in own else made(*pair))
+    # Only families whose layers all have full attention are counted by half of the square.
+    if _flag(config, "half") and set(kinds) == {"full"}:
+        halves = {layer: (("bidirectional", dict(layer.pairs)["full"] // 2),) for layer in set(layers)}
+        layers = [replace(layer, pairs=halves[layer]) for layer in layers]
+    return tuple(layers)
 
 
-def _layer(config: Config, kind: str, sparse: bool, half: bool, apart: bool) -> Part:
+def _layer(config: Config, mixer: str, feed: str) -> Part:
+    """Return a layer of a kind of mixer, and of experts or an MLP; either may be none."""
     hidden, bias = config.count("hidden"), _flag(config, "bias")
     norms = Part(parameters=2 * hidden * (1 + bias), kept=2 * hidden)
     if _flag(config, "mixers"):  # LongCat-Flash: two attentions and two MLPs, and experts beside them
-        return (norms + _mixer(config, kind, half) + _mlp(config)) * 2 + _experts(config)
+        return (norms + _mixer(config, mixer) + _mlp(config)) * 2 + _experts(config)
     parts = [norms]
-    if not apart or kind not in ("moe", "mlp"):
-        parts.append(_mixer(config, kind, half))
+    if mixer:
+        parts.append(_mixer(config, mixer))
     if _flag(config, "beside"):  # Falcon-H1: attention and a scan side by side
         parts.append(_scan(config))
-    if not apart or kind in ("moe", "mlp"):
-        parts.append(_experts(config) if kind == "moe" or (sparse and not apart) else _mlp(config))
+    if feed:
+        parts.append(_experts(config) if feed == "moe" else _mlp(config))
     if inputs := config.count("hidden_size_per_layer_input", 0, least=0):  # Gemma 4: an embedding for each layer
         table = Part(parameters=config.count("vocab_size_per_layer_input", 262144) * inputs)
         parts += [table, linear(hidden, inputs) * 2, linear(inputs, hidden)]
     return total(parts)
 
 
-def _mixer(config: Config, kind: str, half: bool) -> Part:
+def _mixer(config: Config, kind: str) -> Part:
     if kind == "scan":
         return _scan(config)
     if kind == "conv":  # LFM2: a gated short convolution
         hidden = config.count("hidden")
-        return linear(hidden, 3 * hidden) + conv(hidden, config.count("kernel", 3)) + linear(
-            hidden, hidden) + Part(kept=5 * hidden)  # fmt: skip
-    return _latent(config, kind) if config.has("kv_lora_rank") else _grouped(config, kind, half)
+        through = linear(hidden, 3 * hidden) + linear(hidden, hidden)
+        return through + conv(hidden, config.count("kernel", 3)) + Part(kept=5 * hidden)
+    return _latent(config, kind) if config.has("kv_lora_rank") else _grouped(config, kind)
 
 
 def _kv_heads(config: Config, heads: int) -> int:
@@ -233,7 +240,7 @@ def _area(config: Config, kind: str) -> str:
     return f"chunk{config.count('attention_chunk_size')}" if kind == "chunk" else "full"
 
 
-def _grouped(config: Config, kind: str, half: bool) -> Part:
+def _grouped(config: Config, kind: str) -> Part:
     """Attention by the usual keys; those of sliding layers may have a prefix of their own."""
     hidden, heads = config.count("hidden"), config.count("heads")
     kv_heads, key_dim = config.count("kv_heads", heads), _head_dim(config, heads)
@@ -253,8 +260,6 @@ def _grouped(config: Config, kind: str, half: bool) -> Part:
     bias, output_bias = _flag(config, "bias") or _flag(config, "qkv_bias"), _flag(config, "bias")
     values = 0 if shared else kv_heads * value_dim
     products = attend(heads, kv_heads, key_dim, value_dim, _area(config, kind))
-    if half:
-        products = Part(pairs=(("bidirectional", dict(products.pairs)["full"] // 2),), kept=products.kept)
     return total((
         linear(hidden, heads * key_dim + gate, bias), linear(hidden, kv_heads * key_dim + values, bias),
         linear(heads * value_dim, hidden, output_bias), products, Part(kept=hidden + gate),

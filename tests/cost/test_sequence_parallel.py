@@ -188,7 +188,7 @@ def test_heads_of_a_cost():
 def test_exchange_on_a_cluster_by_hand():
     """Of 16 parts 7 come from the node and 8 from outside; round a ring all 15 at the network's pace."""
     llama, cost = module("llama-3-8b"), flops("llama-3-8b").integer_cost()
-    attention = llama.block.attention
+    attention = llama.attention
     assert exchange_bytes(attention, llama.layers, 2) == 2 * 2 * 32 * (2 * 32 + 2 * 8) * 128
     assert exchange_bytes(attention, llama.layers, 16) == 2 * 2 * 32 * (2 * 32 + 2 * 16) * 128  # keys are repeated
     assert exchange_bytes(attention, llama.layers, 2, checkpointing=True) == 3 * 2 * 32 * (2 * 32 + 2 * 8) * 128

@@ -24,7 +24,7 @@ from workloads import lognormal_lengths
 import balancer
 import solvers
 from balancer.cost import parse_cost
-from balancer.offline.pack_window import PackSettings, pack_window
+from balancer.offline.packed_rows import PackSettings, pack_rows
 
 DATA = Path(__file__).parent.parent / "data"
 LOGS = {
@@ -284,10 +284,10 @@ def packs(draws: int, even_cost: bool = False) -> Iterator[Case]:
             if even_cost:
                 return Score(1e6 * float(found.costs.std() / found.costs.mean()))
             return Score(
-                1e6 * (found.num_packs / found.lower_bound - 1), proven=100.0 * (found.num_packs == found.lower_bound)
+                1e6 * (len(found.costs) / found.lower_bound - 1), proven=100.0 * (len(found.costs) == found.lower_bound)
             )
 
-        return scored(lambda: pack_window(pieces, settings), score)
+        return scored(lambda: pack_rows(pieces, settings), score)
 
     rng = np.random.default_rng(1)
     logs = {name: packs_of.log_of(name) for name in packs_of.LOGS}

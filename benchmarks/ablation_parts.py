@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import solvers
-from balancer.offline import pack_window
+from balancer.offline import packed_rows
 from solvers.context import _search
 from solvers.context._greedy import search as search_context
 from solvers.context._measure import as_rows
@@ -199,18 +199,16 @@ DEFERRAL = (
         cover_bound(problem, unpriced(prices)))}),
 )  # fmt: skip
 
-BINS, WINDOW = "solvers.packing.bins", "balancer.offline.pack_window"
+BINS, ROWS = "solvers.packing.bins", "balancer.offline.packed_rows"
 PACKS = (
-    *(Part(left_out, {f"{WINDOW}:pack": lambda sizes, cap, _="", method=method, **more: (
+    *(Part(left_out, {f"{ROWS}:pack": lambda sizes, cap, _="", method=method, **more: (
         solvers.pack(sizes, cap, method, **more))})
       for left_out, method in (("pair fit", "best_fit_decreasing"), ("best fit", "pair_fit"))),
     Part("dealing", {f"{BINS}:deal": lambda problem, groups, bound, seconds: (groups, bound)}),
-    *(Part(f"{name} pairs", {f"{BINS}:_EVEN": (not even,)})
-      for name, even in (("even", True), ("uneven", False))),
 )  # fmt: skip
 EVEN_PACKS = tuple(
-    Part(f"{share:.0%} left over", {f"{WINDOW}:_LEFT_OVER": Over(lambda stands, share=share: without(share, stands))})
-    for share in pack_window._LEFT_OVER
+    Part(f"{share:.0%} left over", {f"{ROWS}:_LEFT_OVER": Over(lambda stands, share=share: without(share, stands))})
+    for share in packed_rows._LEFT_OVER
 )
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from balancer.cost import parse_cost
-from balancer.offline.pack_window import COST, PackSettings, pack_window
+from balancer.offline.packed_rows import COST, PackSettings, pack_rows
 from solvers import pack
 from solvers._jit import compile_at_once
 
@@ -99,10 +99,10 @@ def told(group: np.ndarray, pieces: np.ndarray, cap: int) -> tuple[int, float, f
     return count, waste, loads.max() / loads.mean(), loads.std() / loads.mean()
 
 
-def by_window(lengths: np.ndarray, cap: int, **settings: object) -> tuple[np.ndarray, np.ndarray, int]:
+def by_ours(lengths: np.ndarray, cap: int, **settings: object) -> tuple[np.ndarray, np.ndarray, int]:
     """Ours: the pack of each piece, the pieces, and the bound."""
-    window = pack_window(lengths, PackSettings(cap, over_long="cut", **settings))
-    return np.repeat(np.arange(window.num_packs), np.diff(window.offsets)), window.lengths, window.lower_bound
+    window = pack_rows(lengths, PackSettings(cap, over_long="cut", **settings))
+    return np.repeat(np.arange(len(window.costs)), np.diff(window.offsets)), window.lengths, window.lower_bound
 
 
 def rows_of(name: str, cap: int) -> Iterator[tuple[str, tuple[int, float, float, float], int]]:
@@ -112,7 +112,7 @@ def rows_of(name: str, cap: int) -> Iterator[tuple[str, tuple[int, float, float,
     yield "TRL's bfd, 1,000 rows at a time", told(in_batches(by_best_fit, pieces, cap, MAP_BATCH), pieces, cap), bound
     yield "TRL's bfd, all rows", told(by_best_fit(pieces, cap), pieces, cap), bound
     for title, settings in {"balancer pack": {}, "balancer pack --even-cost": {"even_cost": True}}.items():
-        group, own_pieces, bound = by_window(lengths, cap, **settings)
+        group, own_pieces, bound = by_ours(lengths, cap, **settings)
         yield title, told(group, own_pieces, cap), bound
 
 
@@ -131,9 +131,9 @@ def table() -> None:
     for name in LOGS:
         for cap in CAPS:
             lengths = log_of(name)
-            found = pack_window(lengths[lengths <= cap // 2], PackSettings(cap))
-            over = found.num_packs / found.lower_bound - 1
-            print(f"| {name} | {cap:,} | {found.num_packs:,} | {found.lower_bound:,} | {over:.4%} |")
+            found = pack_rows(lengths[lengths <= cap // 2], PackSettings(cap))
+            over = len(found.costs) / found.lower_bound - 1
+            print(f"| {name} | {cap:,} | {len(found.costs):,} | {found.lower_bound:,} | {over:.4%} |")
     small = pieces_of(log_of("documents with images"), CAPS[0])
     if (count := trl_count(small, CAPS[0])) is not None:
         assert count == int(by_best_fit(small, CAPS[0]).max()) + 1
@@ -154,8 +154,8 @@ def steps() -> None:
                 idle = [1 - drawn.sum() / (drawn.max(axis=1).sum() * ranks)]
                 for even in (False, True):
                     settings = PackSettings(cap, over_long="cut", per_step=ranks, even_cost=even)
-                    window = pack_window(lengths, settings)
-                    largest = np.maximum.reduceat(window.costs, np.arange(0, window.num_packs, ranks))
+                    window = pack_rows(lengths, settings)
+                    largest = np.maximum.reduceat(window.costs, np.arange(0, len(window.costs), ranks))
                     idle.append(1 - window.costs.sum() / (largest.sum() * ranks))
                 print(f"| {name} | {cap:,} | {ranks} | " + " | ".join(f"{each:.2%}" for each in idle) + " |")
 
@@ -173,8 +173,8 @@ def speed() -> None:
     for name, lengths in logs.items():
         pieces = pieces_of(lengths, 8192)
         ways = [
-            (lambda of=lengths: pack_window(of, PackSettings(8192, over_long="cut")), 3),
-            (lambda of=lengths: pack_window(of, PackSettings(8192, over_long="cut", even_cost=True)), 1),
+            (lambda of=lengths: pack_rows(of, PackSettings(8192, over_long="cut")), 3),
+            (lambda of=lengths: pack_rows(of, PackSettings(8192, over_long="cut", even_cost=True)), 1),
             (lambda of=pieces: by_best_fit(of, 8192), 1),
         ]
         print(f"| {name} | " + " | ".join(f"{best_of(way, times):.2f} s" for way, times in ways) + " |")
@@ -191,7 +191,7 @@ def best_of(way: Callable, times: int) -> float:
 
 if __name__ == "__main__":
     compile_at_once()
-    pack_window(np.array([6, 5, 4, 3, 3, 3] * 50), PackSettings(13, even_cost=True, per_step=4))  # compiled
+    pack_rows(np.array([6, 5, 4, 3, 3, 3] * 50), PackSettings(13, even_cost=True, per_step=4))  # compiled
     for what in sys.argv[1:] or ("table", "steps", "speed"):
         {"table": table, "steps": steps, "speed": speed}[what]()
         print()

@@ -58,6 +58,30 @@ def best_fit_decreasing(sizes: Sequence[int], cap: int, max_items: int | None) -
     return groups
 
 
+def first_fit_decreasing(
+    sizes: Sequence[int], cap: int, max_items: int | None, limits: Sequence[tuple[Sequence[int], int]] = ()
+) -> list[int]:
+    """Items by the largest share that they take of any sum, each into the first group with room for it."""
+    sums = [(sizes, cap), *limits]
+    order = range(len(sizes))
+    if limits:
+        order = sorted(order, key=lambda i: -max(of_item[i] / most for of_item, most in sums))
+    else:
+        order = sorted(order, key=lambda i: -sizes[i])
+    groups, members = [0] * len(sizes), []
+    for i in order:
+        for group in range(len(members) + 1):
+            held = [*members[group], i] if group < len(members) else [i]
+            fits = all(sum(of_item[j] for j in held) <= most for of_item, most in sums)
+            if fits and len(held) <= (max_items or len(held)):
+                break
+        if group == len(members):
+            members.append([])
+        members[group].append(i)
+        groups[i] = group
+    return groups
+
+
 def l2(sizes: Sequence[int], cap: int) -> int:
     """Martello & Toth's own form, for every threshold there is."""
     best = 0

@@ -195,12 +195,6 @@ def _fit(**given: Any) -> None:
 @option("--limit COL[+COL...]=N", "The most of these in a pack, such as images=16.", to="limits", multiple=True)
 @option("--max-samples N", "The most samples of a pack.", type=int)
 @option(
-    "--window-rows N",
-    "Consecutive rows that are packed together; no sample leaves its window.",
-    type=int,
-    default=1 << 20,
-)
-@option(
     "--per-step N", "Packs of a step; these cost nearly the same. Steps are full if samples can be divided.", type=int
 )
 @option("--even-cost", "Packs of even cost, without using more packs.", is_flag=True)

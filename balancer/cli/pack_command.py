@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from balancer.cli.run import progress, say, say_json, timed
+from balancer.cli.run import say, say_json, timed
 from balancer.io.log_files import LogPath
-from balancer.offline.pack_window import PackSettings
-from balancer.offline.packs import Packs, pack_log
+from balancer.offline.packs import Packs, pack
 from balancer.problem.limits import AnyLimit, CountLimit, Limit
 from balancer.report.text import counted
 from solvers.arguments import as_count
@@ -14,20 +13,18 @@ from solvers.errors import UsageError
 
 
 def run(
-    log: LogPath, length: str | None, out: str | None, overwrite: bool, as_json: bool, limits: Sequence[str],
-    max_samples: int | None, **options: Any,
-) -> None:  # fmt: skip
+    log: LogPath, out: str | None, as_json: bool, limits: Sequence[str], max_samples: int | None, **options: Any
+) -> None:
     """Pack, and write the packs if that is wanted."""
     asked: list[AnyLimit] = [_limit(each) for each in limits]
     if max_samples is not None:
         asked.append(CountLimit(as_count("max_samples", max_samples)))
-    settings = PackSettings(**options, limits=asked)
-    with timed() as seconds, progress(as_json) as tick:
-        packs = pack_log(log, length, settings, out, overwrite, tick)
+    with timed() as seconds:
+        packs = pack(log, limits=asked, out=out, **options)
     if as_json:
-        say_json(packs.summary() | {"settings": settings.to_json(), "runtime_s": seconds[0]})
+        say_json(packs.summary() | {"settings": packs.description["settings"], "runtime_s": seconds[0]})
         return
-    say(f"packs of {settings.tokens:,} tokens", *_told(packs, settings, seconds[0]))
+    say(*_told(packs, seconds[0]))
     if out is not None:
         say(
             f"packs written to {out}",
@@ -44,25 +41,19 @@ def _limit(text: str) -> Limit:
     return Limit(columns, int(most))
 
 
-def _told(packs: Packs, settings: PackSettings, seconds: float) -> Iterator[str]:
+def _told(packs: Packs, seconds: float) -> Iterator[str]:
     """Say what a run found, a line each."""
-    found = packs.summary()
-    least, over = packs.lower_bound, found["over_long"]
-    proof = f"at least {least:,} are needed: at most {found['gap']:.3%} more" if len(packs) > least else (
-        "no fewer are possible"
-    )  # fmt: skip
-    yield f"  {counted(len(packs), 'pack')} of {counted(found['tokens'], 'token')}; {proof}"
-    yield f"  {found['waste']:.3%} of what they could hold is empty"
-    yield f"  the most costly pack: {found['cost_max_over_mean']:.3f} times the mean ({settings.model})"
-    if settings.per_step is not None:
-        wait = f"; ranks wait {found['step_idle']:.3%} of the time" if found["step_idle"] is not None else ""
-        less = f", {counted(found['short_steps'], 'step')} of fewer" * bool(found["short_steps"])
-        yield f"  {counted(found['steps'], 'step')} of {counted(settings.per_step, 'pack')}{less}{wait}"
-    if over:
+    found, asked = packs.summary(), packs.description["settings"]
+    yield f"packs of {asked['tokens']:,} tokens"
+    yield from (f"  {words}" for words in packs.words())
+    yield f"  the most costly pack: {found['cost_max_over_mean']:.3f} times the mean ({asked['cost']})"
+    if found["step_idle"] is not None:
+        yield f"  ranks wait {found['step_idle']:.3%} of the time, with a pack of a step on each"
+    if found["over_long"]:
         what = {"own": "in packs of their own", "drop": f"left out, {counted(found['dropped_tokens'], 'token')}",
-                "cut": "cut"}[settings.over_long]  # fmt: skip
-        limit = f"{settings.tokens:,} tokens" + " or a limit" * bool(settings.limits)
-        yield f"  {counted(over, 'row')} over {limit}: {what}"
+                "cut": "cut"}[asked["over_long"]]  # fmt: skip
+        limit = f"{asked['tokens']:,} tokens" + " or a limit" * bool(asked["limits"])
+        yield f"  {counted(found['over_long'], 'row')} over {limit}: {what}"
     if found["empty"]:
         yield f"  {counted(found['empty'], 'empty row')} in no pack"
-    yield f"  {counted(found['rows'], 'row')} in {seconds:.2f} s, {counted(found['windows'], 'window')}"
+    yield f"  {counted(found['rows'], 'row')} in {seconds:.2f} s"

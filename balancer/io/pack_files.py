@@ -18,7 +18,7 @@ from balancer.io.plan_format import from_json, to_json
 
 PACKS_KEY = b"balancer.packs"
 PIECES = ("rows", "starts", "lengths")
-_FORMAT, _VERSION = "balancer-packs", 2
+_FORMAT, _VERSION = "balancer-packs", 3
 _ROWS_OF_GROUP = 1 << 16
 
 

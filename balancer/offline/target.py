@@ -33,7 +33,7 @@ def check_target(out: str, log: LengthLog, settings: LogSettings, overwrite: boo
         The file is the log's; its name is that of another format; or, unless `overwrite`, it is there and holds
         anything but the plan of this request.
     """
-    if any(_is_same(file, out) for file in log.files):
+    if any(is_same(file, out) for file in log.files):
         raise InputError(f"{out}: the plan would overwrite its log; choose another --out")
     suffix = Path(out).suffix.lower()
     if not is_parts(out) and suffix not in _SUFFIXES:
@@ -50,7 +50,8 @@ def check_target(out: str, log: LengthLog, settings: LogSettings, overwrite: boo
         )
 
 
-def _is_same(file: Path, out: str) -> bool:
+def is_same(file: Path, out: str) -> bool:
+    """Whether a file of a log is the one that would be written."""
     if is_remote(file) or is_remote(out):
         return str(file) == out
     # By file, not by name: a link to the log is the log.

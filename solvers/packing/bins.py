@@ -1,18 +1,21 @@
-"""Bins: items to as few groups as possible, none of them over a cap. Two methods, each one pass from the largest item.
+"""Bins: items to as few groups as possible, none of them over a cap. Three methods, each a pass from the largest item.
 
 *Pair fit* fills one group after the other, and ends each with the two items that fill it best. Where sizes are many and
 differ by little, as lengths of documents do, most groups are full. *Best fit decreasing* puts item after item into the
-fullest group that has room for it, as trainers pack. It puts two large items together and finds nothing for the rest;
-but it keeps limits on other sums, such as images, as well.
+fullest group that has room for it, as trainers pack. It puts two large items together and finds nothing for the rest.
+*First fit decreasing* puts it into the first group that has room, and keeps limits on other sums, such as images.
 
-Neither weighs sizes against counts: under `max_items` the first groups hold large items, and the last ones many small
-ones, far from full. So wherever a pass needs more groups than the bound says, items are *dealt out* evenly, by
-:func:`solvers.partition`, over as many groups as the bound says, then over one more, then in between. With few items
-this finds what else only an exhaustive search would.
+Filling group after group with the largest items leaves many small ones, of which `max_items` are far from a full group.
+So where counts limit, pair fit fills groups *evenly*: each gets as many items as the fewest groups must hold, of about
+an even share of its room.
+
+Of few items a pass may need a group more than there must be. These are *dealt out* anew, by :func:`solvers.partition`,
+over as many groups as the bound says, or one more: with few items this finds what else only an exhaustive search would.
 """
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,15 +42,10 @@ Groups = NDArray[np.int32]  # the group of each item
 
 # Tries of pair fit for the smaller of two items: more gain a few groups in 100,000, and take time.
 _PAIRS = 64
-# Groups that best fit tries for an item, the fullest first, where there are limits on other sums.
-_TRIED = 256
-# So few items are dealt out anew without a limit on counts too, and with a search: of more, a pass fills groups so well
-# that dealing finds no fewer. One of 10,000 takes 50 ms.
+# Parts of the tree of groups that first fit leaves out for an item, before it opens a group.
+_TRIED = 4096
+# So few items are dealt out anew: of more, a pass fills groups so well that dealing finds no fewer.
 _FEW = 10_000
-# Dealing ends where groups are within one part in so many of the fewest that dealing finds.
-_CLOSE = 1000
-# Pairs of like size first, or of most unlike. Rows *even pairs* and *uneven pairs* of benchmarks/ablation.py, packs.
-_EVEN = (True, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +92,16 @@ class PackingProblem:
         needed = (-(-self.amounts.sum(axis=0) // self.most)).max(initial=0)
         return Bound(int(needed), "limits") if needed > best.value else best
 
+    def keeps_one_sum(self) -> None:
+        """Raise UsageError where there are limits, which the method that asks does not keep."""
+        if len(self.most):
+            raise UsageError("this {method} keeps one sum: 'first_fit_decreasing' keeps limits on others as well")
+
     def by_item(self, group_of_position: Ints) -> Groups:
         """Carry groups of sorted positions over to the items."""
         group_of_item = np.empty(len(group_of_position), dtype=np.int32)
         group_of_item[self.order] = group_of_position
         return group_of_item
-
-    def result(self, groups: Groups, method: str, bound: Bound, started: float) -> PackingResult:
-        """Add up what the groups hold."""
-        loads = group_loads(self.sizes, groups, count_of(groups))
-        status = status_of(len(loads), bound.value)
-        return PackingResult(
-            groups, loads, self.cap, method, lower_bound=bound.value, bound_name=bound.name, status=status,
-            runtime_s=time.perf_counter() - started,
-        )  # fmt: skip
 
 
 def count_of(groups: Groups) -> int:
@@ -140,10 +134,13 @@ def _largest_fitting(sizes, skip, room):
 
 
 @helper
-def _even_pair(sizes, left, skip, room, largest):
-    """The two items that fill `room` best, those of like size first; the second is ``len(sizes)`` for one alone."""
+def _best_pair(sizes, left, skip, room, largest, alone):
+    """The two items that fill `room` best, those of like size first; the second is ``len(sizes)`` for one alone.
+
+    The largest that fits may go alone only if that is `alone`, and then where no pair fills more than it does.
+    """
     none = len(sizes)
-    best, first, second = sizes[largest], largest, none
+    best, first, second = sizes[largest] if alone else np.int64(-1), largest, none
     small = _largest_fitting(sizes, skip, room // 2)
     for _ in range(_PAIRS):
         # What comes later is smaller: with the largest item it makes no better pair than there is.
@@ -161,44 +158,36 @@ def _even_pair(sizes, left, skip, room, largest):
     return first, second
 
 
-@helper
-def _uneven_pair(sizes, left, skip, room, largest):
-    """The same, but those of most unlike size first."""
-    none = len(sizes)
-    best, first, second = sizes[largest], largest, none
-    large = largest
-    for _ in range(_PAIRS):
-        # What follows is less than half of the room: two such do not fill it better than those already looked at.
-        if large == none or sizes[large] < room - sizes[large]:
-            break
-        small = _largest_fitting(sizes, skip, room - sizes[large])
-        if small == large and left[small] < 2:
-            small = _first_left(skip, small + 1)
-        if small != none and sizes[small] + sizes[large] > best:
-            best, first, second = sizes[small] + sizes[large], large, small
-            if best == room:
-                break
-        large = _first_left(skip, large + 1)
-    return first, second
-
-
 @kernel(turns=200)
-def _pair_fit(sizes, left, cap, max_items, even, skip, class_of, group_of):
+def _pair_fit(sizes, left, total, cap, max_items, steady, skip, class_of, group_of):
     """Place all items, `left` of each of the descending `sizes`: the class of the k-th placed, and its group."""
     none, count = len(sizes), len(class_of)
     placed, group, held, room = 0, 0, 0, cap
+    smallest, wanted, evenly = none - 1, 0, steady
     while placed < count:
-        first, second = _largest_fitting(sizes, skip, room), none
-        if first == none or held == max_items:
+        if held == 0:
+            # The fewest groups that can hold what is left, by its sum and by its number.
+            by_sum, by_number = total // cap + (total % cap > 0), (count - placed + max_items - 1) // max_items
+            evenly = steady or by_number >= by_sum
+            fewest = max(by_sum, by_number)
+            wanted = (count - placed + fewest - 1) // fewest
+        # The largest that fits; or of an even share of the room, and where all are larger, the smallest.
+        more = wanted - held
+        first = _largest_fitting(sizes, skip, room // more if evenly and held > 0 and more > 2 else room)
+        if first == none:
+            while left[smallest] == 0:
+                smallest -= 1
+            first = smallest
+        if held == max_items or sizes[first] > room:
             group, held, room = group + 1, 0, cap
             continue
-        # Two items can end the group where the largest alone leaves no more room than it takes.
-        is_last = held > 0 and sizes[first] < room and sizes[first] >= room - sizes[first]
-        if is_last and held + 2 <= max_items:
-            if even:
-                first, second = _even_pair(sizes, left, skip, room, first)
-            else:
-                first, second = _uneven_pair(sizes, left, skip, room, first)
+        # Two items can end the group where they are all that it should get, or where the largest alone leaves no more
+        # room than it takes.
+        second, ends = none, more <= 2
+        if not evenly:
+            ends = sizes[first] < room and sizes[first] >= room - sizes[first]
+        if ends and 0 < held <= max_items - 2:
+            first, second = _best_pair(sizes, left, skip, room, first, not evenly)
         for item in (first, second):
             if item != none:
                 class_of[placed] = item
@@ -206,6 +195,7 @@ def _pair_fit(sizes, left, cap, max_items, even, skip, class_of, group_of):
                 placed += 1
                 held += 1
                 room -= sizes[item]
+                total -= sizes[item]
                 left[item] -= 1
                 if left[item] == 0:
                     skip[item] = item + 1
@@ -214,167 +204,143 @@ def _pair_fit(sizes, left, cap, max_items, even, skip, class_of, group_of):
 def pair_fit(problem: PackingProblem) -> Groups:
     """Fill group after group: the largest item that fits, until two can end the group; those fill it, if any do.
 
-    Items of one size are one class. Pairs of like size come first, or of most unlike: which need fewer groups depends
-    on the sizes, so both are tried. O(n log d) time for d distinct sizes, and O(n) memory.
+    Items of one size are one class. Where counts limit, groups are filled evenly as soon as what is left needs as many
+    groups by its number as by its sum, or from the first on: which needs fewer depends on the sizes, so both are tried.
+    O(n log d) time for d distinct sizes, and O(n) memory.
 
     References
     ----------
     Gupta & Ho, "A new heuristic algorithm for the one-dimensional bin-packing problem", Production Planning & Control
     10(6), 1999, which fills each group by the best subset; here it is the best of pairs.
     """
-    if len(problem.most):
-        raise UsageError("pair fit keeps one sum: 'best_fit_decreasing' keeps limits on others as well")
+    problem.keeps_one_sum()
     n, (sizes, counts) = len(problem.sizes), runs_of_equal_sizes(problem.sorted_sizes)
     found = []
-    for even in _EVEN:
+    for steady in (False, True) if problem.max_items < n else (False,):
         class_of, group_of = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
         skip = np.arange(len(sizes) + 1, dtype=np.int64)
-        _pair_fit(read_only(sizes), counts.copy(), problem.cap, problem.max_items, even, skip, class_of, group_of)
+        _pair_fit(
+            read_only(sizes), counts.copy(), problem.total, problem.cap, problem.max_items, steady, skip, class_of,
+            group_of,
+        )  # fmt: skip
         # Placed class by class; positions descend in size, so a stable sort by class is the way back.
         found.append(problem.by_item(group_of[np.argsort(class_of, kind="stable")]))
     return min(found, key=count_of)
 
 
 # --- best fit decreasing ---------------------------------------------------------------------------------------------
-#
-# The open groups are the nodes of a treap ordered by (room, group): ``child[2 g]`` and ``child[2 g + 1]`` hang below
-# g, and the last entry of `child` is the root. Its priorities are a fixed mixing of the group's number, so the tree is
-# as balanced as a random one and yet the same everywhere. Insertion unzips a path and deletion zips two.
-
-
-@helper
-def _is_before(room, node, least, group):
-    """Whether an open group comes before (`least`, `group`)."""
-    return np.int64(room[node] < least or (room[node] == least and node < group))
-
-
-@helper
-def _first_from(room, child, least, group):
-    """The first open group from (`least`, `group`) on; -1 if there is none."""
-    best = np.int64(-1)
-    node = np.int64(child[len(child) - 1])
-    while node >= 0:
-        before = _is_before(room, node, least, group)
-        if not before:
-            best = node
-        node = np.int64(child[2 * node + before])
-    return best
-
-
-@helper
-def _insert(room, child, priority, group):
-    # Down to the place where the group's priority puts it: all above have a higher one, as in a heap.
-    slot = len(child) - 1
-    node = np.int64(child[slot])
-    while node >= 0 and priority[node] > priority[group]:
-        slot = 2 * node + _is_before(room, node, room[group], group)
-        node = np.int64(child[slot])
-    child[slot] = group
-    # The rest of the path is unzipped: what is smaller hangs to the left of the group, what is larger to its right.
-    low, high = 2 * group, 2 * group + 1
-    while node >= 0:
-        if _is_before(room, node, room[group], group):
-            child[low] = node
-            low = 2 * node + 1
-            node = np.int64(child[low])
-        else:
-            child[high] = node
-            high = 2 * node
-            node = np.int64(child[high])
-    child[low] = -1
-    child[high] = -1
-
-
-@helper
-def _delete(room, child, priority, group):
-    slot = len(child) - 1
-    node = np.int64(child[slot])
-    while node != group:
-        slot = 2 * node + _is_before(room, node, room[group], group)
-        node = np.int64(child[slot])
-    # The two subtrees are zipped into one, the higher priority above.
-    low, high = np.int64(child[2 * group]), np.int64(child[2 * group + 1])
-    while low >= 0 and high >= 0:
-        if priority[low] > priority[high]:
-            child[slot] = low
-            slot = 2 * low + 1
-            low = np.int64(child[slot])
-        else:
-            child[slot] = high
-            slot = 2 * high
-            high = np.int64(child[slot])
-    child[slot] = max(low, high)
-
-
-@helper
-def _has_room(left, amounts):
-    fits = True
-    for k in range(len(amounts)):
-        fits &= amounts[k] <= left[k]
-    return fits
 
 
 @kernel
-def _best_fit(sizes, amounts, smallest, cap, max_items, most, priority, group_of_position):
-    """Items in turn, each to the first open group that has room for it; they hold `amounts` of what else is limited."""
-    n, c = amounts.shape
-    room, left = np.empty(n, dtype=np.int64), np.empty((n, c), dtype=np.int64)
-    held = np.zeros(n, dtype=np.int32)
-    child = np.full(2 * n + 1, -1, dtype=np.int32)
-    num_groups = np.int64(0)
-    for i in range(n):
-        group = _first_from(room, child, sizes[i], 0)
-        tries = 1
-        while group >= 0 and not _has_room(left[group], amounts[i]):
-            group = _first_from(room, child, room[group], group + 1) if tries < _TRIED else np.int64(-1)
-            tries += 1
-        if group < 0:
-            group = num_groups
-            num_groups += 1
-            room[group] = cap
-            left[group] = most
+def _best_fit(sizes, cap, max_items, group_of_position):
+    """Items of descending `sizes` in turn, each to the fullest group that has room for it."""
+    # Groups that have room for the next item, the fullest first; and those that take smaller ones only, the emptiest
+    # first. What comes next is never larger, so that no group goes back.
+    now, later = [(np.int64(0), 0)], [(np.int64(0), 0)]
+    now.pop()
+    later.pop()
+    held = np.zeros(len(sizes), dtype=np.int64)
+    num_groups = 0
+    for i in range(len(sizes)):
+        while len(later) > 0 and -later[0][0] >= sizes[i]:
+            emptiest, group = heapq.heappop(later)
+            heapq.heappush(now, (-emptiest, group))
+        room, group = np.int64(cap), num_groups
+        if len(now) > 0:
+            room, group = heapq.heappop(now)
         else:
-            _delete(room, child, priority, group)
-        group_of_position[i] = group
-        room[group] -= sizes[i]
-        for k in range(c):
-            left[group, k] -= amounts[i, k]
+            num_groups += 1
+        room -= sizes[i]
         held[group] += 1
-        # A tree of groups that can still take something stays small, which is what makes every step short.
-        if held[group] < max_items and room[group] >= smallest:
-            _insert(room, child, priority, group)
-
-
-def _priorities(num_groups: int) -> NDArray[np.uint32]:
-    """Return 0..num_groups - 1 mixed by a bijection of 32 bits, so without ties (MurmurHash3's finaliser)."""
-    mixed = np.arange(num_groups, dtype=np.uint32)
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        mixed ^= mixed >> np.uint32(shift)
-        mixed *= np.uint32(factor)
-    return mixed ^ (mixed >> np.uint32(16))
+        group_of_position[i] = group
+        if held[group] < max_items:
+            if room >= sizes[i]:
+                heapq.heappush(now, (room, group))
+            else:
+                heapq.heappush(later, (-room, group))
 
 
 def best_fit_decreasing(problem: PackingProblem) -> Groups:
     """Put item after item, the largest first, into the fullest group in which it fits.
 
-    With limits on other sums an item is as large as the largest share that it takes of any of them, and looks at no
-    more than :data:`_TRIED` groups. Without limits and `max_items` it has at most 11/9 OPT + 4 groups. O(n log m) time
-    for m groups after the sort, as expected of random priorities, and O(n) memory.
+    Without `max_items` it makes at most 11/9 OPT + 4 groups. O(n log n) time and O(n) memory.
 
     References
     ----------
     Johnson, Demers, Ullman, Garey & Graham, "Worst-case performance bounds for simple one-dimensional packing
     algorithms", SIAM Journal on Computing 3(4), 1974.
     """
-    n, order = len(problem.sizes), problem.order
+    problem.keeps_one_sum()
+    found = np.empty(len(problem.sizes), dtype=np.int64)
+    _best_fit(read_only(problem.sorted_sizes), problem.cap, problem.max_items, found)
+    return problem.by_item(found)
+
+
+# --- first fit decreasing --------------------------------------------------------------------------------------------
+
+
+@kernel
+def _first_fit(amounts, most, group_of_position):
+    """Items in turn, each to the first group that has room for all that it holds: int64[n, c]."""
+    n, c = amounts.shape
+    # A tree of groups: the children of node v are 2 v and 2 v + 1, group g is node `leaves` + g, and above it stands
+    # the most room that any group below has, of each sum by itself.
+    leaves = 1
+    while leaves < n:
+        leaves *= 2
+    room = np.empty((2 * leaves, c), dtype=np.int64)
+    for v in range(2 * leaves):
+        for k in range(c):
+            room[v, k] = most[k]
+    num_groups = 0
+    for i in range(n):
+        v, failed = 1, 0
+        while True:
+            fits = True
+            for k in range(c):
+                fits &= amounts[i, k] <= room[v, k]
+            if fits and v >= leaves:
+                break
+            if fits:
+                v *= 2
+                continue
+            # On to what stands to the right of all that was seen; or to a new group, if no end is near.
+            while v % 2 == 1:
+                v //= 2
+            v += 1
+            failed += 1
+            if failed == _TRIED:
+                v = leaves + num_groups
+        group_of_position[i] = v - leaves
+        num_groups = max(num_groups, v - leaves + 1)
+        for k in range(c):
+            room[v, k] -= amounts[i, k]
+        v //= 2
+        while v > 0:
+            for k in range(c):
+                room[v, k] = max(room[2 * v, k], room[2 * v + 1, k])
+            v //= 2
+
+
+def first_fit_decreasing(problem: PackingProblem) -> Groups:
+    """Put item after item, the largest first, into the first group in which it fits; the one that keeps limits.
+
+    An item is as large as the largest share that it takes of any sum. As many groups as best fit makes, on average, of
+    one sum. O(n log n) time for one sum; for several up to :data:`_TRIED` looks an item, mostly a few.
+
+    References
+    ----------
+    Johnson et al. (1974), as above. The tree of the most room is theirs.
+    """
+    n, sums, most = len(problem.sizes), [problem.sizes, *problem.amounts.T], [problem.cap, *problem.most.tolist()]
+    order = problem.order
     if len(problem.most):
-        shares = np.column_stack([problem.sizes / problem.cap, problem.amounts / problem.most])
+        shares = np.column_stack([of_item / limit for of_item, limit in zip(sums, most, strict=True)])
         order = np.argsort(-shares.max(axis=1), kind="stable").astype(np.int32)
+    if problem.max_items < n:
+        sums, most = [*sums, np.ones(n, dtype=np.int64)], [*most, problem.max_items]
     groups, found = np.empty(n, dtype=np.int32), np.empty(n, dtype=np.int32)
-    _best_fit(
-        read_only(problem.sizes[order]), read_only(problem.amounts[order]), int(problem.sizes.min(initial=0)),
-        problem.cap, problem.max_items, read_only(problem.most), _priorities(n), found,
-    )  # fmt: skip
+    _first_fit(read_only(np.stack(sums, axis=1)[order]), read_only(np.array(most, dtype=np.int64)), found)
     groups[order] = found
     return groups
 
@@ -382,35 +348,26 @@ def best_fit_decreasing(problem: PackingProblem) -> Groups:
 # --- dealing out, and what callers call ------------------------------------------------------------------------------
 
 PACKERS: dict[str, Callable[[PackingProblem], Groups]] = {
-    "pair_fit": pair_fit, "best_fit_decreasing": best_fit_decreasing
+    "pair_fit": pair_fit, "best_fit_decreasing": best_fit_decreasing, "first_fit_decreasing": first_fit_decreasing
 }  # fmt: skip
 """Every method, by name; none reads a clock. Errors and tests derive their lists from it."""
 
 
 def deal(problem: PackingProblem, groups: Groups, bound: Bound, seconds: float) -> tuple[Groups, Bound]:
-    """Deal out the items evenly over fewer groups, where that may do; return the fewest found, and what is proven."""
-    n, counts_bind = len(problem.sizes), problem.max_items < len(problem.sizes)
-    if len(problem.most) or not (counts_bind or n <= _FEW):
+    """Deal few items out evenly over fewer groups, if that can be; return the groups, and what is proven."""
+    if len(problem.most) or len(problem.sizes) > _FEW:
         return groups, bound
-    low, high, tries = bound.value, count_of(groups), 0
-    # The bound's number of groups, then one more, then half way between what failed and what is found, to 0.1 %.
-    while high - low > (high // _CLOSE if tries > 1 else 0):
-        count = low if tries < 2 else (low + high) // 2
-        searched = n <= _FEW and tries < 2
-        tries += 1
+    for count in range(bound.value, min(bound.value + 2, count_of(groups))):
         # No load need be less than the cap.
         least = max(-(-problem.total // count), int(problem.sorted_sizes[0]), 1)
         dealt = partition(
-            problem.sizes, count, "auto" if searched else "lpt", seconds, stop_at=Fraction(problem.cap, least) - 1,
-            max_items=problem.max_items if counts_bind else None,
+            problem.sizes, count, "auto", seconds, stop_at=Fraction(problem.cap, least) - 1,
+            max_items=problem.max_items if problem.max_items < len(problem.sizes) else None,
         )  # fmt: skip
         if dealt.makespan <= problem.cap:
-            groups = np.unique(dealt.group_of_item, return_inverse=True)[1].astype(np.int32)
-            high = count_of(groups)
-            continue
-        low = count + 1
+            return np.unique(dealt.group_of_item, return_inverse=True)[1].astype(np.int32), bound
         if dealt.lower_bound > problem.cap:
-            bound = Bound(low, "search")
+            bound = Bound(count + 1, "search")
     return groups, bound
 
 
@@ -427,13 +384,13 @@ def pack(
     cap : int
         The most that a group may weigh, at least 1.
     method : str
-        A name in :data:`PACKERS`: ``pair_fit``, or ``best_fit_decreasing``.
+        A name in :data:`PACKERS`: ``pair_fit``, ``best_fit_decreasing`` or ``first_fit_decreasing``.
     time_budget : float
         Seconds' worth of work for dealing out anew what the method packed, counted and not timed.
     max_items : int, optional
         The most items that a group may hold.
     limits : sequence of (int64[n], int)
-        Other sums, such as images: what each item holds, and the most of a group. With ``best_fit_decreasing`` alone.
+        Other sums, such as images: what each item holds, and the most of a group. With ``first_fit_decreasing`` alone.
 
     Returns
     -------
@@ -452,9 +409,8 @@ def pack(
 
     Notes
     -----
-    O(n log n) time. Where a pass needs more groups than the bound says, up to 10,000 items, or any number of them under
-    `max_items`, are dealt out by :func:`solvers.partition`: that takes milliseconds, or up to 20 passes of list
-    scheduling. Deterministic: no clock is read.
+    O(n log n) time. Where a pass over up to 10,000 items needs more groups than the bound says, they are dealt out by
+    :func:`solvers.partition`, which takes milliseconds. Deterministic: no clock is read.
 
     Examples
     --------
@@ -471,4 +427,8 @@ def pack(
     problem = PackingProblem.prepare(sizes, cap, max_items, limits)
     packed = packer(problem)
     groups, bound = deal(problem, packed, problem.bound(enough=count_of(packed)), seconds)
-    return problem.result(groups, method if groups is packed else "dealing", bound, started)
+    loads = group_loads(problem.sizes, groups, count_of(groups))
+    return PackingResult(
+        groups, loads, problem.cap, method if groups is packed else "dealing", lower_bound=bound.value,
+        bound_name=bound.name, status=status_of(len(loads), bound.value), runtime_s=time.perf_counter() - started,
+    )  # fmt: skip

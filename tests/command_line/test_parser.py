@@ -14,7 +14,7 @@ from balancer.cli.main import cli
 from balancer.cli.options import SHORT
 from balancer.cli.parser import Command
 from balancer.described import keys_of
-from balancer.offline.pack_window import COST, OVER_LONG, WINDOW_ROWS
+from balancer.offline.packed_rows import COST, OVER_LONG
 from balancer.problem.cuts.context_shards import ContextShards
 from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.layout import LAYOUT_MODES
@@ -113,7 +113,7 @@ def option(name, word):
 def test_words_that_help_has_are_those_of_the_library():
     """They stand in the options' own file, so that help imports nothing."""
     assert option("simulate", "--waits").type.choices == WAITS
-    assert (option("pack", "--cost").default, option("pack", "--window-rows").default) == (COST, WINDOW_ROWS)
+    assert option("pack", "--cost").default == COST
     of_cuts = (SequenceGroups.strategies, ContextShards.strategies)
     assert option("pack", "--over-long").type.choices == OVER_LONG
     for name, word, known in (

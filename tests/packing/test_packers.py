@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from solvers import InfeasibleError, SolveStatus, check_packing
 from solvers.errors import UsageError
 from solvers.packing import PACKERS, PackingResult, pack
-from solvers.packing.bins import PackingProblem, best_fit_decreasing
+from solvers.packing.bins import PackingProblem, best_fit_decreasing, count_of, first_fit_decreasing, pair_fit
 
 EVERY_METHOD = pytest.mark.parametrize("method", PACKERS)
 BUDGET = 1e-4  # seconds' worth of search, which is slow without the compiler
@@ -115,7 +115,7 @@ def test_limits_on_other_sums_hold_and_the_bound_is_one(data, problem):
         (data.draw(st.lists(st.integers(0, most), min_size=len(sizes), max_size=len(sizes))), most)
         for most in data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=2))
     ]
-    result = pack(sizes, cap, "best_fit_decreasing", max_items=max_items, limits=limits)
+    result = pack(sizes, cap, "first_fit_decreasing", max_items=max_items, limits=limits)
     check(sizes, cap, max_items, result, limits)
     for amounts, most in limits:
         held = np.bincount(result.group_of_item, amounts, result.num_groups) if len(sizes) else np.zeros(0)
@@ -129,7 +129,7 @@ def test_limits_come_from_what_is_scarce():
     chance = np.random.default_rng(0)
     images = np.where(chance.random(600) < 0.25, chance.integers(1, 9, 600), 0)
     sizes = np.where(images > 0, 10 + images * 5, chance.integers(100, 900, 600))
-    result = pack(sizes, 4096, "best_fit_decreasing", limits=[(images, 9)])
+    result = pack(sizes, 4096, "first_fit_decreasing", limits=[(images, 9)])
     assert result.num_groups <= 1.05 * result.lower_bound
     assert (np.bincount(result.group_of_item, images) <= 9).all()
 
@@ -148,23 +148,44 @@ def test_what_no_closed_bound_proves_is_proven_by_dealing():
 ])  # fmt: skip
 def test_a_limit_that_is_none_is_named(limits, error, message):
     with pytest.raises(error, match=message):
-        pack([1, 2, 3], 6, "best_fit_decreasing", limits=limits)
+        pack([1, 2, 3], 6, "first_fit_decreasing", limits=limits)
 
 
-def test_pair_fit_keeps_one_sum():
-    with pytest.raises(UsageError, match="pair fit keeps one sum: 'best_fit_decreasing' keeps limits on others"):
-        pack([1, 2], 6, limits=[([1, 1], 2)])
+@pytest.mark.parametrize("method", ["pair_fit", "best_fit_decreasing"])
+def test_some_methods_keep_one_sum(method):
+    with pytest.raises(UsageError, match="this method keeps one sum: 'first_fit_decreasing' keeps limits on others"):
+        pack([1, 2], 6, method, limits=[([1, 1], 2)])
+
+
+def test_groups_that_a_limit_has_filled_do_not_stand_in_the_way():
+    """Samples with images fill the limit long before the tokens; those without still find their room."""
+    chance = np.random.default_rng(0)
+    images = np.where(chance.random(30_000) < 0.25, chance.integers(1, 9, 30_000), 0)
+    sizes = np.where(images > 0, 10 + images * 5, chance.integers(100, 900, 30_000))
+    result = pack(sizes, 4096, "first_fit_decreasing", limits=[(images, 9)])
+    check_packing(sizes, 4096, result, limits=[(images, 9)])
+    assert result.num_groups <= 1.02 * result.lower_bound
+
+
+@given(problem=problems(max_size=40), data=st.data())
+def test_first_fit_is_the_naive_one(problem, data):
+    sizes, cap, max_items = problem
+    limits = [
+        (data.draw(st.lists(st.integers(0, most), min_size=len(sizes), max_size=len(sizes))), most)
+        for most in data.draw(st.lists(st.integers(1, 6), max_size=2))
+    ]
+    found = first_fit_decreasing(PackingProblem.prepare(sizes, cap, max_items, limits))
+    assert found.tolist() == oracles.first_fit_decreasing(sizes, cap, max_items, limits)
 
 
 @pytest.mark.parametrize("seed", [6, *range(60, 66)])
-def test_counts_and_sizes_are_dealt_out_as_the_bound_says(seed):
-    """At most 50 items and 1,500 in a bin: filling bin by bin opens 10 or 11."""
+def test_counts_and_sizes_need_as_many_groups_as_the_bound_says(seed):
+    """At most 50 items and 1,500 in a group: filling them with the largest items opens 10 or 11."""
     sizes = np.random.default_rng(seed).integers(1, 60, 400)
     result = pack(sizes, 1500, max_items=50)
     check(sizes.tolist(), 1500, 50, result)
     assert result.num_groups == result.lower_bound
     assert result.num_groups in {8, 9}
-    assert result.method == "dealing"
 
 
 def test_many_items_under_tight_counts_are_near_the_bound():
@@ -172,6 +193,24 @@ def test_many_items_under_tight_counts_are_near_the_bound():
     result = pack(sizes, 600, max_items=7)
     check_packing(sizes, 600, result, max_items=7)
     assert result.num_groups <= 1.01 * result.lower_bound
+
+
+@pytest.mark.parametrize(("max_items", "most_over"), [(3, 0.008), (4, 0.011), (7, 0.024), (8, 0.001), (16, 0.001)])
+def test_where_counts_limit_groups_are_filled_evenly(max_items, most_over):
+    """They hold 7.1 items on average: what filling with the largest leaves would need a third more groups for 7."""
+    sizes = np.clip(np.random.default_rng(5).lognormal(6.0, 0.85, 60_000), 16, 4096).astype(np.int64)
+    found = pair_fit(PackingProblem.prepare(sizes, 4096, max_items))
+    assert np.bincount(found).max() <= max_items
+    assert np.bincount(found, sizes).max() <= 4096
+    assert count_of(found) <= (1 + most_over) * max(-(-len(sizes) // max_items), -(-int(sizes.sum()) // 4096))
+
+
+def test_counts_limit_short_and_long_items_in_equal_parts():
+    """Half of the groups would have two long items and no room, and the other half six short ones and much."""
+    chance = np.random.default_rng(3)
+    sizes = np.where(chance.random(20_000) < 0.3, chance.integers(1500, 3000, 20_000), chance.integers(20, 200, 20_000))
+    problem = PackingProblem.prepare(sizes, 4096, 6)
+    assert count_of(pair_fit(problem)) <= 1.05 * problem.bound().value
 
 
 @pytest.mark.parametrize(("num_groups", "cap", "most_cuts"), [(4, 30, 4), (6, 50, 3), (8, 100, 3), (10, 60, 2)])

@@ -1,4 +1,4 @@
-"""Packs of a whole log: of files, tables and lengths, over windows, written and read."""
+"""Packs of a whole log: of files, tables and lengths, written and read."""
 
 import json
 
@@ -50,7 +50,7 @@ def test_lengths_that_are_none_are_told():
 
 
 def test_lengths_in_memory_are_packed_as_a_log_is(log, tmp_path):
-    options = {"window_rows": 300, "per_step": 4, "over_long": "cut"}
+    options = {"per_step": 4, "over_long": "cut"}
     here, read = balancer.pack(LENGTHS, 60, **options), balancer.pack(log, 60, **options)
     assert here.to_arrow().equals(read.to_arrow())
     assert here.description == read.description
@@ -58,20 +58,11 @@ def test_lengths_in_memory_are_packed_as_a_log_is(log, tmp_path):
     assert written.to_arrow().equals(read.to_arrow())
 
 
-@pytest.mark.parametrize("window", [1, 7, 1000, 5000])
-def test_no_sample_leaves_its_window(log, window):
-    packs = balancer.pack(log, 100, window_rows=window)
-    assert all(len({row // window for row in rows}) == 1 for rows in packs.rows.to_lists())
-    firsts = [rows[0] // window for rows in packs.rows.to_lists()]  # windows come in order, packs of one do not
-    assert firsts == sorted(firsts)
-    assert packs.summary()["windows"] == -(-1000 // window)
-
-
-def test_steps_go_on_from_window_to_window(log, tmp_path):
-    here = balancer.pack(log, 100, window_rows=300, per_step=8)
-    written = balancer.pack(log, 100, window_rows=300, per_step=8, out=tmp_path / "packs.parquet")
-    assert here.steps.tolist() == [i // 8 for i in range(len(here))]
-    assert here.to_arrow().equals(written.to_arrow())
+def test_steps_are_named_in_files_too(log, tmp_path):
+    written = balancer.pack(log, 100, per_step=8, out=tmp_path / "packs.parquet")
+    assert written.steps.tolist() == [i // 8 for i in range(len(written))]
+    assert pq.read_table(tmp_path / "packs.parquet")["step"].to_pylist() == written.steps.tolist()
+    assert balancer.Packs.load(tmp_path / "packs.parquet").to_arrow().equals(written.to_arrow())
 
 
 def test_limits_read_columns_of_a_log(tmp_path):
@@ -90,7 +81,7 @@ def test_limits_read_columns_of_a_log(tmp_path):
 
 
 def test_totals_are_those_of_the_packs(log):
-    packs = balancer.pack(log, 50, over_long="drop", window_rows=300, per_step=4)
+    packs = balancer.pack(log, 50, over_long="drop", per_step=4)
     found, lengths = packs.summary(), LENGTHS[LENGTHS <= 50]
     assert found["tokens"] == lengths.sum() == sum(map(sum, packs.lengths.to_lists()))
     assert found["dropped_tokens"] == LENGTHS[LENGTHS > 50].sum()
@@ -127,7 +118,7 @@ def test_an_error_names_log_and_row_and_leaves_nothing(log, tmp_path):
     out = tmp_path / "packs.parquet"
     longest = int(np.argmax(LENGTHS > 60))
     with pytest.raises(InfeasibleError, match=rf"log\.parquet: no pack can hold row {longest}: its length"):
-        balancer.pack(log, 60, window_rows=100, out=out)
+        balancer.pack(log, 60, out=out)
     assert [path.name for path in tmp_path.iterdir()] == ["log.parquet"]
 
 
@@ -152,22 +143,31 @@ def test_files_that_contradict_themselves_are_refused(log, tmp_path):
 
     assert len(balancer.Packs.load(written(table))) == len(packs)
     rows, lengths = packs.rows.to_lists(), packs.lengths.to_lists()
+    stepped = balancer.pack(log, 100, per_step=4, out=tmp_path / "steps.parquet").to_arrow()
     cases = {
-        "tokens must be the sum": broken(table, "tokens", [0] * len(packs)),
-        "no piece may be in two packs": broken(table, "rows", [[0] * len(each) for each in rows]),
-        "as long as the others": broken(table, "lengths", [[*lengths[0], 1], *lengths[1:]]),
-        "of length 1 or more": broken(table, "lengths", [[0] * len(each) for each in lengths]),
-        "0 or more": broken(table, "starts", [[-1] * len(each) for each in lengths]),
-        "totals must be those": table[1:],
-        "has no column 'cost'": table.drop_columns(["cost"]),
+        "tokens": broken(table, "tokens", [0] * len(packs)),
+        "rows twice": broken(table, "rows", [[0] * len(each) for each in rows]),
+        "unlike lists": broken(table, "lengths", [[*lengths[0], 1], *lengths[1:]]),
+        "empty pieces": broken(table, "lengths", [[0] * len(each) for each in lengths]),
+        "starts": broken(table, "starts", [[-1] * len(each) for each in lengths]),
+        "costs": broken(table, "cost", [1] * len(packs)),
+        "a pack too few": table[1:],
+        "steps that were not asked for": table.append_column("step", pa.array([0] * len(packs), pa.int64())),
     }
-    for rule, bad in cases.items():
-        with pytest.raises(InputError, match=rule):
+    for bad in cases.values():
+        with pytest.raises(InputError, match="are not what was written: pack again"):
             balancer.Packs.load(written(bad))
+    about_steps = pq.read_metadata(tmp_path / "steps.parquet").metadata[b"balancer.packs"]
+    with pytest.raises(InputError, match="are not what was written"):
+        balancer.Packs.load(written(broken(stepped, "step", [0] * len(stepped)), about_steps))
+    with pytest.raises(InputError, match="has no column 'cost'"):
+        balancer.Packs.load(written(table.drop_columns(["cost"])))
     found = json.loads(about)
+    said = found["description"]
     for rule, change in {
-        "packs must say": {"format": "other"}, "of format 9, and format 2": {"version": 9},
-        "no settings": {"description": {}},
+        "packs must say": {"format": "other"}, "of format 9, and format 3": {"version": 9},
+        "are not what was written": {"description": {}},
+        "or what is said of them, are not": {"description": said | {"totals": said["totals"] | {"lower_bound": 1}}},
     }.items():  # fmt: skip
         with pytest.raises(InputError, match=rule):
             balancer.Packs.load(written(table, json.dumps(found | change)))

@@ -1,4 +1,4 @@
-"""One window: whatever the settings, each sample is in a pack once, the cap holds, and the bound is one."""
+"""Rows packed: whatever the settings, each sample is in a pack once, the cap holds, and the bound is one."""
 
 import itertools
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import balancer
-from balancer.offline.pack_window import PackSettings, pack_window
+from balancer.offline.packed_rows import PackSettings, pack_rows
 from balancer.problem.limits import CountLimit, Kinds, Limit
 from solvers import InfeasibleError
 from solvers.errors import UsageError
@@ -16,10 +16,10 @@ from solvers.errors import UsageError
 LENGTHS = st.lists(st.integers(0, 30), max_size=60)
 
 
-def packs_of(window):
+def packs_of(found):
     return [
-        [(int(window.rows[i]), int(window.starts[i]), int(window.lengths[i])) for i in range(begin, end)]
-        for begin, end in itertools.pairwise(window.offsets.tolist())
+        [(int(found.rows[i]), int(found.starts[i]), int(found.lengths[i])) for i in range(begin, end)]
+        for begin, end in itertools.pairwise(found.offsets.tolist())
     ]
 
 
@@ -75,39 +75,39 @@ def pieces_wanted(lengths, cap, over_long):
        st.none() | st.integers(1, 9))  # fmt: skip
 def test_every_piece_is_in_one_pack_and_the_cap_holds(lengths, cap, over_long, even_cost, per_step):
     settings = PackSettings(cap, over_long=over_long, even_cost=even_cost, per_step=per_step)
-    window = pack_window(np.array(lengths, dtype=np.int64), settings, 100)
-    packs = packs_of(window)
+    found = pack_rows(np.array(lengths, dtype=np.int64), settings)
+    packs = packs_of(found)
     wanted = pieces_wanted(lengths, cap, over_long)
-    assert sorted((row - 100, start, length) for pack in packs for row, start, length in pack) == wanted
+    assert sorted(itertools.chain(*packs)) == wanted
     assert all(pack == sorted(pack) for pack in packs)
-    for pack, cost in zip(packs, window.costs.tolist(), strict=True):
+    for pack, cost in zip(packs, found.costs.tolist(), strict=True):
         assert sum(length for _, _, length in pack) <= cap or len(pack) == 1
         assert cost == sum(24576 * length + length**2 for _, _, length in pack)
-    assert window.lower_bound <= window.num_packs
+    assert found.lower_bound <= len(found.costs)
 
 
 @given(st.lists(st.integers(1, 20), max_size=8), st.integers(20, 30), st.booleans())
 def test_the_bound_is_one_and_few_samples_are_packed_in_the_fewest(lengths, cap, even_cost):
-    window = pack_window(np.array(lengths, dtype=np.int64), PackSettings(cap, even_cost=even_cost))
-    assert window.lower_bound <= window.num_packs == fewest(lengths, cap)
+    found = pack_rows(np.array(lengths, dtype=np.int64), PackSettings(cap, even_cost=even_cost))
+    assert found.lower_bound <= len(found.costs) == fewest(lengths, cap)
 
 
 @given(LENGTHS, st.integers(30, 60), st.booleans())
 def test_never_more_packs_than_best_fit_decreasing(lengths, cap, even_cost):
-    window = pack_window(np.array(lengths, dtype=np.int64), PackSettings(cap, even_cost=even_cost))
+    found = pack_rows(np.array(lengths, dtype=np.int64), PackSettings(cap, even_cost=even_cost))
     used = [length for length in lengths if length]
-    assert window.num_packs <= best_fit(used, cap)
+    assert len(found.costs) <= best_fit(used, cap)
 
 
 @given(st.lists(st.integers(1, 30), max_size=60), st.integers(30, 60), st.integers(1, 9), st.booleans())
 def test_steps_are_full_and_no_step_more_than_the_samples_force(lengths, cap, per_step, even_cost):
     settings = PackSettings(cap, even_cost=even_cost, per_step=per_step)
-    window = pack_window(np.array(lengths, dtype=np.int64), settings)
-    plain = pack_window(np.array(lengths, dtype=np.int64), PackSettings(cap))
-    full = -(-plain.num_packs // per_step) * per_step
-    assert window.num_packs == min(full, len(lengths))
+    found = pack_rows(np.array(lengths, dtype=np.int64), settings)
+    plain = pack_rows(np.array(lengths, dtype=np.int64), PackSettings(cap))
+    full = -(-len(plain.costs) // per_step) * per_step
+    assert len(found.costs) == min(full, len(lengths))
     # Packs of a step are neighbours in cost: of two full steps, one costs no less anywhere than the other.
-    steps = window.costs[: len(window.costs) // per_step * per_step].reshape(-1, per_step)
+    steps = found.costs[: len(found.costs) // per_step * per_step].reshape(-1, per_step)
     for one, other in itertools.combinations(steps, 2):
         assert one.min() >= other.max() or other.min() >= one.max()
 
@@ -117,7 +117,7 @@ def drift(values):
     return float(np.corrcoef(np.arange(len(values)), values)[0, 1])
 
 
-@pytest.mark.parametrize("settings", [{}, {"window_rows": 10_000}, {"per_step": 8}], ids=["whole", "windows", "steps"])
+@pytest.mark.parametrize("settings", [{}, {"per_step": 8}], ids=["packs", "steps"])
 def test_the_order_of_packs_does_not_drift(settings):
     """A trainer that reads packs in turn sees the same lengths at the end of an epoch as at its beginning."""
     lengths = np.clip(np.random.default_rng(5).lognormal(6.0, 0.85, 240_000), 16, 4096).astype(np.int64)
@@ -131,20 +131,11 @@ def test_the_order_of_packs_does_not_drift(settings):
     assert again.to_arrow().equals(packs.to_arrow())
 
 
-def test_each_window_has_an_order_of_its_own():
-    lengths = np.tile(np.random.default_rng(0).integers(51, 100, 60), 2)
-    packs = balancer.pack(lengths, 100, window_rows=60)
-    rows = [pack[0] for pack in packs.rows.to_lists()]
-    assert sorted(rows[:60]) == sorted(row - 60 for row in rows[60:]) == list(range(60))
-    assert rows[:60] != [row - 60 for row in rows[60:]]
-
-
 def test_a_short_step_is_the_last_and_is_said():
     packs = balancer.pack([5, 7, 3, 5, 7], 7, per_step=3)
     assert packs.steps.tolist() == [0, 0, 0, 1, 1]
     assert repr(packs).endswith("2 steps of 3, the last step is short)")
     assert repr(balancer.pack([5, 7, 3, 5, 7, 1], 7, per_step=3)).endswith("2 steps of 3)")
-    assert "2 steps are short" in repr(balancer.pack([5, 7, 5, 7], 7, per_step=3, window_rows=2))
 
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 5)), max_size=40), st.integers(5, 8), st.integers(1, 5),
@@ -192,43 +183,42 @@ def test_what_is_over_a_limit_has_its_own_pack_or_is_left_out():
 
 def test_even_cost_deals_long_samples_out_where_there_is_room():
     lengths = np.array([8, 8, 8, 8] + [1] * 32)  # packed full: two packs of long samples, two of short ones
-    plain = pack_window(lengths, PackSettings(16, cost="quadratic:a=1,b=1"))
-    even = pack_window(lengths, PackSettings(16, cost="quadratic:a=1,b=1", even_cost=True))
-    assert plain.num_packs == even.num_packs == 4
+    plain = pack_rows(lengths, PackSettings(16, cost="quadratic:a=1,b=1"))
+    even = pack_rows(lengths, PackSettings(16, cost="quadratic:a=1,b=1", even_cost=True))
+    assert len(plain.costs) == len(even.costs) == 4
     assert plain.costs.max() == 144
     assert even.costs.tolist() == [88] * 4
 
 
 def test_one_cut_sample_is_pieces_of_the_cap_and_a_rest():
-    window = pack_window(np.array([25]), PackSettings(10, over_long="cut"))
-    assert sorted(itertools.chain(*packs_of(window))) == [(0, 0, 10), (0, 10, 10), (0, 20, 5)]
+    found = pack_rows(np.array([25]), PackSettings(10, over_long="cut"))
+    assert sorted(itertools.chain(*packs_of(found))) == [(0, 0, 10), (0, 10, 10), (0, 20, 5)]
 
 
-def test_an_over_long_row_is_named_before_any_window_is_packed(monkeypatch):
-    monkeypatch.setattr("balancer.offline.packs.pack_window", lambda *_: pytest.fail("packed too early"))
+def test_an_over_long_row_is_named_before_anything_is_packed(monkeypatch):
+    monkeypatch.setattr("balancer.offline.packed_rows.pack", lambda *_, **__: pytest.fail("packed too early"))
     lengths = np.ones(1003, dtype=np.int64)
     lengths[1001:] = 11, 12
     with pytest.raises(InfeasibleError, match=r"row 1001: its length 11 is over tokens = 10 by 1 \(rows over it: 2\)"):
-        balancer.pack(lengths, 10, window_rows=100)
+        balancer.pack(lengths, 10)
 
 
 def test_a_cost_that_does_not_fit_names_the_row():
     settings = PackSettings(100, cost=f"linear:a={2**62}")
-    with pytest.raises(UsageError, match=r"row 7 \(length 2\) must fit int64"):
-        pack_window(np.array([0, 2]), settings, 6)
+    with pytest.raises(UsageError, match=r"row 1 \(length 2\) must fit int64"):
+        pack_rows(np.array([0, 2]), settings)
 
 
 @pytest.mark.parametrize("lengths", [[], [0, 0]])
 @pytest.mark.parametrize("per_step", [None, 4])
 def test_nothing_to_pack_makes_no_packs(lengths, per_step):
     settings = PackSettings(10, per_step=per_step, even_cost=True)
-    window = pack_window(np.array(lengths, dtype=np.int64), settings)
-    assert (window.num_packs, window.lower_bound) == (0, 0)
+    found = pack_rows(np.array(lengths, dtype=np.int64), settings)
+    assert (len(found.costs), found.lower_bound) == (0, 0)
 
 
 @pytest.mark.parametrize(("setting", "rule"), [
     ({"tokens": 0}, "tokens must be >= 1, got 0"),
-    ({"window_rows": 0}, "window_rows must be >= 1, got 0"),
     ({"per_step": 0}, "per_step must be >= 1, got 0"),
     ({"over_long": "split"}, "over_long must be one of 'error', 'own', 'drop', 'cut', got 'split'"),
     ({"cost": "padded"}, "'padded' is no such cost"),

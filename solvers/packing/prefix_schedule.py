@@ -18,7 +18,7 @@ from solvers.groups import read_only
 from solvers.packing._arguments import as_cap, as_choice, as_slots, check_bins, check_fits, slots_for
 from solvers.packing._schedule_types import ScheduleResult
 from solvers.packing.schedule import schedule_micro_batches
-from solvers.partitioning.prefix_bound import PrefixProblem, Tokens, bins_by_tokens, parts_bound, prepare
+from solvers.partitioning.prefix_bound import PrefixProblem, Tokens, parts_bound, prepare, rooms_filled
 from solvers.partitioning.prefixes import orders_of, pack_low, split_apart
 from solvers.types import status_of
 
@@ -103,7 +103,7 @@ def schedule_with_prefixes(
             f"{num_ranks} ranks of {least} {{slots}} are {num_ranks * least} micro-batches, but there are {n} "
             f"{{items}}, short by {num_ranks * least - n}", remedy="{allow_empty=True} permits empty micro-batches",
         )  # fmt: skip
-    bins = bins_by_tokens(problem, held)
+    bins = _bins(problem, held)
     low = parts_bound(problem, bins)
     needed = int(held.each.sum() + (held.once * bins).sum())
     fewest = slots_for(-(-needed // (cap * num_ranks)), least, slots_multiple_of)
@@ -128,7 +128,7 @@ def prefix_schedule_bound(
     On each rank a prefix counts once at least, and in all as often as its tokens need micro-batches.
     """
     problem, held = _read(costs, tokens, num_ranks, cap, prefix, prefix_costs, prefix_tokens)
-    return parts_bound(problem, bins_by_tokens(problem, held)) if len(problem.order) else 0
+    return parts_bound(problem, _bins(problem, held)) if len(problem.order) else 0
 
 
 def _read(
@@ -141,6 +141,11 @@ def _read(
     whole = each + once
     check_fits(whole, int(whole.max(initial=0)), cap, "tokens")
     return problem, Tokens(read_only(each[problem.order]), read_only(once[first]), as_cap(cap))
+
+
+def _bins(problem: PrefixProblem, held: Tokens) -> Ints:
+    """Return in how many micro-batches each prefix is at least: int64[k]."""
+    return rooms_filled(np.add.reduceat(held.each, problem.given.starts[:-1]), held.once, held.most)
 
 
 class _Asked(NamedTuple):

@@ -9,8 +9,8 @@ from nightly import examples
 from solvers import check_partition, partition
 from solvers.groups import read_only
 from solvers.packing import schedule_with_prefixes
-from solvers.packing.prefix_schedule import _as_many
-from solvers.partitioning.prefix_bound import Tokens, bins_by_tokens, parts_bound, prepare
+from solvers.packing.prefix_schedule import _as_many, _bins
+from solvers.partitioning.prefix_bound import Tokens, parts_bound, prepare
 from solvers.partitioning.prefix_counts import _deal, _exchange, even_groups
 from solvers.partitioning.prefixes import orders_of, pack_low, split, split_apart
 
@@ -42,7 +42,7 @@ def held_by(parts, problem, each, once):
 def test_parts_keep_their_target_and_the_cap():
     for seed in range(examples(12)):
         problem, tokens = drawn(seed)
-        low = parts_bound(problem, bins_by_tokens(problem, tokens))
+        low = parts_bound(problem, _bins(problem, tokens))
         for target in (low, low // 3):
             parts = split_apart(problem, tokens, target)
             loads, pairs = held_by(parts, problem, problem.given.costs, problem.given.once)

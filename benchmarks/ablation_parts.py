@@ -166,7 +166,7 @@ PREFIXES = (
     Part(
         "equal counts: parts at the bound", {f"{COUNTS}:parts_at": lambda problem, _: np.ones_like(problem.given.once)}
     ),
-    Part("equal counts: parts searched", {f"{COUNTS}:_SEVERAL": NEVER}),
+    Part("equal counts: more parts", {f"{COUNTS}:_BELOW": NEVER}),
     Part("equal counts: exchanges", {f"{COUNTS}:_exchange": always(None)}),
 )
 PREFIX_SLOTS = (

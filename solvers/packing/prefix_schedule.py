@@ -6,6 +6,7 @@ micro-batch.
 """
 
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
@@ -247,23 +248,20 @@ def _scheduled(problem: PrefixProblem, held: Tokens, unit: Ints, asked: _Asked) 
 
 def _as_many(problem: PrefixProblem, unit: Ints, count: int) -> Ints:
     """Halve units until there are so many, or each has one item: those first whose copies cost least."""
-    unit = np.unique(unit, return_inverse=True)[1].reshape(-1)
-    while (short := count - (number := int(unit.max()) + 1)) > 0:
-        order = np.argsort(unit, kind="stable")
-        sizes = np.bincount(unit)
-        place = np.empty(len(unit), dtype=np.int64)  # of an item in its unit
-        place[order] = np.arange(len(unit)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        once = np.zeros(number, dtype=np.int64)
-        once[unit] = problem.given.once[problem.given.prefix_of]
-        several = np.flatnonzero(sizes > 1)
-        halved = several[np.argsort(once[several], kind="stable")][:short]
-        if not len(halved):
-            break
-        new = np.full(number, -1, dtype=np.int64)
-        new[halved] = number + np.arange(len(halved))
-        moved = (2 * place >= sizes[unit]) & (new[unit] >= 0)
-        unit = np.where(moved, new[unit], unit)
-    return unit
+    order = np.argsort(unit, kind="stable")
+    members = np.split(order, np.flatnonzero(np.diff(unit[order])) + 1)
+    once = problem.given.once[problem.given.prefix_of]
+    waiting = deque(sorted(range(len(members)), key=lambda u: int(once[members[u][0]])))
+    while waiting and len(members) < count:
+        u = waiting.popleft()
+        if len(members[u]) > 1:
+            members[u], half = np.array_split(members[u], 2)
+            waiting += [u, len(members)]
+            members.append(half)
+    found = np.empty_like(unit)
+    for u, items in enumerate(members):
+        found[items] = u
+    return found
 
 
 def _result(

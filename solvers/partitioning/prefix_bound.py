@@ -48,8 +48,9 @@ class PrefixProblem:
     given: Prefixes
     order: Ints  # int64[n]: which item each sorted one is
     num_groups: int
-    least_items: int  # of a group
-    most_items: int
+    most_items: int  # of a group
+    lightest: int  # what as many of the lightest of all items cost as a group has at least
+    heaviest: int  # the most that any of these costs
 
     @property
     def no_tokens(self) -> Tokens:
@@ -125,7 +126,8 @@ def prepare(
     np.add.at(sums, keys, array)
     given = Prefixes(*map(read_only, (array[order], keys[order], starts, once, sums)))
     least, most = (n // m, max(1, -(-n // m))) if as_flag("equal_counts", equal_counts) else (0, max(1, n))
-    return PrefixProblem(given, order, m, least, most)
+    light = np.sort(array)[:least]
+    return PrefixProblem(given, order, m, most, int(light.sum()), int(light.max(initial=0)))
 
 
 def rooms_filled(sums: Ints, once: Ints, most: int) -> Ints:
@@ -133,13 +135,23 @@ def rooms_filled(sums: Ints, once: Ints, most: int) -> Ints:
 
     `sums` are of all items of each prefix, and `once` of itself. Each of its items has room in a group with it.
     """
-    return np.maximum(-(-sums // np.maximum(most - once, 1)), 1)
+    rooms: Ints = np.maximum(-(-sums // np.maximum(most - once, 1)), 1)
+    return rooms
 
 
 def parts_at(problem: PrefixProblem, makespan: int) -> Ints:
-    """Return in how many groups each prefix is at least, if no load is above `makespan`: int64[k]."""
-    by_count = -(-np.diff(problem.given.starts) // problem.most_items)
-    return np.maximum(rooms_filled(problem.given.sums, problem.given.once, makespan), by_count)
+    """Return in how many groups each prefix is at least, if no load is above `makespan`: int64[k].
+
+    With equal counts a group of r items of a prefix holds others too. These and the r cost at least as much as the
+    lightest of all, if each of the r counts as no more than the heaviest of those; so what the r cost above that fills
+    what the lightest leave.
+    """
+    given, counts = problem.given, np.diff(problem.given.starts)
+    above = given.sums - counts * problem.heaviest
+    parts = np.maximum(
+        rooms_filled(given.sums, given.once, makespan), rooms_filled(above, given.once + problem.lightest, makespan)
+    )
+    return np.clip(parts, -(-counts // problem.most_items), counts)
 
 
 def parts_bound(problem: PrefixProblem, fewest: Ints | None = None) -> int:
@@ -154,8 +166,7 @@ def parts_bound(problem: PrefixProblem, fewest: Ints | None = None) -> int:
         return int((given.sums + given.once * (parts if fewest is None else np.maximum(parts, fewest))).sum())
 
     # The group of the largest item holds others too, at least the lightest of all, which may share its prefix
-    beside = int(np.sort(given.costs)[: max(0, problem.least_items - 1)].sum())
-    low = largest_alone(problem) + beside
+    low = largest_alone(problem) + problem.lightest - problem.heaviest
     # A larger makespan needs no more copies, so that what is needed at the lowest fits into the highest.
     high = max(low, -(-needed(low) // m))
     while low < high:

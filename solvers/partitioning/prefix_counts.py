@@ -1,13 +1,12 @@
-"""Items that share prefixes, in groups of equal counts: parts are given to groups, and then exchange items.
+"""Items that share prefixes, in groups of equal counts: parts are dealt to groups, and then exchange items.
 
-With equal counts a part fits only where as many items are missing. So the one search finds little to do unless groups
-have many prefixes each: with four a group its plans are 20 to 80 % over the bound, and with exchanges 1 %. The fullest
-group exchanges items of one prefix for as many of another's, while its load falls. What an exchange leaves is the
-larger of the two loads, copies of prefixes charged exactly. Of the items that a prefix has in the fullest group, the
-largest or the smallest go; of the other's, those next to each other, in order of cost, that make both loads most alike.
+With equal counts a part fits only where as many items are missing, so that the one search finds little to do: where
+groups have four prefixes each its plans are 20 to 80 % over the bound, and with exchanges 1 %. The fullest group
+exchanges items of one prefix for as many of another's, while its load falls. What an exchange leaves is the larger of
+the two loads, copies of prefixes charged exactly. Of the items that a prefix has in the fullest group, the largest or
+the smallest go; of the other's, those next to each other, in order of cost, that make both loads most alike.
 """
 
-import contextlib
 from fractions import Fraction
 
 import numpy as np
@@ -16,15 +15,12 @@ from numpy.typing import NDArray
 from solvers._jit import helper, kernel
 from solvers._loops import first_largest, resort, stable_order
 from solvers.bounds import Bound, goal_above
-from solvers.constraints import Constraints
-from solvers.errors import SolverError
 from solvers.groups import read_only
-from solvers.partitioning.auto import Search
 from solvers.partitioning.prefix_bound import PrefixProblem, parts_at
 
 Ints = NDArray[np.int64]
 
-_SEVERAL = 8  # prefixes a group, from which on the one search begins
+_BELOW = 8  # part of the bound by which prefixes are split into more parts, if the fewest make no good groups
 _EMPTIEST = 12  # groups that the fullest one tries; more only where none of them takes anything
 
 # Places in the best exchange: what it leaves, with which group, how many items, and where these stand in both rows
@@ -74,25 +70,18 @@ def _dealt(problem: PrefixProblem, part: Ints) -> Ints:
     return group_of
 
 
-def _searched(problem: PrefixProblem, part: Ints, work: int, stop_at: Fraction) -> Ints:
-    """Give parts to groups of equal counts by the one search: the first item of each bears its copy of the prefix."""
-    first = np.append(True, np.diff(part) > 0)
-    costs = problem.given.costs + np.where(first, problem.given.once[problem.given.prefix_of], 0)
-    units = Constraints(equal_counts=True, keep_together=part).check(costs, problem.num_groups)
-    return Search(units, work, stop_at).run().group_of_unit[part].astype(np.int64)
-
-
 @helper
 def _list_parts(given, row, count, begins, sums):
-    """Fill where each part of a row begins, and sums of the costs before each item; return the number of parts."""
-    parts = 0
+    """Fill where each part of a row begins, and sums of the costs before each item; return how many, and the load."""
+    parts, once = 0, np.int64(0)
     for k in range(count):
         if k == 0 or given.prefix_of[row[k]] != given.prefix_of[row[k - 1]]:
             begins[parts] = k
             parts += 1
+            once += given.once[given.prefix_of[row[k]]]
         sums[k + 1] = sums[k] + given.costs[row[k]]
     begins[parts] = count
-    return parts
+    return parts, once + sums[count]
 
 
 @helper
@@ -106,17 +95,6 @@ def _has(given, row, count, p):
         else:
             high = middle
     return low < count and row[low] < given.starts[p + 1]
-
-
-@helper
-def _load(given, row, count):
-    """Add up what a row costs."""
-    load = np.int64(0)
-    for k in range(count):
-        if k == 0 or given.prefix_of[row[k]] != given.prefix_of[row[k - 1]]:
-            load += given.once[given.prefix_of[row[k]]]
-        load += given.costs[row[k]]
-    return load
 
 
 @helper
@@ -183,13 +161,13 @@ def _exchange(given, rows, counts, loads, low, work):
         if loads[g] <= low:
             break
         best[_VALUE], best[_SIZE] = loads[g], 0
-        parts = _list_parts(given, rows[g], counts[g], begins[0], sums[0])
+        parts, _ = _list_parts(given, rows[g], counts[g], begins[0], sums[0])
         # The emptiest groups first: they have most to offer, and mostly it is one of them.
         for k in range(m - 1):
             if k >= _EMPTIEST and best[_SIZE] > 0:
                 break
             h = order[k]
-            others = _list_parts(given, rows[h], counts[h], begins[1], sums[1])
+            others, _ = _list_parts(given, rows[h], counts[h], begins[1], sums[1])
             work -= counts[h]
             for i in range(parts):
                 p = given.prefix_of[rows[g, begins[0, i]]]
@@ -210,32 +188,39 @@ def _exchange(given, rows, counts, loads, low, work):
             rows[g, a], rows[h, b] = rows[h, b], rows[g, a]
         for changed in (g, h):
             _sort(rows[changed], counts[changed])
-            loads[changed] = _load(given, rows[changed], counts[changed])
+            _, loads[changed] = _list_parts(given, rows[changed], counts[changed], begins[0], sums[0])
             resort(order, place, loads, changed)
 
 
 def even_groups(problem: PrefixProblem, low: int, work: int, stop_at: Fraction) -> Ints:
     """Return groups of equal counts: the group of each sorted item. O(parts m), and the work.
 
-    Each prefix begins in as many parts as it has at least at the bound, of as many items each.
+    Each prefix begins in as many parts as it has at least at the bound, of as many items each; and if what comes out is
+    not close enough to the bound, in those that it would have below it.
     """
-    given, m, parts = problem.given, problem.num_groups, parts_at(problem, low)
+    best, least, goal = np.empty(0, dtype=np.int64), problem.total + 1, goal_above(Bound(low, "parts"), stop_at)
+    for target in (low, low - low // _BELOW):
+        if least > goal:
+            found = _exchanged(problem, parts_at(problem, target), goal, work)
+            makespan = int(problem.loads(found).max())
+            if makespan < least:
+                best, least = found, makespan
+    return best
+
+
+def _exchanged(problem: PrefixProblem, parts: Ints, goal: int, work: int) -> Ints:
+    """Split each prefix into so many parts, give these to groups, and let groups exchange items."""
+    given, m = problem.given, problem.num_groups
     place = np.arange(len(given.costs)) - given.starts[given.prefix_of]  # of an item among those of its prefix
     size = np.diff(given.starts)
     part = (np.cumsum(parts) - parts)[given.prefix_of] + ((place + 1) * parts[given.prefix_of] - 1) // size[
         given.prefix_of
     ]
-    group_of = None
-    if len(parts) >= _SEVERAL * m:
-        with contextlib.suppress(SolverError):
-            group_of = _searched(problem, part, work // 2, stop_at)
-    if group_of is None:
-        group_of = _dealt(problem, part)
+    group_of = _dealt(problem, part)
     counts = np.bincount(group_of, minlength=m).astype(np.int64)
     held = np.arange(problem.most_items) < counts[:, None]
     rows = np.full(held.shape, -1, dtype=np.int64)
     rows[held] = np.argsort(group_of, kind="stable")
-    goal = goal_above(Bound(low, "parts"), stop_at)
     _exchange(given, rows, counts, problem.loads(group_of), goal, work)
     group_of[rows[held]] = np.repeat(np.arange(m), counts)
     return group_of

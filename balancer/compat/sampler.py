@@ -16,8 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from balancer.compat.data_ranks import agree, world
 from balancer.compat.epoch_order import EpochOrder, Order, digest
+from balancer.compat.free_steps import FreeSteps
 from balancer.compat.rank_batches import Place, RankBatches
 from balancer.compat.row_costs import RowCosts
+from balancer.compat.row_limits import digest_of, read_limits
 from balancer.compat.sampler_report import SamplerReport, StepFigures
 from balancer.compat.step_blocks import Block, CountedSteps, DrawnOrder
 from balancer.compat.step_grid import Grid, StepPlanner
@@ -27,9 +29,7 @@ from solvers.arguments import as_count, as_flag, as_index, as_int64, as_integer,
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 
 if TYPE_CHECKING:
-    from balancer.compat.free_steps import FreeSteps
-    from balancer.compat.limited_step import LimitedStepPlanner
-    from balancer.problem.limits import AnyLimit, HeldLimits
+    from balancer.problem.limits import AnyLimit
 
 __all__ = ["BalancedBatchSampler"]
 
@@ -180,35 +180,27 @@ class BalancedBatchSampler(RankBatches):
         samples = min((self.samples_per_step or count) * (self.window + 1), max(least, count))
         self._costs.check_sums(samples)
         self._speeds = None if rank_speeds is None else self._read_speeds(rank_speeds)
-        given = self._costs, self.num_replicas, self._micro_steps, sync, self._speeds
-        self._limits: HeldLimits | None = None
-        limited: LimitedStepPlanner | None = None
-        if self.samples_per_step is None or not _is_empty(limits):
-            from balancer.compat.limited_step import LimitedStepPlanner, read_limits
-
-            self._limits = read_limits(limits, self.lengths, self.num_replicas)
-            limited = LimitedStepPlanner(*given, self._limits)
-        self._planner = limited or StepPlanner(*given)
-        self._blocks_of = self._how_to_draw(limited, _is_empty(limits))
+        unlimited = limits is None or (isinstance(limits, Sequence) and not len(limits))
+        held = None
+        if self.samples_per_step is None or not unlimited:
+            held = read_limits(limits, self.lengths, self.num_replicas)
+        self._planner = StepPlanner(self._costs, self.num_replicas, self._micro_steps, self.sync, self._speeds, held)
+        self._blocks_of = self._how_to_draw(unlimited)
         self._kept: dict[tuple[int, int, bytes], Block | None] = {}
         self._ends: dict[tuple[int, int, bytes], tuple[Place, int] | None] = {}
 
-    def _how_to_draw(self, limited: Any, unlimited: bool) -> CountedSteps | FreeSteps:
+    def _how_to_draw(self, unlimited: bool) -> CountedSteps | FreeSteps:
         """Return what makes steps of the order: of so many samples, or of as many as fit."""
         if self.samples_per_step is not None:
             if self._step_tokens is not None:
                 raise UsageError("{step_tokens} is for {batch_size=None}: else a step has so many samples",
                                  "for steps of like tokens give a {window} and {step_tokens_within}")  # fmt: skip
-            return CountedSteps(
-                self._planner, limited, self.samples_per_step, self.window, self._within, self.seed, self._drop
-            )
+            return CountedSteps(self._planner, self.samples_per_step, self.window, self._within, self.seed, self._drop)
         if unlimited and self._step_tokens is None:
             raise UsageError("{batch_size=None} needs {limits} or {step_tokens}: they say how large steps are")
         if self._within is not None:
             raise UsageError("{step_tokens_within} is for a {batch_size}", "give {step_tokens}")
-        from balancer.compat.free_steps import FreeSteps
-
-        return FreeSteps(limited, self._step_tokens, self.window, self.seed, self._drop)
+        return FreeSteps(self._planner, self._step_tokens, self.window, self.seed, self._drop)
 
     def _read_speeds(self, given: ArrayLike) -> Ints:
         speeds = as_int64("rank_speeds", given).copy()
@@ -326,7 +318,9 @@ class BalancedBatchSampler(RankBatches):
             found |= {"cost": self._costs_are, "step_tokens_within": within, "sync": self.sync}
             if self.sync == "micro_batch" or within:
                 found["samples_per_micro_step"] = self._micro_step
-        if self._limits is not None and (self.window or self.samples_per_step is None):  # what fits depends on all this
+        if self._planner.limits is not None and (
+            self.window or self.samples_per_step is None
+        ):  # what fits depends on all this
             found |= {"limits": self._limits_are, "shape": list(self._planner.shape), "sync": self.sync}
             found |= {"rank_speeds": None if self._speeds is None else self._speeds.tolist(), "cost": self._costs_are}
         if self.samples_per_step is None:
@@ -335,11 +329,7 @@ class BalancedBatchSampler(RankBatches):
 
     @cached_property
     def _limits_are(self) -> str | None:
-        if self._limits is None:
-            return None
-        from balancer.compat.limited_step import digest_of
-
-        return digest_of(self._limits)
+        return None if self._planner.limits is None else digest_of(self._planner.limits)
 
     @cached_property
     def _costs_are(self) -> str:
@@ -380,10 +370,6 @@ class BalancedBatchSampler(RankBatches):
         at = replace(at, carried=_of_bits("state.window.carried", window["carried"], at.samples))
         count = next((block.count for _, block in self._blocks(at)), 0)
         return replace(at, steps=as_index("state.window.steps", window["steps"], count + 1))
-
-
-def _is_empty(limits: Any) -> bool:
-    return limits is None or (isinstance(limits, Sequence) and not len(limits))
 
 
 def _as_bits(positions: Ints) -> tuple[int, str]:

@@ -1,7 +1,7 @@
 """Blocks of ``window + 1`` steps: which positions of an epoch's order each step has.
 
 A step of so many samples is a piece of its block, which is sorted by cost, cut, and runs in random order. Steps of free
-size, with ``batch_size=None``, take what their micro-batches hold.
+size, with ``batch_size=None``, take what their micro-batches hold: :mod:`balancer.compat.free_steps`.
 """
 
 from __future__ import annotations
@@ -10,22 +10,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from balancer.compat import step_grid
 from balancer.compat.rank_batches import Place
+from balancer.compat.row_limits import exchanged, why_not
 from balancer.compat.step_grid import Grid, StepPlanner
 from balancer.problem.shuffle import shuffled
-from solvers.errors import SolverError
+from solvers.errors import SolverError, UsageError
 from solvers.partitioning import partition
 
-if TYPE_CHECKING:
-    from balancer.compat.limited_step import LimitedStepPlanner
-
-__all__ = ["Block", "CountedSteps", "DrawnOrder"]
+__all__ = ["Block", "CountedSteps", "DrawnOrder", "filled_up", "in_turn", "unfit"]
 
 Ints = NDArray[np.int64]
 Planned = tuple[list[Ints], list[Grid] | None]
@@ -52,6 +49,8 @@ class Block:
         Of the order: what it plans, each once.
     drawn : list of int64[]
         Positions of its steps as they were drawn.
+    plan : function
+        Returns the positions of each step, and their micro-batches, if steps are not planned one by one.
     """
 
     behind: Place
@@ -81,14 +80,44 @@ class Block:
         return self.planner.plan(self.order.rows(steps[step])) if grids is None else grids[step]
 
 
+def in_turn(count: int, drawn: Ints, seed: int, order: DrawnOrder) -> Ints:
+    """Return a random order of things of a block, whose random numbers are its own: else lengths would drift."""
+    return shuffled(np.arange(count), count, seed ^ (int(drawn[0]) + 1), order.epoch)
+
+
+def unfit(planner: StepPlanner, number: int, epoch: int, rows: Ints, why: SolverError) -> UsageError:
+    """Return an error that names the step, the limit and what can be done."""
+    limits = planner.limits
+    over = None if limits is None else why_not(limits.of_samples(rows), planner.num_ranks, planner.micro_steps)
+    return UsageError(
+        "step {number} of epoch {epoch}: its {count} samples do not fit {batches} micro-batches: {why}",
+        ("give a higher limit, more {gradient_accumulation_steps} or a wider {window}",
+         "or {batch_size=None}, for steps of as many samples as fit"),
+        number=number, epoch=epoch, count=len(rows), batches=planner.batches, why=over or why,
+    )  # fmt: skip
+
+
+def filled_up(planner: StepPlanner, rest: Ints, order: DrawnOrder) -> Ints:
+    """Fill up the last step with the epoch's first rows: micro-batches are of one size, or of any, but none is empty.
+
+    Of those that all ranks are to have, there are then as many for each.
+    """
+    if planner.limits is None and planner.speeds is None:
+        return np.append(rest, np.arange(-len(rest) % planner.batches) % order.total)
+    first = np.arange(order.total)
+    if planner.limits is not None and planner.limits.everywhere is not None:
+        flags = planner.limits.everywhere[order.rows(first)]
+        more = np.setdiff1d(np.flatnonzero(flags), rest)[: -int(flags[rest].sum()) % planner.num_ranks]
+        rest, first = np.append(rest, more), first[~flags] if not flags.all() else first
+    return np.append(rest, np.resize(first, max(0, planner.batches - len(rest))))
+
+
 class CountedSteps:
     """Steps of so many samples each.
 
     Parameters
     ----------
     planner : StepPlanner
-    limited : LimitedStepPlanner or None
-        The same, where micro-batches have limits.
     size : int
         Samples of a step.
     window : int
@@ -99,10 +128,9 @@ class CountedSteps:
     """
 
     def __init__(
-        self, planner: StepPlanner, limited: LimitedStepPlanner | None, size: int, window: int,
-        within: Fraction | None, seed: int, drop_last: bool,
-    ) -> None:  # fmt: skip
-        self.planner, self._limited, self.size, self.window, self._within = planner, limited, size, window, within
+        self, planner: StepPlanner, size: int, window: int, within: Fraction | None, seed: int, drop_last: bool
+    ) -> None:
+        self.planner, self.size, self.window, self._within = planner, size, window, within
         self._seed, self._drop, self.costs = seed, drop_last, planner.costs
 
     def block(self, at: Place, order: DrawnOrder, number: int) -> Block | None:
@@ -116,35 +144,24 @@ class CountedSteps:
             return None
         behind = Place(at.epoch, end, np.concatenate([out, at.carried[size:]]))
         drawn = np.split(block, range(self.size, len(block), self.size))
-        whole = drawn
-        if len(rest := drawn[-1]) < self.size:
-            whole, drawn = drawn[:-1], [*drawn[:-1], self._filled_up(rest, order.total)]
+        whole = [step for step in drawn if len(step) == self.size]
+        last = [filled_up(self.planner, step, order) for step in drawn[len(whole) :]]
 
         def plan() -> Planned:
-            last = [self._by_cost(each, order) for each in drawn[len(whole) :]]
-            ways = ([*way, *last] for way in self._ways(whole, order))
-            return (next(ways), None) if self._limited is None else self._that_fits(self._limited, ways, order, number)
+            ways = ([*way, *(self._by_cost(step, order) for step in last)] for way in self._ways(whole, order))
+            return (next(ways), None) if self.planner.limits is None else self._that_fits(ways, order, number)
 
-        return Block(behind, block, drawn, order, self.planner, plan)
-
-    def _filled_up(self, rest: Ints, total: int) -> Ints:
-        """Add the first rows of the epoch: so all micro-batches are of one size, or, of any size, none is empty."""
-        batches = self.planner.micro_steps * self.planner.num_ranks
-        free = self._limited is not None or self.planner.speeds is not None
-        missing = max(0, batches - len(rest)) if free else -len(rest) % batches
-        return np.concatenate([rest, np.arange(missing) % total])
+        return Block(behind, block, [*whole, *last], order, self.planner, plan)
 
     def _ways(self, drawn: Sequence[Ints], order: DrawnOrder) -> Iterator[list[Ints]]:
         """Yield ways to make steps of what was drawn, the best first; within a step by cost."""
         if not drawn:
             yield []
             return
-        count, seed = len(drawn), self._seed ^ (int(drawn[0][0]) + 1)  # each block has random numbers of its own
-        by_cost = self._by_cost(np.concatenate(drawn), order)
-        # What ranks wait for, a step or a micro-step, is of like cost. In random order: else lengths would drift.
+        count, by_cost = len(drawn), self._by_cost(np.concatenate(drawn), order)
+        # What ranks wait for, a step or a micro-step, is of like cost.
         pieces = count * (1 if self.planner.sync == "step" else self.planner.micro_steps)
-        turn = shuffled(np.arange(pieces), pieces, seed, order.epoch)
-        steps = by_cost.reshape(pieces, -1)[turn].reshape(count, -1)
+        steps = by_cost.reshape(pieces, -1)[in_turn(pieces, drawn[0], self._seed, order)].reshape(count, -1)
         if self._keeps_tokens(steps, order):
             yield list(steps)
         if count > 1:
@@ -153,7 +170,7 @@ class CountedSteps:
             like = self.planner.num_ranks if of_step else self.size // self.planner.micro_steps
             alike = by_cost.reshape(-1, like)
             tokens = self.costs.lengths[order.rows(by_cost)].reshape(alike.shape).sum(axis=1)
-            members = _dealt(tokens, count).reshape(count, -1)[shuffled(np.arange(count), count, seed, order.epoch)]
+            members = _dealt(tokens, count).reshape(count, -1)[in_turn(count, drawn[0], self._seed, order)]
             steps = alike[members].reshape(count, -1)
             if self._keeps_tokens(steps, order):
                 yield list(steps)
@@ -170,22 +187,36 @@ class CountedSteps:
     def _by_cost(self, positions: Ints, order: DrawnOrder) -> Ints:
         return positions[self.costs.heaviest_first(order.rows(positions))]
 
-    def _that_fits(
-        self, planner: LimitedStepPlanner, ways: Iterator[list[Ints]], order: DrawnOrder, number: int
-    ) -> Planned:
+    def _that_fits(self, ways: Iterator[list[Ints]], order: DrawnOrder, number: int) -> Planned:
         """Return the first way whose steps all fit their limits."""
         error: Exception = AssertionError("there is the way that was drawn")
         for way in ways:
-            steps, grids = planner.gathered(way, order.rows, self.size), []
+            steps, grids = self._gathered(way, order), []
             for each in steps:
                 try:
-                    grids.append(planner.plan(order.rows(each)))
+                    grids.append(self.planner.plan(order.rows(each)))
                 except SolverError as why:
-                    error = planner.unfit(number + len(grids), order.epoch, order.rows(each), why)
+                    error = unfit(self.planner, number + len(grids), order.epoch, order.rows(each), why)
                     break
             else:
                 return steps, grids
         raise error
+
+    def _gathered(self, steps: list[Ints], order: DrawnOrder) -> list[Ints]:
+        """Exchange positions between steps, until each has enough of those that all ranks are to have, or none."""
+        flags = self.planner.limits.everywhere  # type: ignore[union-attr]
+        if flags is None:
+            return steps
+        positions, sizes = np.concatenate(steps), [len(step) for step in steps]
+        # With a row in each micro-batch, a micro-step is either of these alone or has none.
+        parts = self.planner.micro_steps if self.size == self.planner.batches else 1
+        unit = np.concatenate([
+            number * parts + step_grid.pieces(size, parts if size == self.size else 1)
+            for number, size in enumerate(sizes)
+        ])  # fmt: skip
+        rows = order.rows(positions)
+        unit = exchanged(unit, flags[rows], self.costs.summed(rows), self.planner.num_ranks)
+        return np.split(positions[np.argsort(unit, kind="stable")], np.cumsum(sizes)[:-1])
 
 
 def _dealt(costs: Ints, groups: int) -> Ints:

@@ -1,8 +1,9 @@
-"""`BalancedBatchSampler`: users' cases, what a wrong guess of `sync` costs, what a window does, and planning time.
+"""`BalancedBatchSampler`: users' cases, a wrong guess of `sync`, windows, limits, unlike ranks, phases, planning time.
 
-Run: python benchmarks/sampler.py [cases] [sync] [window] [clock]; without a name all, some three minutes. "Over even"
-is the time until the slowest rank is done, summed where ranks wait, over the mean of ranks: 1 is perfect. Lengths of
-the cases are lognormal, by seeds that are fixed; logs are those in data/, and those of a folder that --data names.
+Run: python benchmarks/sampler.py [cases] [sync] [window] [limits] [clock]; without a name all, some four minutes.
+"Over even" is the time until the slowest rank is done, summed where ranks wait, over the mean of ranks: 1 is perfect.
+Lengths of the cases are lognormal, by seeds that are fixed; logs are those in data/, and those of a folder that --data
+names.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from balancer import CountLimit, Everywhere, Kinds, Limit, PaddedLimit
 from balancer.compat import BalancedBatchSampler
 from balancer.cost import parse_cost
 
@@ -22,6 +24,7 @@ LOGS = {"omni_mix_dev": "text_tokens+image_tokens+audio_tokens", "prolong_docume
         "docs_msdev_interleaved": "text_tokens+image_tokens", "omnibal_internvl_sft": "total_tokens",
         "azure_llm_2023_conv": "text_tokens", "librispeech_dev_test_asr": "audio_frames"}  # fmt: skip
 RANKS, EACH, SLOTS = 8, 4, 4
+SPEEDS = np.array([5, 5, 4, 2])
 
 
 def lognormal(seed: int, mean: float, sigma: float, count: int, least: int, most: int) -> np.ndarray:
@@ -187,25 +190,96 @@ def window(folders: list[Path]) -> None:
                       f"{least:.2f} to {most:.2f} | +- {of.weight_spread:.0%} |", flush=True)  # fmt: skip
 
 
+def limited() -> Iterator[tuple[str, np.ndarray, dict[str, Any]]]:
+    """What is asked for, the costs of samples, int64[n] or int64[n, phases], and the sampler's arguments."""
+    lengths = lognormal(31, 6.5, 0.8, 3968, 32, 8192)
+    random = np.random.default_rng(0)
+    kinds, image = random.integers(0, 3, len(lengths)), random.random(len(lengths)) < 0.3
+    eight = {"lengths": lengths, "num_replicas": 8, "gradient_accumulation_steps": 4, "sync": "micro_batch"}
+    cap, padded = Limit(lengths, 8192), {"cost": "padded", "limits": [PaddedLimit(12_288)]}
+    asked: dict[str, dict[str, Any]] = {
+        "no limit": {}, "Limit": {"limits": [cap]}, "Limit, CountLimit": {"limits": [cap, CountLimit(4)]},
+        "Limit, Kinds": {"limits": [cap, Kinds(kinds)]}, "Limit, Everywhere": {"limits": [cap, Everywhere(image)]},
+        "Limit of each rank": {"limits": [Limit(lengths, [8192, 8192, 10_240, 10_240] * 2)]}, "PaddedLimit": padded,
+    }  # fmt: skip
+    for size in 2, None:
+        for name, given in asked.items():
+            for window in (0, 4) if given or size else ():
+                words = f"batch_size={size}, {name}, window={window}"
+                yield words, lengths, {**eight, "batch_size": size, "window": window, **given}
+    yield "batch_size=None, step_tokens", lengths, {**eight, "batch_size": None, "step_tokens": 32 * 4096}
+    # Half of the samples have an image, and less text.
+    random = np.random.default_rng(3)
+    image = random.integers(0, 2, 512)
+    vision = image * random.integers(256, 4096, 512)
+    text = np.clip(random.lognormal(6, 0.8, 512), 16, 4096).astype(np.int64) // (1 + image)
+    phases = np.stack([vision, text], axis=1)
+    tokens = phases.sum(axis=1)
+    given = {"lengths": tokens, "batch_size": 8, "num_replicas": 8, "gradient_accumulation_steps": 2, "window": 3,
+             "sync": "micro_batch"}  # fmt: skip
+    for name, more in {
+        "cost of their sum": {}, "cost of each": {"cost": phases},
+        "cost of each, Limit": {"cost": phases, "limits": [Limit(tokens, 26_000)]},
+    }.items():  # fmt: skip
+        yield f"two phases, {name}", phases, given | more
+    lengths = lognormal(7, 6, 0.7, 512, 16, 4096)
+    for sync in "step", "micro_batch":
+        given = {"lengths": lengths, "batch_size": 8, "num_replicas": 4, "gradient_accumulation_steps": 2, "sync": sync}
+        for name, more in {"equal counts": {}, "rank_speeds": {"rank_speeds": SPEEDS}}.items():
+            yield f"cards of speeds 5, 5, 4, 2, wait in every {sync}, {name}", lengths, given | more
+
+
+def limits() -> None:
+    """What limits, unlike ranks and several phases leave of balance; how full steps of free size are; planning time."""
+    print("| case | over even | largest micro-batch, tokens | tokens of a step | ms a step |\n|---|--:|--:|--:|--:|")
+    for name, costs, given in limited():
+        began = time.process_time()
+        grid = list(BalancedBatchSampler(rank=0, **given).plan())
+        spent = 1e3 * (time.process_time() - began) / len(grid)
+        grid = grid[: -given.get("window", 0) - 1] if given["batch_size"] is None else grid  # what is left is less full
+        tokens = np.array([[[given["lengths"][b].sum() for b in slot] for slot in step] for step in grid])
+        columns = costs.reshape(len(costs), -1)
+        each = [[[columns[b].sum(0) for b in slot] for slot in step] for step in grid]
+        if str(given.get("cost")) == "padded":
+            each = [[[columns[b].max(0) * len(b) for b in slot] for slot in step] for step in grid]
+        loads = np.array(each, dtype=float)  # [step, micro-step, rank, phase]
+        loads = loads.sum(axis=1, keepdims=True) if given["sync"] == "step" else loads
+        speeds = SPEEDS if loads.shape[2] == len(SPEEDS) else np.ones(loads.shape[2])
+        over = (loads / speeds[:, None]).max(axis=2).sum() * speeds.sum() / loads.sum()
+        print(f"| {name} | {over:.4f} | {tokens.max():,} | {tokens.sum() / len(grid):,.0f} | {spent:.0f} |", flush=True)
+
+
 def clock() -> None:
     """CPU milliseconds of one rank for a step."""
     print("| ranks x samples | sampler | ms a step |\n|---|---|--:|")
     for ranks, steps in (64, 60), (2560, 12):
         lengths = lognormal(0, 6.5, 0.8, ranks * 16 * steps, 32, 8192)
-        for given in ({}, {"window": 9}, {"window": 9, "step_tokens_within": 0.2}, {"cost": "padded", "window": 9},
-                      {"sync": "micro_batch", "gradient_accumulation_steps": 2}):  # fmt: skip
+        share = np.random.default_rng(0).random(len(lengths))
+        phases = np.stack([lengths * share, lengths * (1 - share)], axis=1).astype(np.int64)
+        twice = {"sync": "micro_batch", "gradient_accumulation_steps": 2}
+        cap = {"limits": [Limit(lengths, 16_384)]}
+        for words, given in {
+            "as it is": {}, "window=9": {"window": 9},
+            "window=9, step_tokens_within=0.2": {"window": 9, "step_tokens_within": 0.2},
+            "cost=padded, window=9": {"cost": "padded", "window": 9}, "2 micro-steps, wait in each": twice,
+            "the same, two phases": twice | {"cost": phases}, "the same, Limit": twice | cap,
+            "the same, two phases, Limit": twice | cap | {"cost": phases},
+            "the same, batch_size=None, Limit": twice | cap | {"batch_size": None},
+        }.items():  # fmt: skip
             slots = given.get("gradient_accumulation_steps", 1)
-            batches = iter(BalancedBatchSampler(lengths, 16 // slots, ranks, 0, shuffle=True, **given))
+            sampler = BalancedBatchSampler(
+                lengths, **{"batch_size": 16 // slots, "num_replicas": ranks, "rank": 0} | given
+            )
+            batches = iter(sampler)
             next(batches)  # kernels are loaded
             began = time.process_time()
             count = sum(1 for _ in batches) // slots
-            words = ", ".join(f"{name}={value}" for name, value in given.items()) or "as it is"
             print(f"| {ranks} x 16 | {words} | {1e3 * (time.process_time() - began) / count:.1f} |", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    tables = {"cases": cases, "sync": sync, "window": window, "clock": clock}
+    tables = {"cases": cases, "sync": sync, "window": window, "limits": limits, "clock": clock}
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(tables))
     parser.add_argument("--data", type=Path, action="append", default=[], help="a folder with more logs")
     given = parser.parse_args()

@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from balancer.problem.shuffle import shuffled
 from solvers.arguments import as_int64
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 
-__all__ = ["OF_THE_EPOCH", "EpochOrder", "Order", "digest"]
+__all__ = ["OF_THE_EPOCH", "DrawnOrder", "EpochOrder", "Order", "digest", "whole_numbers"]
 
 OF_THE_EPOCH = (
     "what draws at random needs a seed of the epoch: order=lambda epoch: "
@@ -24,6 +25,15 @@ _KINDS = "be an array, a sampler or a function of the epoch, and no iterator, cl
 
 Ints = NDArray[np.int64]
 Order = ArrayLike | Iterable[int] | Callable[[int], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnOrder:
+    """The order of an epoch: how many positions it has, and the row at each."""
+
+    epoch: int
+    total: int
+    rows: Callable[[Ints], Ints]
 
 
 class EpochOrder:
@@ -39,15 +49,13 @@ class EpochOrder:
         """The epoch that is trained: its rows are kept."""
         _check_fills("lengths", count, least if given is None else 1)
 
-    def rows(self, positions: Ints, epoch: int) -> Ints:
-        """Return the rows at positions of an epoch's order."""
+    def drawn(self, epoch: int) -> DrawnOrder:
+        """Return the order of an epoch."""
         if self.given is not None:
-            return self._rows_of(epoch)[positions]
-        return shuffled(positions, self.count, self.seed, epoch) if self.shuffle else positions
-
-    def total(self, epoch: int) -> int:
-        """Return how many positions an epoch has."""
-        return self.count if self.given is None else len(self._rows_of(epoch))
+            return DrawnOrder(epoch, len(self._rows_of(epoch)), lambda positions: self._rows_of(epoch)[positions])
+        if not self.shuffle:
+            return DrawnOrder(epoch, self.count, lambda positions: positions)
+        return DrawnOrder(epoch, self.count, lambda positions: shuffled(positions, self.count, self.seed, epoch))
 
     def words(self, epoch: int) -> dict[str, Any]:
         """Return what tells an epoch's order from another, as JSON."""
@@ -108,6 +116,14 @@ def _whole(order: Any) -> Any:
             kind=type(order).__name__, ranks=ranks,
         )  # fmt: skip
     return order
+
+
+def whole_numbers(name: str, values: ArrayLike, least: int) -> Ints:
+    """Return a copy of whole numbers of at least `least`: the caller may go on to change theirs."""
+    found = as_int64(name, values).copy()
+    if len(odd := np.flatnonzero(found < least)):
+        raise ArgumentError(name, f"be >= {least}", found[odd[0]], int(odd[0]))
+    return found
 
 
 def digest(values: Ints) -> str:

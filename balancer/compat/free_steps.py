@@ -7,14 +7,16 @@ With a window, all of its steps are taken as one, whose micro-steps are then dea
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.compat.epoch_order import DrawnOrder
 from balancer.compat.rank_batches import Place
-from balancer.compat.step_blocks import Block, DrawnOrder, filled_up, in_turn, unfit
-from balancer.compat.step_grid import Grid, StepPlanner
+from balancer.compat.step_blocks import Block, filled_up, in_turn, unfit
+from balancer.compat.step_grid import EVEN, Grid, StepPlanner, numbered
+from solvers.arguments import as_count
 from solvers.errors import SolverError
 from solvers.packing.bins import PackingProblem, best_fit_decreasing, count_of
 
@@ -51,14 +53,20 @@ class FreeSteps:
     """
 
     def __init__(self, planner: StepPlanner, step_tokens: int | None, window: int, seed: int, drop_last: bool) -> None:
-        self.planner, self.step_tokens, self._seed, self._drop = planner, step_tokens, seed, drop_last
-        self.costs, self.limits = planner.costs, planner.limits
+        self.planner, self._seed, self._drop = planner, seed, drop_last
+        self.step_tokens = None if step_tokens is None else as_count("step_tokens", step_tokens)
+        self.costs = planner.costs
         self._window: StepPlanner | None = None
         if window and step_tokens is None:
             steps = planner.micro_steps * (window + 1)
             # Like ranks are even if in every micro-step like meets like.
             sync = planner.sync if planner.unlike_ranks else "micro_batch"
             self._window = StepPlanner(planner.costs, planner.num_ranks, steps, sync, planner.speeds, planner.limits)
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """What was asked of it alone, as JSON."""
+        return {"step_tokens_within": None, "step_tokens": self.step_tokens}
 
     def block(self, at: Place, order: DrawnOrder, number: int) -> Block | None:
         """Return the block that begins at a place, None behind the last; it has step `number` of the epoch first.
@@ -75,19 +83,16 @@ class FreeSteps:
         except SolverError as why:
             rows = order.rows(self._left(at, order))[: self.planner.batches]
             raise unfit(self.planner, number, order.epoch, rows, why) from None
-        return (
-            None
-            if taken is None
-            else self._block(taken, [taken.positions], [self._grid(taken.rows, taken.batch)], order)
-        )
+        return None if taken is None else self._block(taken, np.arange(1), np.zeros_like(taken.batch), order)
 
-    def _block(self, taken: _Taken, steps: list[Ints], grids: list[Grid], order: DrawnOrder) -> Block:
+    def _block(self, taken: _Taken, turn: Ints, step: Ints, order: DrawnOrder) -> Block:
+        """Return the block of what was taken, given in which turn its steps come, and the step of each row."""
+        members = [np.flatnonzero(step == each) for each in turn]
+        steps = [taken.positions[mine] for mine in members]
+        grids = [Grid.of(taken.rows[mine], taken.batch[mine], self.planner.shape) for mine in members]
         # As drawn: the same rows, as many in each step.
-        drawn = np.split(np.sort(taken.positions), np.cumsum([len(step) for step in steps])[:-1])
+        drawn = np.split(np.sort(taken.positions), np.cumsum([len(each) for each in steps])[:-1])
         return Block(taken.behind, np.unique(taken.positions), drawn, order, self.planner, lambda: (steps, grids))
-
-    def _grid(self, rows: Ints, batch: Ints) -> Grid:
-        return Grid.of(rows, batch, self.planner.shape)
 
     def _left(self, at: Place, order: DrawnOrder) -> Ints:
         return np.concatenate([at.carried, np.arange(at.samples, order.total)])
@@ -101,17 +106,14 @@ class FreeSteps:
         if taken is None:
             return None
         slot, rank = np.divmod(taken.batch, self.planner.num_ranks)
-        loads = window.loads(Grid.of(taken.rows, taken.batch, window.shape)).reshape(window.micro_steps, -1).max(axis=1)
-        place = np.empty(len(loads), dtype=np.int64)
-        place[np.argsort(-loads, kind="stable")] = np.arange(len(loads))
-        step, slot = np.divmod(place[slot], self.planner.micro_steps)
-        steps, grids = [], []
-        for each in in_turn(window.micro_steps // self.planner.micro_steps, taken.positions, self._seed, order):
-            mine = np.flatnonzero(step == each)
-            rows, batch = taken.rows[mine], slot[mine] * self.planner.num_ranks + rank[mine]
-            steps.append(taken.positions[mine])
-            grids.append(self._grid(rows, self._evener(self.planner, rows, batch)))
-        return self._block(taken, steps, grids, order)
+        loads = window.loads(taken.rows, taken.batch).reshape(window.micro_steps, -1).max(axis=1)
+        step, slot = np.divmod(numbered(-loads)[slot], self.planner.micro_steps)
+        batch, count = slot * self.planner.num_ranks + rank, window.micro_steps // self.planner.micro_steps
+        for each in range(count):
+            mine = step == each
+            batch[mine] = self._evener(self.planner, taken.rows[mine], batch[mine])
+        turn = in_turn(count, taken.positions, self._seed, order)
+        return self._block(taken._replace(batch=batch), turn, step, order)
 
     def _last(self, at: Place, order: DrawnOrder) -> _Taken | None:
         """Return the last step: what is left, filled up."""
@@ -136,6 +138,8 @@ class FreeSteps:
             return None
         positions, rows = self._next(planner, at, order)
         end = at.samples + max(0, len(positions) - len(at.carried))
+        if end == order.total and np.count_nonzero(~self._waits(planner, rows)) < planner.batches:
+            return None
         batch = self._packed(planner, rows, min(len(at.carried), len(rows)))
         if batch is None:
             batch = self._as_many(planner, rows)
@@ -189,9 +193,8 @@ class FreeSteps:
         np.minimum.at(first, groups[:carried], np.arange(carried))
         chosen = np.lexsort((-full, first))[: planner.batches]
         # Like meets like, if they stay as they are packed.
-        loads = np.bincount(groups, self.costs.summed(rows), count)[chosen]
         number = np.full(count, -1)
-        number[chosen[np.argsort(-loads, kind="stable")]] = np.arange(planner.batches)
+        number[chosen] = numbered(-np.bincount(groups, self.costs.summed(rows), count)[chosen])
         batch = number[groups]
         placed = batch >= 0
         batch[placed] = self._evener(planner, rows[placed], batch[placed])
@@ -201,7 +204,7 @@ class FreeSteps:
         """Return even micro-batches of these rows; where these are even, or none are found, these."""
         batch = planner.even_ranks(rows, batch)
         try:
-            return batch if planner.is_even(rows, batch) else planner.assign(rows)
+            return batch if planner.over_even(rows, batch) <= EVEN else planner.assign(rows)
         except SolverError:
             return batch
 
@@ -226,19 +229,18 @@ class FreeSteps:
         return np.append(found, np.full(len(rows) - count, -1))
 
     def _fitting(self, planner: StepPlanner, rows: Ints) -> Ints:
-        """Return the micro-batch of each row; raise SolverError where they exceed what a step may hold.
-
-        Those that all ranks are to have wait while they are too few.
-        """
-        batch, flags = np.full(len(rows), -1), planner.limits.everywhere  # type: ignore[union-attr]
-        here = np.ones(len(rows), dtype=np.bool_)
-        if flags is not None and int(flags[rows].sum()) < planner.num_ranks:
-            here = ~flags[rows]
-        if here.sum() < planner.batches:  # nothing else is there
-            here[:] = True
+        """Return the micro-batch of each row, -1 of those that wait; raise SolverError where others do not fit."""
+        batch, here = np.full(len(rows), -1), ~self._waits(planner, rows)
         batch[here] = planner.assign(rows[here])
         self._check_tokens(planner, rows[here], batch[here])
         return batch
+
+    def _waits(self, planner: StepPlanner, rows: Ints) -> NDArray[np.bool_]:
+        """Say which rows wait for more of their like: those that all ranks are to have, while they are too few."""
+        flags = planner.limits.everywhere  # type: ignore[union-attr]
+        if flags is None or np.count_nonzero(flags[rows]) >= planner.num_ranks:
+            return np.zeros(len(rows), dtype=np.bool_)
+        return flags[rows]
 
     def _check_tokens(self, planner: StepPlanner, rows: Ints, batch: Ints) -> None:
         if self.step_tokens is None:

@@ -215,32 +215,32 @@ class PlannedBatchSampler(RankBatches):
         there = ", ".join(self._phases)
         if self.phase is None and len(self._phases) > 1:
             raise InputError(f"{file.path}: has phases {there}; say which")
-        if self.phase not in (None, *self._phases):
-            raise InputError(f"{file.path}: has no phase {self.phase!r}; there are {there}")
+        name = self._phases[0] if self.phase is None else self.phase
+        if name not in self._phases:
+            raise InputError(f"{file.path}: has no phase {name!r}; there are {there}")
         for done, (number, phases) in enumerate(file.whole_steps()):
             if number != done:
                 raise PlanError(f"{file.path}: step {done} must come next, got step {number}")
-            yield self._rows(phases, ranks)
+            yield self._rows(name, phases, ranks)
 
-    def _rows(self, phases: Mapping[str, PlanStep], ranks: Sequence[int]) -> list[Held]:
-        """Return what ranks have of a step; its phases have as many micro-batches as the one with most.
+    def _rows(self, name: str, phases: Mapping[str, PlanStep], ranks: Sequence[int]) -> list[Held]:
+        """Return what ranks have of a step's phase; all phases have as many micro-batches as the one with most.
 
         But those whose items ranks share have a slot a degree.
         """
-        others = (run for name, run in phases.items() if name not in self._shared)
-        used = 1 + max((int(run.slot.max(initial=0)) for run in others), default=0)
-        cut = self._shared.get(self.phase or "", self._slots)
-        num_slots = cut.slots_for(used)
-        step = next(iter(phases.values()), None) if self.phase is None else phases.get(self.phase)
-        if step is None:
-            return [(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32), num_slots) for _ in ranks]
-        held = []
+        used = [1 + int(run.slot.max(initial=0)) for each, run in phases.items() if each not in self._shared]
+        num_slots = self._shared.get(name, self._slots).slots_for(max(used, default=1))
+        step, held = phases.get(name), []
         for rank in ranks:
+            if step is None:
+                held.append((np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32), num_slots))
+                continue
             mine = np.flatnonzero(step.rank == rank)
             mine = mine[np.argsort(step.position[mine], kind="stable")]
-            if step.group is not None:  # of a zigzag, both pieces of a sample are rows of the file: it is read once
+            if step.group is not None and name not in self._shared:
+                # Of a zigzag both pieces of a sample are rows of the file: it is read once. Shared phases have several
+                # items of a sample.
                 again = (step.sample[mine][1:] == step.sample[mine][:-1]) & (step.group[mine][1:] >= 0)
-                again &= self.phase not in self._shared  # whose pieces are of several items of a sample
                 mine = mine[np.append(True, ~again)[: len(mine)]]
             held.append((step.sample[mine], step.slot[mine], num_slots))
         return held

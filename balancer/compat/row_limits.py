@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from balancer.described import described, key
 from balancer.problem.limits import HeldLimits, Limits, held_limits
 
-__all__ = ["digest_of", "exchanged", "read_limits", "why_not"]
+__all__ = ["digest_of", "exchanged", "no_limits", "read_limits", "why_not"]
 
 Ints = NDArray[np.int64]
 
@@ -23,13 +24,19 @@ class _Asked:
     limits: Limits = key("What a micro-batch may hold.")
 
 
-def read_limits(limits: Any, lengths: Ints, num_ranks: int) -> HeldLimits:
-    """Check limits on the micro-batches of rows; no row is over one by itself."""
-    count = len(lengths)
-    nothing = HeldLimits((), np.zeros((count, 0), dtype=np.int64), np.zeros((0, 1), dtype=np.int64))
-    held = held_limits(_Asked(limits).limits, count, num_ranks) or nothing
-    held.check_alone(lengths)
+def read_limits(limits: Any, lengths: Ints, num_ranks: int) -> HeldLimits | None:
+    """Check limits on the micro-batches of rows, if there are any; no row is over one by itself."""
+    if limits is None or (isinstance(limits, Sequence) and not len(limits)):
+        return None
+    held = held_limits(_Asked(limits).limits, len(lengths), num_ranks)
+    if held is not None:
+        held.check_alone(lengths)
     return held
+
+
+def no_limits(count: int) -> HeldLimits:
+    """Return what permits all: counts of micro-batches are free."""
+    return HeldLimits((), np.zeros((count, 0), dtype=np.int64), np.zeros((0, 1), dtype=np.int64))
 
 
 def digest_of(held: HeldLimits) -> str:

@@ -15,17 +15,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from balancer.compat.data_ranks import agree, world
-from balancer.compat.epoch_order import EpochOrder, Order, digest
+from balancer.compat.epoch_order import EpochOrder, Order, digest, whole_numbers
 from balancer.compat.free_steps import FreeSteps
 from balancer.compat.rank_batches import Place, RankBatches
 from balancer.compat.row_costs import RowCosts
-from balancer.compat.row_limits import digest_of, read_limits
-from balancer.compat.sampler_report import SamplerReport, StepFigures
-from balancer.compat.step_blocks import Block, CountedSteps, DrawnOrder
+from balancer.compat.row_limits import digest_of, no_limits, read_limits
+from balancer.compat.sampler_report import SamplerReport
+from balancer.compat.step_blocks import Block, CountedSteps
 from balancer.compat.step_grid import Grid, StepPlanner
 from balancer.cost.given import as_numbers
 from balancer.cost.model import CostModel
-from solvers.arguments import as_count, as_flag, as_index, as_int64, as_integer, as_share
+from solvers.arguments import as_count, as_flag, as_index, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class BalancedBatchSampler(RankBatches):
         not fit runs as it was drawn; a step that does not fit then raises an error that names it, and the limit.
     step_tokens : int, optional
         With ``batch_size=None``: the most tokens of a step, of all ranks together; padded ones under a padded cost.
+        Such steps run in the order in which they were drawn.
     step_tokens_within : float or str, optional
         With a window: how far, as a share of the mean of its window, the tokens of a step may be from that mean:
         ``0.2`` or ``"20%"``. A window that cannot keep it runs as it was drawn.
@@ -145,88 +146,54 @@ class BalancedBatchSampler(RankBatches):
         drop_last: bool = False,
     ) -> None:
         super().__init__(*world(num_replicas, rank))
-        # A copy: the caller may go on to change theirs.
-        self.lengths = as_int64("lengths", as_numbers("lengths", lengths)).copy()
-        if len(odd := np.flatnonzero(self.lengths < 0)):
-            raise ArgumentError("lengths", "be >= 0", self.lengths[odd[0]], int(odd[0]))
-        self._micro_steps = as_count("gradient_accumulation_steps", gradient_accumulation_steps)
-        self._micro_step = None if batch_size is None else as_count("batch_size", batch_size) * self.num_replicas
-        self.samples_per_step = None if self._micro_step is None else self._micro_step * self._micro_steps
-        self._step_tokens = None if step_tokens is None else as_count("step_tokens", step_tokens)
+        self.lengths = whole_numbers("lengths", as_numbers("lengths", lengths), 0)
+        micro_steps = as_count("gradient_accumulation_steps", gradient_accumulation_steps)
+        self._batch_size = None if batch_size is None else as_count("batch_size", batch_size)
         if sync not in SYNCS:
             raise ArgumentError("sync", f"be one of {', '.join(SYNCS)}", repr(sync))
         self.sync, self.window, self.seed = sync, as_count("window", window, 0), as_integer("seed", seed)
-        self._within = None if step_tokens_within is None else as_share("step_tokens_within", step_tokens_within)
-        if self._within is not None and self._within > 1:
-            raise ArgumentError("step_tokens_within", "be a share such as '20%', at most 1", repr(step_tokens_within))
-        if self._within is not None and not self.window:
-            raise UsageError("{step_tokens_within} needs {window} >= 1: else steps keep the samples drawn for them")
-        for name, value in ("drop_last", drop_last), ("shuffle", shuffle):
-            if not isinstance(value, bool | np.bool_):
-                raise ArgumentTypeError(name, "be True or False", repr(value))
-        self._drop, count = as_flag("drop_last", drop_last), len(self.lengths)
-        fewest = self.num_replicas * self._micro_steps
-        least = self.samples_per_step or fewest
-        self._order = EpochOrder(order, count, bool(shuffle), self.seed, least if drop_last else 1)
+        self._drop, batches = as_flag("drop_last", drop_last), self.num_replicas * micro_steps
+        self.samples_per_step = None if self._batch_size is None else self._batch_size * batches
+        count, least = len(self.lengths), self.samples_per_step or batches
+        self._order = EpochOrder(order, count, as_flag("shuffle", shuffle), self.seed, least if drop_last else 1)
         self._costs = RowCosts(self.lengths, cost, prefix, prefix_length)
         if prefix is not None and (self.window or self._costs.given is not None or not self._costs.additive):
             raise UsageError(
                 "{prefix} is for window=0 and a cost of lengths without padding: prompts stay with their samples",
                 "leave one of them out",
             )
-        if fewest > max(count, _FEW):
+        if batches > max(count, _FEW):
             rule = f"be <= the {count} samples, one a micro-step each"
-            raise ArgumentError("num_replicas * gradient_accumulation_steps", rule, fewest)
-        samples = min((self.samples_per_step or count) * (self.window + 1), max(least, count))
-        self._costs.check_sums(samples)
-        self._speeds = None if rank_speeds is None else self._read_speeds(rank_speeds)
-        unlimited = limits is None or (isinstance(limits, Sequence) and not len(limits))
-        held = None
-        if self.samples_per_step is None or not unlimited:
-            held = read_limits(limits, self.lengths, self.num_replicas)
-        self._planner = StepPlanner(self._costs, self.num_replicas, self._micro_steps, self.sync, self._speeds, held)
-        self._blocks_of = self._how_to_draw(unlimited)
+            raise ArgumentError("num_replicas * gradient_accumulation_steps", rule, batches)
+        self._costs.check_sums(min((self.samples_per_step or count) * (self.window + 1), max(least, count)))
+        speeds = None if rank_speeds is None else whole_numbers("rank_speeds", rank_speeds, 1)
+        held = read_limits(limits, self.lengths, self.num_replicas)
+        if held is None and self.samples_per_step is None:
+            if step_tokens is None:
+                raise UsageError("{batch_size=None} needs {limits} or {step_tokens}: they say how large steps are")
+            held = no_limits(count)
+        self._planner = StepPlanner(self._costs, self.num_replicas, micro_steps, sync, speeds, held)
+        self._cutter = self._how_to_cut(step_tokens, step_tokens_within)
         self._kept: dict[tuple[int, int, bytes], Block | None] = {}
-        self._ends: dict[tuple[int, int, bytes], tuple[Place, int] | None] = {}
+        self._ends: dict[int, dict[tuple[int, bytes], tuple[Place, int] | None]] = {}
 
-    def _how_to_draw(self, unlimited: bool) -> CountedSteps | FreeSteps:
-        """Return what makes steps of the order: of so many samples, or of as many as fit."""
-        if self.samples_per_step is not None:
-            if self._step_tokens is not None:
-                raise UsageError("{step_tokens} is for {batch_size=None}: else a step has so many samples",
-                                 "for steps of like tokens give a {window} and {step_tokens_within}")  # fmt: skip
-            return CountedSteps(self._planner, self.samples_per_step, self.window, self._within, self.seed, self._drop)
-        if unlimited and self._step_tokens is None:
-            raise UsageError("{batch_size=None} needs {limits} or {step_tokens}: they say how large steps are")
-        if self._within is not None:
-            raise UsageError("{step_tokens_within} is for a {batch_size}", "give {step_tokens}")
-        return FreeSteps(self._planner, self._step_tokens, self.window, self.seed, self._drop)
-
-    def _read_speeds(self, given: ArrayLike) -> Ints:
-        speeds = as_int64("rank_speeds", given).copy()
-        if len(speeds) != self.num_replicas:
-            raise ArgumentError("rank_speeds", f"have a number for each of {self.num_replicas} ranks", len(speeds))
-        if len(odd := np.flatnonzero(speeds < 1)):
-            raise ArgumentError("rank_speeds", "be >= 1", speeds[odd[0]], int(odd[0]))
-        if not self._costs.additive or self._costs.prompts is not None:
-            raise UsageError(
-                "{rank_speeds} are for a cost that adds up over samples, without padding and without {prefix}",
-                ("give a cost for each sample, such as measured seconds", "or leave {rank_speeds} out"),
-            )  # fmt: skip
-        return speeds
+    def _how_to_cut(self, step_tokens: int | None, within: float | str | None) -> CountedSteps | FreeSteps:
+        """Return what cuts the order into steps: of so many samples, or of as many as fit."""
+        if self.samples_per_step is None:
+            if within is not None:
+                raise UsageError("{step_tokens_within} is for a {batch_size}", "give {step_tokens}")
+            return FreeSteps(self._planner, step_tokens, self.window, self.seed, self._drop)
+        if step_tokens is not None:
+            raise UsageError("{step_tokens} is for {batch_size=None}: else a step has so many samples",
+                             "for steps of like tokens give a {window} and {step_tokens_within}")  # fmt: skip
+        return CountedSteps(self._planner, self.samples_per_step, self.window, within, self.seed, self._drop)
 
     def __repr__(self) -> str:
         cost = "of each sample" if self._costs.given is not None else repr(str(self._costs))
-        batch_size = None if self._micro_step is None else self._micro_step // self.num_replicas
-        shape = f"{len(self.lengths)} samples, batch_size={batch_size}"
+        shape = f"{len(self.lengths)} samples, batch_size={self._batch_size}"
         ranks = f"num_replicas={self.num_replicas}, rank={self.rank!r}"
-        steps = f"gradient_accumulation_steps={self._micro_steps}, sync={self.sync!r}, window={self.window}"
+        steps = f"gradient_accumulation_steps={self._planner.micro_steps}, sync={self.sync!r}, window={self.window}"
         return f"BalancedBatchSampler({shape}, {ranks}, cost={cost}, {steps})"
-
-    # The order of an epoch: positions 0, 1, ... and the row at each.
-
-    def _rows(self, positions: Ints, epoch: int) -> Ints:
-        return self._order.rows(positions, epoch)
 
     def _begins(self, epoch: int) -> None:
         self._order.running = epoch
@@ -234,48 +201,45 @@ class BalancedBatchSampler(RankBatches):
     def _check_ranks(self) -> None:
         at = self._at if self._resumes else self._beginning(self.epoch)  # where the next iteration begins
         agree(self.num_replicas, f"begin epoch {self.epoch}", {
-            "epoch": self.epoch, **self._order_of(self.epoch), "cost": self._costs_are, "batch_size": self._micro_step,
-            "settings": {**self.steps_are, "sync": self.sync, "drop_last": self._drop},
-            "rank_speeds": None if self._speeds is None else self._speeds.tolist(), "limits": self._limits_are,
-            "step_tokens": self._step_tokens,
-            "place": [at.samples, at.steps, len(at.carried)],
+            "epoch": self.epoch, **self._order_of(self.epoch), "cost": self._settings["cost"],
+            "settings": self._settings, "place": [at.samples, at.steps, len(at.carried)],
         })  # fmt: skip
 
     # Blocks of ``window + 1`` steps. What an earlier run left of its last window comes first.
-
-    def _drawn_order(self, epoch: int) -> DrawnOrder:
-        return DrawnOrder(epoch, self._order.total(epoch), lambda positions: self._rows(positions, epoch))
 
     def _block(self, at: Place, number: int) -> Block | None:
         """Return the block that begins at a place; what was planned last is kept, as states ask for it again."""
         key = at.epoch, at.samples, at.carried.tobytes()
         if key not in self._kept:
-            block = self._blocks_of.block(at, self._drawn_order(at.epoch), number)
+            block = self._cutter.block(at, self._order.drawn(at.epoch), number)
             self._kept = {**dict(list(self._kept.items())[-1:]), key: block}
         return self._kept[key]
 
+    def _first_step(self, at: Place) -> int:
+        """Return which step of the epoch its block has first."""
+        return at.batches // self._planner.micro_steps - at.steps
+
     def _blocks(self, at: Place) -> Iterator[tuple[Place, Block]]:
-        number = at.batches // self._micro_steps - at.steps  # which step of the epoch comes first
+        number = self._first_step(at)
         while (block := self._block(at, number)) is not None:
             yield at, block
-            number += block.count
-            at = block.behind
+            number, at = number + block.count, block.behind
 
     def _places(self, at: Place) -> Iterator[tuple[Place, int]]:
-        number = at.batches // self._micro_steps - at.steps
+        number, micro_steps = self._first_step(at), self._planner.micro_steps
+        if at.epoch not in self._ends:
+            self._ends = {at.epoch: {}}
+        ends = self._ends[at.epoch]
         while True:
-            # Of steps of free size it is kept where they end: they have to be planned for that.
-            key = at.epoch, at.samples, at.carried.tobytes()
-            if key not in self._ends:
-                if self.samples_per_step is not None or (self._ends and key[0] != next(iter(self._ends))[0]):
-                    self._ends = {}
+            # It is kept where blocks end: those of free size have to be planned for that.
+            if (key := (at.samples, at.carried.tobytes())) not in ends:
                 block = self._block(at, number)
-                self._ends[key] = None if block is None else (block.behind, block.count)
-            if (found := self._ends[key]) is None:
+                ends[key] = None if block is None else (block.behind, block.count)
+            if (found := ends[key]) is None:
                 return
             behind, count = found
-            for step in range(at.steps + 1, count + 1):
-                yield (replace(at, steps=step) if step < count else behind), self._micro_steps
+            yield from ((replace(at, steps=step), micro_steps) for step in range(at.steps + 1, count))
+            yield behind, micro_steps
             at, number = behind, number + count
 
     # An epoch: its steps, one after the other.
@@ -294,46 +258,41 @@ class BalancedBatchSampler(RankBatches):
     def report(self, epoch: int | None = None) -> SamplerReport:
         """Plan an epoch, by default the next, and compare its steps with those that were drawn."""
         epoch = self.epoch if epoch is None else as_integer("epoch", epoch)
-        report = SamplerReport(self.sync, self._costs.additive, self._speeds)
+        report = SamplerReport(self.sync, self._costs.additive, self._planner.speeds)
         for _, block in self._blocks(self._beginning(epoch)):
-            for step in block.drawn:
-                self._add(report.drawn, Grid.cut(self._rows(step, epoch), self._planner.shape))
-            for number in range(block.count):
-                self._add(report.planned, block.grid(number))
+            drawn = (Grid.cut(block.order.rows(step), self._planner.shape) for step in block.drawn)
+            for figures, grids in (report.drawn, drawn), (report.planned, map(block.grid, range(block.count))):
+                for grid in grids:
+                    figures.add(self.lengths[grid.rows], grid.counts, self._planner.loads(grid.rows, grid.batch))
         # One mean for both: by its own, a plan with less padding would look less even.
         report.drawn.worked = report.planned.worked = min(report.drawn.worked, report.planned.worked)
         return report
 
-    def _add(self, figures: StepFigures, grid: Grid) -> None:
-        figures.add(self.lengths[grid.rows], grid.counts, self._planner.loads(grid))
-
     # The place: what of the order has run. Between windows that is a position; inside one, also what is left of it.
+
+    @cached_property  # loaders may ask for the state at every batch
+    def _settings(self) -> dict[str, Any]:
+        """All that is asked for, as JSON."""
+        speeds, limits, size = self._planner.speeds, self._planner.limits, self._batch_size
+        return {
+            "samples_per_step": self.samples_per_step, "window": self.window, "sync": self.sync,
+            "samples_per_micro_step": None if size is None else size * self.num_replicas,
+            "shape": list(self._planner.shape), "cost": str(self._costs), "drop_last": self._drop,
+            "rank_speeds": None if speeds is None else speeds.tolist(),
+            "limits": None if limits is None else digest_of(limits), **self._cutter.words,
+        }  # fmt: skip
 
     @property
     def steps_are(self) -> dict[str, Any]:
         """What decides which rows each step has; runs in which it is alike have the same steps, on any ranks."""
-        found: dict[str, Any] = {"samples_per_step": self.samples_per_step, "window": self.window}
+        names, free = ["samples_per_step", "window"], self.samples_per_step is None
         if self.window:
-            within = None if self._within is None else str(self._within)
-            found |= {"cost": self._costs_are, "step_tokens_within": within, "sync": self.sync}
-            if self.sync == "micro_batch" or within:
-                found["samples_per_micro_step"] = self._micro_step
-        if self._planner.limits is not None and (
-            self.window or self.samples_per_step is None
-        ):  # what fits depends on all this
-            found |= {"limits": self._limits_are, "shape": list(self._planner.shape), "sync": self.sync}
-            found |= {"rank_speeds": None if self._speeds is None else self._speeds.tolist(), "cost": self._costs_are}
-        if self.samples_per_step is None:
-            found |= {"step_tokens": self._step_tokens, "drop_last": self._drop}
-        return found
-
-    @cached_property
-    def _limits_are(self) -> str | None:
-        return None if self._planner.limits is None else digest_of(self._planner.limits)
-
-    @cached_property
-    def _costs_are(self) -> str:
-        return str(self._costs)
+            names += ["cost", "step_tokens_within", "sync"]
+            if self.sync == "micro_batch" or self._settings["step_tokens_within"]:
+                names.append("samples_per_micro_step")
+        if self._planner.limits is not None and (self.window or free):  # what fits depends on all this
+            names += ["limits", "shape", "sync", "rank_speeds", "cost"]
+        return {name: self._settings[name] for name in (*names, *(("step_tokens", "drop_last") if free else ()))}
 
     @cached_property  # loaders may ask for the state at every batch
     def _lengths_are(self) -> str:
@@ -357,7 +316,7 @@ class BalancedBatchSampler(RankBatches):
         }  # fmt: skip
 
     def _loaded(self, at: Place, window: Any) -> Place:
-        total, names = self._order.total(at.epoch), ("of", "steps", "carried", "end", "left")
+        total, names = self._order.drawn(at.epoch).total, ("of", "steps", "carried", "end", "left")
         as_index("state.samples", at.samples, total + 1)
         if window is None:
             return at

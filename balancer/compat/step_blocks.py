@@ -8,33 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from balancer.compat import step_grid
+from balancer.compat.epoch_order import DrawnOrder
 from balancer.compat.rank_batches import Place
 from balancer.compat.row_limits import exchanged, why_not
 from balancer.compat.step_grid import Grid, StepPlanner
 from balancer.problem.shuffle import shuffled
-from solvers.errors import SolverError, UsageError
+from solvers.arguments import as_share
+from solvers.errors import ArgumentError, SolverError, UsageError
 from solvers.partitioning import partition
 
-__all__ = ["Block", "CountedSteps", "DrawnOrder", "filled_up", "in_turn", "unfit"]
+__all__ = ["Block", "CountedSteps", "filled_up", "in_turn", "unfit"]
 
 Ints = NDArray[np.int64]
 Planned = tuple[list[Ints], list[Grid] | None]
-
-
-@dataclass(frozen=True, slots=True)
-class DrawnOrder:
-    """The order of an epoch: how many positions it has, and the row at each."""
-
-    epoch: int
-    total: int
-    rows: Callable[[Ints], Ints]
 
 
 @dataclass
@@ -121,17 +114,27 @@ class CountedSteps:
     size : int
         Samples of a step.
     window : int
-    within : Fraction or None
+    within : float, str or None
         How far the tokens of a step may be from the mean of its block.
     drop_last : bool
         Leave out what makes no whole step.
     """
 
     def __init__(
-        self, planner: StepPlanner, size: int, window: int, within: Fraction | None, seed: int, drop_last: bool
+        self, planner: StepPlanner, size: int, window: int, within: float | str | None, seed: int, drop_last: bool
     ) -> None:
-        self.planner, self.size, self.window, self._within = planner, size, window, within
-        self._seed, self._drop, self.costs = seed, drop_last, planner.costs
+        self.planner, self.size, self.window, self.costs = planner, size, window, planner.costs
+        self._seed, self._drop = seed, drop_last
+        self._within = None if within is None else as_share("step_tokens_within", within)
+        if self._within is not None and self._within > 1:
+            raise ArgumentError("step_tokens_within", "be a share such as '20%', at most 1", repr(within))
+        if self._within is not None and not window:
+            raise UsageError("{step_tokens_within} needs {window} >= 1: else steps keep the samples drawn for them")
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """What was asked of it alone, as JSON."""
+        return {"step_tokens_within": None if self._within is None else str(self._within), "step_tokens": None}
 
     def block(self, at: Place, order: DrawnOrder, number: int) -> Block | None:
         """Return the block that begins at a place, None behind the last; it has step `number` of the epoch first."""

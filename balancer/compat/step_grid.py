@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from balancer.compat.row_costs import RowCosts
 from balancer.problem.limits import HeldLimits
-from solvers.errors import InfeasibleError, SolverError, UsageError
+from solvers.errors import ArgumentError, InfeasibleError, SolverError, UsageError
 from solvers.packing import fill_sorted, schedule_micro_batches
 from solvers.partitioning import partition
 
-__all__ = ["Grid", "StepPlanner"]
+__all__ = ["EVEN", "Grid", "StepPlanner", "numbered", "pieces"]
 
 Ints = NDArray[np.int64]
 
 BUDGET, STOP_AT = 0.01, "0.1%"  # seconds' worth of work, and a gap that is small enough: times of steps vary by more
-_EVEN = 1.001  # what is no more over even is not planned anew
+EVEN = 1.001  # what is no more over even is not planned anew
 
 
 class Grid(NamedTuple):
@@ -77,8 +77,8 @@ class StepPlanner:
 
     Raises
     ------
-    UsageError
-        Limits that are not planned with such ranks or such a cost.
+    ArgumentError, UsageError
+        Not a speed for each rank; limits or speeds that are not planned with such ranks or such a cost.
     """
 
     def __init__(
@@ -88,7 +88,16 @@ class StepPlanner:
         self.costs, self.num_ranks, self.micro_steps, self.sync, self.limits = (
             costs, num_ranks, micro_steps, sync, limits,
         )  # fmt: skip
-        self.speeds = None if speeds is None else speeds // np.gcd.reduce(speeds)
+        if speeds is not None:
+            if len(speeds) != num_ranks:
+                raise ArgumentError("rank_speeds", f"have a number for each of {num_ranks} ranks", len(speeds))
+            if not costs.additive or costs.prompts is not None:
+                raise UsageError(
+                    "{rank_speeds} are for a cost that adds up over samples, without padding and without {prefix}",
+                    ("give a cost for each sample, such as measured seconds", "or leave {rank_speeds} out"),
+                )  # fmt: skip
+            speeds = speeds // np.gcd.reduce(speeds)
+        self.speeds = speeds
         self.unlike_ranks = speeds is not None or (limits is not None and limits.by_rank)
         if limits is not None and costs.prompts is not None:
             raise UsageError("{limits}, {step_tokens} and {batch_size=None} cannot be combined with {prefix}",
@@ -189,13 +198,13 @@ class StepPlanner:
         """
         turn = np.arange(len(rows)) % (2 * self.micro_steps)
         batch = self._slot_by_slot(rows, np.minimum(turn, 2 * self.micro_steps - 1 - turn))  # to and fro
-        if self.sync == "step" or self.is_even(rows, batch):
+        if self.sync == "step" or self.over_even(rows, batch) <= EVEN:
             return batch
         try:
             sorted_batch = self._slot_by_slot(rows, pieces(len(rows), self.micro_steps))
         except SolverError:
             return batch
-        return min(batch, sorted_batch, key=lambda each: self.takes(rows, each))
+        return min(batch, sorted_batch, key=lambda each: self.over_even(rows, each))
 
     def _on_ranks(
         self, rows: Ints, seconds: float, least: int, before: Ints | None = None,
@@ -208,9 +217,7 @@ class StepPlanner:
         costs = self.costs.of(rows)
         rules: dict[str, Any] = {"equal_counts": True}
         if self.speeds is not None or self.limits is not None:
-            # Times are whole numbers: in a finer unit they are rounded less.
-            total = int(costs.sum()) + (0 if before is None else int(before.sum()))
-            finer = 1 if self.speeds is None else max(1, min(int(self.speeds.max()), 2**60 // max(1, total)))
+            finer = self._finer(int(costs.sum()) + (0 if before is None else int(before.sum())))
             costs, before = costs * finer, None if before is None else before * finer
             rules = {"speeds": self.speeds, "min_items": least, "initial_loads": before, "allowed": allowed}
         if self.limits is not None:
@@ -227,7 +234,7 @@ class StepPlanner:
         costs, (shared, once) = self.costs.of(rows), self.costs.of_prompts(rows)
         found = partition(costs - once, self.batches, prefix=shared.keys, prefix_costs=once, equal_counts=True,
                           time_budget=BUDGET)  # fmt: skip
-        return _numbered(-found.loads)[found.group_of_item]
+        return numbered(-found.loads)[found.group_of_item]
 
     # Under limits.
 
@@ -260,7 +267,7 @@ class StepPlanner:
     def _with_phases(self, rows: Ints, batch: Ints) -> Ints:
         """Make ranks even in each phase, if a micro-step at a time does; they are planned by the sum of phases."""
         found = self._slot_by_slot(rows, *np.divmod(batch, self.num_ranks))
-        return min(batch, found, key=lambda each: self.takes(rows, each))
+        return min(batch, found, key=lambda each: self.over_even(rows, each))
 
     def _places(self, rows: Ints, ranks: Ints) -> NDArray[np.bool_] | None:
         """Return on which ranks each row of a micro-step may be, if kinds and samples on all ranks stay there."""
@@ -279,30 +286,30 @@ class StepPlanner:
 
     # What micro-batches cost.
 
-    def loads(self, grid: Grid) -> Ints:
+    def loads(self, rows: Ints, batch: Ints) -> Ints:
         """Return the load of each micro-batch: int64[micro-steps, ranks], or int64[micro-steps, ranks, phases]."""
-        return self._loads(grid.rows, grid.batch)
-
-    def _loads(self, rows: Ints, batch: Ints) -> Ints:
         found = self.costs.loads(rows, batch.astype(np.int32), self.batches)
         return found.reshape(*self.shape, *found.shape[1:])
 
-    def takes(self, rows: Ints, batch: Ints) -> float:
-        """Return what ranks wait for: in each phase, once or in every micro-step, the slowest."""
-        loads = self._loads(rows, batch).reshape(*self.shape, -1)
-        times = loads if self.speeds is None else loads / self.speeds[:, None]
-        return float((times.sum(axis=0).max(axis=0) if self.sync == "step" else times.max(axis=1)).sum())
+    def over_even(self, rows: Ints, batch: Ints) -> float:
+        """Return what ranks wait for, once or in every micro-step, in each phase, over that of even ranks."""
+        times = self.loads(rows, batch).reshape(*self.shape, -1)
+        total, speeds = int(times.sum()), self.num_ranks
+        if self.speeds is not None:
+            finer, speeds = self._finer(total), int(self.speeds.sum())
+            times, total = times * finer // self.speeds[:, None], total * finer
+        waits = times.sum(axis=0).max(axis=0) if self.sync == "step" else times.max(axis=1)
+        return int(waits.sum()) * speeds / max(1, total)
 
-    def is_even(self, rows: Ints, batch: Ints) -> bool:
-        """Whether ranks wait for each other so little that a better plan is not worth a search."""
-        speeds = self.num_ranks if self.speeds is None else int(self.speeds.sum())
-        return self.takes(rows, batch) * speeds <= _EVEN * int(self._loads(rows, batch).sum())
+    def _finer(self, total: int) -> int:
+        """Return a factor of costs that sum to `total`: times are whole numbers, and in a finer unit rounded less."""
+        return 1 if self.speeds is None else max(1, min(int(self.speeds.max()), 2**60 // max(1, total)))
 
     def even_ranks(self, rows: Ints, batch: Ints) -> Ints:
         """Choose which rank has which micro-batch of a micro-step: the heaviest goes to the rank with least so far."""
         if self.micro_steps == 1 or self.unlike_ranks:  # what is planned for a fast rank stays on it
             return batch
-        loads = self._loads(rows, batch).reshape(*self.shape, -1).sum(axis=2)
+        loads = self.loads(rows, batch).reshape(*self.shape, -1).sum(axis=2)
         rank_of, totals = np.empty(self.shape, dtype=np.int64), np.zeros(self.num_ranks, dtype=np.int64)
         for slot in np.argsort(-loads.max(axis=1), kind="stable"):
             heaviest, least = np.argsort(-loads[slot], kind="stable"), np.argsort(totals, kind="stable")
@@ -316,7 +323,7 @@ def pieces(count: int, number: int) -> Ints:
     return ((np.arange(count) + 1) * number - 1) // max(1, count)
 
 
-def _numbered(keys: Ints) -> Ints:
+def numbered(keys: NDArray[Any]) -> Ints:
     """Return the place of each key when they are sorted."""
     found = np.empty(len(keys), dtype=np.int64)
     found[np.argsort(keys, kind="stable")] = np.arange(len(keys))

@@ -21,7 +21,7 @@ from balancer.compat.rank_batches import Place, RankBatches
 from balancer.compat.sampler import BalancedBatchSampler
 from balancer.cost.model import CostModel
 from solvers.arguments import as_count, as_flag, as_index, as_int64, as_integer
-from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, WordedError
+from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, WordedError, Wording
 
 if TYPE_CHECKING:
     from balancer.problem.limits import AnyLimit
@@ -221,7 +221,8 @@ class BalancedStream(RankBatches, _Iterable):
         try:
             yield from sampler.plan(begin.epoch)
         except WordedError as error:  # its steps and rows are of the window
-            raise error.within(f"window that begins behind sample {begin.samples} of the stream") from None
+            where = f"window that begins behind sample {begin.samples} of the stream"
+            raise error.in_words(Wording({"batch_size=None": None})).within(where) from None
 
     def _steps(self, at: Place, ranks: Sequence[int]) -> Iterator[tuple[Place, list[list[list[Any]]]]]:
         left = at.steps  # that have run of what is drawn

@@ -144,7 +144,8 @@ def test_a_sampler_keeps_prompts_side_by_side():
     (grid, *_) = accumulated.plan()
     rows, placed = np.ravel(grid), np.repeat(np.arange(2 * RANKS), 4)
     expected = loads_of(LENGTHS[rows], KEYS[rows], PROMPTS[rows], placed, 2 * RANKS)
-    loads = accumulated._planner.loads(Grid.cut(rows, (2, RANKS)))
+    grid = Grid.cut(rows, (2, RANKS))
+    loads = accumulated._planner.loads(grid.rows, grid.batch)
     assert loads.ravel().tolist() == expected
     assert loads.sum(axis=0).max() < 1.2 * loads.sum(axis=0).mean()
 

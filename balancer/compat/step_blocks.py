@@ -100,8 +100,11 @@ def filled_up(planner: StepPlanner, rest: Ints, order: DrawnOrder) -> Ints:
     first = np.arange(order.total)
     if planner.limits is not None and planner.limits.everywhere is not None:
         flags = planner.limits.everywhere[order.rows(first)]
-        more = np.setdiff1d(np.flatnonzero(flags), rest)[: -int(flags[rest].sum()) % planner.num_ranks]
-        rest, first = np.append(rest, more), first[~flags] if not flags.all() else first
+        there = np.count_nonzero(flags[rest])
+        # Of rows that are one a micro-batch, whole micro-steps; of more, one for each rank will do.
+        if there < planner.num_ranks or len(rest) <= planner.batches:
+            rest = np.append(rest, np.setdiff1d(np.flatnonzero(flags), rest)[: -there % planner.num_ranks])
+        first = first if flags.all() else first[~flags]
     return np.append(rest, np.resize(first, max(0, planner.batches - len(rest))))
 
 

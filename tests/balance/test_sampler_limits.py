@@ -114,7 +114,9 @@ def fixed_size(seed):
     else:
         again = max(0, asked.ranks * asked.slots - left) if left else 0
         assert counts.min() == 1
-        assert counts.sum() == total + again
+        # More of those that all ranks are to have, if they are too few.
+        more = asked.ranks if any(isinstance(limit, Everywhere) for limit in asked.limits) else 1
+        assert 0 <= counts.sum() - total - again < more
     check_same(asked, state, rest, asked.sampler())
     # On other ranks, without limits: what had not run comes once.
     other = BalancedBatchSampler(asked.lengths, 3, 2, "all", seed=asked.options["seed"])
@@ -377,6 +379,19 @@ def test_ranks_are_even_by_a_cost_that_no_limit_is_on():
     steps = list(BalancedBatchSampler(LONG, None, 8, 0, **given).plan())[:-1]
     loads = loads_of(steps, costs).sum(axis=1)
     assert loads.max(axis=1).sum() < 1.1 * loads.mean(axis=1).sum()
+
+
+@pytest.mark.parametrize("size", [4, None])
+def test_a_last_step_is_filled_up_with_what_all_ranks_are_to_have(size):
+    """3 of such samples, on 4 ranks of 2 micro-batches, are left."""
+    flags = np.isin(np.arange(37), [0, 1, 2, 3, 33, 35, 36])
+    given = {"limits": [Everywhere(flags), CountLimit(4)], "gradient_accumulation_steps": 2, "shuffle": False}
+    steps = list(BalancedBatchSampler(np.arange(37) + 5, size, 4, 0, **given).plan())
+    for step in steps:
+        check_limits(step, np.arange(37) + 5, given["limits"])
+    assert set(rows_in(steps)) == set(range(37))
+    assert len(set(rows_in(steps[-1]))) == len(rows_in(steps[-1])) == 8
+    assert sum(flags[row] for row in rows_in(steps[-1])) == 4
 
 
 def test_samples_for_all_ranks_wait_for_more_of_their_like():

@@ -19,6 +19,7 @@ __all__ = ["EVEN", "Grid", "StepPlanner", "numbered", "pieces"]
 Ints = NDArray[np.int64]
 
 BUDGET, STOP_AT = 0.01, "0.1%"  # seconds' worth of work, and a gap that is small enough: times of steps vary by more
+_CLOSE = 1.002  # unlike ranks that are no more over even are not planned in another way
 EVEN = 1.001  # what is no more over even is not planned anew
 
 
@@ -192,19 +193,28 @@ class StepPlanner:
         return batch
 
     def _unlike(self, rows: Ints) -> Ints:
-        """Plan for unlike ranks: each micro-step has some of all costs, as few of one cost cannot be shared out.
+        """Plan for unlike ranks, the better of two ways where they wait in every micro-step.
 
-        Where ranks wait in every micro-step, also like with like, for the sake of long ones; the better is taken.
+        Some of all costs in each, as few samples that are alike cannot be shared out by speed; or like with like, which
+        is best for long ones.
         """
         turn = np.arange(len(rows)) % (2 * self.micro_steps)
-        batch = self._slot_by_slot(rows, np.minimum(turn, 2 * self.micro_steps - 1 - turn))  # to and fro
-        if self.sync == "step" or self.over_even(rows, batch) <= EVEN:
-            return batch
-        try:
-            sorted_batch = self._slot_by_slot(rows, pieces(len(rows), self.micro_steps))
-        except SolverError:
-            return batch
-        return min(batch, sorted_batch, key=lambda each: self.over_even(rows, each))
+        ways = [np.minimum(turn, 2 * self.micro_steps - 1 - turn)]  # to and fro
+        if self.sync == "micro_batch":
+            ways.append(pieces(len(rows), self.micro_steps))
+        found, failed = [], SolverError("")
+        for slot_of in ways:
+            try:
+                batch = self._slot_by_slot(rows, slot_of)
+            except SolverError as error:
+                failed = error
+                continue
+            found.append((self.over_even(rows, batch), batch))
+            if found[-1][0] <= _CLOSE:
+                break
+        if not found:
+            raise failed
+        return min(found, key=lambda each: each[0])[1]
 
     def _on_ranks(
         self, rows: Ints, seconds: float, least: int, before: Ints | None = None,

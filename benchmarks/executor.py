@@ -24,9 +24,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
-from balancer.executor import Dispatcher, RaggedTensor
-from balancer.executor.agreement import agreed_plan
-from balancer.executor.message import Status
+from balancer.executor import Dispatched, Dispatcher, RaggedTensor
+from balancer.executor.gathered import put_together, read_batch
+from balancer.step_planner import plan_step
 
 RANKS = 4
 MEBIBYTES = (0.25, 1, 4, 16, 64)
@@ -62,8 +62,9 @@ def measured(rank, size, form, placement):
     """Bytes that this rank sends, the part that stays, and seconds by [turn; bare, full, small; CPU, clock]."""
     dispatcher = Dispatcher(length="ids", time_budget=0.001, placement=placement)
     samples = mini_batch(rank, size, form)
-    gathered = dispatcher.gather(dispatcher.read(samples, {}), Status.READY)
-    step_plan = agreed_plan(dispatcher.peers, dispatcher.setup, gathered, None)
+    ranks = dispatcher.ranks
+    gathered = put_together(ranks.say(read_batch(samples, {}, set())[1]))
+    step_plan = plan_step(gathered.step(dispatcher.setup))
     plan = step_plan["all"]
     crossing = np.zeros((RANKS, RANKS), dtype=np.int64)
     np.add.at(crossing, (plan.home.rank_of_sample, plan.target.rank_of_sample), plan.lengths * BYTES_A_TOKEN)
@@ -76,8 +77,8 @@ def measured(rank, size, form, placement):
         dist.all_to_all_single(torch.empty_like(forth), back, sends, receives)
 
     def full():
-        batch = dispatcher.read(samples, {})
-        step = dispatcher.move(batch, gathered, step_plan, dispatcher.peers, dispatcher.features)
+        held, _ = read_batch(samples, {}, set())
+        step = Dispatched(step_plan, gathered, held, dispatcher._shared, ranks, ranks)
         assert len(step.data) == 3
         step.restore()
 

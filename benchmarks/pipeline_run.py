@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,9 +21,12 @@ from torch import nn
 
 import balancer
 from balancer import Pipelines, PipelineStages
-from balancer.executor import PipelineRunner
 from balancer.problem.placement import Placement
 from balancer.problem.step_times import ModuleRate, StepTimes
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+
+from pipeline_runner import PipelineRunner
 
 SECONDS, STEPS, PORT = 6.0, 2, 29577  # of a planned step, measured steps, of the store
 

@@ -351,12 +351,12 @@ OVER = "has length 70, 10 more than max_tokens_per_rank = 60; for this batch max
 
 def in_a_trainer(columns, phases):
     """As the dispatcher's planning does, given what all ranks handed in: ranks 0 and 1 five samples and three."""
-    gathering = pytest.importorskip("balancer.executor.gathering", exc_type=ImportError)
+    gathering = pytest.importorskip("balancer.executor.gathered", exc_type=ImportError)
     from balancer.problem.setup import Setup
     from balancer.step_planner import plan_step
 
     home = balancer.Placement.by_sample_order(np.repeat(np.arange(2, dtype=np.int32), [5, 3]), 2)
-    gathered = gathering.Gathered((), home, {}, {}, columns)
+    gathered = gathering.Gathered(home, {}, {}, columns)
     try:
         plan_step(gathered.step(Setup(balancer.Topology([2]), phases)))
     except WordedError as error:

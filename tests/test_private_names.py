@@ -15,9 +15,6 @@ DOCUMENTED = {"_fields"}  # a NamedTuple's
 # Each exception is explained where it stands.
 EXCEPTIONS = {
     ("balancer/compat/huggingface.py", "_train_batch_size"),
-    ("balancer/compat/torch_context.py", "_LoadBalancer"),
-    ("balancer/compat/torch_context.py", "_context_parallel"),
-    ("balancer/compat/torch_context.py", "_load_balancer"),
 }
 
 

@@ -41,7 +41,7 @@ def run(purpose: str, jobs: int | None, as_json: bool) -> None:
 def _calls(purpose: str) -> Iterator[Callable[[], Any]]:
     yield from first_calls(_METHODS_FOR[purpose])
     if purpose != "plan" and find_spec("torch") is not None:
-        from balancer.executor.memory import compile_runs
+        from balancer.executor.exchange import compile_runs
 
         yield compile_runs
 

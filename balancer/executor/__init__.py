@@ -1,6 +1,6 @@
 """Plans applied inside a training step, on torch.distributed: the one place that imports torch.
 
-It decides nothing: it gathers lengths, asks the planner, moves bytes once, and puts things back. Start with
+It decides nothing: it gathers lengths, asks the planner, moves elements once, and puts things back. Start with
 :class:`Dispatcher`.
 """
 
@@ -11,20 +11,17 @@ try:
 except ImportError as error:
     raise ImportError(not_installed("balancer.executor", "PyTorch", "torch")) from error
 
-from balancer.executor.context_exchange import ContextExchange, PendingGather, Sequences, shift_labels
+from balancer.executor.context_exchange import ContextExchange, shift_labels
 from balancer.executor.dispatched import Dispatched
 from balancer.executor.dispatcher import Dispatcher
-from balancer.executor.errors import ExecutorError, FieldMismatchError, PeerError, PeerLostError, PlanMismatchError
+from balancer.executor.fields import RaggedTensor
 from balancer.executor.loss import anchored, count_labels, global_token_mean
-from balancer.executor.pipeline import PipelineRunner
 from balancer.executor.prefetch import PrefetchDispatcher
-from balancer.executor.ragged_tensor import RaggedTensor
+from balancer.executor.ranks import ExecutorError
 from balancer.executor.step_timer import StepTimer
-from balancer.plan.context_rows import KeyRows, ShardRows
+from balancer.plan.context_rows import ShardRows
 
 __all__ = [
-    "ContextExchange", "Dispatched", "Dispatcher", "ExecutorError", "FieldMismatchError", "KeyRows", "PeerError",
-    "PeerLostError", "PendingGather", "PipelineRunner", "PlanMismatchError",
-    "PrefetchDispatcher", "RaggedTensor", "Sequences", "ShardRows", "StepTimer", "anchored", "count_labels",
-    "global_token_mean", "shift_labels",
+    "ContextExchange", "Dispatched", "Dispatcher", "ExecutorError", "PrefetchDispatcher", "RaggedTensor", "ShardRows",
+    "StepTimer", "anchored", "count_labels", "global_token_mean", "shift_labels",
 ]  # fmt: skip

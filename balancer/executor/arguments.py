@@ -57,7 +57,7 @@ def as_setup(
         raise UsageError(
             "encoders in the gaps of pipelines run on the {devices} devices of each: {replica_group} must have as many "
             "processes, got {size}",
-            "give the processes of a pipeline as replica_group, and let PipelineRunner run the plan",
+            "give the processes of a pipeline as replica_group",
             devices=plan.cut.num_devices, size=replica_size,
         )  # fmt: skip
     rehearse(setup)

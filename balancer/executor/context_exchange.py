@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from balancer.executor.alike import attempt, held_by_all
-from balancer.executor.collectives import Collectives
-from balancer.executor.errors import PlanMismatchError, against_majority, by_text, listed
-from balancer.executor.memory import bytes_of
+from balancer.executor.exchange import exchange
+from balancer.executor.ranks import Ranks, attempt
 from balancer.plan.context_rows import KeyRows, ShardRows
+from balancer.plan.moves import Move, Runs
 from solvers.context import ContextShardsResult
 from solvers.errors import ArgumentError, UsageError
 
-__all__ = ["ContextExchange", "PendingGather", "Sequences", "shift_labels"]
+__all__ = ["ContextExchange", "shift_labels"]
 
 _IGNORED = -100
 """The label that torch's losses leave out."""
@@ -37,88 +34,13 @@ class Sequences(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Rows of one kind as tensors on one device."""
+    """Rows of one kind on one device: which go to each rank, this one among them, and where those that come belong."""
 
-    sends: Tensor  # int64[s]: local rows, rank after rank
-    of_rank: list[Tensor]  # the same, by rank
-    places: Tensor  # int64[k - own]: where what arrives stands, rank after rank
-    own: Tensor
-    own_places: Tensor
-    first: Tensor  # int64[c]
-    end: Tensor
-
-
-class _Wire:
-    """What moves rows between the ranks of a pack, and what each kind of layer moves."""
-
-    def __init__(self, rows: ShardRows, peers: Collectives) -> None:
-        self.rank, self._rows, self.peers = peers.rank, rows, peers
-        self._kinds: dict[str, KeyRows] = {}
-        self._on_device: dict[tuple[str, torch.device], _Rows] = {}
-
-    def keys(self, kind: str) -> KeyRows:
-        """Return which rows this rank holds, and from whom."""
-        if kind not in self._kinds:
-            names = list(self._rows.masks)
-            if kind not in names:
-                raise ArgumentError("kind", f"be one of {', '.join(names)}", repr(kind))
-            self._kinds[kind] = self._rows.keys_of(self.rank, names.index(kind))
-        return self._kinds[kind]
-
-    def rows(self, kind: str, device: torch.device) -> _Rows:
-        """Return the same as tensors."""
-        if (kind, device) not in self._on_device:
-            keys = self.keys(kind)
-            others = [place for rank, place in enumerate(keys.places) if rank != self.rank]
-
-            def there(array: NDArray[np.int64]) -> Tensor:
-                return torch.from_numpy(np.ascontiguousarray(array)).to(device)
-
-            self._on_device[kind, device] = _Rows(
-                there(np.concatenate(keys.sends)), [there(each) for each in keys.sends],
-                there(np.concatenate([keys.token[:0], *others])), there(keys.own), there(keys.places[self.rank]),
-                there(keys.first), there(keys.end),
-            )  # fmt: skip
-        return self._on_device[kind, device]
-
-    def local_queries(self, kind: str) -> Tensor:
-        """Return the queries of this rank all of whose keys are its own: int64[q], ascending."""
-        keys = self.keys(kind)
-        foreign = np.ones(len(keys.token), dtype=np.int64)
-        foreign[keys.places[self.rank]] = 0
-        before = np.append(0, np.cumsum(foreign))
-        return torch.from_numpy(np.flatnonzero(before[keys.end] == before[keys.first]))
-
-    def counts(self, kind: str) -> tuple[list[int], list[int]]:
-        """Return how many rows go to each rank, and come from it."""
-        keys = self.keys(kind)
-        receives = [len(place) if rank != self.rank else 0 for rank, place in enumerate(keys.places)]
-        return [len(each) for each in keys.sends], receives
-
-    def begin(self, kind: str, tensors: Sequence[Tensor], back: bool = False) -> Callable[[], list[Tensor]]:
-        """Begin to send rows of several tensors, rank after rank, in one message; return what waits for what comes."""
-        sends, receives = reversed(self.counts(kind)) if back else self.counts(kind)
-        if not self.keys(kind).total_received:  # all ranks know that no rank waits for any
-            return lambda: list(tensors)
-        count, arriving = sum(sends), sum(receives)
-        widths = [math.prod(each.shape[1:]) * each.element_size() for each in tensors]
-        of_each = [bytes_of(each).reshape(count, width) for each, width in zip(tensors, widths, strict=True)]
-        packed = torch.cat(of_each, dim=1).reshape(-1)
-        arrived = packed.new_empty(arriving * sum(widths))
-        sent, received = ([sum(widths) * each for each in counts] for counts in (sends, receives))
-        end = self.peers.begin_all_to_all(packed, sent, received, arrived)
-
-        def come() -> list[Tensor]:
-            end()
-            parts = arrived.reshape(arriving, sum(widths)).split(widths, dim=1)
-            if len(parts) > 1:  # into memory of their own, as a dtype wants its numbers aligned
-                parts = tuple(part.clone(memory_format=torch.contiguous_format) for part in parts)
-            return [
-                part.reshape(-1).view(each.dtype).reshape(arriving, *each.shape[1:])
-                for part, each in zip(parts, tensors, strict=True)
-            ]
-
-        return come
+    sent: list[Tensor]  # of each rank, int64: local rows that it needs
+    places: Tensor  # int64[k]: where what comes stands among the rows held, rank after rank
+    first: Tensor  # int64[c]: rows held that each local query sees, from the first...
+    end: Tensor  # ... to one in front of this
+    move: Move
 
 
 class ContextExchange:
@@ -142,8 +64,8 @@ class ContextExchange:
     ----------
     rows : ShardRows
     rank : int
-    peers : Collectives
-        What ranks exchange by.
+    ranks : Ranks
+        Those that share the pack, and what they exchange by.
     agreed : dict of str to set of str
         Of each kind of layer, what all ranks have agreed to gather.
     index : Tensor, int64[c]
@@ -157,10 +79,9 @@ class ContextExchange:
     ------
     ArgumentError, UsageError
         Shards of other masks, of another number of ranks than the group has, or that hold more rows.
-    PeerError
-        Another rank's shards could not be used, and why.
-    PlanMismatchError
-        On all ranks, where they hold different shards; nothing has been exchanged then.
+    ExecutorError
+        On all ranks, where they hold different shards; or another rank's could not be used, and why. Nothing has been
+        exchanged then.
 
     Notes
     -----
@@ -168,30 +89,30 @@ class ContextExchange:
     where no rank needs any.
     """
 
-    peers: Collectives
+    ranks: Ranks
     agreed: dict[str, set[str]]
 
     def __init__(
         self, shards: ContextShardsResult | ShardRows, group: Any = None, *, masks: Mapping[str, int] | None = None,
         max_rows_held: int | None = None, timeout: timedelta = timedelta(minutes=10),
     ) -> None:  # fmt: skip
-        # Peers are there before shards are looked at, so that the others hear of a rank whose shards cannot be used.
-        if isinstance(group, ContextExchange):
-            peers, self.agreed = group.peers, group.agreed
-        else:
-            peers = Collectives(dist.group.WORLD if group is None else group, timeout, "context-parallel rank")
-            self.agreed = {}
+        # Ranks are there before shards are looked at, so that the others hear of one whose shards cannot be used.
+        given = group if isinstance(group, ContextExchange) else None
+        ranks = self.ranks = Ranks(group, None, timeout) if given is None else given.ranks
+        self.agreed = {} if given is None else given.agreed
 
         def checked() -> ShardRows:
             rows = shards if isinstance(shards, ShardRows) else ShardRows.from_result(shards, masks)
-            if peers.size != rows.num_ranks:
-                raise ArgumentError("group", f"have the {rows.num_ranks} ranks that share the pack", peers.size)
+            if ranks.size != rows.num_ranks:
+                raise ArgumentError("group", f"have the {rows.num_ranks} ranks that share the pack", ranks.size)
             if max_rows_held is not None and (most := rows.most_rows_held()) > max_rows_held:
                 raise ArgumentError("max_rows_held", f"be the {most} rows at least that a rank holds", max_rows_held)
             return rows
 
-        rows = _agreed(peers, checked)
-        self.rows, self.rank, self.peers, self._wire = rows, peers.rank, peers, _Wire(rows, peers)
+        rows = ranks.alike("taking the shards", checked, lambda rows: {"the shards or masks": rows.digest()})
+        self.rows, self.rank = rows, ranks.rank
+        self._keys: dict[str, KeyRows] = {}
+        self._on_device: dict[tuple[str, torch.device], _Rows] = {}
         tokens = rows.tokens_of(self.rank)
         document = np.searchsorted(rows.first_token, tokens, side="right") - 1
         self.index, self.documents = torch.from_numpy(tokens), torch.from_numpy(document)
@@ -199,7 +120,7 @@ class ContextExchange:
 
     # What travels
 
-    def gather(self, *tensors: Tensor, kind: str = "full", async_op: bool = False) -> Any:
+    def gather(self, *tensors: Tensor, kind: str = "full") -> Any:
         """Bring the rows that the queries of this rank see in the layers of a kind, in order of documents.
 
         Parameters
@@ -209,8 +130,6 @@ class ContextExchange:
             tensors on all ranks, which call this the same number of times.
         kind : str
             One of the masks.
-        async_op : bool
-            Return a :class:`PendingGather`, so that queries whose keys are all here can be computed meanwhile.
 
         Returns
         -------
@@ -222,35 +141,27 @@ class ContextExchange:
         ------
         ArgumentError
             What is no tensor, or one of another number of rows; an unknown kind.
-        PlanMismatchError
-            On all ranks, at the first gather of a kind for which rows travel, where they gather other tensors;
-            nothing has been exchanged then.
-        PeerError
-            There too, where another rank's tensors could not be used, and why.
-        PeerLostError
-            A rank that does not come, by name.
+        ExecutorError
+            On all ranks, at the first gather of a kind for which rows travel, where they gather other tensors, or
+            another rank's could not be used; nothing has been exchanged then. Or a rank does not come.
         """
         self._agree(kind, tensors)
-        pending = PendingGather(self._wire, kind, tensors)
-        return pending if async_op else pending.wait()
+        found = _Gather.apply(self, kind, *tensors)
+        return found[0] if len(found) == 1 else found
 
     def _agree(self, kind: str, tensors: tuple[Any, ...]) -> None:
         """Raise on all ranks unless they gather alike; they ask each other once for each kind and what is gathered."""
-        gathered, failure = attempt(lambda: self._said(kind, tensors))
+        said, failure = attempt(lambda: self._said(kind, tensors))
         agreed = self.agreed.get(kind, set())
         # Where no rank needs another's rows, as all know, none waits: each may gather when it likes, or not at all.
         alone = kind in self.rows.masks and not self.keys(kind).total_received
         if failure is not None and (agreed or alone):
             raise failure  # the others do not ask, and would not hear of it
-        if alone or gathered in agreed:
+        if alone or said in agreed:
             return
         # Unlike rows would be read as other numbers, or end the process: gloo aborts it where sizes differ.
-        said = held_by_all(self.peers, gathered, failure, "could not gather")
-        usual, odd = against_majority({rank: found for rank, (found,) in enumerate(said)})
-        if odd:
-            text = by_text(odd, lambda ranks, what: f"{listed(ranks)} gather{'s' * (len(ranks) == 1)} {what}")
-            raise PlanMismatchError(f"{text}, the others {usual}; nothing has been exchanged", list(odd))
-        self.agreed.setdefault(kind, set()).add(usual)
+        said = self.ranks.alike("gathering", lambda: self._said(kind, tensors), lambda text: {"what they gather": text})
+        self.agreed.setdefault(kind, set()).add(said)
 
     def _said(self, kind: str, tensors: tuple[Any, ...]) -> str:
         """Check what is to be gathered, and say what all ranks must gather alike."""
@@ -271,7 +182,29 @@ class ContextExchange:
 
     def keys(self, kind: str = "full") -> KeyRows:
         """Return which rows this rank holds in layers of a kind, and from whom."""
-        return self._wire.keys(kind)
+        if kind not in self._keys:
+            names = list(self.rows.masks)
+            if kind not in names:
+                raise ArgumentError("kind", f"be one of {', '.join(names)}", repr(kind))
+            self._keys[kind] = self.rows.keys_of(self.rank, names.index(kind))
+        return self._keys[kind]
+
+    def rows_on(self, kind: str, device: Any) -> _Rows:
+        """Return what :meth:`keys` says as tensors on a device, and how rows move."""
+        key = kind, torch.device(device)
+        if key not in self._on_device:
+            keys = self.keys(kind)
+            sent = [own if rank != self.rank else keys.own for rank, own in enumerate(keys.sends)]
+
+            def there(array: NDArray[np.int64]) -> Tensor:
+                return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+            move = Move(_blocks(sent), _blocks(keys.places), len(keys.token))
+            self._on_device[key] = _Rows(
+                [there(each) for each in sent], there(np.concatenate([keys.token[:0], *keys.places])),
+                there(keys.first), there(keys.end), move,
+            )  # fmt: skip
+        return self._on_device[key]
 
     # What attention needs
 
@@ -283,7 +216,7 @@ class ContextExchange:
 
     def mask_mod(self, kind: str = "full", device: Any = "cpu") -> Callable[[Any, Any, Any, Any], Any]:
         """Return what ``flex_attention`` asks: whether a query of this rank sees a row held."""
-        rows = self._wire.rows(kind, torch.device(device))
+        rows = self.rows_on(kind, device)
 
         def sees(batch: Any, head: Any, query: Any, key: Any) -> Any:
             return (key >= rows.first[query]) & (key < rows.end[query])
@@ -292,7 +225,7 @@ class ContextExchange:
 
     def dense_mask(self, kind: str = "full", device: Any = "cpu") -> Tensor:
         """Return which rows held each query sees: bool[c, k]."""
-        rows = self._wire.rows(kind, torch.device(device))
+        rows = self.rows_on(kind, device)
         held = torch.arange(len(self.keys(kind).token), device=device)
         return (held >= rows.first[:, None]) & (held < rows.end[:, None])
 
@@ -328,82 +261,47 @@ class ContextExchange:
         bounds = [torch.nn.functional.pad(each.cumsum(0), (1, 0)).to(torch.int32).to(device) for each in sizes]
         return Sequences(*bounds, *(int(each.max()) if len(each) else 0 for each in sizes))
 
-    def local_queries(self, kind: str = "full") -> Tensor:
-        """Return the queries, of this rank's, all of whose keys are its own: int64[q], ascending."""
-        return self._wire.local_queries(kind)
 
-
-class PendingGather:
-    """A gather under way: of keys that arrive while queries are computed that need none of them."""
-
-    def __init__(self, wire: _Wire, kind: str, tensors: tuple[Tensor, ...]) -> None:
-        self._wire, self._kind, self._tensors = wire, kind, tensors
-        rows = wire.rows(kind, tensors[0].device)
-        sent = [tensor.detach().index_select(0, rows.sends) for tensor in tensors]
-        self._come = wire.begin(kind, sent)
-
-    @property
-    def local_queries(self) -> Tensor:
-        """The queries that need nothing of what is under way: int64[q]."""
-        return self._wire.local_queries(self._kind)
-
-    def wait(self) -> Any:
-        """Return the rows, in order of documents: one tensor, or a tuple of as many as were given. Once."""
-        found = _Gather.apply(self._wire, self._kind, self._come, *self._tensors)
-        return found[0] if len(found) == 1 else found
+def _blocks(rows: list[NDArray[np.int64]]) -> Runs:
+    """Return one run a rank, of as many rows, one after the other."""
+    sizes = np.array([len(each) for each in rows], dtype=np.int64)
+    return Runs(np.arange(len(rows)), np.cumsum(sizes) - sizes, sizes)
 
 
 class _Gather(torch.autograd.Function):
     """Rows of this rank and of others; backward, what all ranks have for its rows, summed."""
 
     @staticmethod
-    def forward(
-        ctx: Any, wire: _Wire, kind: str, come: Callable[[], list[Tensor]], *tensors: Tensor
-    ) -> tuple[Tensor, ...]:
-        ctx.wire, ctx.kind, rows = wire, kind, wire.rows(kind, tensors[0].device)
-        ctx.given = [(tensor.dtype, tensor.shape) for tensor in tensors]
-        count, found = len(wire.keys(kind).token), []
-        for tensor, arrived in zip(tensors, come(), strict=True):
-            held = tensor.new_empty((count, *tensor.shape[1:]))
-            held[rows.places], held[rows.own_places] = arrived, tensor.detach()[rows.own]
-            found.append(held)
-        ctx.mark_non_differentiable(*(each for each in found if not each.is_floating_point()))
-        return tuple(found)
+    def forward(ctx: Any, of: ContextExchange, kind: str, *tensors: Tensor) -> tuple[Tensor, ...]:
+        rows = of.rows_on(kind, tensors[0].device)
+        ctx.of, ctx.kind, ctx.given = of, kind, [(tensor.dtype, tensor.shape) for tensor in tensors]
+        chosen = torch.cat(rows.sent)
+        sent = [tensor.detach().index_select(0, chosen) for tensor in tensors]
+        # Where no rank needs another's rows, as all know, none waits.
+        found = exchange(of.ranks, sent, [rows.move] * len(sent)) if of.keys(kind).total_received else sent
+        held = [torch.empty_like(each).index_copy_(0, rows.places, each) for each in found]
+        ctx.mark_non_differentiable(*(each for each in held if not each.is_floating_point()))
+        return tuple(held)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        wire, wanted = ctx.wire, [i for i in range(len(gradients)) if ctx.needs_input_grad[3 + i]]
-        found: list[Tensor | None] = [None] * len(gradients)
+        wanted = [i for i in range(len(gradients)) if ctx.needs_input_grad[2 + i]]
+        summed: list[Tensor | None] = [None] * len(gradients)
         if not wanted:
-            return None, None, None, *found
-        rows, came_from = wire.rows(ctx.kind, gradients[wanted[0]].device), wire.counts(ctx.kind)[0]
-        sent = [gradients[i].index_select(0, rows.places) for i in wanted]
-        for i, arrived in zip(wanted, wire.begin(ctx.kind, sent, back=True)(), strict=True):
+            return None, None, *summed
+        of, rows = ctx.of, ctx.of.rows_on(ctx.kind, gradients[wanted[0]].device)
+        found = [gradients[i].index_select(0, rows.places) for i in wanted]
+        if of.keys(ctx.kind).total_received:
+            back = Move(rows.move.into, rows.move.out, sum(map(len, rows.sent)))
+            found = exchange(of.ranks, found, [back] * len(found))
+        for i, came in zip(wanted, found, strict=True):
             dtype, shape = ctx.given[i]
-            total = arrived.new_zeros(shape, dtype=torch.promote_types(dtype, torch.float32))
-            for rank, part in enumerate(arrived.split(came_from)):  # in order of ranks, so that sums repeat
-                if rank == wire.rank:
-                    total[rows.own] += gradients[i][rows.own_places].to(total.dtype)
-                else:
-                    total[rows.of_rank[rank]] += part.to(total.dtype)
-            found[i] = total.to(dtype)
-        return None, None, None, *found
-
-
-def _agreed(peers: Collectives, checked: Callable[[], ShardRows]) -> ShardRows:
-    """Return this rank's shards; an error on all ranks unless all have them, and the same."""
-    rows, failure = attempt(checked)
-    digest = "" if rows is None else rows.digest()
-    held = {
-        rank: found for rank, (found,) in enumerate(held_by_all(peers, digest, failure, "could not take the shards"))
-    }
-    if odd := list(against_majority(held)[1]):
-        raise PlanMismatchError(
-            f"{listed(odd)} of {len(held)} hold{'s' * (len(odd) == 1)} other shards, or masks, than the majority; "
-            "nothing has been exchanged: give every rank the same lengths and settings", odd,
-        )  # fmt: skip
-    return cast(ShardRows, rows)  # else this rank's failure was raised
+            total = came.new_zeros(shape, dtype=torch.promote_types(dtype, torch.float32))
+            for chosen, part in zip(rows.sent, came.split([len(each) for each in rows.sent]), strict=True):
+                total[chosen] += part.to(total.dtype)  # in order of ranks, so that sums repeat
+            summed[i] = total.to(dtype)
+        return None, None, *summed
 
 
 def shift_labels(labels: Tensor, lengths: ArrayLike, ignore_index: int = _IGNORED) -> Tensor:

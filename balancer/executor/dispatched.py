@@ -1,33 +1,28 @@
 """What dispatch returns: a rank's balanced mini-batch, the ways back, and the exchanges on to the next phase.
 
 The *home* of a sample is the rank that drew it. A *phase* is a module of the model, and computes *items*: the samples
-themselves, or the images, clips... inside them. The items of a phase travel from home in the phase's *stream*
-(``streams.py``), and each field of the mini-batch travels in one stream: the *route* of the field says which elements
-go to which rank. What an encoder then puts out goes on to the phase that takes it (``inputs.py``).
-
-Ranks that hold the same share, such as tensor shards, are *replica peers*. One of them, the leader, sends and gets;
-the others get what it gets.
+themselves, or the images, clips... inside them. Fields travel from home with the items of one phase (``ways.py``). What
+an encoder then puts out goes on to the phase that takes it (``inputs.py``).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from balancer.executor.features import Features
-from balancer.executor.fields import Field, read_field, write_field
-from balancer.executor.gathering import Gathered, gather, read_if_leader
-from balancer.executor.inputs import PhaseInputs
-from balancer.executor.message import MiniBatch, Status
-from balancer.executor.payload import Values
-from balancer.executor.peers import Peers
-from balancer.executor.ragged_tensor import RaggedTensor
-from balancer.executor.streams import FieldRoute, HomeStream, streams_from_home
+from balancer.executor.exchange import exchange
+from balancer.executor.fields import Field, RaggedTensor, nothing, write
+from balancer.executor.gathered import SINGLE_FIELD, Gathered, Message, put_together, read_fields
+from balancer.executor.inputs import Agreed, PhaseInputs
+from balancer.executor.layouts import Windows
+from balancer.executor.ranks import Ranks, attempt, check_failed, summary
+from balancer.executor.ways import Trip, Way, ways_from_home
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.pieces import PiecesOnRank
 from balancer.plan.resharding import Shards
@@ -37,19 +32,23 @@ from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.ragged import Ragged, offsets_of
 from solvers.arguments import as_index
 
-__all__ = ["SINGLE_FIELD", "Dispatched"]
+__all__ = ["Dispatched", "Shared"]
 
-SINGLE_FIELD = ""
-"""What the one field is called of a mini-batch that came without names."""
+
+class Shared(NamedTuple):
+    """What all steps of a dispatcher have in common."""
+
+    way_of_field: Mapping[str, str]  # which fields do not go to the last phase with their samples
+    device: torch.device | None  # where fields are brought before the exchange
+    groups: Mapping[range, Any]  # process groups of ranks that may share samples
+    agreed: Agreed  # what activations are like
 
 
 class Dispatched(Mapping[str, Any]):
     """A rank's share of one step after dispatch; a mapping of its fields, each in the form in which it came.
 
-    The dispatcher makes it of a plan that all ranks hold, and making it moves the fields of `batch`, the mini-batch of
-    this rank. `batch` is None on a replica peer that does not lead. `gathered` says what the fields of all ranks are
-    like, and `stream_of_field` which of them do not go to the last phase with their samples. `groups` are the process
-    groups of ranks that may share samples.
+    The dispatcher makes it of a plan that all ranks hold, and making it moves the fields that the rank `held`, by the
+    groups of `ranks`. Later exchanges go by those of `onward`.
 
     Attributes
     ----------
@@ -62,21 +61,23 @@ class Dispatched(Mapping[str, Any]):
         Seconds of this rank's host in the exchange.
     """
 
-    exchange_s: float = 0.0
-
     def __init__(
-        self, plan: StepPlan, peers: Peers, gathered: Gathered, stream_of_field: Mapping[str, str],
-        batch: MiniBatch | None, features: Features, device: torch.device, groups: Mapping[range, Any],
+        self, plan: StepPlan, gathered: Gathered, held: Mapping[str, Field], shared: Shared, ranks: Ranks,
+        onward: Ranks,
     ) -> None:  # fmt: skip
-        self.step, self.rank = plan, peers.rank
-        self.peers, self._features, self._device, self._groups = peers, features, device, groups
-        self._streams = streams_from_home(plan, peers)
-        self._last = list(self._streams.values())[-1]  # of the samples to the last phase
+        began = time.perf_counter()
+        self.step, self.rank, self.ranks, self._shared = plan, ranks.rank, ranks, shared
+        on_cuda = any(kind.device == "cuda" for kind in gathered.kinds.values())
+        # Decided from what all ranks said, as one without samples knows no device of its own.
+        usual = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
+        self._device = usual if shared.device is None else shared.device
+        self._ways = ways_from_home(plan, self.rank)
+        self._last = list(self._ways.values())[-1]  # of the samples to the last phase
         self._inputs: dict[str, PhaseInputs] = {}  # by phase that others feed, as far as they were asked for
-        streams = {name: self._streams[stream_of_field.get(name, self._last.name)] for name in gathered.specs}
-        self._routes = {name: stream.field_route(name, gathered) for name, stream in streams.items()}
-        # The buffer that rows arrived in, and lie in: restore sends it back as it is.
-        self._memory, self._fields = self._moved(self._routes, {} if batch is None else batch.fields, forth=True)
+        ways = {name: self._ways[shared.way_of_field.get(name, self._last.name)] for name in gathered.kinds}
+        self._trips = {name: way.trip(name, gathered) for name, way in ways.items()}
+        self._fields = self._moved(self._trips, held, forth=True)
+        self.ranks, self.exchange_s = onward, time.perf_counter() - began
 
     @property
     def plan(self) -> DispatchPlan | StepPlan:
@@ -98,7 +99,7 @@ class Dispatched(Mapping[str, Any]):
     def __getitem__(self, field: str) -> Any:
         if field not in self._fields:
             raise KeyError(f"no field {field!r}; fields are {', '.join(self._fields)}")
-        return write_field(self._fields[field])
+        return write(self._fields[field])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._fields)
@@ -109,7 +110,7 @@ class Dispatched(Mapping[str, Any]):
     def slot_bounds(self, phase: str | None = None) -> NDArray[np.int64]:
         """Return where this rank's micro-batches of a phase begin and end among its items: int64[num_slots + 1]."""
         plan = self._plan_of(phase)
-        slots = plan.slot_of_sample[self._stream(phase).here]
+        slots = plan.slot_of_sample[self._way(phase).here]
         return np.searchsorted(slots, np.arange(plan.num_slots + 1))
 
     def lengths(self, phase: str | None = None) -> NDArray[np.int64]:
@@ -117,16 +118,23 @@ class Dispatched(Mapping[str, Any]):
 
         Where ranks share samples, of its shares, padding included.
         """
-        return self._stream(phase).sizes_here(self._plan_of(phase).lengths)
+        return self._way(phase).sizes_here(self._plan_of(phase).lengths)
 
     def planned(self, phase: str) -> tuple[int, NDArray[np.int64]]:
         """Return this rank's number in a phase, with layouts that of its replica, and the lengths of its items."""
         laid_out = self.step.setup.layout is not None
         rank = self.step.setup.mesh_of(phase).place_of(self.rank)[1] if laid_out else self.rank
-        return rank, self.step[phase].lengths[self._stream(phase).here]
+        return rank, self.step[phase].lengths[self._way(phase).here]
 
     def _plan_of(self, phase: str | None) -> DispatchPlan:
         return self.step.last if phase is None else self.step[phase]
+
+    def _way(self, phase: str | None) -> Way:
+        if phase is None:
+            return self._last
+        if phase not in self._ways:
+            raise KeyError(f"no phase {phase!r}; there are {', '.join(self._ways)}")
+        return self._ways[phase]
 
     # Where ranks share samples.
 
@@ -140,7 +148,7 @@ class Dispatched(Mapping[str, Any]):
         if not isinstance(plan, SharedPlan):
             return None
         mine = [group.ranks for group in plan.groups(slot) if self.rank in group.ranks]
-        return self._groups[mine[0]] if mine and len(mine[0]) > 1 else None
+        return self._shared.groups[mine[0]] if mine and len(mine[0]) > 1 else None
 
     def pieces(self, slot: int, phase: str | None = None) -> PiecesOnRank:
         """Return what this rank holds in a slot: parts of samples, in order, and where they begin in the slot.
@@ -163,8 +171,7 @@ class Dispatched(Mapping[str, Any]):
 
     def tensors(self) -> list[Tensor]:
         """Return the memory that the fields lie in."""
-        whole = [field.values for field in self._fields.values() if isinstance(field.values, Tensor)]
-        return whole if self._memory is None else [self._memory, *whole]
+        return [field.flat for field in self._fields.values()]
 
     # Moving.
 
@@ -189,49 +196,48 @@ class Dispatched(Mapping[str, Any]):
         -------
         The same form as was given, in the order in which the samples came.
         """
-        if results is None:
-            # Rows lie packed in the memory in which they arrived, in the order in which they are sent back.
-            packed = self._memory if all(route.is_mirrored for route in self._routes.values()) else None
-            fields = self._moved(self._routes, self._fields, forth=False, packed=packed)[1]
-        else:
-            named = dict(results) if isinstance(results, Mapping) else {SINGLE_FIELD: results}
-            fields = self._results_home(named, self._stream(phase))
-        written = {name: write_field(field) for name, field in fields.items()}
-        alone = set(written) == {SINGLE_FIELD} if results is None else not isinstance(results, Mapping)
-        return written[SINGLE_FIELD] if alone else written
+        trips, fields, way = self._trips, self._fields, self._way(phase)
+        if results is not None:
+            trips, fields = self._trips_of_results(results, way)
+        home = {name: write(field) for name, field in self._moved(trips, fields, forth=False).items()}
+        alone = set(home) == {SINGLE_FIELD} if results is None else not isinstance(results, Mapping)
+        return home[SINGLE_FIELD] if alone else home
 
-    def _stream(self, phase: str | None) -> HomeStream:
-        if phase is None:
-            return self._last
-        if phase not in self._streams:
-            raise KeyError(f"no phase {phase!r}; there are {', '.join(self._streams)}")
-        return self._streams[phase]
+    def _trips_of_results(self, results: Any, way: Way) -> tuple[dict[str, Trip], dict[str, Field]]:
+        """Tell all ranks what results are like, and find their way home."""
+        held, failure = attempt(lambda: _read_results(results, len(way.here)) if self.ranks.leads else {})
+        kinds = {name: (field.kind, field.rows) for name, field in (held or {}).items()}
+        message = Message(count=len(way.here), fields=kinds, error=None if failure is None else summary(failure))
+        said: list[Message] = self.ranks.say(message)
+        if failure is not None:
+            raise failure
+        check_failed("reading results", [each.error for each in said])
+        gathered = put_together(said)
+        return {
+            name: way.trip_of_results(kind, np.asarray(gathered.rows[name])) for name, kind in gathered.kinds.items()
+        }, held or {}
 
-    def _results_home(self, results: Mapping[str, Any], stream: HomeStream) -> dict[str, Field]:
-        batch, failure = read_if_leader(self.peers, lambda: _read_results(results, len(stream.here)))
-        gathered = gather(self.peers, batch, Status.READY, failure)
-        routes = {name: stream.result_route(spec, gathered.rows[name]) for name, spec in gathered.specs.items()}
-        return self._moved(routes, {} if batch is None else batch.fields, forth=False)[1]
-
-    def _moved(
-        self, routes: Mapping[str, FieldRoute], fields: Mapping[str, Field], forth: bool, packed: Tensor | None = None
-    ) -> tuple[Tensor | None, dict[str, Field]]:
-        """Bring fields from home or back in one all-to-all; return the memory in which they arrived, and them."""
-        payloads = []
-        for name, route in routes.items():
-            values: Values | None = None
-            if self.peers.leads:
-                known = name in fields and fields[name].spec.form
-                values = fields[name].on(self._device) if known else route.home.nothing(self._device)
-            payloads.append(route.payload(values, forth, self._device))
-        if not payloads:
-            return None, {}
-        memory, moved = self.peers.move(payloads, self._device, packed)
-        arrived = {
-            name: route.arrived(values, forth, self._device)
-            for (name, route), values in zip(routes.items(), moved, strict=True)
-        }
-        return memory if any(payload.by_row for payload in payloads) else None, arrived
+    def _moved(self, trips: Mapping[str, Trip], held: Mapping[str, Field], forth: bool) -> dict[str, Field]:
+        """Bring fields from home or back, in one all-to-all."""
+        if not trips:
+            return {}
+        moves, flats, windows = [], [], dict[str, Windows | None]()
+        for name, trip in trips.items():
+            kind = trip.before[0]
+            known = name in held and held[name].kind.form
+            flat = held[name].flat.to(self._device, non_blocking=True) if known else nothing(kind, self._device)
+            # Of a tensor group's shard, which all of them are to have, each gets one window.
+            windows[name] = None if trip.shards is None else Windows.of(trip.shards, trip.way.name, self.ranks)
+            if not forth and (one := windows[name]) is not None:
+                flat = one.mine(flat)
+            moves.append(trip.move(forth))
+            flats.append(flat)
+        arrived = {}
+        for (name, trip), flat in zip(trips.items(), exchange(self.ranks, flats, moves), strict=True):
+            whole = one.gathered(flat) if forth and (one := windows[name]) is not None else flat
+            kind, rows = trip.after if forth else trip.before
+            arrived[name] = Field(kind, whole.cpu() if kind.device == "cpu" else whole, rows)
+        return arrived
 
     # On to the next phase.
 
@@ -275,7 +281,9 @@ class Dispatched(Mapping[str, Any]):
     ) -> RaggedTensor:
         taken = self._taken_by(phase)
         tensors = taken.in_order(outputs, own)
-        return taken.brought(tensors, self.peers, self._features, self._device, differentiable)
+        # Every replica peer has activations of its own.
+        ranks = self.ranks.without_replicas()
+        return taken.brought(tensors, ranks, self._shared.agreed, self._device, differentiable)
 
     def _taken_by(self, phase: str) -> PhaseInputs:
         """Return what a phase takes, composed once."""
@@ -284,15 +292,15 @@ class Dispatched(Mapping[str, Any]):
             which = f"encoders feed the last, {last!r}" if encoders else "there is no encoder"
             raise KeyError(f"phase {phase!r} is fed by none; {which}")
         if phase not in self._inputs:
-            self._inputs[phase] = PhaseInputs.on(self.step, phase, self.peers)
+            self._inputs[phase] = PhaseInputs.on(self.step, phase, self.ranks)
         return self._inputs[phase]
 
 
-def _read_results(results: Mapping[str, Any], num_samples: int) -> MiniBatch:
+def _read_results(results: Any, num_samples: int) -> dict[str, Field]:
     """Read what was computed of each of so many samples; ValueError if entries are not one a sample."""
-    fields = {name: read_field(name or "results", data) for name, data in results.items()}
+    fields = read_fields(results, "results")
     for name, field in fields.items():
         if len(field.rows) != num_samples or isinstance(field.rows, Ragged):
             what = f"result {name!r}" if name else "results"
             raise ValueError(f"{what} must have an entry for each of {num_samples} samples, got {len(field.rows)}")
-    return MiniBatch(num_samples, fields, {})
+    return fields

@@ -1,56 +1,61 @@
 """The dispatcher, which a trainer calls each step. It decides nothing.
 
-A step is: read the mini-batch (``fields.py``), gather all ranks' lengths (``gathering.py``), plan on every rank or on
-one and agree on the plan (``agreement.py``), move every byte once (``dispatched.py``, which also holds the ways back).
+A step is told in :meth:`Dispatcher.step`: draw and read the mini-batch, say to all ranks what it is like
+(``gathered.py``), plan, agree on the plan (``ranks.py``), move every element once, and hand over (``dispatched.py``).
 """
 
 from __future__ import annotations
 
 import os
-import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
+from balancer._version import __version__
 from balancer.cost import CostModel, OnlineCost
-from balancer.described import said_of
+from balancer.described import as_dict, said_of
 from balancer.errors import InputError
-from balancer.executor.agreement import agreed_plan, check_groups, check_planning
 from balancer.executor.arguments import as_setup
-from balancer.executor.correction import Correction, CostCorrection, as_online
-from balancer.executor.dispatched import SINGLE_FIELD, Dispatched
-from balancer.executor.features import Features
-from balancer.executor.fields import Field, read_field
-from balancer.executor.gathering import Gathered, gather, read_if_leader
-from balancer.executor.meshes import read_meshes, tensor_groups
-from balancer.executor.message import MiniBatch, Status, as_columns
-from balancer.executor.peers import Peers
-from balancer.executor.same_batches import SameBatches
-from balancer.executor.streams import stream_names
+from balancer.executor.dispatched import Dispatched, Shared
+from balancer.executor.exchange import compile_runs
+from balancer.executor.fields import Field
+from balancer.executor.gathered import Gathered, Message, put_together, read_batch
+from balancer.executor.layouts import tensor_groups
+from balancer.executor.online import Correction, CostCorrection, as_online
+from balancer.executor.ranks import TIMEOUT, Ranks, attempt, check_failed, summary
+from balancer.executor.ways import way_names
 from balancer.plan.balance_report import BalanceReport
 from balancer.plan.step_plan import StepPlan
+from balancer.executor.broadcast import plan_of_words, words_of_plan
+from balancer.step_planner import plan_step
 from balancer.problem.layout import ModuleLayout, StepLayout
 from balancer.problem.mesh import Mesh
-from balancer.problem.phases import Phase
+from balancer.problem.phases import SINGLE_PHASE, Phase
 from balancer.problem.ragged import Ragged
-from balancer.problem.setup import as_topology
-from balancer.problem.topology import Topology
+from balancer.problem.setup import Setup, as_topology
 from balancer.step import read_step
+from solvers import USES_CLOCK
 from solvers._jit import compile_at_once
-from solvers.arguments import as_index
+from solvers.errors import WordedError
 
-__all__ = ["Dispatcher"]
+__all__ = ["Dispatcher", "all_have_ended"]
 
-TIMEOUT = timedelta(minutes=2)
+PLANNING = ("replicate", "broadcast")
+"""Who plans: every rank the same, or rank 0 for all."""
 
 _STEPS_ALIKE = 3  # in which all samples are of one length: that is padding, or there is nothing to balance
+
+
+def all_have_ended(statuses: Sequence[str]) -> bool:
+    """Whether no rank has anything to draw."""
+    return all(status == "ended" for status in statuses)
 
 
 class Dispatcher:
@@ -66,8 +71,6 @@ class Dispatcher:
         The modules of a multimodal model, as :func:`balancer.orchestrate` takes them. A column that they name is a
         field, or one that :meth:`dispatch` is given. Of a field the lengths count, or, where it has a number for each
         sample, these numbers. By default there is one phase, which computes whole samples.
-    topology : Topology, optional
-        In place of `ranks_per_node`, for nodes of unequal size.
     fields : mapping of str to str, optional
         The phase that takes each field. An encoder gets the field's items. ``"llm:own"`` takes the pieces that the
         samples of that phase bring from home. All other fields go to the last phase, with their samples.
@@ -78,29 +81,17 @@ class Dispatcher:
         Without phases: as :func:`balancer.balance` takes it, or an :class:`balancer.cost.OnlineCost`, which
         :meth:`observe` corrects. With phases: the costs to correct by phase, in place of those phases' own.
     planning : str
-        ``"replicate"``: every rank computes the plan. ``"broadcast"``: one rank does, for methods that read the clock.
-    planner_rank : int
-        The rank that plans for all, and that fits costs which are corrected.
+        ``"replicate"``: every rank computes the plan. ``"broadcast"``: rank 0 does, for methods that read the clock.
     replica_group : ProcessGroup, optional
         Tensor, context and pipeline peers of this rank. All of them get the samples and the plan of their first rank;
         what the others hand in is not looked at.
     layouts : StepLayout or mapping of str to ModuleLayout or Mesh, optional
         How the ranks, which then are GPUs, are split for each phase, as :func:`balancer.orchestrate` takes it. It takes
         the place of a replica group. See :meth:`dispatch`.
-    meshes : mapping of str to DeviceMesh or ProcessGroup, optional
-        With `layouts`, of any phases: where the GPUs are, by axes ``pp``, ``dp``, ``cp``, ``sp``, ``tp`` (axes that
-        begin alike, as ``dp_shard``, count together); or this rank's tensor group alone. Tensor groups that are not
-        given are made.
-    exchange : str
-        ``"direct"``; ``"node_wise"``: first within the node, then between equal places of all nodes; or ``"auto"``:
-        node-wise from 64 ranks on where nodes are of equal size.
     device : torch.device or str, optional
         Where fields are brought before the exchange; by default they stay where they are. Text stays on the host.
     timeout : timedelta
-        How long any one collective waits for a rank before it is taken for lost.
-    same_batches : bool
-        True: all ranks draw the same mini-batches on purpose. Otherwise three such steps are an error: the loader deals
-        nothing out, and every rank trains on all of the data.
+        How long any one collective waits for a rank.
     settings
         Further keywords of :func:`balancer.balance` or :func:`balancer.orchestrate`: ``method``, ``time_budget``,
         ``stop_at``, ``equal_counts``, ``max_tokens_per_rank``, ``min_samples_per_rank``, ``rank_speeds``; and
@@ -128,61 +119,56 @@ class Dispatcher:
         ranks_per_node: int | None = None,
         phases: Sequence[Phase] | Mapping[str, str] | None = None,
         *,
-        topology: Topology | None = None,
         fields: Mapping[str, str] | None = None,
         length: str | None = None,
         cost: str | CostModel | OnlineCost | Mapping[str, OnlineCost] = "linear",
         planning: str = "replicate",
-        planner_rank: int = 0,
         replica_group: Any = None,
         layouts: StepLayout | Mapping[str, ModuleLayout | Mesh] | None = None,
-        meshes: Mapping[str, Any] | None = None,
-        exchange: str = "auto",
         device: torch.device | str | None = None,
         timeout: timedelta = TIMEOUT,
-        same_batches: bool = False,
         **settings: Any,
     ) -> None:
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             raise RuntimeError("call torch.distributed.init_process_group before making a Dispatcher")
-        size = torch.distributed.get_world_size(dp_group)
-        topology = as_topology(size if topology is None else None, ranks_per_node, topology)
-        online = as_online(cost, phases)
-        fixed = "linear" if isinstance(cost, OnlineCost | Mapping) else cost
-        if layouts is not None and replica_group is not None:
-            raise ValueError(
-                "replica_group cannot be combined with layouts, which say who shares samples: leave it out"
-            )
-        group = torch.distributed.group.WORLD if dp_group is None else dp_group
-        laid_out, groups = read_meshes(layouts, meshes, group)
-        replica_size = 1 if replica_group is None else torch.distributed.get_world_size(replica_group)
-        self.setup = as_setup(topology, phases, fixed, length, settings, laid_out, replica_size)
-        check_planning(planning, self.setup)
-        as_index("planner_rank", planner_rank, size)
         if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
             raise ValueError(f"timeout must be a timedelta above 0, got {timeout!r}")
-        self._planner = planner_rank if planning == "broadcast" else None
-        self._stream_of_field = dict(fields or {})
-        for field, stream in self._stream_of_field.items():
-            if stream not in (names := stream_names(self.setup)):
-                raise ValueError(f"fields[{field!r}] must be one of {', '.join(names)}, got {stream!r}")
+        self.ranks = Ranks(dp_group, replica_group, timeout)
+
+        def make() -> tuple[Setup, Correction | None]:
+            if layouts is not None and replica_group is not None:
+                raise ValueError(
+                    "replica_group cannot be combined with layouts, which say who shares samples: leave it out"
+                )
+            online = as_online(cost, phases)
+            fixed = "linear" if isinstance(cost, OnlineCost | Mapping) else cost
+            topology = as_topology(self.ranks.size, ranks_per_node)
+            replica_size = 1 if replica_group is None else torch.distributed.get_world_size(replica_group)
+            setup = as_setup(topology, phases, fixed, length, settings, layouts, replica_size)
+            _check_planning(planning, setup)
+            for field, way in (fields or {}).items():
+                if way not in (names := way_names(setup)):
+                    raise ValueError(f"fields[{field!r}] must be one of {', '.join(names)}, got {way!r}")
+            return setup, Correction(online, setup, self._speaks) if online else None
+
+        # Settings are the same on all ranks from here on, so that all make the same groups, and need not be compared.
+        made = self.ranks.alike("making a dispatcher", make, lambda made: _settings(made[0], fields or {}, planning))
+        self.setup, self._correction = made
+        self._broadcasts = planning == "broadcast"
+        self._asked = {
+            name.strip() for phase in self.setup.phases for text in phase.numbers for name in text.split("+")
+        }
+        self.ranks.tensor = tensor_groups(self.setup, self.ranks)
+        groups = self.ranks.groups_of(self.setup.rank_sets())
         self.device = None if device is None else torch.device(device)
-        self.peers = Peers(dp_group, replica_group, topology, exchange, timeout)
-        self._correction: Correction | None = None
-        if online:
-            fits = self.peers.rank == planner_rank and self.peers.leads
-            self._correction = Correction(online, self.setup, planner_rank, fits)
-            self.setup = self._correction.setup
-        self.features = Features(self.peers)
-        check_groups(self.peers, self.setup)
-        self.peers.join(tensor_groups(self.setup, groups, group, timeout))
-        self._same_batches = SameBatches(size, same_batches)
-        self._groups = self.peers.groups_of(self.setup.rank_sets())
+        self._shared = Shared(dict(fields or {}), self.device, groups, {})
         self.current: Dispatched | None = None
-        self._looks_at_lengths, self._steps_alike, self._one_length = size > 1, 0, 0
+        self._looks_at_lengths, self._steps_alike, self._one_length = self.ranks.size > 1, 0, 0
+        self._looks_at_batches = self.ranks.size > 1
         self._reports: dict[str, BalanceReport] = {phase.name: BalanceReport() for phase in self.setup.phases}
         # A kernel that begins as Python is compiled in some later step, and all ranks would wait for it.
         compile_at_once()
+        compile_runs()
 
     @classmethod
     def from_step(cls, step: str | os.PathLike[str], dp_group: Any = None, **beside: Any) -> Dispatcher:
@@ -215,11 +201,7 @@ class Dispatcher:
     @property
     def rank(self) -> int:
         """Number of this rank in the data-parallel group."""
-        return self.peers.rank
-
-    def forget_features(self) -> None:
-        """Agree anew on dtype and shape of activations; all ranks call this when a model changes them."""
-        self.features.forget()
+        return self.ranks.rank
 
     @property
     def cost_correction(self) -> Mapping[str, CostCorrection]:
@@ -256,34 +238,117 @@ class Dispatcher:
         Parameters
         ----------
         samples : mapping of str to field, or one field
-            An entry a sample: a tensor (its first dimension), a nested tensor, a :class:`RaggedTensor`, a NumPy array,
-            or a list of tensors, of lists of tensors (several items a sample), of str, bytes, int, float or bool. Of
-            any number of samples, none included: ``{}`` or ``[]``. Replica peers may give None.
+            An entry a sample: a tensor or a NumPy array (the first dimension), a jagged nested tensor, a
+            :class:`RaggedTensor`, a list of tensors, or of lists of tensors (several items a sample). The entries of
+            any other list are pickled one by one. Of any number of samples, none included: ``{}`` or ``[]``. Replica
+            peers may give None.
         lengths : mapping of str to int64[n] or lists, optional
             Further columns, for `phases`, `length` or constraints: a number or a list of numbers a sample.
 
         Returns
         -------
         Dispatched
-            Its fields in the form in which they came. Where ranks share samples, a field is cut if each of its rows is
-            as long as the plan says of its sample: an entry then is a rank's share of a sample, with zeros where the
-            plan pads. All other rows go whole to every rank of the group. With layouts, an entry of a field that is cut
-            is the share of the GPU's shard. Tensor replicas have the same share: each gets a window of it, and they
-            gather the rest. Fields of ``"llm:own"`` are cut into the segments in each GPU's own window. All other rows
-            go to all GPUs of the replica, those of all pipeline devices.
+            Its fields in the form in which they came; arrays, and lists of tensors of one number, as one tensor. Where
+            ranks share samples, a field is cut if each of its rows is as long as the plan says of its sample: an entry
+            then is a rank's share of a sample, with zeros where the plan pads. All other rows go whole to every rank of
+            the group. With layouts, an entry of a field that is cut is the share of the GPU's shard. Tensor replicas
+            have the same share: each gets a window of it, and they gather the rest. Fields of ``"llm:own"`` are cut
+            into the segments in each GPU's own window. All other rows go to all GPUs of the replica, those of all
+            pipeline devices.
 
         Raises
         ------
-        PlanMismatchError, FieldMismatchError, PeerError, PeerLostError
-            See :mod:`balancer.executor.errors`. Nothing hangs: a call ends within a few timeouts.
+        ExecutorError
+            Other ranks failed, or ranks have other fields, lengths or plans: it names them, and what. Or a rank is gone
+            or stands still: then a call ends within the timeout.
         TypeError, ValueError, InfeasibleError, SolverError
             What this rank handed in cannot be used, or cannot be planned.
         """
-        batch, failure = read_if_leader(self.peers, lambda: self.read(samples, lengths or {}))
-        gathered = self.gather(batch, Status.READY, failure)
-        return self.hand_out(self.plan_and_move(batch, gathered, self.peers, self.features))
+        step = self.step(lambda: (samples, lengths or {}), self.ranks)
+        assert step is not None
+        return self.hand_over(step)
 
-    def hand_out(self, step: Dispatched) -> Dispatched:
+    def step(
+        self, draw: Callable[[], Any], onward: Ranks, is_over: Callable[[Sequence[str]], bool] = all_have_ended
+    ) -> Dispatched | None:
+        """Make one step of what a rank draws: fields and lengths, or why there are none, as ``"ended"``.
+
+        None where the ranks' statuses say that all is over. Later exchanges of the step go by `onward`.
+        """
+        # Draw and read; the others must hear of a rank that cannot.
+        read, failure = attempt(partial(self._read, draw))
+        held, message = read or ({}, Message(error=summary(failure) if failure else None))
+        if self._correction is not None:
+            message = replace(message, costs=self._correction.message())
+        # Say what the mini-batch is like, all but the payload.
+        said: list[Message] = self.ranks.say(message)
+        if failure is not None:
+            raise failure
+        check_failed("reading a mini-batch", [each.error for each in said])
+        if is_over([each.status for each in said]):
+            return None
+        gathered = put_together(said)
+        self._learn(gathered)
+        # Plan, and agree on the plan and all that it was made of, and that the exchange depends on.
+        digests = gathered.digests()
+        plan = self.ranks.alike(
+            "planning", lambda: self._planned(gathered), lambda plan: {**digests, "the plan": plan.digest()}
+        )
+        # Move, and hand over.
+        return Dispatched(plan, gathered, held, self._shared, self.ranks, onward)
+
+    def _read(self, draw: Callable[[], Any]) -> tuple[dict[str, Field], Message]:
+        if not self.ranks.leads:  # what replica peers have is not looked at
+            return {}, Message()
+        drawn = draw()
+        if isinstance(drawn, str):
+            return {}, Message(status=drawn)
+        samples, lengths = drawn
+        held, message = read_batch(samples, lengths, self._asked)
+        if self.device is None:
+            return held, message
+        held = {name: field.on(self.device) for name, field in held.items()}
+        return held, replace(message, fields={name: (field.kind, field.rows) for name, field in held.items()})
+
+    def _planned(self, gathered: Gathered) -> StepPlan | None:
+        """Plan; where rank 0 plans for all, None on the others if it could not."""
+
+        def plan() -> StepPlan:
+            try:
+                return plan_step(gathered.step(self.setup))
+            except WordedError as error:  # those that name a sample say on which rank it is
+                raise error.in_words(gathered.wording()) from None
+
+        if not self._broadcasts:
+            return plan()
+        made, failure = attempt(plan) if self._speaks else (None, None)
+        words = self.ranks.tell(None if made is None else words_of_plan(made))
+        if failure is not None:
+            raise failure
+        if made is None and words is not None:
+            made = plan_of_words(words, gathered.step(self.setup))
+        return made
+
+    @property
+    def _speaks(self) -> bool:
+        """Whether this is the rank that plans, fits costs and warns for all."""
+        return self.ranks.rank == 0 and self.ranks.leads
+
+    def _learn(self, gathered: Gathered) -> None:
+        """Take over the costs that were said, and look whether the loader deals anything out."""
+        if self._correction is not None:
+            self.setup = self._correction.take_in(gathered.costs)
+        if self._looks_at_batches and len(gathered.home.samples):
+            self._looks_at_batches = False
+            if gathered.is_the_same_on_all_ranks() and self._speaks:
+                warnings.warn(
+                    f"all {self.ranks.size} ranks drew the same mini-batch in the first step. If that is no chance, "
+                    "each of them trains on all of the data: give the loader a torch.utils.data.DistributedSampler, "
+                    "or let the trainer prepare it",
+                    stacklevel=4,
+                )
+
+    def hand_over(self, step: Dispatched) -> Dispatched:
         """Make a step the current one, and count it in the report: steps made ahead count once they are taken."""
         self.current, plan = step, step.step
         self._warn_of_one_length(plan.last.lengths)
@@ -299,12 +364,12 @@ class Dispatcher:
         self._one_length = self._one_length or int(lengths[0])
         alike = bool((lengths == self._one_length).all())
         self._looks_at_lengths = alike and self._steps_alike < _STEPS_ALIKE
-        if alike and not self._looks_at_lengths and self.peers.rank == 0 and self.peers.leads:
+        if alike and not self._looks_at_lengths and self._speaks:
             warnings.warn(
                 f"all samples of the first {_STEPS_ALIKE} steps are of length {self._one_length}, so nothing can be "
                 "balanced. Padding makes them alike: hand in unpadded samples, as lists of tensors, and pad after the "
                 "exchange, with PrefetchDispatcher(..., collate=...)",
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def report(self, phase: str | None = None) -> BalanceReport:
@@ -324,60 +389,28 @@ class Dispatcher:
             raise KeyError(f"no phase {phase!r}; phases are {', '.join(self._reports)}")
         return self._reports[phase or list(self._reports)[-1]]
 
-    def gather(self, batch: MiniBatch | None, status: Status, failure: Exception | None = None) -> Gathered:
-        """Gather lengths: the first half of :meth:`dispatch`. `status` says why there is no batch."""
-        correction = self._correction
-        gathered = gather(self.peers, batch, status, failure, None if correction is None else correction.message())
-        if correction is not None:
-            self.setup = correction.take_in(gathered.costs)
-        self._same_batches.check(gathered, self.setup)
-        return gathered
 
-    def plan_and_move(
-        self, batch: MiniBatch | None, gathered: Gathered, onward: Peers, features: Features
-    ) -> Dispatched:
-        """Plan and exchange: the second half. Later exchanges of the step go by the groups of `onward`."""
-        plan = agreed_plan(self.peers, self.setup, gathered, self._planner)
-        return self.move(batch, gathered, plan, onward, features)
+def _check_planning(planning: str, setup: Setup) -> None:
+    """Raise ValueError if who plans is none of those there are, or that cannot go well."""
+    if planning not in PLANNING:
+        raise ValueError(f"planning must be one of {', '.join(PLANNING)}, got {planning!r}")
+    method = setup.settings.method
+    if planning == "replicate" and method in USES_CLOCK:
+        raise ValueError(
+            f"method {method!r} reads the clock, so that ranks would find different plans; use planning='broadcast'"
+        )
 
-    def move(
-        self, batch: MiniBatch | None, gathered: Gathered, plan: StepPlan, onward: Peers, features: Features
-    ) -> Dispatched:
-        """Exchange by a plan that all ranks hold."""
-        # Decided from what all ranks said, as one without samples knows no device of its own.
-        device = self.device
-        if device is None:
-            on_cuda = any(spec.device == "cuda" for spec in gathered.specs.values())
-            device = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
-        began = time.perf_counter()
-        step = Dispatched(plan, self.peers, gathered, self._stream_of_field, batch, features, device, self._groups)
-        step.peers, step.exchange_s = onward, time.perf_counter() - began
-        return step
 
-    def read(self, samples: Any, lengths: Mapping[str, ArrayLike | Ragged]) -> MiniBatch:
-        """Read what a caller hands in to :meth:`dispatch`."""
-        named = samples if isinstance(samples, Mapping) else {SINGLE_FIELD: samples}
-        read = {name: read_field(name or "samples", data) for name, data in named.items()}
-        columns = as_columns({**self._numbers_of(read), **lengths})
-        fields = {name: self._placed(field) for name, field in read.items()}
-        if not all(isinstance(name, str) for name in named):
-            raise TypeError(f"fields must have names that are str, got {list(named)}")
-        sizes = {name: len(field.rows) for name, field in fields.items()}
-        sizes |= {f"lengths[{name!r}]": len(column) for name, column in columns.items()}
-        if len(set(sizes.values())) > 1:
-            raise ValueError(f"fields must have the same number of samples, got {sizes}")
-        return MiniBatch(next(iter(sizes.values()), 0), fields, columns)
-
-    def _numbers_of(self, fields: Mapping[str, Field]) -> dict[str, list[Any]]:
-        """Return the fields that hold a number a sample and are asked for as lengths: the numbers are the lengths."""
-        asked = {name.strip() for phase in self.setup.phases for text in phase.numbers for name in text.split("+")}
-        return {
-            name: field.values.tolist()
-            for name, field in fields.items()
-            if name in asked and isinstance(field.values, Tensor) and field.spec.fixed and not field.spec.trailing
-        }
-
-    def _placed(self, field: Field) -> Field:
-        if self.device is None or field.spec.form in ("str", "bytes", ""):
-            return field
-        return Field(replace(field.spec, device=self.device.type), field.rows, field.on(self.device))
+def _settings(setup: Setup, fields: Mapping[str, str], planning: str) -> dict[str, Any]:
+    """Return all settings by the names that errors call them by."""
+    given, cut = setup.to_json(), setup.settings.cut
+    of_cut = cut.to_json() | as_dict(cut, all_keys=True)
+    planned = as_dict(setup.settings, all_keys=True) | {"cut": of_cut.pop("kind")}
+    planned |= {f"cut.{name}": value for name, value in of_cut.items()}
+    laid_out = {shown: given[name] for name, shown in (("layout", "layouts"), ("gpus", "gpus")) if name in given}
+    said = {**given["topology"], **planned, **laid_out, "fields": sorted(fields.items()), "planning": planning}
+    found = {"package version": __version__} | {f"setting {name!r}": value for name, value in said.items()}
+    for phase in setup.phases:
+        where = "" if phase.name == SINGLE_PHASE else f" of phase {phase.name!r}"
+        found |= {f"setting {name!r}{where}": value for name, value in as_dict(phase, all_keys=True).items()}
+    return found

@@ -1,283 +1,265 @@
-"""Fields: what a mini-batch may be made of, read into flat tensors with lengths, and put back into the form it had."""
+"""Fields: what a mini-batch may be made of, read into one flat tensor with lengths, and put back into the form it had.
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+==========  ===================================================  ==========================
+Form        What is handed in                                    A row of a sample
+==========  ===================================================  ==========================
+``list``    a list of tensors                                    one tensor
+``lists``   a list of lists of tensors: several items a sample   several
+``ragged``  a :class:`RaggedTensor`                              one, or several
+``jagged``  a nested tensor of ``layout=torch.jagged``           one
+``dense``   a tensor, a NumPy array, a list of numbers' tensors  one element: as a tensor
+``object``  any other list, entry by entry                       pickled
+==========  ===================================================  ==========================
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from operator import attrgetter, itemgetter
-from typing import Any, TypeAlias
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from balancer.executor.payload import Values, as_whole
-from balancer.executor.ragged_tensor import RaggedTensor
 from balancer.problem.ragged import Ragged, offsets_of
+from solvers.arguments import as_int64
 
-__all__ = ["Column", "Field", "Spec", "read_field", "write_field"]
+__all__ = ["Column", "Field", "Kind", "RaggedTensor", "nothing", "read", "write"]
 
 Column: TypeAlias = NDArray[np.int64] | Ragged
 """A number for each sample, or a list of numbers for each."""
 
-ACCEPTED = (
-    "a tensor (one entry a sample), a nested tensor, a RaggedTensor, a NumPy array, or a list of tensors, of lists of "
-    "tensors, of str, bytes, int, float or bool"
-)
+ACCEPTED = "a tensor, a jagged nested tensor, a RaggedTensor, a NumPy array of numbers, or a list"
 
-_NUMBERS = {bool: ("bools", torch.bool), int: ("ints", torch.int64), float: ("floats", torch.float64)}
-"""Of each type of number: what a list of it is called, and the dtype in which it travels."""
-
-_FIXED = ("dense", "numpy", "scalars", "bools", "ints", "floats")
+UNKNOWN = ""
+"""The form of a field without any row, of which a rank cannot know more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+@dataclass(frozen=True, slots=True, eq=False)
+class RaggedTensor:
+    """Rows of unequal length, one after the other in one tensor.
+
+    Attributes
+    ----------
+    values : Tensor[sum(lengths), ...]
+        All rows.
+    lengths : int64[k]
+        Elements of each row; a list, an array or a CPU tensor is taken.
+    counts : int64[n], optional
+        Where a sample has several items, such as images: the items of each sample, and a row is an item.
+
+    Notes
+    -----
+    `len` is the number of samples.
+
+    Examples
+    --------
+    >>> import torch
+    >>> ragged = RaggedTensor(torch.arange(5), [2, 0, 3])
+    >>> [row.tolist() for row in ragged.rows()]
+    [[0, 1], [], [2, 3, 4]]
+    """
+
+    values: Tensor
+    lengths: NDArray[np.int64]
+    counts: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("lengths", "counts"):
+            given: Any = getattr(self, name)
+            if given is not None:
+                array = as_int64(name, given)
+                if array.size and array.min() < 0:
+                    raise ValueError(f"{name}[{int(np.argmin(array))}] must be >= 0, got {array.min()}")
+                object.__setattr__(self, name, array)
+        if self.values.ndim == 0 or int(self.lengths.sum()) != len(self.values):
+            raise ValueError(
+                f"lengths must sum to the {tuple(self.values.shape)[:1]} rows of values, got {self.lengths.sum()}"
+            )
+        if self.counts is not None and int(self.counts.sum()) != len(self.lengths):
+            raise ValueError(f"counts must sum to the {len(self.lengths)} items, got {self.counts.sum()}")
+
+    def __len__(self) -> int:
+        return len(self.lengths if self.counts is None else self.counts)
+
+    def rows(self) -> Sequence[Tensor]:
+        """Return every row, sharing memory."""
+        return self.values.split(self.lengths.tolist())
+
+    @property
+    def cu_seqlens(self) -> NDArray[np.int64]:
+        """Where the rows begin and end, int64[k + 1], as packed attention wants it."""
+        return offsets_of(self.lengths)
+
+
+class Kind(NamedTuple):
     """What all ranks must agree on about a field."""
 
-    form: str  # what it came as, and goes back to; empty where a rank cannot know, as it has no row
-    dtype: str = "uint8"  # of torch
+    form: str
+    dtype: torch.dtype = torch.uint8
     trailing: tuple[int, ...] = ()  # shape of one element
     device: str = "cpu"  # kind of device
 
     @property
-    def torch_dtype(self) -> torch.dtype:
-        """The dtype itself."""
-        return getattr(torch, self.dtype)
+    def by_token(self) -> bool:
+        """Whether rows can have an element for each token of their samples."""
+        return self.form in ("list", "lists", "ragged", "jagged", UNKNOWN)
 
-    @property
-    def fixed(self) -> bool:
-        """Whether every row has exactly one element, so that its length need not be sent."""
-        return self.form in _FIXED
-
-    @property
-    def by_row(self) -> bool:
-        """Whether every row is a tensor of its own."""
-        return self.form in ("list", "lists", "strided")
-
-    @property
-    def of_items(self) -> "Spec":
-        """What it is where an entry is an item, not a sample with its items."""
-        return replace(self, form="list") if self.form == "lists" else self
-
-    def __str__(self) -> str:
-        return f"{self.form} of {self.dtype} [*{''.join(f', {size}' for size in self.trailing)}] on {self.device}"
+    def __repr__(self) -> str:
+        shape = "".join(f", {size}" for size in self.trailing)
+        return f"{self.form} of {str(self.dtype).removeprefix('torch.')} [*{shape}] on {self.device}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Field:
-    """One field of a mini-batch; without values, it is what the field is like."""
+class Field(NamedTuple):
+    """One field of a mini-batch."""
 
-    spec: Spec
+    kind: Kind
+    flat: Tensor  # all rows, one after the other
     rows: Column  # elements of each sample's row; a list of them where samples have several rows
-    values: Values = ()  # the rows, one after the other or each by itself
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Elements of each row: int64[k]."""
         return self.rows.values if isinstance(self.rows, Ragged) else self.rows
 
-    def nothing(self, device: torch.device) -> Values:
-        """Return the values of no rows."""
-        if self.spec.by_row:
-            return []
-        return torch.empty((0, *self.spec.trailing), dtype=self.spec.torch_dtype, device=device)
+    def on(self, device: torch.device) -> Field:
+        """Return the field on a device; what is pickled stays on the host."""
+        if self.kind.form in ("object", UNKNOWN):
+            return self
+        return Field(self.kind._replace(device=device.type), self.flat.to(device, non_blocking=True), self.rows)
 
-    def on(self, device: torch.device) -> Values:
-        """Return the values on a device, brought there in one piece."""
-        if isinstance(self.values, Tensor):
-            return self.values.to(device, non_blocking=True)
-        if not self.values:
-            return self.values
-        here = self.values[0].device
-        if here.type == device.type and device.index in (None, here.index):
-            return self.values
-        return as_whole(self.values).to(device, non_blocking=True)
+
+def nothing(kind: Kind, device: torch.device) -> Tensor:
+    """Return the flat tensor of no rows."""
+    return torch.empty((0, *kind.trailing), dtype=kind.dtype, device=device)
 
 
 # Reading.
 
 
-def read_field(name: str, data: Any) -> Field:
-    """Read one field; TypeError or ValueError names it, the entry and what is accepted."""
+def read(name: str, data: Any) -> Field:
+    """Read one field; TypeError or ValueError names the field, the entry and what is accepted."""
     if isinstance(data, RaggedTensor):
-        return _flat(name, "ragged", data.values, _rows(data.lengths.view(), data.counts))  # Ragged makes read-only
-    if isinstance(data, Tensor):
-        return _read_nested(name, data) if data.is_nested else _read_dense(name, "dense", data)
+        rows = data.lengths.view()  # as Ragged makes its arrays read-only
+        return _field(
+            name, "ragged", data.values, rows if data.counts is None else Ragged(rows, offsets_of(data.counts))
+        )
     if isinstance(data, np.ndarray):
         if data.dtype.kind not in "biufc":
-            raise TypeError(f"field {name!r} must be {ACCEPTED}, got an array of {data.dtype}")
-        return _read_dense(name, "numpy", torch.from_numpy(np.ascontiguousarray(data)))
-    if isinstance(data, list | tuple):
-        return _read_list(name, data)
-    raise TypeError(f"field {name!r} must be {ACCEPTED}, got {type(data).__name__}")
+            raise TypeError(f"field {name!r} must be {ACCEPTED}, got an array of {data.dtype}; a list of it will do")
+        data = torch.from_numpy(np.ascontiguousarray(data))
+    if isinstance(data, Tensor):
+        return _read_jagged(name, data) if data.is_nested else _read_dense(name, data)
+    if not isinstance(data, list | tuple):
+        raise TypeError(f"field {name!r} must be {ACCEPTED}, got {type(data).__name__}")
+    return _read_list(name, data)
 
 
-def _field(name: str, form: str, like: Tensor, rows: Column, values: Values, requires_grad: bool) -> Field:
-    """Return a field whose elements are like those of a tensor; TypeError or ValueError if they cannot be moved."""
-    if like.layout is not torch.strided or like.device.type == "meta":
-        what = f"one of layout {str(like.layout).removeprefix('torch.')} on {like.device.type}"
+def _field(name: str, form: str, flat: Tensor, rows: Column) -> Field:
+    if flat.layout is not torch.strided or flat.device.type == "meta":
+        what = f"one of layout {str(flat.layout).removeprefix('torch.')} on {flat.device.type}"
         raise TypeError(f"field {name!r} must hold dense tensors with memory, got {what}")
-    if requires_grad and torch.is_grad_enabled():
+    if flat.requires_grad and torch.is_grad_enabled():
         raise ValueError(f"field {name!r} requires grad: dispatch moves no gradients; detach it, or send it as outputs")
-    spec = Spec(form, str(like.dtype).removeprefix("torch."), tuple(like.shape[1:]), like.device.type)
-    return Field(spec, rows, values)
+    return Field(Kind(form, flat.dtype, tuple(flat.shape[1:]), flat.device.type), flat.detach(), rows)
 
 
-def _flat(name: str, form: str, values: Tensor, rows: Column) -> Field:
-    return _field(name, form, values, rows, values.detach(), values.requires_grad)
-
-
-def _read_dense(name: str, form: str, values: Tensor) -> Field:
+def _read_dense(name: str, values: Tensor) -> Field:
     if values.ndim == 0:
         raise ValueError(f"field {name!r} must have an entry for each sample, got a tensor of no dimensions")
-    return _flat(name, form, values, np.ones(len(values), dtype=np.int64))
+    return _field(name, "dense", values, np.ones(len(values), dtype=np.int64))
 
 
-def _read_nested(name: str, nested: Tensor) -> Field:
+def _read_jagged(name: str, nested: Tensor) -> Field:
     if nested.layout is not torch.jagged:
-        return _read_list(name, nested.unbind(), "strided")
+        raise TypeError(f"field {name!r} must be jagged: torch.nested.as_nested_tensor(rows, layout=torch.jagged)")
     if isinstance(nested.shape[1], int):  # which the ragged dimension's size is not
         raise ValueError(f"field {name!r} must be ragged in the dimension after the first; transpose it")
     if nested.lengths() is not None:  # rows with holes between them
-        return _read_list(name, nested.unbind(), "jagged")
-    return _flat(name, "jagged", nested.values(), nested.offsets().diff().cpu().numpy().astype(np.int64))
+        rows = nested.unbind()
+        return _field(name, "jagged", _whole(name, rows), _sizes(rows))
+    return _field(name, "jagged", nested.values(), nested.offsets().diff().cpu().numpy().astype(np.int64))
 
 
-def _read_list(name: str, data: Sequence[Any], form: str = "list") -> Field:
+def _read_list(name: str, data: Sequence[Any]) -> Field:
     if not data:
-        return _without_rows(np.empty(0, dtype=np.int64))
-    first = data[0]
-    _check_one_kind(name, data)
-    if isinstance(first, Tensor):
-        if first.ndim == 0:
-            _shapes(name, data)
-            return _read_dense(name, "scalars", torch.stack(list(data)))
-        return _by_row(name, data, form)
-    if isinstance(first, list | tuple):
-        return _read_lists(name, data)
-    if isinstance(first, str):
-        return _read_bytes("str", [entry.encode("utf-8", "surrogatepass") for entry in data])
-    if isinstance(first, bytes):
-        return _read_bytes("bytes", data)
-    if type(first) in _NUMBERS:
-        form, dtype = _NUMBERS[type(first)]
-        try:
-            return _read_dense(name, form, torch.tensor(data, dtype=dtype, device="cpu"))
-        except (RuntimeError, OverflowError, ValueError):
-            raise ValueError(f"field {name!r} holds an integer that is no int64") from None
-    raise TypeError(f"field {name!r} must be {ACCEPTED}, got a list of {type(first).__name__}")
+        return _unknown(np.empty(0, dtype=np.int64))
+    if isinstance(data[0], Tensor):
+        whole = _whole(name, data)
+        return _read_dense(name, whole) if data[0].ndim == 0 else _field(name, "list", whole, _sizes(data))
+    if all(isinstance(entry, list | tuple) and all(isinstance(item, Tensor) for item in entry) for entry in data):
+        items = [item for entry in data for item in entry]
+        if items and items[0].ndim == 0:
+            raise ValueError(f"field {name!r} must hold items of at least one dimension, got scalars")
+        whole = _whole(name, items) if items else None
+        rows = Ragged(_sizes(items), offsets_of(_sizes(data)))
+        return _unknown(rows) if whole is None else _field(name, "lists", whole, rows)
+    # Of own ranks alone, as torch.distributed's collectives of objects are.
+    texts = [pickle.dumps(entry) for entry in data]
+    flat = torch.from_numpy(np.frombuffer(bytearray(b"".join(texts)), dtype=np.uint8))
+    return Field(Kind("object"), flat, _sizes(texts))
 
 
-def _check_one_kind(name: str, data: Sequence[Any]) -> None:
-    kind = type(data[0])
-    kinds = next((kinds for kinds in ((list, tuple), (Tensor,)) if isinstance(data[0], kinds)), (kind,))
-    for index, entry in enumerate(data) if set(map(type, data)) != {kind} else ():
-        if not isinstance(entry, kinds):  # subclasses will do
-            what = f"entry 0 is {kind.__name__}, entry {index} is {type(entry).__name__}"
-            raise TypeError(f"field {name!r} must hold entries of one kind: {what}")
+def _unknown(rows: Column) -> Field:
+    return Field(Kind(UNKNOWN), torch.empty(0, dtype=torch.uint8, device="cpu"), rows)
 
 
-def _without_rows(rows: Column) -> Field:
-    return Field(Spec(""), rows, torch.empty(0, dtype=torch.uint8, device="cpu"))
+def _sizes(rows: Sequence[Any]) -> NDArray[np.int64]:
+    return np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
 
 
-def _rows(lengths: NDArray[np.int64], counts: NDArray[np.int64] | None) -> Column:
-    return lengths if counts is None else Ragged(lengths, offsets_of(counts))
-
-
-def _sizes(data: Sequence[Any]) -> NDArray[np.int64]:
-    return np.fromiter(map(len, data), dtype=np.int64, count=len(data))
-
-
-def _read_bytes(form: str, data: Sequence[bytes]) -> Field:
-    # A bytearray, as torch has no tensors that must not be written to.
-    values = torch.from_numpy(np.frombuffer(bytearray(b"".join(data)), dtype=np.uint8))
-    return Field(Spec(form), _sizes(data), values)
-
-
-def _read_lists(name: str, data: Sequence[Sequence[Any]]) -> Field:
-    items = [item for entry in data for item in entry]
-    if not items:
-        return _without_rows(Ragged(np.empty(0, dtype=np.int64), offsets_of(_sizes(data))))
-    strange = next((item for item in items if not isinstance(item, Tensor)), None)
-    if strange is not None:
-        raise TypeError(f"field {name!r} must be {ACCEPTED}, got a list of lists of {type(strange).__name__}")
-    if items[0].ndim == 0:
-        raise ValueError(f"field {name!r} must hold items of at least one dimension, got scalars")
-    return _by_row(name, items, "lists", _sizes(data))
-
-
-def _by_row(name: str, rows: Sequence[Tensor], form: str, counts: NDArray[np.int64] | None = None) -> Field:
-    lengths = np.asarray(list(map(itemgetter(0), _shapes(name, rows))), dtype=np.int64)
-    requires_grad = True in set(map(attrgetter("requires_grad"), rows))
-    return _field(name, form, rows[0], _rows(lengths, counts), rows, requires_grad)
-
-
-def _shapes(name: str, tensors: Sequence[Tensor]) -> list[torch.Size]:
-    """Return the shapes; ValueError names the first entry that is not like the first."""
-    # All at once first: mini-batches have thousands of rows, and a loop over them is slow.
-    shapes = list(map(attrgetter("shape"), tensors))
-    trailing = list(zip(*shapes, strict=False))[1:]
-    kinds = set(map(attrgetter("dtype", "device", "layout", "ndim"), tensors))
-    if len(kinds) == 1 and all(len(set(sizes)) == 1 for sizes in trailing):
-        return shapes
-
-    def kind(tensor: Tensor) -> tuple[object, ...]:
-        return tensor.dtype, tensor.device, tensor.layout, tensor.ndim, tensor.shape[1:]
-
+def _whole(name: str, tensors: Sequence[Any]) -> Tensor:
+    """Join tensors of one kind; TypeError or ValueError names the first entry that is not like the first."""
     first = tensors[0]
-    index, odd = next((index, one) for index, one in enumerate(tensors) if kind(one) != kind(first))
-    raise ValueError(
-        f"field {name!r} must hold tensors of one dtype, trailing shape and device: entry 0 is {first.dtype} "
-        f"[*{''.join(f', {size}' for size in first.shape[1:])}] on {first.device}, entry {index} is {odd.dtype} of "
-        f"shape {tuple(odd.shape)} on {odd.device}"
-    )
+    # All at once first: mini-batches have thousands of rows, and a loop over them is slow.
+    if set(map(type, tensors)) != {type(first)}:
+        odd = next((i for i, one in enumerate(tensors) if not isinstance(one, Tensor)), None)
+        if odd is not None:
+            raise TypeError(
+                f"field {name!r} must hold entries of one kind: entry 0 is a tensor, entry {odd} is "
+                f"{type(tensors[odd]).__name__}"
+            )
+    kinds = {(one.dtype, one.device, one.layout, one.ndim, one.shape[1:]) for one in tensors}
+    if len(kinds) > 1:
+        kind = attrgetter("dtype", "device", "layout", "ndim")
+        index, odd = next(
+            (i, one) for i, one in enumerate(tensors)
+            if (kind(one), one.shape[1:]) != (kind(first), first.shape[1:])
+        )  # fmt: skip
+        raise ValueError(
+            f"field {name!r} must hold tensors of one dtype, trailing shape and device: entry 0 is {first.dtype} "
+            f"[*{''.join(f', {size}' for size in first.shape[1:])}] on {first.device}, entry {index} is {odd.dtype} of "
+            f"shape {tuple(odd.shape)} on {odd.device}"
+        )
+    if first.layout is not torch.strided:
+        return first  # which is refused by name
+    return torch.stack(list(tensors)) if first.ndim == 0 else torch.cat(list(tensors))
 
 
 # Writing.
 
 
-def write_field(field: Field) -> Any:
-    """Return the field in the form in which it was read."""
-    form, values, rows = field.spec.form, field.values, field.rows
-    if form in _FROM_TENSORS:
-        tensors = values if not isinstance(values, Tensor) else values.split(field.lengths.tolist())
-        return _FROM_TENSORS[form](list(tensors), rows)
-    return _FROM_VALUES[form](as_whole(values), rows)
-
-
-def _write_lists(tensors: list[Tensor], rows: Column) -> list[list[Tensor]]:
-    bounds = rows.offsets if isinstance(rows, Ragged) else np.arange(len(rows) + 1)
-    return [tensors[start:stop] for start, stop in pairwise(bounds.tolist())]
-
-
-def _write_bytes(values: Tensor, rows: Any) -> list[bytes]:
-    joined = values.cpu().numpy().tobytes()
-    return [joined[start:stop] for start, stop in pairwise(offsets_of(rows).tolist())]
-
-
-def _write_jagged(values: Tensor, rows: Any) -> Tensor:
-    return torch.nested.nested_tensor_from_jagged(values, torch.tensor(offsets_of(rows), device=values.device))
-
-
-def _write_ragged(values: Tensor, rows: Column) -> RaggedTensor:
-    return RaggedTensor(values, *((rows.values.copy(), rows.counts) if isinstance(rows, Ragged) else (rows,)))
-
-
-_FROM_TENSORS: Mapping[str, Callable[[list[Tensor], Column], Any]] = {
-    "list": lambda tensors, rows: tensors,
-    "lists": _write_lists,
-    "strided": lambda tensors, rows: torch.nested.as_nested_tensor(tensors),
-}
-
-_FROM_VALUES: Mapping[str, Callable[[Tensor, Column], Any]] = {
-    "": lambda values, rows: [[] for _ in range(len(rows))],
-    "dense": lambda values, rows: values,
-    "numpy": lambda values, rows: values.cpu().numpy(),
-    "ragged": _write_ragged,
-    "scalars": lambda values, rows: list(values.unbind()),
-    "jagged": _write_jagged,
-    "bytes": _write_bytes,
-    "str": lambda values, rows: [row.decode("utf-8", "surrogatepass") for row in _write_bytes(values, rows)],
-} | dict.fromkeys(("ints", "floats", "bools"), lambda values, rows: values.tolist())
+def write(field: Field) -> Any:
+    """Return the field in the form in which it was read; rows share the flat tensor's memory."""
+    form, flat, lengths = field.kind.form, field.flat, field.lengths
+    counts = field.rows.counts if isinstance(field.rows, Ragged) else None
+    if form == "dense":
+        return flat
+    if form == "ragged":
+        return RaggedTensor(flat, lengths.copy(), counts)
+    if form == "jagged":
+        return torch.nested.nested_tensor_from_jagged(flat, torch.tensor(offsets_of(lengths), device=flat.device))
+    if form == "object":
+        data, bounds = flat.cpu().numpy().tobytes(), offsets_of(lengths).tolist()
+        return [pickle.loads(data[start:stop]) for start, stop in pairwise(bounds)]  # noqa: S301 (of own ranks)
+    if form == UNKNOWN:
+        return [[] for _ in range(len(field.rows))]
+    tensors = list(flat.split(lengths.tolist()))
+    if counts is None:
+        return tensors
+    return [tensors[start:stop] for start, stop in pairwise(offsets_of(counts).tolist())]

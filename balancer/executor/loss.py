@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from balancer.executor.ragged_tensor import RaggedTensor
+from balancer.executor.fields import RaggedTensor
 
 __all__ = ["anchored", "count_labels", "global_token_mean"]
 

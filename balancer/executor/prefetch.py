@@ -1,25 +1,22 @@
-"""Overlap: the next step planned and exchanged on a thread of its own while this one computes."""
+"""Overlap: the next steps drawn, planned and exchanged by a thread while this one computes."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import os
-import queue
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import torch
 
 from balancer.executor.dispatched import Dispatched
-from balancer.executor.dispatcher import Dispatcher
-from balancer.executor.errors import ExecutorError, listed
-from balancer.executor.gathering import Gathered
-from balancer.executor.message import MiniBatch, Status
+from balancer.executor.dispatcher import Dispatcher, all_have_ended
+from balancer.executor.ranks import ExecutorError, listed
 from solvers.errors import UsageError
 
 __all__ = ["PrefetchDispatcher"]
@@ -28,7 +25,6 @@ UNEVEN = ("continue", "stop")
 """What happens once some rank's loader has ended and others' have not."""
 
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
-
 
 _SAMPLERS = ("batch_sampler", "sampler")
 """What loaders, and samplers that wrap others, call those that they draw from."""
@@ -42,16 +38,6 @@ class _Place:
     steps: int = 0  # that were made in it
     ended: bool = False
     loader: Any = field(default=None, compare=False)  # its own state, if it has one
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Made:
-    """A step that is ready, or why there is none."""
-
-    step: Dispatched | None
-    place: _Place
-    event: Any = None
-    failure: BaseException | None = None
 
 
 class PrefetchDispatcher:
@@ -117,29 +103,33 @@ class PrefetchDispatcher:
             raise ValueError(f"uneven must be one of {', '.join(UNEVEN)}, got {uneven!r}")
         if depth < 1:
             raise ValueError(f"depth must be >= 1, got {depth}")
-        on_cuda = torch.cuda.is_available() and (
-            dispatcher.peers.direct.moves_cuda or (dispatcher.device is not None and dispatcher.device.type == "cuda")
+        device = dispatcher.device
+        self._on_cuda = torch.cuda.is_available() and (
+            dispatcher.ranks.on_cuda or (device is not None and device.type == "cuda")
         )
         _check_accumulation(loader)
-        if overlap and (reason := why_not_overlap(on_cuda, loader)):
+        if overlap and (reason := why_not_overlap(self._on_cuda, loader)):
             raise RuntimeError(reason)
         self.loader, self.dispatcher = loader, dispatcher
-        self.lengths, self.depth, self.uneven, self.on_cuda = lengths, depth, uneven, on_cuda
+        self._lengths, self._depth, self._stops = lengths, depth, uneven == "stop"
         self._overlap, self._collate = overlap, collate
-        self.maker = dispatcher
+        self._maker = dispatcher
         if overlap:
-            self.maker = copy.copy(dispatcher)
-            self.maker.peers = dispatcher.peers.twin()
+            self._maker = copy.copy(dispatcher)
+            self._maker.ranks = dispatcher.ranks.twin()
         self._start = self._place = _Place()
-        self._running = False
-        self.batches = _batches_of(loader)
-        own = -1 if self.batches is not None else _length_of(loader)  # theirs may change as a state is loaded
+        self._running = self._left = False
+        # A sampler of this package, whose place is one of any number of ranks.
+        self._sampler = next(
+            (one for one in _drawn_from(loader, _SAMPLERS) if getattr(one, "counts_samples", False) is True), None
+        )
+        own = -1 if self._sampler is not None else _length_of(loader)  # theirs may change as a state is loaded
         # Once, as it is made: trainers ask for the length where not all ranks do, and a collective would hang there.
-        sizes = self.maker.peers.gather(np.asarray([own]))
-        self._length = int(sizes.min() if uneven == "stop" or sizes.min() < 0 else sizes.max())
+        sizes = self._maker.ranks.say(own)
+        self._length = min(sizes) if self._stops or min(sizes) < 0 else max(sizes)
 
     def __len__(self) -> int:
-        if self.batches is not None:
+        if self._sampler is not None:
             return len(self.loader)  # type: ignore[arg-type]
         if self._length < 0:
             raise TypeError("there is no length, as the loader of some rank has none")
@@ -175,12 +165,12 @@ class PrefetchDispatcher:
         loader has a state, one rank's will do for all.
         """
         place, loader = self._place, self._place.loader
-        if self.batches is not None and place.steps:
-            loader = self.batches.state_dict(batches=place.steps)
-        workers = None if loader is None or self.batches is not None else _workers_of(self.loader)
+        if self._sampler is not None and place.steps:
+            loader = self._sampler.state_dict(batches=place.steps)
+        workers = None if loader is None or self._sampler is not None else _workers_of(self.loader)
         return {
             "epoch": place.epoch, "batches": place.steps, "ended": place.ended, "loader": loader,
-            "ranks": self.dispatcher.peers.size, "workers": workers,
+            "ranks": self.dispatcher.ranks.size, "workers": workers,
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -203,10 +193,10 @@ class PrefetchDispatcher:
             raise UsageError("the state must be one that state_dict returned, but has no {names}",
                              names=", ".join(missing))  # fmt: skip
         place = _Place(state["epoch"], state["batches"], bool(state["ended"]), state["loader"])
-        if self.batches is not None:
+        if self._sampler is not None:
             place = replace(place, ended=False)
             if place.loader is not None:
-                self.batches.load_state_dict(place.loader)
+                self._sampler.load_state_dict(place.loader)
         else:
             self._check_dealt(state, place)
             if place.loader is not None and 0 <= _length_of(self.loader) <= place.steps:
@@ -215,7 +205,7 @@ class PrefetchDispatcher:
 
     def _check_dealt(self, state: Mapping[str, Any], place: _Place) -> None:
         """Refuse a state that only a loader alike can go on from: which rows it deals to whom, it alone knows."""
-        theirs, mine = state["ranks"], self.dispatcher.peers.size
+        theirs, mine = state["ranks"], self.dispatcher.ranks.size
         if self.loader is not None and theirs != mine:
             raise UsageError(
                 "the state is of {theirs} ranks and there are {mine}: which rows the loader dealt to each of those is "
@@ -242,25 +232,92 @@ class PrefetchDispatcher:
     def __iter__(self) -> Iterator[Any]:
         if self._running:
             raise RuntimeError("it is being iterated over already; one loop at a time")
-        self._running = True
-        iteration = _Iteration(self, self._start)
-        steps = iteration.ahead() if self._overlap else iteration.steps()
+        self._running, self._left = True, False
+        steps = self._steps(self._start)
+        ahead = self._ahead(steps) if self._overlap else ((*made, None) for made in steps)
         try:
-            for made in steps:
-                if made.failure is not None:
-                    raise made.failure
-                if made.step is None:
-                    break
-                self._place = made.place
-                self.dispatcher.hand_out(made.step)
-                _take_over(made)
-                data = made.step.data
-                yield data if self._collate is None else self._collate(samples_of(data))
+            for step, place, event in ahead:
+                self._place = place
+                self.dispatcher.hand_over(step)
+                if event is not None:
+                    _take_over(step, event)
+                yield step.data if self._collate is None else self._collate(_samples_of(step.data))
             self._place = _Place()  # the next iteration is a new epoch
         finally:
-            self._running = False
+            self._running, self._left = False, True
             self._start = _Place(self._start.epoch)
-            iteration.stop()
+            ahead.close()
+
+    def _steps(self, place: _Place) -> Iterator[tuple[Dispatched, _Place]]:
+        """Make step after step, in this thread or in another."""
+        batches = self._drawn(place)
+
+        def draw() -> Any:
+            nonlocal place
+            if self._left:
+                return "left"
+            drawn = _END if place.ended else next(batches, _END)
+            if drawn is _END:
+                place = replace(place, ended=True)
+                return "ended"
+            if self._sampler is None:
+                place = replace(place, loader=_state_of(self.loader))
+            return drawn, {} if self._lengths is None else self._lengths(drawn)
+
+        while (step := self._maker.step(draw, self.dispatcher.ranks, self._is_over)) is not None:
+            place = replace(place, steps=place.steps + 1)
+            yield step, place
+
+    def _drawn(self, start: _Place) -> Iterator[Any]:
+        """Draw from the loader, from where a state says it was."""
+        if start.loader is not None and self._sampler is None:
+            self.loader.load_state_dict(start.loader)  # type: ignore[union-attr]
+        yield from islice(self.loader or (), start.steps if start.loader is None else 0, None)
+
+    def _is_over(self, statuses: Sequence[str]) -> bool:
+        if left := [rank for rank, status in enumerate(statuses) if status == "left"]:
+            if not self._left:
+                raise ExecutorError(f"{listed(left)} left the loop; all ranks must leave it at the same step", left)
+            return True
+        return all_have_ended(statuses) or (self._stops and "ended" in statuses)
+
+    def _ahead(
+        self, steps: Iterator[tuple[Dispatched, _Place]]
+    ) -> Generator[tuple[Dispatched, _Place, Any], None, None]:
+        """Yield the same, each with an event of its exchange, made by a thread `depth` steps ahead."""
+        device = torch.cuda.current_device() if self._on_cuda else None
+        stream: Any = None
+
+        def begin(num_threads: int) -> None:
+            nonlocal stream
+            torch.set_num_threads(num_threads)  # which a thread does not take over from the one that started it
+            if device is not None:  # a thread begins with device 0 and the default stream, in which the model computes
+                torch.cuda.set_device(device)
+                stream = torch.cuda.Stream()
+
+        def make() -> tuple[Dispatched, _Place, Any] | None:
+            with contextlib.nullcontext() if stream is None else torch.cuda.stream(stream):
+                found = next(steps, None)
+                event = None if stream is None else stream.record_event()
+            return None if found is None else (*found, event)
+
+        with ThreadPoolExecutor(1, "seqbalancer", begin, (torch.get_num_threads(),)) as thread:
+            waiting = deque(thread.submit(make) for _ in range(self._depth))
+            try:
+                while (found := waiting.popleft().result()) is not None:
+                    waiting.append(thread.submit(make))
+                    yield found
+            finally:
+                thread.submit(make)  # where the loop was left it says so to the other ranks, whose threads may wait
+
+
+def _take_over(step: Dispatched, event: Any) -> None:
+    """Let the current stream wait for the exchange, and keep its memory until this stream is done with it."""
+    stream = torch.cuda.current_stream()
+    stream.wait_event(event)
+    for tensor in step.tensors():
+        if tensor.is_cuda:
+            tensor.record_stream(stream)
 
 
 def _check_accumulation(loader: Any) -> None:
@@ -292,118 +349,7 @@ def why_not_overlap(on_cuda: bool, loader: Any = None) -> str | None:
     return None
 
 
-def _take_over(made: _Made) -> None:
-    """Let the current stream wait for the exchange, and keep its memory until this stream is done with it."""
-    if made.event is not None and made.step is not None:
-        stream = torch.cuda.current_stream()
-        stream.wait_event(made.event)
-        for tensor in made.step.tensors():
-            if tensor.is_cuda:
-                tensor.record_stream(stream)
-
-
-class _Iteration:
-    """One iteration: mini-batches drawn, lengths gathered, planned and exchanged, in this thread or in another."""
-
-    def __init__(self, of: PrefetchDispatcher, start: _Place) -> None:
-        self._of, self._start = of, start
-        self._closing = threading.Event()
-        self._queue: queue.Queue[_Made] = queue.Queue(of.depth)
-        self._thread: threading.Thread | None = None
-
-    def steps(self) -> Iterator[_Made]:
-        """Make step after step; the last says that there is none, or why."""
-        of, place = self._of, self._start
-        batches = _drawn(of.loader, place, of.batches)
-        while True:
-            status, batch, failure = self._draw(batches, place)
-            place, step = replace(place, ended=place.ended or status is Status.ENDED), None
-            try:
-                gathered = of.maker.gather(batch, status, failure)
-                if not self._is_over(gathered):
-                    if status is Status.READY and of.loader is not None and of.batches is None:
-                        place = replace(place, loader=_state_of(of.loader))
-                    step = of.maker.plan_and_move(batch, gathered, of.dispatcher.peers, of.dispatcher.features)
-                    place = replace(place, steps=place.steps + 1)
-            except Exception as error:
-                step, failure = None, error
-            yield _Made(step, place, failure=failure)  # the failure is raised where the step was asked for
-            if step is None:
-                return
-
-    def _draw(self, batches: Iterator[Any], place: _Place) -> tuple[Status, MiniBatch | None, Exception | None]:
-        if self._closing.is_set():
-            return Status.CLOSING, None, None
-        if self._of.loader is None:
-            return Status.READY, None, None
-        try:
-            drawn = _END if place.ended else next(batches, _END)
-            if drawn is _END:
-                return Status.ENDED, None, None
-            further = {} if self._of.lengths is None else self._of.lengths(drawn)
-            return Status.READY, self._of.maker.read(drawn, further), None
-        except Exception as error:  # the others must hear of it
-            return Status.FAILED, None, error
-
-    def _is_over(self, gathered: Gathered) -> bool:
-        if left := [rank for rank, status in enumerate(gathered.statuses) if status is Status.CLOSING]:
-            if not self._closing.is_set():
-                raise ExecutorError(f"{listed(left)} left the loop; all ranks must leave it at the same step", left)
-            return True
-        ended = [status is Status.ENDED for status in gathered.statuses]
-        return all(ended) or (self._of.uneven == "stop" and any(ended))
-
-    # With a thread.
-
-    def ahead(self) -> Iterator[_Made]:
-        """As :meth:`steps`, made by a thread up to `depth` steps ahead."""
-        device = torch.cuda.current_device() if self._of.on_cuda else None
-        arguments = (device, torch.get_num_threads())
-        self._thread = threading.Thread(target=self._work, args=arguments, name="seqbalancer", daemon=True)
-        self._thread.start()
-        made = None
-        while made is None or made.step is not None:
-            made = self._queue.get()
-            yield made
-
-    def _work(self, device: int | None, num_threads: int) -> None:
-        torch.set_num_threads(num_threads)  # which a thread does not take over from the one that started it
-        stream = None
-        if device is not None:  # a thread begins with device 0 and the default stream, in which the model computes
-            torch.cuda.set_device(device)
-            stream = torch.cuda.Stream()
-        with contextlib.nullcontext() if stream is None else torch.cuda.stream(stream):
-            for made in self.steps():
-                self._put(made if stream is None else replace(made, event=stream.record_event()))
-
-    def _put(self, made: _Made) -> None:
-        """Hand over a step; once the loop was left nobody takes it, and the thread must go on to tell the others."""
-        while not self._closing.is_set():
-            with contextlib.suppress(queue.Full):
-                self._queue.put(made, timeout=0.05)
-                return
-
-    def stop(self) -> None:
-        """End the thread: it tells the other ranks, whose threads may be waiting for it."""
-        self._closing.set()
-        if self._thread is not None:
-            self._thread.join(2 * self._of.dispatcher.peers.timeout.total_seconds() + 1)
-
-
 _END = object()
-
-
-def _drawn(loader: Any, start: _Place, batches: Any) -> Iterator[Any]:
-    """Draw from a loader, from where a state says it was."""
-    if loader is not None:
-        if start.loader is not None and batches is None:
-            loader.load_state_dict(start.loader)
-        yield from islice(loader, start.steps if start.loader is None else 0, None)
-
-
-def _batches_of(loader: Any) -> Any:
-    """Return the sampler that a loader draws from and whose place is one of any number of ranks, if it does."""
-    return next((one for one in _drawn_from(loader, _SAMPLERS) if getattr(one, "counts_samples", False) is True), None)
 
 
 def _drawn_from(loader: Any, names: Sequence[str]) -> Iterator[Any]:
@@ -436,7 +382,7 @@ def _length_of(loader: Any) -> int:
         return -1
 
 
-def samples_of(data: Any) -> list[Any]:
+def _samples_of(data: Any) -> list[Any]:
     """Return a mini-batch sample by sample."""
     if not isinstance(data, Mapping):
         return list(data)

@@ -425,7 +425,7 @@ def reshard(
     >>> found.target.window(1), found.target.cu_seqlens(1).tolist()
     (slice(122, 244, None), [0, 48, 68, 208, 244])
     """
-    sources, shards, num_gpus = _ends_of(step, stream, source, target)
+    sources, shards, num_gpus = ends_of(step, stream, source, target)
     return Resharding.of(stream, sources, shards, num_gpus)
 
 
@@ -436,7 +436,7 @@ def reshard_on(
 
     The step has layouts; `only` says which streams of several, and `devices` are the pipeline devices of the target.
     """
-    return Resharding.on(gpu, stream, *_ends_of(step, stream, None, None, only), devices)
+    return Resharding.on(gpu, stream, *ends_of(step, stream, None, None, only), devices)
 
 
 def shards_of(step: StepPlan, phase: str) -> Shards:
@@ -446,8 +446,8 @@ def shards_of(step: StepPlan, phase: str) -> Shards:
     return step.shards[phase]
 
 
-def _ends_of(
-    step: StepPlan, stream: str, source: ModuleLayout | Mesh | None, target: ModuleLayout | Mesh | None,
+def ends_of(
+    step: StepPlan, stream: str, source: ModuleLayout | Mesh | None = None, target: ModuleLayout | Mesh | None = None,
     only: Sequence[str] | None = None,
 ) -> tuple[list[Source], Shards, int]:  # fmt: skip
     """Return where the items of a stream are, where they go, and among how many GPUs."""

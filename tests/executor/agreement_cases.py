@@ -8,19 +8,21 @@ from itertools import pairwise
 from unittest import mock
 
 import numpy as np
-import pytest
 import torch
 import torch.distributed as dist
 from dispatch_cases import WIDTH, dispatcher
 
 from balancer import MicroBatches, Phase, Pipelines
-from balancer.executor import Dispatcher, PrefetchDispatcher, agreement
-from balancer.executor.peers import Peers
+from balancer.executor import Dispatcher, PrefetchDispatcher
+from balancer.executor import dispatcher as module
+from balancer.executor.ranks import Ranks
 from balancer.plan.step_plan import as_step_plan
 from balancer.problem.ragged import Ragged
 
 LENGTHS = [5, 1, 9]
-SHORT = timedelta(seconds=4.5)
+SHORT = timedelta(seconds=20)
+
+made = None
 
 
 def step(made, rank):
@@ -29,101 +31,96 @@ def step(made, rank):
 
 def nothing_moves():
     """Fail if a payload is moved, for as long as this is entered."""
-    return mock.patch.object(Peers, "move", side_effect=AssertionError("payload moved"))
+    return mock.patch.object(Ranks, "all_to_all", side_effect=AssertionError("payload moved"))
 
 
 def other_version(rank, odd):
-    with mock.patch.object(agreement, "__version__", "9.9" if rank in odd else "1.0"), nothing_moves():
-        step(dispatcher(length="tokens"), rank)
+    with mock.patch.object(module, "__version__", "9.9" if rank in odd else "1.0"):
+        Dispatcher(length="tokens")
+
+
+def misheard(rank, odd, change):
+    """Rank `odd` puts something else together than was said, as a faulty link would have it."""
+    together = module.put_together
+
+    def otherwise(said):
+        gathered = together(said)
+        return replace(gathered, columns=change(gathered.columns))
+
+    return mock.patch.object(module, "put_together", otherwise if rank == odd else together)
 
 
 def other_lengths(rank, odd):
-    """Rank `odd` gathered something else, as a faulty link would have it."""
-    made = dispatcher(length="tokens")
-    gather = made.gather
+    def longer(columns):
+        return {"tokens": columns["tokens"] + np.eye(1, 3 * dist.get_world_size(), dtype=np.int64)[0]}
 
-    def misheard(batch, status, failure):
-        gathered = gather(batch, status, failure)
-        columns = {"tokens": gathered.columns["tokens"] + np.eye(1, 3 * dist.get_world_size(), dtype=np.int64)[0]}
-        return replace(gathered, columns=columns)
-
-    with mock.patch.object(made, "gather", misheard if rank == odd else gather), nothing_moves():
-        step(made, rank)
+    with misheard(rank, odd, longer), nothing_moves():
+        step(dispatcher(length="tokens"), rank)
 
 
 def other_ends(rank, odd):
-    """Rank `odd` gathered the same numbers, but hears otherwise where those of a sample end."""
+    """Rank `odd` heard the same numbers, but otherwise where those of a sample end."""
     made = dispatcher(phases=[Phase("vision", "lengths(images)"), Phase("llm", "tokens")])
-    gather = made.gather
 
-    def misheard(batch, status, failure):
-        gathered = gather(batch, status, failure)
-        ends = gathered.columns["images"].offsets.copy()
+    def earlier(columns):
+        ends = columns["images"].offsets.copy()
         ends[1] -= 1
-        images = Ragged(gathered.columns["images"].values, ends)
-        return replace(gathered, columns={**gathered.columns, "images": images})
+        return {**columns, "images": Ragged(columns["images"].values, ends)}
 
-    with mock.patch.object(made, "gather", misheard if rank == odd else gather), nothing_moves():
+    with misheard(rank, odd, earlier), nothing_moves():
         made.dispatch({"id": [f"{rank}.{i}" for i in range(3)]}, {"images": [[3, 4], [5], []], "tokens": LENGTHS})
 
 
 def other_settings(rank, odd):
-    made = dispatcher(length="tokens", cost="quadratic:a=1,b=1" if rank == odd else "linear")
-    with nothing_moves():
-        step(made, rank)
+    Dispatcher(length="tokens", cost="quadratic:a=1,b=1" if rank == odd else "linear")
 
 
 def other_micro_batches(rank, odd):
-    made = dispatcher(length="tokens", cut=MicroBatches(20, allow_empty=rank == odd))
-    with nothing_moves():
-        step(made, rank)
+    Dispatcher(length="tokens", cut=MicroBatches(20, allow_empty=rank == odd))
 
 
 def other_phases(rank, odd):
-    """Rank `odd` was given another cost and another cap of one phase."""
-    odd_ones = {"cost": "quadratic:a=1,b=1", "max_tokens_per_rank": 99}
-    phases = [Phase("vision", "tokens"), Phase("llm", "tokens", **(odd_ones if rank == odd else {}))]
-    with nothing_moves():
-        step(dispatcher(phases=phases), rank)
+    """Rank `odd` was given another cost of one phase."""
+    odd_ones = {"cost": "quadratic:a=1,b=1"} if rank == odd else {}
+    Dispatcher(phases=[Phase("vision", "tokens"), Phase("llm", "tokens", **odd_ones)])
+
+
+def settings_that_cannot_be(rank, odd):
+    Dispatcher(length="tokens", **({"method": "best"} if rank == odd else {}))
 
 
 def other_plan(rank, odd):
     """Rank `odd` computes another plan of the same inputs, as an unstable sort would."""
-    made = dispatcher(length="tokens")
-    size = dist.get_world_size()
+    plan_step = module.plan_step
 
-    def other(setup, gathered):
-        import balancer
+    def other(step):
+        return as_step_plan(plan_step(step).last.inverse())
 
-        plan = balancer.balance(gathered.columns["tokens"], size, home_rank=gathered.home.rank_of_sample)
-        return as_step_plan(plan.inverse())
-
-    with mock.patch.object(agreement, "planned", other if rank == odd else agreement.planned), nothing_moves():
-        step(made, rank)
+    with mock.patch.object(module, "plan_step", other if rank == odd else plan_step), nothing_moves():
+        step(dispatcher(length="tokens"), rank)
 
 
 def one_cannot_plan(rank, odd, way):
-    made = dispatcher(length="tokens", planning=way, planner_rank=odd)
+    plan_step = module.plan_step
 
-    def fails(setup, gathered):
+    def fails(step):
         raise MemoryError("no room to plan")
 
-    with mock.patch.object(agreement, "planned", fails if rank == odd else agreement.planned), nothing_moves():
-        step(made, rank)
+    with mock.patch.object(module, "plan_step", fails if rank == odd else plan_step), nothing_moves():
+        step(dispatcher(length="tokens", planning=way), rank)
 
 
 def all_cannot_plan(rank, odd):
     """Every rank but one fails, two of them alike, with a long message."""
-    made = dispatcher(length="tokens")
+    plan_step = module.plan_step
 
-    def fails(setup, gathered):
+    def fails(step):
         if rank == odd:
-            return plan(setup, gathered)
+            return plan_step(step)
         raise MemoryError(f"no room for {rank % 2} " + "and more " * 99)
 
-    plan = agreement.planned
-    with mock.patch.object(agreement, "planned", fails), nothing_moves():
-        step(made, rank)
+    with mock.patch.object(module, "plan_step", fails), nothing_moves():
+        step(dispatcher(length="tokens"), rank)
 
 
 def infeasible(rank):
@@ -143,23 +140,21 @@ def plans_for_all(rank):
     """A plan told by another rank equals the one it made, certificate and all."""
     from dispatch_cases import FIELDS, PHASES, multimodal_batch
 
-    size = dist.get_world_size()
-    planner = size - 1
     told, own = (
-        step(dispatcher(length="tokens", planning=way, planner_rank=planner, equal_counts=True), rank).plan
+        step(dispatcher(length="tokens", planning=way, equal_counts=True), rank).plan
         for way in ("broadcast", "replicate")
     )
     assert told == own
     data, lengths = multimodal_batch(1, rank, 4)
     told, own = (
-        dispatcher(phases=PHASES, fields=FIELDS, planning=way, planner_rank=planner).dispatch(data, lengths).plan
+        dispatcher(phases=PHASES, fields=FIELDS, planning=way).dispatch(data, lengths).plan
         for way in ("broadcast", "replicate")
     )
     assert told.digest() == own.digest()
     assert all(told[name] == own[name] for name in own.phases)
     lengths = np.random.default_rng(rank).integers(1, 20, 8)
     told, own = (
-        dispatcher(length="tokens", planning=way, planner_rank=planner, cut=MicroBatches(50)).dispatch(
+        dispatcher(length="tokens", planning=way, cut=MicroBatches(50)).dispatch(
             {"id": list(range(8))}, {"tokens": lengths}
         ).plan
         for way in ("broadcast", "replicate")
@@ -217,45 +212,48 @@ def pipelines_get_their_slots(rank, way):
 
 def replica_with_other_version(rank):
     group, replica = replica_groups(rank)
-    made = Dispatcher(group, length="tokens", replica_group=replica)
-    with mock.patch.object(agreement, "__version__", "9.9" if rank == 3 else "1.0"), nothing_moves():
-        step(made, rank)
+    with mock.patch.object(module, "__version__", "9.9" if rank == 3 else "1.0"):
+        Dispatcher(group, length="tokens", replica_group=replica)
+
+
+def replica_with_another_plan(rank):
+    group, replica = replica_groups(rank)
+    made, plan_step = Dispatcher(group, length="tokens", replica_group=replica), module.plan_step
+
+    def other(step):
+        return as_step_plan(plan_step(step).last.inverse())
+
+    with mock.patch.object(module, "plan_step", other if rank == 3 else plan_step), nothing_moves():
+        step(made, rank // 2)
 
 
 # Ranks that are lost.
 
 
-def loses_one(rank, victim, where, way):
-    """Work until a rank is gone or stands still: before its lengths, or in the middle of the payload."""
+def prepares(rank):
+    """Make what the cases below lose a rank of, and a first step, which may have kernels to compile."""
+    global made
     made = Dispatcher(length="tokens", timeout=SHORT)
     step(made, rank)
+
+
+def loses_one(rank, victim, where, way):
+    """Make a step of which a rank is gone or stands still: before its lengths, or in the middle of the payload."""
     if rank == victim and where == "lengths":
         _end(way)
     if rank == victim:
-        with mock.patch.object(Peers, "move", side_effect=lambda *_: _end(way)):
+        with mock.patch.object(Ranks, "all_to_all", side_effect=lambda *_: _end(way)):
             step(made, rank)
-    try:
-        step(made, rank)
-    except Exception:
-        with pytest.raises(RuntimeError, match="broke before"):  # at once
-            step(made, rank)
-        raise
+    step(made, rank)
 
 
 def loses_one_ahead(rank, victim):
     """A rank is gone while the others' threads make steps ahead."""
-    loader = PrefetchDispatcher([{"id": [rank, rank]}] * 50, Dispatcher(length="id", timeout=SHORT),
-                                lengths=lambda batch: {"id": batch["id"]})  # fmt: skip
+    batches = [{"id": [rank, rank]}] * 50
+    loader = PrefetchDispatcher(batches, made, lengths=lambda batch: {"tokens": [rank + 1, 5]})
     for number, _ in enumerate(loader):
         if rank == victim and number == 3:
             os._exit(7)
-
-
-def calls_that_differ(rank):
-    """One rank restores while the others dispatch again."""
-    made = Dispatcher(length="tokens", timeout=SHORT)
-    first = step(made, rank)
-    return first.restore() if rank == 0 else step(made, rank)
 
 
 def _end(way):
@@ -266,9 +264,9 @@ def _end(way):
 
 def rank_that_joins_late(rank):
     """A rank may be late by less than the timeout."""
-    made = Dispatcher(length="tokens", timeout=SHORT)
+    made = Dispatcher(length="tokens", timeout=timedelta(seconds=4.5))
     if rank == 0:
-        time.sleep(SHORT.total_seconds() / 2)
+        time.sleep(2)
     return step(made, rank)["id"]
 
 

@@ -1,5 +1,7 @@
 """What ranks do in tests of constraints: each knows all ranks' columns, so that it can plan the batch by itself."""
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -146,6 +148,28 @@ def too_few_samples(rank, settings):
     assert len(batch.slot_bounds()) == 2
 
 
+def limits_of_micro_batches(rank, way):
+    """Micro-batches keep limits that name columns, and the plan is the one that balance makes of the gathered ones."""
+    columns = columns_of(rank)
+    limits = [balancer.CountLimit(4), balancer.Limit("patches", 50), balancer.Everywhere("patches")]
+    made = dispatcher(length="tokens", planning=way, cut=balancer.MicroBatches(90, limits=limits))
+    given = {name: columns[name] for name in ("tokens", "patches")}
+    out = made.dispatch({"id": [SAMPLES * rank + i for i in range(SAMPLES)]}, given)
+    home = np.repeat(np.arange(dist.get_world_size()), SAMPLES)
+    arrays = [balancer.CountLimit(4), balancer.Limit(whole("patches"), 50), balancer.Everywhere(whole("patches") > 0)]
+    cut = balancer.MicroBatches(90, limits=arrays)
+    wanted = balancer.balance(whole("tokens"), dist.get_world_size(), home_rank=home, cut=cut)
+    assert out.plan.digest() == wanted.digest()
+    assert out["id"] == wanted.samples_on_rank(rank).tolist()
+    has_patches = []
+    for start, stop in pairwise(out.slot_bounds().tolist()):
+        held = out["id"][start:stop]
+        assert len(held) <= 4
+        assert whole("patches")[held].sum() <= 50
+        has_patches.append(bool((whole("patches")[held] > 0).any()))
+    return has_patches
+
+
 def makes(rank, arguments):
     Dispatcher(**arguments)
 
@@ -158,6 +182,6 @@ ARGUMENTS_THAT_CANNOT_BE = [
         "fields['pixels'] must be one of vision, llm:own, llm, got 'visoin'",
     ),
     ({"phases": ["llm"]}, "TypeError", "phases must be Phase, or map names to lengths, got 'llm'"),
-    ({"planner_rank": 0.5}, "ArgumentTypeError", "planner_rank must be an integer, got 0.5"),
+    ({"planning": "twice"}, "ValueError", "planning must be one of replicate, broadcast, got 'twice'"),
     ({"timeout": 5}, "ValueError", "timeout must be a timedelta above 0, got 5"),
 ]

@@ -9,8 +9,8 @@ import pytest
 import torch
 from payloads import batch_of, form, plain
 
-from balancer import MicroBatches, Phase, Topology
-from balancer.executor import Dispatcher, RaggedTensor, payload
+from balancer import MicroBatches, Phase
+from balancer.executor import Dispatcher, RaggedTensor, exchange
 
 _DISPATCHERS = {}
 
@@ -49,7 +49,7 @@ def round_trip(rank, seed, counts, fields, arguments):
 
 def round_trip_off_the_host(rank, seed, counts, fields):
     """As :func:`round_trip`, by the way that copies take where there are no runs of bytes."""
-    with mock.patch.object(payload, "_on_host", return_value=False):
+    with mock.patch.object(exchange, "_on_host", return_value=False):
         for placement in ("any", "relocate"):
             round_trip(rank, seed, counts, fields, {"placement": placement})
 
@@ -143,8 +143,10 @@ def unreadable(rank, what):
         "mixed": lambda: [torch.ones(2), torch.ones(2, 2)],
         "dtypes": lambda: [[torch.ones(2)], [torch.ones(2).int()]],
         "grad": lambda: [torch.ones(2, requires_grad=True)],
-        "large": lambda: [2**70, 1],
         "objects": lambda: np.asarray([object()]),
+        "strided": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        "kinds": lambda: [torch.ones(2), "text"],
+        "text": lambda: "text",
         "generator": lambda: iter([1]),
     }[what]()
     dispatcher().dispatch(data)
@@ -196,11 +198,21 @@ def padded_to_unlike_widths(rank):
 
 def of_one_length(rank, steps):
     """Dispatch steps, each the lengths of every rank's samples; return what is warned of."""
-    made = Dispatcher(length="tokens", same_batches=True)
+    made = Dispatcher(length="tokens")
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for lengths in steps:
             made.dispatch(*(({"id": list(range(len(lengths)))}, {"tokens": lengths}) if lengths else ({},)))
+    return [str(each.message) for each in told]
+
+
+def draws_of(rank, lengths, same):
+    """Dispatch a first step that is, or is not, the same on all ranks; return what is warned of."""
+    mine = lengths if same else [length + rank for length in lengths]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            Dispatcher(length="tokens").dispatch({"id": list(range(len(mine)))}, {"tokens": mine})
     return [str(each.message) for each in told]
 
 
@@ -358,23 +370,3 @@ def _check_fields(step, batches):
     assert plain(step["mel"]) == plain([audio[i] for i in step.plan["audio"].samples_on_rank(step.rank)])
     assert plain(step["text"]) == plain([text[i] for i in step.samples if len(text[i])])
     assert step["id"] == [names[i] for i in step.samples]
-
-
-def node_wise_sends_the_same_bytes(rank, seed, nodes, size):
-    from datetime import timedelta
-
-    from balancer.executor.peers import Peers
-
-    key = "peers", nodes
-    if key not in _DISPATCHERS:
-        topology = Topology.uniform(size, size // nodes)
-        _DISPATCHERS[key] = Peers(None, None, topology, "node_wise", timedelta(seconds=30))
-    peers = _DISPATCHERS[key]
-    rng = np.random.default_rng(seed)
-    table = rng.integers(0, 7, (size, size)) * rng.integers(0, 2, (size, size))
-    sends, receives = table[rank].tolist(), table[:, rank].tolist()
-    buffer = torch.randint(0, 256, (sum(sends),), dtype=torch.uint8)
-    direct, bundled = (torch.empty(sum(receives), dtype=torch.uint8) for _ in range(2))
-    peers.direct.all_to_all(buffer, sends, receives, direct)
-    peers.nodes.all_to_all(buffer, sends, receives, bundled)
-    assert torch.equal(bundled, direct)

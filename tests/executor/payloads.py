@@ -44,13 +44,13 @@ KINDS = {
     "numpy": lambda rng, n, dtype, trailing: rng.standard_normal((n, 2)),
     "ragged": _ragged_tensor,
     "jagged": _nested,
-    "strided": lambda rng, n, dtype, trailing: torch.nested.nested_tensor(_ragged(rng, n, torch.float32, (2,), 1)),
     "scalars": lambda rng, n, dtype, trailing: [_tensor(rng, (), dtype) for _ in range(n)],
     "str": lambda rng, n, dtype, trailing: _words(rng, n),
     "bytes": lambda rng, n, dtype, trailing: [word.encode("utf-8", "surrogatepass") for word in _words(rng, n)],
     "ints": lambda rng, n, dtype, trailing: rng.integers(-(2**63), 2**63 - 1, n).tolist(),
     "floats": lambda rng, n, dtype, trailing: rng.standard_normal(n).tolist(),
     "bools": lambda rng, n, dtype, trailing: (rng.integers(0, 2, n) > 0).tolist(),
+    "objects": lambda rng, n, dtype, trailing: [{"turns": _words(rng, 2), "of": None} for _ in range(n)],
 }
 
 
@@ -63,16 +63,16 @@ def batch_of(seed, rank, n, fields):
 
 
 def plain(data):
-    """A field's entries as plain values that compare equal only if type, shape and bytes do."""
+    """A field's entries as plain values that compare equal only if type, shape and bytes do; arrays as tensors."""
     if isinstance(data, RaggedTensor):
         return [plain(row) for row in data.rows()]
+    if _stacks(data):
+        data = torch.stack(data)
     if isinstance(data, np.ndarray):
-        return [("numpy", row.dtype.str, row.shape, row.tobytes()) for row in data]
+        data = torch.from_numpy(data)
     if isinstance(data, torch.Tensor) and data.is_nested:
         return [plain(row) for row in data.unbind()]
     if isinstance(data, torch.Tensor):
-        if data.ndim == 0:
-            return [str(data.dtype), data.item()]
         if data.ndim == 1:
             return [(str(data.dtype), value) for value in data.tolist()]
         return [(str(row.dtype), tuple(row.shape), _memory(row)) for row in data.unbind()]
@@ -83,5 +83,12 @@ def _memory(row):
     return row.contiguous().view(-1).view(torch.uint8).tolist() if row.numel() else []
 
 
+def _stacks(data):
+    """Whether a field comes back as one tensor: a list of tensors of one number does."""
+    return isinstance(data, list) and bool(data) and isinstance(data[0], torch.Tensor) and data[0].ndim == 0
+
+
 def form(data):
+    if isinstance(data, np.ndarray) or _stacks(data):
+        return form(torch.empty(0))
     return type(data), getattr(data, "layout", None), getattr(data, "is_nested", None)

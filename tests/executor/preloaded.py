@@ -13,7 +13,7 @@ import torch.distributed
 import balancer
 import balancer.executor
 import balancer.step_planner
-from balancer.executor.memory import compile_runs
+from balancer.executor.exchange import compile_runs
 
 with contextlib.suppress(ImportError), warnings.catch_warnings(action="ignore"):
     import accelerate  # noqa: F401

@@ -5,7 +5,6 @@ from datetime import timedelta
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
 
 import balancer
 from balancer import Phase, Ragged
@@ -104,26 +103,15 @@ def whole(rows, like):
     return torch.cat([like, *rows])
 
 
-def device_meshes(layouts):
-    """A device mesh for each phase with tensor shards, by its axes."""
-    axes = ("pp", "dp", "cp", "sp", "tp")
-    found = {}
-    for name, layout in layouts.items():
-        sizes = {axis: getattr(layout, axis) for axis in axes if getattr(layout, axis) > 1}
-        found[name] = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
-    return found
-
-
 def in_halves(rank, layouts, seed, samples):
     """As one_step, in two groups of four processes each."""
     group = dist.new_group([rank // 4 * 4 + place for place in range(4)], use_local_synchronization=True)
     one_step(rank % 4, layouts, seed, samples, group=group)
 
 
-def one_step(rank, layouts, seed, samples, frozen=False, slots=None, meshes=False, group=None):
+def one_step(rank, layouts, seed, samples, frozen=False, slots=None, group=None):
     cut = {} if slots is None else {"cut": balancer.MicroBatches(200, count=slots, allow_empty=True)}
-    given = device_meshes(layouts) if meshes else None
-    made = Dispatcher(group, 4, PHASES, fields=FIELDS, layouts=layouts, meshes=given, timeout=PATIENCE, **cut)
+    made = Dispatcher(group, 4, PHASES, fields=FIELDS, layouts=layouts, timeout=PATIENCE, **cut)
     fields, lengths = handed_in(rank, seed, samples, dist.get_world_size(group))
     out = made.dispatch(fields, lengths)
     last = out.shards()
@@ -230,15 +218,10 @@ def check_home(out, fields, lengths):
 
 
 def wrong(rank, layouts, what):
-    meshes = {}
-    if what == "group":
-        meshes = {"llm": dist.new_group([rank ^ 4, rank], use_local_synchronization=True)}
-    elif what == "mesh":
-        meshes = {"llm": init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))}
-    elif what == "layout" and rank == 3:
+    if what == "layout" and rank == 3:
         layouts = layouts | {"vision": balancer.ModuleLayout(dp=4, tp=2)}
     made = Dispatcher(
-        None, 4, PHASES, fields=FIELDS, layouts=layouts, meshes=meshes, timeout=PATIENCE,
+        None, 4, PHASES, fields=FIELDS, layouts=layouts, timeout=PATIENCE,
         eps=0.01 * rank if what == "settings" else 0.001,
     )  # fmt: skip
     fields, lengths = handed_in(rank, 0, 6)

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from dispatch_cases import dispatcher
 from payloads import batch_of, plain
 
-from balancer import ContextShards, Phase, SequenceGroups, Topology
-from balancer.executor import Dispatcher, PrefetchDispatcher, RaggedTensor, anchored, payload
+from balancer import ContextShards, Phase, SequenceGroups
+from balancer.executor import Dispatcher, PrefetchDispatcher, RaggedTensor, anchored, exchange
 
 TRAILING = {"ids": (), "features": (3,), "none": (2, 0)}
 DTYPES = {"ids": torch.int64, "features": torch.bfloat16, "none": torch.float32}
@@ -89,7 +89,7 @@ def round_trip(rank, seed, counts, fields, cut, arguments):
 
 def off_the_host(rank, case, *arguments):
     """Another case, by the way that copies take where there are no runs of bytes."""
-    with mock.patch.object(payload, "_on_host", return_value=False):
+    with mock.patch.object(exchange, "_on_host", return_value=False):
         return globals()[case](rank, *arguments)
 
 
@@ -299,10 +299,8 @@ def refuses(rank, what):
         Dispatcher(length="ids", cut={"degrees": (1, 2)})
     if what == "counts":
         Dispatcher(length="ids", cut=cut, equal_counts=True)
-    if what == "nodes":
-        Dispatcher(topology=Topology((1, 3)), length="ids", cut=cut)
     if what == "settings":
-        Dispatcher(length="ids", cut=SequenceGroups((1, 2), pad_to=1 + (rank == 3))).dispatch({"ids": ids})
+        Dispatcher(length="ids", cut=SequenceGroups((1, 2), pad_to=1 + (rank == 3)))
     if what == "degrees":
         Dispatcher(length="ids", cut=SequenceGroups((1, 2) if rank else (1, 4)))
     if what == "some":
@@ -310,7 +308,7 @@ def refuses(rank, what):
     if what == "shards":
         Dispatcher(length="ids", cut=ContextShards(2 + 2 * (rank == 3), 400))
     if what == "packs":
-        Dispatcher(length="ids", cut=ContextShards(2, 400 + rank // 3)).dispatch({"ids": ids})
+        Dispatcher(length="ids", cut=ContextShards(2, 400 + rank // 3))
     if what == "own":
         made = Dispatcher(phases=PHASES, fields={"words": "llm:own"}, cut=cut)
         made.dispatch({"words": ids}, {"patches": [1], "image": [1], "tokens": [4], "text": [3]})

@@ -23,6 +23,13 @@ def test_the_plan_is_that_of_balance(ranks, case, way):
     assert sum(map(len, held)) == len({key for keys in held for key in keys})  # a key is on one rank
 
 
+@pytest.mark.parametrize("way", ["replicate", "broadcast"])
+def test_micro_batches_keep_their_limits(ranks, way):
+    first, *others = ranks.run(cases.limits_of_micro_batches, way)
+    assert len(first) > 1
+    assert others == [first] * (ranks.size - 1)  # patches are on all ranks of a slot, or on none
+
+
 def test_a_field_of_several_items_counts_with_all_of_them(ranks):
     ranks.run(cases.lists_are_summed)
 
@@ -32,7 +39,12 @@ def test_a_field_of_several_items_counts_with_all_of_them(ranks):
     [
         ({"caps": {"pixels": 9}}, {}, "ValueError", "no column 'pixels'; columns there are: "),
         ({"caps": {"patches": 1}}, {}, "InfeasibleError", "patches = 1"),
-        ({"keep_together": "book"}, {}, "ValueError", "no column 'book'; columns there are: audio, patches, pinned, "),
+        (
+            {"keep_together": "book"},
+            {},
+            "ValueError",
+            "no column 'book'; columns there are: tokens, uid, prompt_tokens, ",
+        ),
         ({"keep_together": "ranks"}, {}, "ArgumentError", "a column of one key a sample, got 'ranks', of lists"),
         (
             {"allowed_ranks": "pinned"},

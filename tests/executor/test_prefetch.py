@@ -65,8 +65,8 @@ def test_a_rank_that_leaves_alone_is_named(ranks):
 def test_a_loader_that_fails_is_an_error_on_all(ranks):
     odd = ranks.size - 1
     for rank, (name, blamed, text) in enumerate(ranks.errors(cases.breaks, odd)):
-        assert (name, blamed) == (("OSError", ()) if rank == odd else ("PeerError", (odd,))), text
-        assert rank == odd or f"rank {odd} failed before the exchange: OSError: the disk is gone" in text
+        assert (name, blamed) == (("OSError", ()) if rank == odd else ("ExecutorError", (odd,))), text
+        assert rank == odd or f"rank {odd} failed at reading a mini-batch: OSError: the disk is gone" in text
 
 
 def test_overlap_is_refused_where_it_deadlocks(ranks):

@@ -46,19 +46,6 @@ def loader():
     return torch.utils.data.DataLoader(samples, tiny.MEAN, sampler=sampler, collate_fn=tiny.as_fields)
 
 
-def undealt():
-    """A shuffled loader without a distributed sampler: Lightning puts none in behind a dispatcher."""
-    samples = tiny.Samples(2 * tiny.MEAN * RUN.batches)
-    return torch.utils.data.DataLoader(samples, tiny.MEAN, shuffle=True, collate_fn=tiny.as_fields)
-
-
-def refusal():
-    try:
-        trains(given["Balanced"](tiny.Model(), undealt()))
-    except ValueError as error:
-        return str(error)
-
-
 class Without(given["Balanced"]):
     """The same module with no dispatcher."""
 
@@ -69,9 +56,7 @@ class Without(given["Balanced"]):
 if __name__ == "__main__":
     mode, folder = sys.argv[1:]
     seed_everything(1)
-    if mode == "silent":
-        leave(refusal(), mode, folder)
-    elif mode == "killed":
+    if mode == "killed":
         usual = trains(Without(tiny.Model(), loader()))
         leave((usual, trains(given["Balanced"](tiny.Model(), loader()))), mode, folder)
         trains(given["Balanced"](tiny.Model(), loader()), [Keeps(folder)], dies_at=RUN.dies_at)

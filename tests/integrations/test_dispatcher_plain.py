@@ -26,12 +26,12 @@ def test_training_is_the_same_and_resumes_bit_for_bit(kind, workers, epochs, tmp
         tiny.assert_equal((found[0][: tiny.STEPS // 2] + losses, weights), found)
 
 
-def test_a_loader_that_deals_nothing_out_is_refused():
+def test_a_loader_that_deals_nothing_out_is_warned_of():
     with Ranks(2) as ranks:
-        for name, _, text in ranks.errors(cases.deals_nothing_out):
-            assert name == "UsageError"
-            assert "all 2 ranks drew the same mini-batches in the first 3 steps" in text
-            assert "DistributedSampler" in text
+        first, other = ranks.run(cases.deals_nothing_out)
+    assert not other
+    assert ["all 2 ranks drew the same mini-batch in the first step" in text for text in first] == [True]
+    assert "DistributedSampler" in first[0]
 
 
 def test_the_three_lines_run():

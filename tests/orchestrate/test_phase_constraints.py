@@ -265,7 +265,7 @@ def settings_of(phases=CONSTRAINED, **planned):
 
 
 def test_the_dispatcher_plans_what_orchestrate_does():
-    gathering = pytest.importorskip("balancer.executor.gathering", exc_type=ImportError)
+    gathering = pytest.importorskip("balancer.executor.gathered", exc_type=ImportError)
     from balancer.step_planner import plan_step
 
     columns = taken(log_columns(), slice(0, 12)) | {"pinned": np.arange(12) % 3}
@@ -274,7 +274,7 @@ def test_the_dispatcher_plans_what_orchestrate_does():
     home = balancer.Placement.by_sample_order(np.arange(12, dtype=np.int32) // 4, 3)
     phases = (*CONSTRAINED[:1], Phase("audio", "audio", allowed_ranks="pinned"), CONSTRAINED[2])
     setup = Setup(Topology([2, 1]), phases)
-    told = plan_step(gathering.Gathered((), home, {}, {}, columns).step(setup))
+    told = plan_step(gathering.Gathered(home, {}, {}, columns).step(setup))
     direct = orchestrate(columns, phases, Topology([2, 1]), home_rank=home.rank_of_sample)
     assert told.digest() == direct.digest()
     samples = told.phases["audio"].items.sample_of_item

@@ -8,13 +8,14 @@ from itertools import pairwise
 import numpy as np
 import torch
 import torch.distributed as dist
+from pipeline_lists import Messages
+from pipeline_runner import PipelineRunner
 from torch import nn
 
 import balancer
 from balancer import Pipelines, PipelineStages
-from balancer.executor import Dispatcher, PipelineRunner
+from balancer.executor import Dispatcher
 from balancer.plan.gaps import DeviceOp
-from balancer.plan.pipeline_lists import Messages
 from balancer.problem.step_times import ModuleRate, StepTimes
 
 WIDTH, WORDS = 6, 11
@@ -269,6 +270,8 @@ def breaks(rank, how):
     stages = model_of(4)
     if how == "rows":
         stages[2].bends = 1
+    if how == "detached":
+        return trains_nothing(rank, stages)
     if how == "modules":
         return runner_of(rank, 4, stages[:3] if rank == 3 else stages)
     if how == "missing":
@@ -278,6 +281,14 @@ def breaks(rank, how):
     plan = planned(batch, 2 if how == "ranks" else 1, 5 if how == "devices" else 4, 3)
     inputs, labels = inputs_of(plan, words, pixels, 0, False)
     return runner.step(plan, inputs, labels[:1] if how == "labels" else labels)
+
+
+def trains_nothing(rank, stages):
+    """Run a last stage whose loss is cut off from all that is to be trained."""
+    runner = runner_of(rank, 4, stages, timeout=TIMEOUT, loss=lambda logits, labels: loss(logits.detach(), labels))
+    batch, words, pixels = batch_of(0)
+    inputs, labels = inputs_of(plan := planned(batch, 1, 4, 3), words, pixels, 0, False)
+    return runner.step(plan, inputs, labels)
 
 
 def dies(rank, victim):
@@ -319,7 +330,7 @@ def dispatched_in_gaps(rank, devices, slots):
     mine = {rank % devices: stages[rank % devices]}
     runner = PipelineRunner(mine, pipe, dp_group=dp, encoders=ours, outputs=outputs, loss=loss)
     made = Dispatcher(
-        dp, phases={"vision": "images", "audio": "sound", "llm": "text"}, replica_group=pipe, exchange="direct",
+        dp, phases={"vision": "images", "audio": "sound", "llm": "text"}, replica_group=pipe,
         fields={"pixels": "vision", "sounds": "audio", "words": "llm"}, cut=Pipelines.in_gaps(times),
         time_budget=0.01,
     )  # fmt: skip

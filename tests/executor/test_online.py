@@ -1,5 +1,6 @@
 """Costs that follow measured times: plans get better, are the same on all ranks, and stay under noise."""
 
+import pickle
 import re
 
 import numpy as np
@@ -7,14 +8,14 @@ import pytest
 
 pytest.importorskip("torch")
 
-import correction_cases as cases
+import online_cases as cases
 from ranks_of import ranks_of
 
 from balancer import Phase, Pipelines, PipelineStages, SequenceGroups, Topology
 from balancer.cost import OnlineCost
 from balancer.executor.arguments import as_setup
-from balancer.executor.correction import Correction, as_online
-from balancer.executor.message import Status, encoded
+from balancer.executor.gathered import Message
+from balancer.executor.online import Correction, as_online
 
 ranks = ranks_of(2)
 
@@ -23,7 +24,7 @@ ranks = ranks_of(2)
     ("arguments", "overlap", "tells"),
     [
         ({}, None, (0, 1)),
-        ({"planning": "broadcast", "planner_rank": 1}, None, (0, 1)),
+        ({"planning": "broadcast"}, None, (0, 1)),
         ({}, None, (1,)),  # who fits measures nothing itself
         ({}, False, (0, 1)),
         ({}, True, (0, 1)),  # steps are made ahead of those measured
@@ -84,7 +85,7 @@ BOTH = {"vision": OnlineCost(0.0, 1e-5, 0.0), "llm": ONE}
 
 def corrected(phases, cost, **settings):
     setup = as_setup(Topology.uniform(4, None), phases, "linear", None, settings)
-    return Correction(as_online(cost, phases), setup, 0, True)
+    return Correction(as_online(cost, phases), setup, True)
 
 
 def piped(**stages):
@@ -135,14 +136,14 @@ def test_times_that_lengths_do_not_explain_change_no_plan():
 
 
 def test_what_it_takes_to_say():
-    """A message is longer by some 50 bytes of a phase measured, and by some 200 of the rank that fits."""
+    """A message is longer by some 100 bytes of a phase measured, and by some 800 of the rank that fits."""
     found = corrected(None, ONE)
-    plain = len(encoded(None, Status.READY, None))
+    plain = len(pickle.dumps(Message()))
     found._waiting.append([0, 123_456.0, 987_654_321.0, 1.2345678])
-    assert 8 * (len(encoded(None, Status.READY, None, found.message())) - plain) <= 256
+    assert len(pickle.dumps(Message(costs=found.message()))) - plain <= 1000
     found._fits = False
     found._waiting.append([0, 123_456.0, 987_654_321.0, 1.2345678])
-    assert 8 * (len(encoded(None, Status.READY, None, found.message())) - plain) <= 80
+    assert len(pickle.dumps(Message(costs=found.message()))) - plain <= 100
 
 
 def test_slow_ranks_are_measured_as_the_fastest_would_be():

@@ -1,38 +1,42 @@
-"""A planned pipeline, run: the stages of this process, by the list of ops of its device."""
+"""A planned pipeline, run on ``torch.distributed``: the stages of this process, by the list of ops of its device.
+
+It shows that planned pipelines run: 1F1B, interleaved and GPipe, slots of any size and empty ones, frozen stages,
+recomputation, tied parameters, encoders in gaps. Messages go through host memory, on gloo, so it is no trainer's part.
+``tests/examples/test_pipeline.py`` trains with it beside one process; ``docs/how_to/run_a_pipeline.md`` is its page.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from pipeline_lists import Key, Messages, named
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.utils.checkpoint import checkpoint
 
-from balancer.executor.alike import attempt, held_by_all
-from balancer.executor.collectives import Collectives
-from balancer.executor.errors import ExecutorError, PlanMismatchError, against_majority, summary
-from balancer.executor.peers import Peers
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.gaps import DeviceOp
-from balancer.plan.pipeline_lists import Key, Messages, named
 from balancer.plan.step_plan import StepPlan
 from balancer.problem.cuts.pipeline_stages import PipelineStages
-from balancer.problem.topology import Topology
 from solvers.errors import ArgumentError, UsageError
 
-__all__ = ["PipelineRunner"]
+__all__ = ["PipelineError", "PipelineRunner"]
 
 TIMEOUT = timedelta(minutes=2)
 Output = tuple[Sequence[int], torch.dtype]
 Loss = Callable[[Tensor, Any], Tensor]
+
+
+class PipelineError(RuntimeError):
+    """Processes cannot go on together; the message names those that are the reason."""
 
 
 class PipelineRunner:
@@ -61,11 +65,11 @@ class PipelineRunner:
     shared : mapping of str to Parameter, optional
         Parameters that several stages hold, by a name (tied embeddings): they get the sum of their gradients.
     timeout : timedelta
-        How long any one message waits for a process before that is taken for lost.
+        How long any one message waits for a process.
 
     Raises
     ------
-    ArgumentError, PeerError
+    ArgumentError, PipelineError
         Modules that are not those of this process, or that another process has none for; on all of them.
     """
 
@@ -81,28 +85,22 @@ class PipelineRunner:
         shared: Mapping[str, Parameter] | None = None,
         timeout: timedelta = TIMEOUT,
     ) -> None:
-        group = dist.group.WORLD if group is None else group
-        if dp_group is None:
-            dp_group = dist.new_group([dist.get_rank()], use_local_synchronization=True)
-        ranks = dist.get_world_size(dp_group)
-        self._peers = Peers(dp_group, group, Topology.uniform(ranks), "direct", timeout)
-        self.pipe, self.replicas = cast(Collectives, self._peers.replica), self._peers.direct
-        self.device, self.num_devices = dist.get_rank(group), dist.get_world_size(group)
+        self.group = _gloo(dist.group.WORLD if group is None else group, timeout)
+        self.dp_group = None if dp_group is None else _gloo(dp_group, timeout)
+        self.device, self.num_devices = dist.get_rank(self.group), dist.get_world_size(self.group)
+        self.rank, self.num_ranks = 0, 1  # of the plan: the number of this process's pipeline, and how many there are
+        if self.dp_group is not None:
+            self.rank, self.num_ranks = dist.get_rank(self.dp_group), dist.get_world_size(self.dp_group)
         self.modules, self.encoders = dict(sorted(modules.items())), dict(sorted((encoders or {}).items()))
         self.outputs, self.loss, self._shared = dict(outputs), loss, dict(sorted((shared or {}).items()))
         mine = {"stages": sorted(modules), "shared": list(self._shared)}
-        of_pipe = self._held_by_all(mine, self._odd_modules())[self._peers.rank]
+        of_pipe = self._held_by_all(mine, self._odd_modules())[self.rank]
         held = sorted(stage for each in of_pipe for stage in each["stages"])
         self.num_stages = len(held)
         if held != list(range(len(held))):
             raise ArgumentError("modules", "be of all stages from 0 on, each on one process", held)
         self._owners = {name: [d for d, each in enumerate(of_pipe) if name in each["shared"]] for name in self._shared}
         self.on = next((p.device for p in self._parameters()), torch.device("cpu"))
-
-    @property
-    def rank(self) -> int:
-        """The plan's rank whose pipeline this process is of."""
-        return self._peers.rank
 
     def _odd_modules(self) -> Exception | None:
         """Return what is wrong with the arguments of this process alone."""
@@ -124,7 +122,19 @@ class PipelineRunner:
 
     def _held_by_all(self, held: Any, failure: Exception | None) -> list[list[Any]]:
         """Return what all processes hold, by rank and device; an error on all if one has failed."""
-        return held_by_all(self._peers, held, failure, "cannot go on", f"on device {self.device}, ")
+        where = f"replica {self.rank}, device {self.device} (global rank {dist.get_rank()})"
+        text = "" if failure is None else f"{where}: {type(failure).__name__}: {failure}"
+        of_pipe = [None] * self.num_devices
+        dist.all_gather_object(of_pipe, (text, held), self.group)
+        said: list[Any] = [of_pipe]
+        if self.dp_group is not None:
+            said = [None] * self.num_ranks
+            dist.all_gather_object(said, of_pipe, self.dp_group)
+        if failure is not None:
+            raise failure
+        if failed := [text for of_rank in said for text, _ in of_rank if text]:
+            raise PipelineError(f"cannot go on: {'; '.join(failed[:4])}")
+        return [[each for _, each in of_rank] for of_rank in said]
 
     def step(
         self, plan: DispatchPlan | StepPlan, inputs: Mapping[int | str, Any], labels: Sequence[Any] = ()
@@ -148,64 +158,81 @@ class PipelineRunner:
 
         Raises
         ------
-        PlanMismatchError, PeerError, PeerLostError
-            Processes hold different plans; one has failed; one is lost. On all processes.
+        PipelineError
+            Processes hold different plans, or one could not begin: on all processes, before anything is sent.
+        RuntimeError
+            Of torch.distributed: another process failed or is gone, and a message does not come in time.
         ArgumentError, UsageError
             What this process was given does not go with the plan.
         """
-        run, failure = attempt(lambda: _Step(self, plan, inputs, labels))
+        run, failure = None, None
+        try:
+            run = _Step(self, plan, inputs, labels)
+        except Exception as error:  # the others must hear of it
+            failure = error
         digests = self._held_by_all("" if run is None else run.digest(), failure)
         self._check_alike([digest for of_rank in digests for digest in of_rank])
         before = [(p, p.grad) for p in self._parameters()]
         for p, _ in before:
             p.grad = None
-        try:
-            total = run.run()  # type: ignore[union-attr]  # without one there is an error
-        except ExecutorError:
-            raise
-        except Exception as error:
-            self.pipe.lookout.tell(summary(error))
-            raise
+        assert run is not None  # else its error was raised
+        total = run.run()
         self._sum_gradients()
         for p, grad in before:
             if grad is not None:
                 p.grad = grad if p.grad is None else grad + p.grad
         both = torch.tensor([total], dtype=torch.float64)
-        self.pipe.sum(both)
-        self.replicas.sum(both)
+        for group in self._groups():
+            dist.all_reduce(both, group=group)
         return both[0]
 
+    def _groups(self) -> list[Any]:
+        """The groups of the pipeline, and of the same device in all pipelines, where there are several."""
+        return [self.group, *([] if self.dp_group is None else [self.dp_group])]
+
     def _check_alike(self, digests: list[str]) -> None:
-        _, odd = against_majority(dict(enumerate(digests)))
-        if odd:
-            raise PlanMismatchError(
-                f"process{'es' * (len(odd) > 1)} {', '.join(map(str, odd))} of {len(digests)} (rank times "
-                f"{self.num_devices}, plus device) hold another plan, or other outputs; nothing has been sent",
-                list(odd),
-            )
+        usual = Counter(digests).most_common(1)[0][0]
+        if odd := [number for number, digest in enumerate(digests) if digest != usual]:
+            who = ", ".join("replica {}, device {}".format(*divmod(number, self.num_devices)) for number in odd)
+            raise PipelineError(f"{who} hold another plan, or other outputs; nothing has been sent")
 
     def _sum_gradients(self) -> None:
         """Add up gradients: of shared parameters over their stages, of encoders over devices, of all over replicas."""
-        pipe = self.pipe
         for number, (name, owners) in enumerate(self._owners.items()):
             mine = _gradient(self._shared[name]).cpu().contiguous()
             others = [d for d in owners if d != self.device]
             came = {d: torch.empty_like(mine) for d in others} | {self.device: mine}
-            works = [pipe.receive(came[d], d, number) for d in others] + [pipe.send(mine, d, number) for d in others]
+            works = [self.receive(came[d], d, number) for d in others] + [self.send(mine, d, number) for d in others]
             for work in works:
-                pipe.finish(work, f"summing gradients of {name!r}")
+                work.wait()
             # in the order of devices, so that all of them get the same bits
             self._shared[name].grad = sum(came[d] for d in owners).to(self.on)
         of_encoders = [p for module in self.encoders.values() for p in module.parameters() if p.requires_grad]
-        for group, parameters in ((pipe, of_encoders), (self.replicas, self._parameters())):
+        for group, parameters in zip(self._groups(), (of_encoders, self._parameters()), strict=False):
             by_type: dict[torch.dtype, list[Parameter]] = defaultdict(list)
-            for p in parameters if group.size > 1 else ():
+            for p in parameters:
                 by_type[p.dtype].append(p)
             for alike in by_type.values():
                 flat = torch.cat([_gradient(p).reshape(-1) for p in alike]).cpu()
-                group.sum(flat)
+                dist.all_reduce(flat, group=group)
                 for p, part in zip(alike, flat.split([p.numel() for p in alike]), strict=True):
                     p.grad = part.view_as(p).to(p.device)
+
+    # Messages.
+
+    def send(self, tensor: Tensor, device: int, tag: int) -> Any:
+        """Begin to send a tensor on the host to a device of this pipeline; what this returns is waited for."""
+        return dist.isend(tensor, dist.get_global_rank(self.group, device), self.group, tag)
+
+    def receive(self, tensor: Tensor, device: int, tag: int) -> Any:
+        """Begin to fill a tensor on the host with what a device sends; what this returns is waited for."""
+        return dist.irecv(tensor, dist.get_global_rank(self.group, device), self.group, tag)
+
+
+def _gloo(group: Any, timeout: timedelta) -> Any:
+    """Make a gloo group of the processes of a group."""
+    members = dist.get_process_group_ranks(group)
+    return dist.new_group(members, timeout, "gloo", use_local_synchronization=True)
 
 
 def _gradient(parameter: Parameter) -> Tensor:
@@ -242,7 +269,7 @@ class _Step:
         self._here: dict[Key, Tensor] = {}  # what stays on this device
         self._kept: dict[tuple[Any, ...], tuple[Tensor, list[Tensor]]] = {}  # of forwards, until their backwards
         self._posted: dict[Key, tuple[Any, Tensor]] = {}
-        self._sent: list[tuple[Any, Tensor, int]] = []
+        self._sent: list[tuple[Any, Tensor]] = []  # which keeps the tensors
         self._source: dict[Key, int] = {}
         self._coming: dict[int, deque[tuple[int, Key]]] = {}
         for device in range(devices):
@@ -265,10 +292,9 @@ class _Step:
         if not isinstance(stages, PipelineStages):
             raise UsageError("the plan has no pipeline stages: plan with cut=Pipelines(tokens, PipelineStages(...))")
         runner = self.runner
-        ranks = runner.replicas.size
         for what, wanted, given in (
             ("devices", runner.num_devices, stages.num_devices), ("stages", runner.num_stages, stages.num_stages),
-            ("ranks", ranks, self.plan.num_ranks),
+            ("ranks", runner.num_ranks, self.plan.num_ranks),
         ):  # fmt: skip
             if wanted != given:
                 raise ArgumentError("plan", f"have {wanted} {what}, as the processes do", given)
@@ -325,8 +351,8 @@ class _Step:
                 self._task_forward(op)
             else:
                 total += self._forward(op)
-        for work, _, device in self._sent:
-            self.runner.pipe.finish(work, f"sending to device {device}")
+        for work, _ in self._sent:
+            work.wait()
         return total
 
     def _forward(self, op: DeviceOp) -> float:
@@ -346,6 +372,11 @@ class _Step:
             out = checkpoint(module, *given, use_reentrant=False) if op.recompute else module(*given)
             if stage == self.stages.num_stages - 1:
                 out = runner.loss(out, self.labels[op.slot])
+                if op.kind == "full" and not out.requires_grad:
+                    raise UsageError(
+                        f"{named(op)} puts out a loss that needs no gradient, so that nothing would be trained: the "
+                        "plan has the stage trained"
+                    )
         if op.kind != "none":
             self._kept[_work_of(op)] = out, leaves
         for key, device in self.messages.makes(op):
@@ -425,7 +456,7 @@ class _Step:
         number, host = self._numbers[device], tensor.contiguous().cpu()
         self._numbers[device] += 1
         if host.numel():
-            self._sent.append((self.runner.pipe.send(host, device, number), host, device))
+            self._sent.append((self.runner.send(host, device, number), host))
 
     def _receive(self, key: Key) -> Tensor:
         if key in self._here:
@@ -435,9 +466,9 @@ class _Step:
         while key not in self._posted:
             number, coming = self._coming[source].popleft()
             buffer = torch.empty(self._shape(coming), dtype=self._dtype(coming))
-            work = self.runner.pipe.receive(buffer, source, number) if buffer.numel() else None
+            work = self.runner.receive(buffer, source, number) if buffer.numel() else None
             self._posted[coming] = work, buffer
         work, buffer = self._posted.pop(key)
         if work is not None:
-            self.runner.pipe.finish(work, f"waiting for the {key[0]} of slot {key[1]} from device {source}")
+            work.wait()
         return buffer.to(self.runner.on)

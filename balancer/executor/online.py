@@ -1,8 +1,8 @@
 """Costs that follow the cluster: ranks report their times with their lengths, one fits, and all plan by what it says.
 
 Nothing is sent for it alone. A rank's times go with its next message, beside the sums of the lengths that it ran, so
-that it does not matter how many steps have been made ahead meanwhile. The rank that fits sends integers with its own:
-the next plan of all ranks, itself included, is made with these.
+that it does not matter how many steps have been made ahead meanwhile. The first rank fits, and sends the costs with its
+own: the next plan of all ranks, itself included, is made with these.
 """
 
 import math
@@ -51,11 +51,11 @@ class Correction:
     """What of the costs is corrected, and how far it has come.
 
     Costs of the phases of `online` are taken from there, all else from a setup as it would be without; a ValueError
-    says where they do not go together. The rank `planner` fits, and `fits` is whether that is this one.
+    says where they do not go together. The first rank fits: `fits` is whether that is this one.
     """
 
-    def __init__(self, online: Mapping[str, OnlineCost], setup: Setup, planner: int, fits: bool) -> None:
-        self._online, self._given, self._planner, self._fits = dict(online), setup, planner, fits
+    def __init__(self, online: Mapping[str, OnlineCost], setup: Setup, fits: bool) -> None:
+        self._online, self._given, self._fits = dict(online), setup, fits
         self._waiting: deque[list[float]] = deque()  # which a thread may empty
         _check(setup, self._online)
         stages = _stages(setup)
@@ -97,7 +97,7 @@ class Correction:
 
     def take_in(self, said: Sequence[Mapping[str, Any]]) -> Setup:
         """Return what to plan with, given what all ranks say; the rank that fits learns from it for the next step."""
-        if costs := said[self._planner].get("costs"):
+        if costs := said[0].get("costs"):
             self._take_over(costs)
         if self._fits:
             self._learn([row for of_rank in said for row in of_rank.get("observed", [])])
@@ -118,32 +118,26 @@ class Correction:
                     stacklevel=2,
                 )
 
-    def _to_say(self) -> list[list[Any]]:
-        """Return of each phase its cost in integers, and how it was come by."""
-        used = {name: online.coefficients for name, online in self._online.items()}
+    def _to_say(self) -> tuple[dict[str, CostModel], dict[str, CostCorrection]]:
+        """Return of each phase its cost, in integers, and how it was come by."""
         seconds = {
             name: {term: value / self._parts[name]
-                   for term, value in zip(("a", "bidirectional", *self._online[name].areas), values[1:], strict=True)}
-            for name, values in used.items()
+                   for term, value in zip(("a", "bidirectional", *online.areas), online.coefficients[1:], strict=True)}
+            for name, online in self._online.items()
         }  # fmt: skip
         costs = self._costs  # which stay where what was measured depends on lengths no more
         if any(any(terms.values()) for terms in seconds.values()):
             costs = integers_together(seconds)
         elif not costs:
             raise ValueError("costs to correct need an a or b over 0: plans depend on lengths alone")
-        return [
-            [costs[name].a, costs[name].b, list(costs[name].areas), online.active, list(used[name]), online.base_error,
-             online.corrected_error]
+        return costs, {
+            name: CostCorrection(online.active, tuple(online.coefficients), online.base_error, online.corrected_error)
             for name, online in self._online.items()
-        ]  # fmt: skip
-
-    def _take_over(self, said: list[list[Any]]) -> None:
-        """Plan with the costs that the rank which fits has sent."""
-        of_phase = dict(zip(self._online, said, strict=True))
-        self.state = {
-            name: CostCorrection(bool(row[3]), tuple(row[4]), row[5], row[6]) for name, row in of_phase.items()
         }
-        costs = {name: CostModel(row[0], row[1], areas=row[2]) for name, row in of_phase.items()}
+
+    def _take_over(self, said: tuple[dict[str, CostModel], dict[str, CostCorrection]]) -> None:
+        """Plan with the costs that the rank which fits has sent."""
+        costs, self.state = said
         if costs == self._costs:
             return
         self._costs = costs

@@ -23,6 +23,7 @@ from balancer.cost import CostModel, OnlineCost
 from balancer.described import as_dict, said_of
 from balancer.errors import InputError
 from balancer.executor.arguments import as_setup
+from balancer.executor.broadcast import plan_of_words, words_of_plan
 from balancer.executor.dispatched import Dispatched, Shared
 from balancer.executor.exchange import compile_runs
 from balancer.executor.fields import Field
@@ -31,16 +32,16 @@ from balancer.executor.layouts import tensor_groups
 from balancer.executor.online import Correction, CostCorrection, as_online
 from balancer.executor.ranks import TIMEOUT, Ranks, attempt, check_failed, summary
 from balancer.executor.ways import way_names
+from balancer.laid_out import LaidOut, laid_out
 from balancer.plan.balance_report import BalanceReport
 from balancer.plan.step_plan import StepPlan
-from balancer.executor.broadcast import plan_of_words, words_of_plan
-from balancer.step_planner import plan_step
-from balancer.problem.layout import ModuleLayout, StepLayout
+from balancer.problem.layout import ModuleLayout, StepLayout, read_layout
 from balancer.problem.mesh import Mesh
 from balancer.problem.phases import SINGLE_PHASE, Phase
 from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup, as_topology
-from balancer.step import read_step
+from balancer.step import StepFile, read_step
+from balancer.step_planner import plan_step
 from solvers import USES_CLOCK
 from solvers._jit import compile_at_once
 from solvers.errors import WordedError
@@ -155,6 +156,7 @@ class Dispatcher:
         made = self.ranks.alike("making a dispatcher", make, lambda made: _settings(made[0], fields or {}, planning))
         self.setup, self._correction = made
         self._broadcasts = planning == "broadcast"
+        self._most: tuple[str, int | None] = ("", None)  # the file that says how many samples a rank has, and that
         self._asked = {
             name.strip() for phase in self.setup.phases for text in phase.numbers for name in text.split("+")
         }
@@ -177,7 +179,8 @@ class Dispatcher:
         Parameters
         ----------
         step : path
-            As ``balancer plan --step`` takes it. Ranks that it names must be those of the group.
+            As ``balancer plan --step`` takes it. Its ranks must be those of the group, and no rank may hand in more than
+            its ``batch_per_rank``; what else a file says of how rows are drawn is the loader's.
         dp_group, **beside
             As the class takes them; keywords given here win.
         """
@@ -185,18 +188,15 @@ class Dispatcher:
         if file.across():
             raise InputError(f"{file.path}: a dispatcher gets its samples as they were drawn: leave [deferral] and "
                              "step_tokens to balancer plan")  # fmt: skip
-        given: dict[str, Any] = said_of(file.plan)
-        given |= {} if file.cut is None else {"cut": file.made_cut()}
         size = torch.distributed.get_world_size(dp_group)
         if file.ranks not in (None, size):
             raise ValueError(f"{file.path}: ranks must be {size}, those of the group, got {file.ranks}")
-        given |= {} if file.ranks_per_node is None else {"ranks_per_node": file.ranks_per_node}
-        if not file.is_single:
-            given["phases"] = file.phases()
-        elif file.phase:
-            of_others = ("name", "model", "pieces", "frozen", "bytes_in", "bytes_out")
-            given |= {name: value for name, value in said_of(file.phase[0]).items() if name not in of_others}
-        return cls(dp_group, **given | beside)
+        try:
+            made = cls(dp_group, **_said_by(file.with_keys(ranks=size)) | beside)
+        except WordedError as error:
+            raise error.within(file.path) from None
+        made._most = file.path, file.batch_per_rank
+        return made
 
     @property
     def rank(self) -> int:
@@ -305,6 +305,9 @@ class Dispatcher:
             return {}, Message(status=drawn)
         samples, lengths = drawn
         held, message = read_batch(samples, lengths, self._asked)
+        path, most = self._most
+        if most is not None and message.count > most:
+            raise ValueError(f"{path}: batch_per_rank is {most}, but this rank hands in {message.count} samples")
         if self.device is None:
             return held, message
         held = {name: field.on(self.device) for name, field in held.items()}
@@ -388,6 +391,26 @@ class Dispatcher:
         if phase is not None and phase not in self._reports:
             raise KeyError(f"no phase {phase!r}; phases are {', '.join(self._reports)}")
         return self._reports[phase or list(self._reports)[-1]]
+
+
+def _said_by(file: StepFile) -> dict[str, Any]:
+    """Return the arguments of a dispatcher that a step file says."""
+    found = LaidOut(file, None, None)
+    if isinstance(file.layout, StepLayout):
+        found = laid_out(file, file.layout)
+    elif file.layout is not None:
+        found = laid_out(file, read_layout(file.layout), file.layout)
+    file, given = found.step, said_of(found.step.plan)
+    if found.cut is not None or file.cut is not None:
+        given["cut"] = found.cut or file.made_cut()
+    given |= {} if found.layout is None else {"layouts": found.layout}
+    given |= {} if file.ranks_per_node is None else {"ranks_per_node": file.ranks_per_node}
+    if not file.is_single:
+        given["phases"] = file.phases()
+    elif file.phase:
+        of_others = ("name", "model", "pieces", "frozen", "bytes_in", "bytes_out")
+        given |= {name: value for name, value in said_of(file.phase[0]).items() if name not in of_others}
+    return given
 
 
 def _check_planning(planning: str, setup: Setup) -> None:

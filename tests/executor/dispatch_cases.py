@@ -1,5 +1,6 @@
 """What ranks do in tests of dispatch, in processes of their own; every rank knows all ranks' payload."""
 
+import json
 import warnings
 from itertools import pairwise
 from unittest import mock
@@ -9,7 +10,7 @@ import pytest
 import torch
 from payloads import batch_of, form, plain
 
-from balancer import MicroBatches, Phase
+from balancer import MicroBatches, ModuleLayout, Phase, StepLayout
 from balancer.executor import Dispatcher, RaggedTensor, exchange
 
 _DISPATCHERS = {}
@@ -241,9 +242,36 @@ def of_a_step_file(rank, path):
     plans = [each.dispatch({"id": list(range(8))}, {"tokens": lengths}).plan for each in (made, same)]
     assert plans[0].digest() == plans[1].digest()
     with open(f"{path}.{rank}", "w") as file:
+        file.write('batch_per_rank = 3\n[[phase]]\nlength = "tokens"\n[cut]\ntokens = 50\n')
+    made = Dispatcher.from_step(f"{path}.{rank}")
+    made.dispatch({"id": [1, 2, 3]}, {"tokens": [1, 2, 3]})
+    with pytest.raises(ValueError, match=rf"step.toml.{rank}: batch_per_rank is 3, but this rank hands in 4 samples"):
+        made.dispatch({"id": [1, 2, 3, 4]}, {"tokens": [1, 2, 3, 4]})
+    with open(f"{path}.{rank}", "w") as file:
+        file.write('[[phase]]\nlength = "tokens"\nmin_samples_per_rank = 3\nmax_samples_per_rank = 2\n')
+    with pytest.raises(ValueError, match=rf"step.toml.{rank}: .*min_samples_per_rank"):
+        Dispatcher.from_step(f"{path}.{rank}")
+    with open(f"{path}.{rank}", "w") as file:
         file.write(f"ranks = {size + 1}\n")
     with pytest.raises(ValueError, match=f"ranks must be {size}, those of the group, got {size + 1}"):
         Dispatcher.from_step(f"{path}.{rank}")
+
+
+def of_a_step_file_with_a_layout(rank, path):
+    """The layout that a step file names is the dispatcher's: GPUs are split as it says."""
+    size = torch.distributed.get_world_size()
+    layouts = {"vision": ModuleLayout(dp=size), "llm": ModuleLayout(tp=size)}
+    with open(f"{path}.{rank}.json", "w") as file:
+        json.dump(StepLayout(layouts, mode="before").to_json(), file)
+    with open(f"{path}.{rank}", "w") as file:
+        file.write(f'layout = "{path}.{rank}.json"\n')
+        file.write('[[phase]]\nname = "vision"\nlength = "images"\n[[phase]]\nname = "llm"\nlength = "tokens"\n')
+    made = Dispatcher.from_step(f"{path}.{rank}")
+    same = Dispatcher(phases={"vision": "images", "llm": "tokens"}, layouts=layouts)
+    lengths = {"images": [3, 1], "tokens": [5, 4]}
+    one, other = (each.dispatch({"id": [0, 1]}, lengths).step for each in (made, same))
+    assert one.digest() == other.digest()
+    assert one.setup.layout == other.setup.layout is not None
 
 
 def keeps_together(rank):

@@ -97,6 +97,8 @@ def test_micro_batches_are_as_many_on_every_rank(ranks):
 
 def test_a_dispatcher_of_a_step_file(ranks, tmp_path):
     ranks.run(cases.of_a_step_file, str(tmp_path / "step.toml"))
+    if ranks.size > 1:
+        ranks.run(cases.of_a_step_file_with_a_layout, str(tmp_path / "step.toml"))
 
 
 @pytest.mark.skipif(

@@ -213,9 +213,7 @@ class Dispatched(Mapping[str, Any]):
             raise failure
         check_failed("reading results", [each.error for each in said])
         gathered = put_together(said)
-        return {
-            name: way.trip_of_results(kind, np.asarray(gathered.rows[name])) for name, kind in gathered.kinds.items()
-        }, held or {}
+        return {name: way.trip_of_results(name, gathered) for name in gathered.kinds}, held or {}
 
     def _moved(self, trips: Mapping[str, Trip], held: Mapping[str, Field], forth: bool) -> dict[str, Field]:
         """Bring fields from home or back, in one all-to-all."""

@@ -179,8 +179,8 @@ class Dispatcher:
         Parameters
         ----------
         step : path
-            As ``balancer plan --step`` takes it. Its ranks must be those of the group, and no rank may hand in more than
-            its ``batch_per_rank``; what else a file says of how rows are drawn is the loader's.
+            As ``balancer plan --step`` takes it. Its ranks must be those of the group, and no rank may hand in more
+            than its ``batch_per_rank``; what else a file says of how rows are drawn is the loader's.
         dp_group, **beside
             As the class takes them; keywords given here win.
         """

@@ -79,8 +79,8 @@ class PhaseInputs:
             if (one := Windows.of(shards, encoder, ranks)) is not None:
                 windows[name] = one
             held += sizes[name] if one is None else one.size
-        found, target = inputs_in_windows(step, phase), shards_of(step, phase)
-        sizes[own] = int(found.before[gpu]) - held
+        found, target = inputs_in_windows(step, phase, gpu), shards_of(step, phase)
+        sizes[own] = int(found.sending.before[gpu]) - held
         device, replica, _, _ = target.mesh.place_of(gpu)
         is_first = device == 0  # of its pipeline
         lengths = target.share[target.place.samples_on_rank(replica)[: None if is_first else 0]]

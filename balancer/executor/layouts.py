@@ -9,10 +9,10 @@ from torch import Tensor
 
 from balancer.executor.exchange import bytes_of
 from balancer.executor.ranks import Ranks
-from balancer.plan.moves import Segments
+from balancer.plan.moves import OwnPart, Segments
 from balancer.plan.pieces import Pieces
 from balancer.plan.resharding import Resharding, Shards, Source
-from balancer.plan.step_plan import StepPlan, ends_of, own_name, reshard
+from balancer.plan.step_plan import StepPlan, ends_of, own_name, reshard_on
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import Ragged, offsets_of
 from balancer.problem.setup import Setup
@@ -38,10 +38,12 @@ def rows_of_gpus(shards: Shards, num_gpus: int) -> Ragged:
     return of_replica.take(shards.mesh.replica_of_gpu(num_gpus).astype(np.int64))
 
 
-def parts_from_home(name: str, home: Placement, shards: Shards, num_gpus: int, devices: Sequence[int]) -> Segments:
-    """Return how items get from home into the windows of all GPUs of some pipeline devices."""
+def parts_from_home(
+    name: str, home: Placement, shards: Shards, gpu: int, num_gpus: int, devices: Sequence[int]
+) -> OwnPart:
+    """Return a GPU's part in how items get from home into the windows of all GPUs of some pipeline devices."""
     whole = Source(Pieces.whole(home, shards.lengths))
-    return Segments.of_resharding(Resharding.of(name, [whole], shards, num_gpus, devices))
+    return OwnPart.of_resharding(Resharding.on(gpu, name, [whole], shards, num_gpus, devices))
 
 
 class Windows(NamedTuple):
@@ -116,22 +118,19 @@ class _Window(torch.autograd.Function):
         return ctx.of.gathered(gradient), None
 
 
-def inputs_in_windows(step: StepPlan, phase: str) -> Segments:
-    """Return how what encoders put out comes into windows; behind it stand a GPU's own pieces, which only move there.
+def inputs_in_windows(step: StepPlan, phase: str, gpu: int) -> OwnPart:
+    """Return a GPU's part in how what encoders put out comes into windows.
 
-    One move does both, so that one backward brings all gradients.
+    Behind what it puts in stand its own pieces, which only move there: one move does both, so that one backward brings
+    all gradients.
     """
     outs, own = step.parts[phase].streams[:-1], own_name(phase)
-    moved = Segments.of_resharding(Resharding.of(phase, *ends_of(step, f"{phase}:inputs", only=outs)))
-    there = Segments.of_resharding(reshard(step, own))
-    # A GPU's own pieces lie side by side in the order in which they arrived.
-    order = np.argsort(there.target, kind="stable")
-    of_gpu = np.bincount(there.target, there.size, len(moved.before)).astype(np.int64)
-    at = np.empty_like(there.size)
-    at[order] = offsets_of(there.size[order])[:-1]
-    at -= offsets_of(of_gpu)[:-1][there.target]
-    kept = there._replace(source=there.target, source_at=at, before=of_gpu)
-    return Segments.one_after_another([moved, kept])
+    moved = OwnPart.of_resharding(reshard_on(step, gpu, f"{phase}:inputs", outs))
+    there = Segments.of_resharding(reshard_on(step, gpu, own)[1])  # side by side before, in the order they arrived in
+    size = np.zeros_like(there.before)
+    size[gpu] = there.size.sum()
+    kept = there._replace(source=there.target, source_at=offsets_of(there.size)[:-1], before=size)
+    return OwnPart(*(Segments.one_after_another([each, kept]) for each in moved))
 
 
 def put_out_by(step: StepPlan, phase: str) -> Shards:

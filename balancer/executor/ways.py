@@ -21,10 +21,10 @@ from balancer.executor.fields import Column, Kind
 from balancer.executor.gathered import Gathered
 from balancer.executor.layouts import parts_from_home, rows_of_gpus
 from balancer.plan.dispatch_plan import DispatchPlan
-from balancer.plan.moves import Move, Segments
+from balancer.plan.moves import Move, OwnPart, Segments
 from balancer.plan.pieces import Pieces, segments
 from balancer.plan.resharding import Shards
-from balancer.plan.step_plan import StepPlan, own_name, reshard, shards_of
+from balancer.plan.step_plan import StepPlan, own_name, reshard, reshard_on, shards_of
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import Ragged
@@ -56,11 +56,12 @@ class Parts(NamedTuple):
     """Which parts of items ranks hold."""
 
     lengths: NDArray[np.int64]  # int64[n]: elements of the items
-    sizes: NDArray[np.int64]  # int64[k]: elements of all ranks' rows, rank after rank, padding included
+    here: NDArray[np.int64]  # int64[k]: elements of this rank's rows, padding included
     # Functions, as these take time, and most steps cut no field of most ways.
-    bare: Callable[[], NDArray[np.int64]] | None  # `sizes` without padding, where they are known
-    forth: Callable[[], Segments]
-    back: Callable[[bool], Segments]  # given whether what comes back has padding
+    everywhere: Callable[[], NDArray[np.int64]]  # the same of all ranks, rank after rank
+    bare: Callable[[], NDArray[np.int64]] | None  # and without padding, where that is known
+    forth: Callable[[], Segments | OwnPart]
+    back: Callable[[bool], Segments | OwnPart]  # given whether what comes back has padding
     shards: Shards | None = None  # with layouts: forth are windows of these
 
 
@@ -82,12 +83,9 @@ class Way:
         """The items of this rank after, in order."""
         return self.rows.row(self.rank)
 
-    def _of_rank(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        return sizes[self.rows.offsets[self.rank] : self.rows.offsets[self.rank + 1]]
-
     def sizes_here(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the elements of each row of this rank after, given the items' lengths."""
-        return lengths[self.here] if self.parts is None else self._of_rank(self.parts.sizes)
+        return lengths[self.here] if self.parts is None else self.parts.here
 
     def move(self, forth: bool, lengths: NDArray[np.int64] | None, padded: bool) -> Move:
         """Return this rank's part: of whole rows of these lengths, or of parts."""
@@ -97,7 +95,7 @@ class Way:
             self._moves[key] = self._segments(forth, lengths, padded).on(self.rank)
         return self._moves[key]
 
-    def _segments(self, forth: bool, lengths: NDArray[np.int64] | None, padded: bool) -> Segments:
+    def _segments(self, forth: bool, lengths: NDArray[np.int64] | None, padded: bool) -> Segments | OwnPart:
         if lengths is None:
             assert self.parts is not None
             return self.parts.forth() if forth else self.parts.back(padded)
@@ -118,17 +116,18 @@ class Way:
             after = kind._replace(form="list") if kind.form == "lists" else kind
             rows = rows.values if isinstance(rows, Ragged) else rows[self.samples]
         if self.parts is not None and self._is_cut(name, gathered, rows, self.parts):
-            return Trip(self, before, (after, self._of_rank(self.parts.sizes)), None)
+            return Trip(self, before, (after, self.parts.here), None)
         if isinstance(rows, Ragged):  # several rows a sample, which go with it
             return Trip(self, before, (after, rows.take(self.here)), rows.sums())
         return Trip(self, before, (after, rows[self.here]), rows)
 
-    def trip_of_results(self, kind: Kind, sizes: NDArray[np.int64]) -> Trip:
-        """Return how results travel, given how long they are, int64[k], rank after rank."""
-        at_home = self.home.samples_on_rank(self.rank)
+    def trip_of_results(self, name: str, gathered: Gathered) -> Trip:
+        """Return how results travel, by how long they are on all ranks."""
+        kind, sizes = gathered.kinds[name], np.asarray(gathered.rows[name])
+        at_home, after = self.home.samples_on_rank(self.rank), (kind, gathered.rows_at(name, self.rank))
         if self.parts is not None and (self.from_rank is None or kind.by_token):
-            before, after = (kind, self.parts.lengths[at_home]), (kind, self._of_rank(sizes))
-            if np.array_equal(sizes, self.parts.sizes):
+            before = kind, self.parts.lengths[at_home]
+            if np.array_equal(sizes, self.parts.everywhere()):
                 return Trip(self, before, after, None)
             if self.parts.bare is not None and np.array_equal(sizes, self.parts.bare()):
                 return Trip(self, before, after, None, padded=False)
@@ -138,7 +137,7 @@ class Way:
         counts = self.from_rank[self.rows.values] == self.rows.row_of_value
         of_item = np.zeros(len(self.home.samples), dtype=np.int64)
         of_item[self.rows.values[counts]] = sizes[counts]
-        return Trip(self, (kind, of_item[at_home]), (kind, self._of_rank(sizes)), of_item)
+        return Trip(self, (kind, of_item[at_home]), after, of_item)
 
     def _is_cut(self, name: str, gathered: Gathered, rows: Any, parts: Parts) -> bool:
         """Return whether a field travels in parts; ValueError if it must, and cannot."""
@@ -207,13 +206,23 @@ def _in_segments(way: Way, step: StepPlan) -> Way:
 
     With layouts, a GPU gets those in its window of its shard.
     """
-    laid_out = step.setup.layout is not None
-    stream = reshard(step, way.name).stream if laid_out else step.streams[way.name]
-    forth = Segments.of_stream(stream)
-    lengths = step.phases[way.name.removesuffix(":own")].items.own.values
-    sizes = stream.lengths[stream.target.samples]
-    parts = Parts(lengths, sizes, None, lambda: forth, lambda padded: forth.home())
-    return replace(way, rows=_rows_of(stream.target), from_rank=None, parts=parts)
+    laid_out, name, rank = step.setup.layout is not None, way.name, way.rank
+    if laid_out:
+        own = reshard_on(step, rank, name)  # each GPU composes its own part alone: all parts are as many as GPUs
+        cut = own[1].stream
+        forth: Segments | OwnPart = OwnPart(*(Segments.of_stream(each.stream) for each in own))
+    else:
+        cut = step.streams[name]
+        forth = Segments.of_stream(cut)
+
+    def everywhere() -> NDArray[np.int64]:
+        of_all = reshard(step, name).stream if laid_out else cut
+        return of_all.lengths[of_all.target.samples]
+
+    here = cut.lengths[cut.target.samples_on_rank(rank)]
+    lengths = step.phases[name.removesuffix(":own")].items.own.values
+    parts = Parts(lengths, here, everywhere, None, lambda: forth, lambda padded: forth.home())
+    return replace(way, rows=_rows_of(cut.target), from_rank=None, parts=parts)
 
 
 def _in_shares(way: Way, plan: DispatchPlan) -> Way:
@@ -238,7 +247,8 @@ def _in_shares(way: Way, plan: DispatchPlan) -> Way:
         np.add.at(found, share, held.lengths)
         return found[place.samples]
 
-    parts = Parts(lengths, sizes[place.samples], bare, forth, lambda padded: forth(padded).home())
+    here, everywhere = sizes[place.samples_on_rank(way.rank)], lambda: sizes[place.samples]
+    parts = Parts(lengths, here, everywhere, bare, forth, lambda padded: forth(padded).home())
     return replace(way, rows=Ragged(item[place.samples], place.offsets), parts=parts)
 
 
@@ -251,13 +261,12 @@ def _in_shards(way: Way, shards: Shards, num_gpus: int) -> Way:
     mesh, rows = shards.mesh, rows_of_gpus(shards, num_gpus)
 
     @cache
-    def to(devices: tuple[int, ...]) -> Segments:
-        return parts_from_home(way.name, way.home, shards, num_gpus, devices)
+    def to(devices: tuple[int, ...]) -> OwnPart:
+        return parts_from_home(way.name, way.home, shards, way.rank, num_gpus, devices)
 
-    parts = Parts(
-        shards.lengths, shards.share[rows.values], None, lambda: to(tuple(range(mesh.layout.pp))),
-        lambda padded: to((mesh.layout.pp - 1,)).home(), shards,
-    )  # fmt: skip
+    every, last = tuple(range(mesh.layout.pp)), (mesh.layout.pp - 1,)
+    here, everywhere = shards.share[rows.row(way.rank)], lambda: shards.share[rows.values]
+    parts = Parts(shards.lengths, here, everywhere, None, lambda: to(every), lambda padded: to(last).home(), shards)
     return replace(way, rows=rows, from_rank=mesh.gpus[-1, :, 0, 0][shards.place.rank_of_sample], parts=parts)
 
 

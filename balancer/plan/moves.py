@@ -18,7 +18,7 @@ from balancer.plan.stream import Stream
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import Ragged, offsets_of
 
-__all__ = ["Move", "Runs", "Segments", "begins_of", "sizes_of"]
+__all__ = ["Move", "OwnPart", "Runs", "Segments", "begins_of", "sizes_of"]
 
 
 class Runs(NamedTuple):
@@ -122,6 +122,29 @@ class Segments(NamedTuple):
             Runs(self.source[into], self.target_at[into], self.size[into]),
             int(self.after[rank]),
         )
+
+
+class OwnPart(NamedTuple):
+    """What one GPU composes of an exchange of many: the segments that leave the GPU, and those that come to it.
+
+    Each in the order of the whole exchange. Of the other end of a segment the rank alone is right.
+    """
+
+    sending: Segments
+    receiving: Segments
+
+    @classmethod
+    def of_resharding(cls, own: tuple[Resharding, Resharding]) -> "OwnPart":
+        """What :meth:`Resharding.on` composes."""
+        return cls(*map(Segments.of_resharding, own))
+
+    def home(self) -> "OwnPart":
+        """The way back."""
+        return OwnPart(self.receiving.home(), self.sending.home())
+
+    def on(self, rank: int) -> Move:
+        """The GPU's part, as :meth:`Segments.on` of the whole exchange has it."""
+        return Move(self.sending.on(rank).out, self.receiving.on(rank).into, int(self.receiving.after[rank]))
 
 
 def begins_of(place: Placement, sizes: NDArray[np.int64]) -> NDArray[np.int64]:

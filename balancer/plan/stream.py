@@ -13,7 +13,7 @@ from balancer.problem.topology import Topology
 from solvers.groups import moved_amounts, read_only
 from solvers.types import Record
 
-__all__ = ["Stream", "Traffic", "fused", "one_by_one", "stacked"]
+__all__ = ["Stream", "Traffic", "fused", "stacked"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,6 @@ def fused(name: str, streams: Sequence[Stream], order: NDArray[np.int64], target
     lengths = np.concatenate([stream.lengths for stream in streams])[order]
     volumes = np.concatenate([stream.bytes_of_item for stream in streams])[order]
     return Stream(name, source, target, lengths, volumes)
-
-
-def one_by_one(name: str, streams: Sequence[Stream]) -> Stream:
-    """Make one stream of several whose items lie one stream after the other on each rank, before and after."""
-    order = np.arange(sum(len(stream.lengths) for stream in streams))
-    return fused(name, streams, order, stacked([stream.target for stream in streams], order))
 
 
 def stacked(placements: Sequence[Placement], order: NDArray[np.int64]) -> Placement:

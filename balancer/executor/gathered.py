@@ -12,11 +12,11 @@ from numpy.typing import ArrayLike
 from balancer.executor.arguments import ONLY_LENGTH
 from balancer.executor.fields import Column, Field, Kind, read
 from balancer.executor.ranks import ExecutorError, check_alike
-from balancer.step_planner import Step, make_step
 from balancer.problem.phases import SINGLE_PHASE, columns_of_none
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup
+from balancer.step_planner import Step, make_step
 from solvers.arguments import as_int64
 from solvers.errors import Named, UsageError, Wording
 

@@ -332,7 +332,6 @@ def pipelines(draws: int) -> Iterator[Case]:
         most = 1.2 * instance.stages * tokens.sum() / instance.replicas / instance.slots  # in flight: hardly room
         asked = {"sizes": tokens, "in_flight_cap": int(most)} if k % 5 == 3 else {}
         ask = work, forward, backward, instance.replicas, instance.slots
-        solvers.schedule_pipeline(*ask, "random", time_budget=1e-6)  # the linear program's solution is kept
         return scored(lambda: solvers.schedule_pipeline(*ask, time_budget=budget, **asked), by_gap)
 
     for k, (instance, step) in enumerate(steps):

@@ -22,7 +22,7 @@ from solvers.deferral._search import search as search_hosts
 from solvers.deferral.bounds import Prices, cover_bound
 from solvers.partitioning import prefixes
 from solvers.pipeline import multiplex_slots
-from solvers.pipeline.methods import targets_of
+from solvers.pipeline.solver import targets_of
 
 NEVER = 1 << 60
 
@@ -212,13 +212,14 @@ EVEN_PACKS = tuple(
 )
 
 
-PIPES, STARTS = "solvers.pipeline.methods", "solvers.pipeline.multiplex_slots"
+PIPES, STARTS = "solvers.pipeline.solver", "solvers.pipeline.multiplex_slots"
 PIPELINES = (
-    Part("the ramp", {f"{PIPES}:targets_of": lambda problem, profile: (
-        (found := targets_of(problem, profile))[0] * 0 + found[0].mean(axis=0), found[1])}),
-    Part("room for large items", {f"{PIPES}:targets_of": lambda problem, profile: targets_of(
-        dataclasses.replace(problem, tied=True), profile)}),
-    Part("exchanges", {f"{PIPES}:exchange_items": argument(2)}),
+    Part("the ramp", {f"{PIPES}:targets_of": lambda problem, *ramp: (
+        (found := targets_of(problem, *ramp))[0] * 0 + found[0].mean(axis=0), found[1])}),
+    Part("room for large items", {f"{PIPES}:targets_of": lambda problem, *ramp: targets_of(
+        dataclasses.replace(problem, tied=True), *ramp)}),
+    Part("fitting", {f"{PIPES}:_TRIES": 0}),
+    Part("exchanges", {f"{PIPES}:exchange": argument(1)}),
 )  # fmt: skip
 
 

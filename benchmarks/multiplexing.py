@@ -4,7 +4,7 @@ Run: python benchmarks/multiplexing.py [table] [steps] [held] [pieces] [longer].
 (INSTANCES, STEP, STEPS, LONGER), in benchmarks/pipeline.py (what samples take: InternViT-6B, Whisper-large-v3's encoder
 and Qwen2-72B by FLOPs at 40 % of an H100, tensor parallel 8, the backward twice the forward, no hop, samples of up to
 8,192 tokens) and in data/omni_mix_dev.parquet. Figures are makespans over the mean work of all devices; every schedule
-is checked. Seconds are of this thread, after compilation and with the pipeline's linear program kept.
+is checked. Seconds are of this thread, after compilation.
 """
 
 import sys
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 from pipeline import samples
+from pipeline_methods import filled
 
 import solvers
 from solvers._jit import compile_at_once
@@ -60,7 +61,7 @@ def as_stages(step, instance):
     rest = instance.stages - instance.first
     work = np.stack([step.encoders // instance.first, step.model * instance.stages // rest], axis=1)
     unit = np.array([[1] * instance.first + [0] * rest, [0] * instance.first + [1] * rest])
-    return solvers.schedule_pipeline(work, unit, 2 * unit, instance.replicas, instance.slots, "vector_lpt").makespan
+    return filled("vector_lpt", work, unit, 2 * unit, instance.replicas, instance.slots).makespan
 
 
 def before(step, instance):
@@ -68,7 +69,7 @@ def before(step, instance):
     unit = np.ones((1, instance.stages), dtype=np.int64)
     ask = step.model[:, None], unit, 2 * unit, instance.replicas, instance.slots
     groups = solvers.partition(step.encoders, instance.replicas * instance.stages)
-    return solvers.schedule_pipeline(*ask, "vector_lpt").makespan + 3 * groups.makespan
+    return filled("vector_lpt", *ask).makespan + 3 * groups.makespan
 
 
 def nested(step, instance):

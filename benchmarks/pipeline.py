@@ -3,8 +3,7 @@
 Run: python benchmarks/pipeline.py [table] [methods] [price] [speed] [orders]. What is planned is
 frozen here (INSTANCES, STEPS) and in data/omni_mix_dev.parquet: InternViT-6B (images of a sample are alike),
 Whisper-large-v3's encoder and Qwen2-72B by FLOPs at 40 % of an H100, tensor parallel 8, the backward twice the forward,
-no hop, samples of up to 8,192 tokens. Seconds are of this thread, after compilation and with the linear program's
-solution kept; all plans are checked.
+no hop, samples of up to 8,192 tokens. Seconds are of this thread, after compilation; all plans are checked.
 """
 
 import statistics
@@ -14,13 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pipeline_methods  # noqa: F401 # which puts methods to compare with into the registry
 import pyarrow.parquet as pq
+from pipeline_methods import METHODS, filled
 
 import solvers
 from balancer.cost.named import module
 from solvers._jit import kernel
-from solvers.pipeline.run import Stages, all_ends, durations_of, one_f_one_b_makespan
+from solvers.pipeline.run import Stages, all_ends, durations_of
 
 DATA = Path(__file__).parent.parent / "data" / "omni_mix_dev.parquet"
 FLOPS_PER_SECOND = 0.4 * 989e12 * 8
@@ -84,20 +83,25 @@ def problem(log, instance, step):
     return (work, unit, 2 * unit), tokens
 
 
-def solve(given, instance, method="auto", budget=0.3, **rules):
-    """Return the result, and the seconds that it took once the profile is kept."""
-    ask = (*given, instance.replicas, instance.slots)
-    solvers.schedule_pipeline(*ask, "random", time_budget=1e-6)
+def solve(given, instance, budget=0.3, **rules):
+    """Return the result, and the seconds that it took."""
     started = time.thread_time()
-    result = solvers.schedule_pipeline(*ask, method, time_budget=budget, **rules)
+    result = solvers.schedule_pipeline(*given, instance.replicas, instance.slots, time_budget=budget, **rules)
     seconds = time.thread_time() - started
     solvers.check_pipeline(*given, result, **rules)
     return result, seconds
 
 
+def by(method, given, instance):
+    """Slots by another method, or by the solver, at 0.3 s."""
+    if method == "auto":
+        return solve(given, instance)[0]
+    return filled(method, *given, instance.replicas, instance.slots)
+
+
 def proven(given, instance):
     """The bound, which no budget changes."""
-    return solvers.schedule_pipeline(*given, instance.replicas, instance.slots, "random", time_budget=1e-6).lower_bound
+    return solve(given, instance, 1e-6)[0].lower_bound
 
 
 def even(given, instance):
@@ -117,7 +121,7 @@ def table(log):
         columns = [[] for _ in range(6)]
         for step in instance.steps:
             given, _ = problem(log, instance, step)
-            lpt, _ = solve(given, instance, "vector_lpt")
+            lpt = by("vector_lpt", given, instance)
             found = [solve(given, instance, budget=budget) for budget in (0.1, 0.3, 1.0)]
             bound = proven(given, instance)
             ratios = [lpt.makespan, even(given, instance), *(result.makespan for result, _ in found)]
@@ -128,15 +132,16 @@ def table(log):
 
 
 def methods(log):
-    print("\n| stages (encoder's), replicas, slots, samples a slot | " + " | ".join(solvers.PIPELINERS) + " |")
-    print("|---|" + "--:|" * len(solvers.PIPELINERS))
+    names = ("auto", *METHODS)
+    print("\n| stages (encoder's), replicas, slots, samples a slot | " + " | ".join(names) + " |")
+    print("|---|" + "--:|" * len(names))
     for instance in INSTANCES[:5]:
         means = []
-        for method in solvers.PIPELINERS:
+        for method in names:
             ratios = []
             for step in instance.steps:
                 given, _ = problem(log, instance, step)
-                ratios.append(solve(given, instance, method)[0].makespan / proven(given, instance))
+                ratios.append(by(method, given, instance).makespan / proven(given, instance))
             means.append(statistics.mean(ratios))
         print(f"| {instance} | " + " | ".join(f"{x:.4f}" for x in means) + " |", flush=True)
 
@@ -155,7 +160,7 @@ def price(log):
             given, tokens = problem(log, instance, step)
             mean = int(tokens.sum()) // (instance.replicas * instance.slots)
             equal = mean * min(instance.slots, instance.stages)
-            lpt, _ = solve(given, instance, "vector_lpt")
+            lpt = by("vector_lpt", given, instance)
             free, _ = solve(given, instance)
             bound = proven(given, instance)
             row = [most_held(lpt, tokens) / equal, lpt.makespan / bound]
@@ -180,15 +185,6 @@ def most_held(result, tokens):
 
 
 @kernel
-def _many_rounds(times, loads, unit, fixed, durations, end):
-    total = 0
-    for _ in range(times):
-        durations_of(loads, unit, fixed, durations)
-        total += one_f_one_b_makespan(durations, 0, 0, end)
-    return total
-
-
-@kernel
 def _many_runs(times, loads, unit, fixed, graph, durations, ends):
     total = 0
     for _ in range(times):
@@ -199,7 +195,7 @@ def _many_runs(times, loads, unit, fixed, graph, durations, ends):
 
 def speed():
     """Nanoseconds for each slot and stage, forward and backward together, durations from loads of two modules too."""
-    print("\n| slots, devices, chunks | order | ns a slot and stage |\n|---|---|--:|")
+    print("\n| slots, devices, chunks | ns a slot and stage |\n|---|--:|")
     rng = np.random.default_rng(0)
     for slots, devices, chunks in ((16, 4, 1), (32, 8, 1), (64, 16, 1), (256, 16, 1), (32, 8, 2), (64, 16, 4)):
         stages = devices * chunks
@@ -208,18 +204,14 @@ def speed():
         loads = rng.integers(1, 100, (slots, 2))
         durations, times = np.empty((slots, 2 * stages), dtype=np.int64), 2_000
         order = solvers.pipeline.interleaved(slots, devices, chunks)
-        end, ends = np.empty(stages + 1, dtype=np.int64), np.empty(order.graph.shape[1], dtype=np.int64)
-        runs = {"any, as a graph": lambda n: _many_runs(n, loads, made.unit, made.fixed, order.graph, durations, ends)}  # noqa: B023
-        if chunks == 1:
-            runs["1f1b, rolling"] = lambda n: _many_rounds(n, loads, made.unit, made.fixed, durations, end)  # noqa: B023
-        for name, run in runs.items():
-            run(1)
-            took = []
-            for _ in range(5):
-                started = time.thread_time()
-                run(times)
-                took.append(time.thread_time() - started)
-            print(f"| {slots}, {devices}, {chunks} | {name} | {min(took) / times / slots / stages * 1e9:.1f} |")
+        given = loads, made.unit, made.fixed, order.graph, durations, np.empty(order.graph.shape[1], dtype=np.int64)
+        _many_runs(1, *given)
+        took = []
+        for _ in range(5):
+            started = time.thread_time()
+            _many_runs(times, *given)
+            took.append(time.thread_time() - started)
+        print(f"| {slots}, {devices}, {chunks} | {min(took) / times / slots / stages * 1e9:.1f} |")
 
 
 @kernel
@@ -262,7 +254,7 @@ def orders(log):
             gains = []
             for step in instance.steps[::3]:
                 (work, forward, backward), _ = problem(log, instance, step)
-                result, _ = solve((work, forward, backward), instance, method)
+                result = by(method, (work, forward, backward), instance)
                 loads = np.zeros((instance.replicas, instance.slots, 2), dtype=np.int64)
                 np.add.at(loads, (result.replica_of_item, result.slot_of_item), work)
                 most = instance.stages - np.arange(instance.stages) + more

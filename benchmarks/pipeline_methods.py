@@ -1,36 +1,62 @@
-"""Ways to fill a pipeline's slots that pipeline.py compares `auto` with, put into the registry under their names."""
+"""Ways to fill a pipeline's slots that pipeline.py compares the solver with."""
+
+from typing import NamedTuple
 
 import numpy as np
 
+import solvers
 from solvers._budget import work_units
 from solvers._jit import kernel
 from solvers._loops import draw, first_largest
-from solvers.errors import TimeLimitError, UsageError
 from solvers.groups import read_only
-from solvers.pipeline import PIPELINERS
-from solvers.pipeline._cells import deal, lanes_of, loads_of
-from solvers.pipeline._exchange import SEED
-from solvers.pipeline.methods import within_caps
+from solvers.pipeline import PipelineRequest
+from solvers.pipeline.ramp import Program
 from solvers.pipeline.run import all_ends
+from solvers.pipeline.solver import PipelineProblem, lanes_of, loads_of, makespans_of
+
+SEED = 20_260_101
 
 
-def vector_lpt(problem, profile, goal: int, seconds: float) -> np.ndarray:
+class Filled(NamedTuple):
+    """What a result of the solver says, too."""
+
+    replica_of_item: np.ndarray
+    slot_of_item: np.ndarray
+    makespans: np.ndarray
+    num_replicas: int
+    num_slots: int
+    order: solvers.pipeline.OpOrder
+
+    @property
+    def makespan(self) -> int:
+        return int(self.makespans.max())
+
+
+def filled(method, work, forward, backward, replicas, slots, seconds=0.3) -> Filled:
+    """Fill slots by the method of this name."""
+    problem = PipelineProblem.from_request(PipelineRequest(work, forward, backward, replicas, slots))
+    cells = METHODS[method](problem, seconds)
+    return Filled(cells // slots, cells % slots, makespans_of(problem, cells), replicas, slots, problem.order)
+
+
+def vector_lpt(problem, seconds: float) -> np.ndarray:
     """Even slots: longest first to where the largest component then is smallest, which is what DFLOP falls back to."""
-    return within_caps(problem, dealt(problem))
+    return dealt(problem, problem.num_cells)
 
 
-def dealt(problem, cells=None):
-    """Slot of every item by vector LPT, or one of as many cells as given, which then has no caps."""
+def dealt(problem, count: int) -> np.ndarray:
+    """Cell of every item by vector LPT, of so many; none stays empty."""
     stages = problem.merged
-    half, count = stages.num_stages, problem.num_cells if cells is None else cells
+    half = stages.num_stages
     whole = problem.items * (stages.unit[:, :half] + stages.unit[:, half:]).max(axis=1)[:, None]
     spent = whole * (count / np.maximum(1, whole.sum(axis=1, keepdims=True)))
-    found = np.empty(spent.shape[1], dtype=np.int64)
-    order = read_only(np.argsort(-spent.max(axis=0, initial=0.0), kind="stable"))
-    free = cells is not None
-    caps = read_only(np.full(len(problem.sizes), 2**62)) if free else problem.caps
-    if deal(order, read_only(spent), problem.sizes, caps, free or problem.may_be_empty, found, count) < len(found):
-        raise TimeLimitError("this {method} found no slots under the caps", "give {method='auto'}")
+    found, loads, empty = np.empty(spent.shape[1], dtype=np.int64), np.zeros((count, len(spent))), np.ones(count, bool)
+    for at, item in enumerate(np.argsort(-spent.max(axis=0, initial=0.0), kind="stable")):
+        may = empty if spent.shape[1] - at <= empty.sum() else np.ones(count, bool)
+        largest = np.where(may, (loads + spent[:, item]).max(axis=1), np.inf)
+        best = np.argmin(np.where(largest == largest.min(), loads.sum(axis=1), np.inf))
+        found[item], empty[best] = best, False
+        loads[best] += spent[:, item]
     return found
 
 
@@ -76,27 +102,24 @@ def reorder(state, most_work, goal, rows, place, replicas, tied, graph, hop):
     return work
 
 
-def order_only(problem, profile, goal: int, seconds: float) -> np.ndarray:
+def order_only(problem, seconds: float) -> np.ndarray:
     """Put the slots of `vector_lpt`, as they are, in a better order."""
-    if problem.flight_caps is not None:
-        raise UsageError("{method='order_only'} takes no {in_flight_cap}")
-    found = dealt(problem)
+    found, order = dealt(problem, problem.num_cells), problem.order
     rows, _ = lanes_of(problem, loads_of(problem, found))
-    tall = np.argsort(-rows.sum(axis=1), kind="stable")
-    wanted = np.argsort(-np.tile(profile.share.sum(axis=1), problem.num_replicas), kind="stable")
+    ramp = Program.of(problem.items.sum(axis=1), problem.merged, order, problem.num_replicas).ramp()
+    wanted = np.argsort(-np.tile(ramp.share.sum(axis=1), problem.num_replicas), kind="stable")
     place = np.empty(problem.num_cells, dtype=np.int64)
-    place[wanted] = tall
-    units, order = work_units(seconds), problem.order
+    place[wanted] = np.argsort(-rows.sum(axis=1), kind="stable")
     reorder(
-        np.array([SEED], dtype=np.int64), units, goal, read_only(rows), place, problem.num_replicas, problem.tied,
-        order.graph, problem.merged.hop,
+        np.array([SEED], dtype=np.int64), work_units(seconds), 0, read_only(rows), place, problem.num_replicas,
+        problem.tied, order.graph, problem.merged.hop,
     )  # fmt: skip
     cell_of_slot = np.empty(problem.num_cells, dtype=np.int64)
     cell_of_slot[place] = np.arange(problem.num_cells)
     return cell_of_slot[found]
 
 
-def deferred(problem, profile, goal: int, seconds: float) -> np.ndarray:
+def deferred(problem, seconds: float) -> np.ndarray:
     """Put off what a slot has over its share of any module's work to a later one; replicas as even as `vector_lpt`'s.
 
     Made from what is said of Entrain (arXiv:2605.27918): in the order given, a slot takes all items, those put off
@@ -117,7 +140,7 @@ def deferred(problem, profile, goal: int, seconds: float) -> np.ndarray:
             found[waiting[taken]] = replica * slots + slot
             waiting = np.delete(waiting, taken)
         found[waiting] = replica * slots + slots - 1
-    return within_caps(problem, found)
+    return found
 
 
-PIPELINERS |= {"vector_lpt": vector_lpt, "order_only": order_only, "deferred": deferred}
+METHODS = {"vector_lpt": vector_lpt, "order_only": order_only, "deferred": deferred}

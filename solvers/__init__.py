@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 __all__ = [
     "PACKERS",
     "PARTITIONERS",
-    "PIPELINERS",
     "REARRANGERS",
     "USES_CLOCK",
     "BatchLimits",

@@ -43,7 +43,6 @@ from solvers.partitioning import (
     partition,
 )
 from solvers.pipeline import (
-    PIPELINERS,
     MultiplexedResult,
     PipelineCut,
     PipelineRequest,
@@ -72,7 +71,6 @@ from solvers.types import PartitionResult, SolveStatus
 __all__ = [
     "PACKERS",
     "PARTITIONERS",
-    "PIPELINERS",
     "REARRANGERS",
     "USES_CLOCK",
     "BatchLimits",

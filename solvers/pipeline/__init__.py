@@ -1,6 +1,5 @@
 """Pipelines: op orders, exact makespans, micro-batches that fill and drain a pipeline fast, and work in its gaps."""
 
-from solvers.pipeline.methods import PIPELINERS
 from solvers.pipeline.multiplex import multiplex, multiplexed_lower_bound, run_turns
 from solvers.pipeline.multiplex_slots import schedule_multiplexed
 from solvers.pipeline.multiplex_verify import check_multiplex, check_multiplexed
@@ -17,7 +16,7 @@ from solvers.pipeline.types import (
 )
 from solvers.pipeline.verify import check_pipeline
 
-__all__ = ["PIPELINERS", "MultiplexResult", "MultiplexedResult", "OpOrder", "PipelineCut", "PipelineRequest",
+__all__ = ["MultiplexResult", "MultiplexedResult", "OpOrder", "PipelineCut", "PipelineRequest",
            "PipelineResult", "PipelineRun", "TaskRequest", "check_multiplex", "check_multiplexed",
            "check_pipeline", "gpipe", "interleaved", "multiplex", "multiplexed_lower_bound", "one_f_one_b", "run",
            "run_turns", "schedule_multiplexed", "schedule_pipeline"]  # fmt: skip

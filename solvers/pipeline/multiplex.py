@@ -20,9 +20,9 @@ from solvers.pipeline._gap_list import Gaps
 from solvers.pipeline._gap_run import NEVER, Plan, ops_of
 from solvers.pipeline._gap_search import no_items
 from solvers.pipeline._problem import PipelineProblem, SlotTasks, Tasks, as_order, held_by_given
-from solvers.pipeline._profile import profile_of
 from solvers.pipeline.bounds import multiplex_bound, multiplexed_bound
 from solvers.pipeline.orders import OpOrder
+from solvers.pipeline.ramp import Program
 from solvers.pipeline.run import Stages, as_table
 from solvers.pipeline.types import MultiplexResult, PipelineRequest, TaskRequest
 from solvers.types import status_of
@@ -270,5 +270,5 @@ def multiplexed_lower_bound(asked: PipelineRequest, beside: TaskRequest) -> Boun
     """
     problem = PipelineProblem.from_request(replace(asked, allow_empty=True))
     tasks = Tasks.from_request("task_item", beside, len(problem.work), problem.order)
-    profile = profile_of(problem.items.sum(axis=1), problem.merged, problem.order, problem.num_replicas)
-    return multiplexed_bound(problem, tasks, profile.cut)
+    program = Program.of(problem.items.sum(axis=1), problem.merged, problem.order, problem.num_replicas)
+    return multiplexed_bound(problem, tasks, program.ramp().cut)

@@ -31,15 +31,15 @@ from solvers.arguments import as_budget
 from solvers.bounds import Bound
 from solvers.errors import ArgumentError, TimeLimitError
 from solvers.groups import read_only
-from solvers.pipeline._cells import Solution
+from solvers.pipeline._cells import Rules
 from solvers.pipeline._gap_list import Gaps
 from solvers.pipeline._gap_search import Items
 from solvers.pipeline._problem import NO_CAP, PipelineProblem, Tasks, held_by_any
-from solvers.pipeline._profile import Profile, profile_of
 from solvers.pipeline.bounds import multiplex_bound, multiplexed_bound
-from solvers.pipeline.methods import PIPELINERS, targets_of
 from solvers.pipeline.multiplex import result_of
+from solvers.pipeline.ramp import Program, Ramp
 from solvers.pipeline.run import Stages
+from solvers.pipeline.solver import found, started, targets_of
 from solvers.pipeline.types import MultiplexedResult, PipelineCut, PipelineRequest, TaskRequest
 from solvers.types import status_of
 
@@ -101,13 +101,14 @@ def schedule_multiplexed(asked: PipelineRequest, beside: TaskRequest, *, time_bu
 def _scheduled(problem: PipelineProblem, tasks: Tasks, seconds: float, started: float) -> MultiplexedResult:
     tasks.check_room(problem.order, held_by_any(problem.order, tasks, problem.num_replicas))
     units = work_units(seconds)
-    profile = profile_of(problem.items.sum(axis=1), problem.merged, problem.order, problem.num_replicas)
-    bound = multiplexed_bound(problem, tasks, profile.cut)
+    program = Program.of(problem.items.sum(axis=1), problem.merged, problem.order, problem.num_replicas)
+    ramp = program.ramp()
+    bound = multiplexed_bound(problem, tasks, ramp.cut)
     # a twentieth of the budget goes into the first start's exchanges, a tenth is set aside for lists
-    starts = _starts(problem, tasks, profile, bound.value, seconds / 20)
+    starts = _starts(problem, tasks, program, ramp, bound.value, units // 20)
     replicas, left = _raced(_tried(problem, tasks, starts, units, bound.value), units - units // 10, bound.value)
     _searched(replicas, left, bound.value)
-    cut = profile.cut if bound.name == "fluid" else None
+    cut = ramp.cut if bound.name == "fluid" else None
     return _result(problem, tasks, replicas, bound, cut, started)
 
 
@@ -248,15 +249,19 @@ _BETWEEN = 0.8
 _IN_FLIGHT = 0.65  # of all room, at most, is for the tasks of slots in flight: single tasks do not fill it
 
 
-def _starts(problem: PipelineProblem, tasks: Tasks, profile: Profile, goal: int, seconds: float) -> Iterator[Ints]:
+def _starts(
+    problem: PipelineProblem, tasks: Tasks, program: Program, ramp: Ramp, goal: int, units: int
+) -> Iterator[Ints]:
     """Yield cells of all items, some ways: the pipeline's own ramp, others for both, curves, under caps even slots."""
-    for cells in _filled(problem, tasks, profile, goal, seconds):
+    for cells in _filled(problem, tasks, program, ramp, goal, units):
         yield cells if len(problem.sizes) else _evened(problem, tasks, cells)
 
 
-def _filled(problem: PipelineProblem, tasks: Tasks, profile: Profile, goal: int, seconds: float) -> Iterator[Ints]:
-    yield PIPELINERS["auto"](problem, profile, goal, seconds)
-    targets, large = targets_of(problem, profile)
+def _filled(
+    problem: PipelineProblem, tasks: Tasks, program: Program, ramp: Ramp, goal: int, units: int
+) -> Iterator[Ints]:
+    yield found(problem, program, ramp, goal, units)
+    targets, large = targets_of(problem, program, ramp)
     own = np.maximum(targets, 0.0).reshape(problem.num_replicas, problem.num_slots, -1)  # nothing by a rounding less
     both = _with_tasks(problem, _spent(problem, tasks) // (2 * problem.order.num_devices))
     share = int(both.items[-1].sum()) / problem.num_replicas
@@ -271,11 +276,12 @@ def _filled(problem: PipelineProblem, tasks: Tasks, profile: Profile, goal: int,
     else:
         wanted = [_shaped(own, share, shape, width, tasks.window) for shape in _SHAPES]
         wanted.append(_curved(own, share, _CURVES[0], width, 1.0))
+    rules = Rules.of(both)
     for each in wanted:
-        try:
-            yield Solution.filled(both, each.reshape(problem.num_cells, -1).copy(), large.copy()).cell_of_item()
-        except TimeLimitError:  # caps: then the first start is what there is
-            continue
+        aims = np.ascontiguousarray(each.reshape(problem.num_cells, -1))
+        cells = started(both, rules, both.merged.unit.max(axis=1), aims, large, 0)
+        if cells is not None:  # under caps the first start may be all there is
+            yield cells.cell_of
 
 
 def _spent(problem: PipelineProblem, tasks: Tasks) -> Ints:

@@ -3,12 +3,10 @@
 Durations are int64[K, 2 S]: of each slot its forwards in stages 0 to S - 1, then its backwards. An order's graph is
 int64[4, T], ops in an order in which each comes after what it waits for: its cell in the durations, the op before it on
 its device, the op of the same slot that it follows (-1: none), and whether what that sends has to hop.
-
-1F1B is a sequence of rounds 0 to K + S - 2. In round r every stage s runs the forward of slot r, then the backward of
-slot r - (S - 1 - s), where there are such; all that later rounds need to know is when each stage ends.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +22,15 @@ from solvers.types import Record
 Ints = NDArray[np.int64]
 MOST_TIME = 2**58
 """All ops of a step together take less, so that no sum of theirs leaves int64."""
+
+
+class Pipe(NamedTuple):
+    """What ops take, and in which order they run, as kernels want it. Read-only."""
+
+    unit: Ints  # int64[M, 2 S]: time of one unit of each module's work in every forward and backward
+    fixed: Ints  # int64[2 S]: what each takes besides
+    graph: Ints  # int64[4, T]: see above
+    hop: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,11 +125,13 @@ durations_of_kernel = kernel(durations_of)
 
 
 @helper
-def all_ends(graph, durations, hop, ends):
-    """Set the end of every op; return the largest. O(T)."""
+def ends_from(begin, graph, durations, hop, ends):
+    """Set the end of every op from one of them on, where those before it are set; return the largest of all. O(T)."""
     cells, before, follows, hops = graph[0], graph[1], graph[2], graph[3]
     flat, makespan = durations.reshape(-1), np.int64(0)
-    for op in range(len(ends)):
+    for op in range(begin):
+        makespan = max(makespan, ends[op])
+    for op in range(begin, len(ends)):
         start = np.int64(0)
         if before[op] >= 0:
             start = ends[before[op]]
@@ -131,6 +140,12 @@ def all_ends(graph, durations, hop, ends):
         ends[op] = start + flat[cells[op]]
         makespan = max(makespan, ends[op])
     return makespan
+
+
+@helper
+def all_ends(graph, durations, hop, ends):
+    """Set the end of every op; return the largest. O(T)."""
+    return ends_from(0, graph, durations, hop, ends)
 
 
 all_ends_kernel = kernel(all_ends)
@@ -161,55 +176,6 @@ def critical_path(graph, durations, ends, path):
         else:
             path[op] = 2
             op = follows[op]
-
-
-@helper
-def run_round(r, durations, flat, lead, hop, end):
-    """Run round r: ``end``, int64[S + 1], when each stage ends, is brought from before it to after it.
-
-    ``flat`` is the same memory as ``durations``. An unsigned index spares the question whether it is negative.
-    """
-    num_slots, width = durations.shape[0], durations.shape[1]
-    num_stages = width // 2
-    both = max(lead, num_stages - 1 - r)
-    stop = min(num_stages, num_slots + num_stages - 1 - r)
-    back = np.uint64(max(0, (r - num_stages + 1 + both) * width + num_stages + both))
-    if r < num_slots:
-        row = durations[r]
-        last = np.int64(-hop)
-        # while the pipeline fills: forwards alone, in the first stages
-        for s in range(both):
-            last = max(last + hop, end[s]) + row[s]
-            end[s] = last
-        # a forward and a backward in every other stage: a backward waits for the stage behind as of the round before
-        here = end[both]
-        for s in range(both, stop):
-            above = end[s + 1]
-            last = max(last + hop, here) + row[s]
-            end[s] = max(last, above + hop) + flat[back]
-            back += np.uint64(width + 1)
-            here = above
-    else:
-        # while it drains: backwards alone, in the last stages
-        for s in range(both, stop):
-            end[s] = max(end[s], end[s + 1] + hop) + flat[back]
-            back += np.uint64(width + 1)
-
-
-@helper
-def one_f_one_b_makespan(durations, lead, hop, end):
-    """Makespan of 1F1B where the first `lead` stages have no backward; ``end``, int64[S + 1], is room for work."""
-    num_slots, num_stages = durations.shape[0], durations.shape[1] // 2
-    flat = durations.reshape(-1)
-    for s in range(num_stages):
-        end[s] = 0
-    end[num_stages] = -hop
-    for r in range(num_slots + num_stages - 1):
-        run_round(r, durations, flat, lead, hop, end)
-    makespan = np.int64(0)
-    for s in range(num_stages):
-        makespan = max(makespan, end[s])
-    return makespan
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,5 +1,10 @@
 """Micro-batches for pipelines: which item runs in which slot of which replica, the longest pipeline being short.
 
+Told in order in :func:`found`: the ramp of a mean replica (:mod:`solvers.pipeline.ramp`) is bent around items that
+are larger than any slot of it, slots are filled by it, items exchanged until slots come close to it
+(:mod:`solvers.pipeline._cells`), and then as long as the longest replica gets shorter
+(:mod:`solvers.pipeline._exchange`).
+
 Some pipelines must not share all items: then each part's items are in slots of its own replicas, by one ramp for all.
 What a replica may hold for its pipeline to end in time is, to first order, a sum: no pipeline is shorter than the paths
 of a cut, on which a module's work counts at least as in the slot where it counts least. So items can be divided among
@@ -9,25 +14,47 @@ parts by that sum alone; then every part is scheduled by itself, and is done as 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
+from math import fsum
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solvers.arguments import as_budget, unknown
+from solvers._budget import work_units
+from solvers.arguments import as_budget
+from solvers.bounds import Bound
+from solvers.errors import TimeLimitError, as_words
 from solvers.groups import read_only
+from solvers.pipeline._cells import Cells, Rules, fill, fit, over_all
+from solvers.pipeline._exchange import exchange
 from solvers.pipeline._problem import PipelineProblem
-from solvers.pipeline._profile import profile_of
 from solvers.pipeline.bounds import closed_form, fluid_bound, priced
-from solvers.pipeline.methods import PIPELINERS, makespans_of
 from solvers.pipeline.orders import OpOrder
-from solvers.pipeline.types import PipelineCut, PipelineRequest, PipelineResult
+from solvers.pipeline.ramp import Program, Ramp
+from solvers.pipeline.run import Pipe, all_ends_kernel
+from solvers.pipeline.types import PipelineRequest, PipelineResult
 from solvers.types import status_of
 
-__all__ = ["PipelineProblem", "held_by_replica", "schedule_parts", "schedule_pipeline"]
+__all__ = ["PipelineProblem", "held_by_replica", "pipeline_lower_bound", "schedule_parts", "schedule_pipeline"]
 
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 _BITS = 62  # of the sum of all costs, which fits int64
+_SEED = 20_260_101  # any does: it only has to be the same on all ranks
+_ROUNDS, _TRIES, _TRY = 4, 200, 10
+"""Of fitting slots to the ramp: rounds, tries for each item in a round, and units of work that a try takes."""
+_FITTED = 4
+"""Part of the budget that fitting takes at most."""
+_EIGHTH = 8
+"""Part of the budget that each of two starts has."""
+_RATE = 0.9
+"""By how much a replica with a large item gets shorter, where its other work shrinks by 1: measured."""
+_USUAL = 0.9
+"""Of the largest slot of the ramp: what such a slot holds anyway, and what of a large item is no burden."""
+_MIDDLE = 7 / 16
+"""Where in a pipeline a large item costs least: measured, flat around."""
 
 
 def schedule_pipeline(
@@ -36,7 +63,6 @@ def schedule_pipeline(
     backward: ArrayLike,
     num_replicas: int,
     num_slots: int,
-    method: str = "auto",
     *,
     forward_overhead: ArrayLike | None = None,
     backward_overhead: ArrayLike | None = None,
@@ -65,8 +91,6 @@ def schedule_pipeline(
         whose backward takes nothing at all run none (frozen modules); recomputation belongs into `backward`.
     num_replicas, num_slots : int
         R pipelines of K slots (micro-batches) each.
-    method : str
-        A name in :data:`PIPELINERS`.
     forward_overhead, backward_overhead : int64[S], optional
         What every op takes besides, in empty slots too.
     sizes : int64[n] or int64[n, S], optional
@@ -89,9 +113,7 @@ def schedule_pipeline(
     allow_empty : bool
         Whether a slot may hold no item.
     time_budget : float
-        Seconds' worth of work, counted and not timed. The linear program behind the profile and the bound is not
-        counted: it is kept for each order, stages and mix, and takes milliseconds to a few seconds once, and then
-        milliseconds a call.
+        Seconds' worth of work, counted and not timed. The ramp and the bound, which take 1 to 60 ms, are not counted.
 
     Returns
     -------
@@ -108,9 +130,10 @@ def schedule_pipeline(
 
     Notes
     -----
-    The least makespan of real loads instead of items is a linear program; its solution is the ramp to aim at, its dual
-    the bound. Items go where the ramp calls for them, and are then exchanged between slots, judged by exact makespans.
-    Deterministic. Op orders fitted to the contents were measured: on a ramp they add less than half a percent.
+    The least makespan of real loads instead of items is a linear program; a point near its best is the ramp to aim at,
+    and a point near its dual's best the bound. Items go where the ramp calls for them, and are then exchanged between
+    slots, judged by exact makespans. Deterministic. Op orders fitted to the contents were measured: on a ramp they add
+    less than half a percent.
 
     References
     ----------
@@ -129,35 +152,53 @@ def schedule_pipeline(
         chunks=chunks, hop=hop, tied=tied, slots_multiple_of=slots_multiple_of, allow_empty=allow_empty,
     )  # fmt: skip
     started = time.perf_counter()
-    solve = PIPELINERS.get(method)
-    if solve is None:
-        raise unknown("method", method, PIPELINERS)
     seconds = as_budget(time_budget)
     problem = PipelineProblem.from_request(asked)
-    # 1. The ramp to aim at, and what proves a bound: whichever argument says most.
-    replicas, totals = problem.num_replicas, problem.items.sum(axis=1)
-    profile = profile_of(totals, problem.merged, problem.order, replicas)
-    bound = closed_form(problem.items.T, problem.merged, problem.order, replicas)
-    cut: PipelineCut | None = None
-    fluid = fluid_bound(totals, problem.merged, problem.order, profile.cut, replicas)
-    if fluid.value > bound.value:
-        bound, cut = fluid, profile.cut
+    # 1. The ramp to aim at, and what proves a bound.
+    program = _program(problem)
+    ramp = program.ramp()
+    bound = _bound(problem, ramp)
+    cut = ramp.cut if bound.name == "fluid" else None
     # 2. Items to slots, as long as the budget lasts or until the bound is met.
-    cells = solve(problem, profile, bound.value, seconds)
+    cells = found(problem, program, ramp, bound.value, work_units(seconds))
     makespans = makespans_of(problem, cells)
     makespan = int(makespans.max())
     replica, slot = np.divmod(cells.astype(np.int32), np.int32(problem.num_slots))
     return PipelineResult(
-        read_only(replica), read_only(slot), read_only(makespans), makespan, cut, problem.order, method,
+        read_only(replica), read_only(slot), read_only(makespans), makespan, cut, problem.order,
         lower_bound=bound.value, bound_name=bound.name, status=status_of(makespan, bound.value),
         runtime_s=time.perf_counter() - started,
     )  # fmt: skip
 
 
+def pipeline_lower_bound(asked: PipelineRequest) -> Bound:
+    """Return the bound that :func:`solvers.schedule_pipeline` proves, whatever the caps, with no search.
+
+    Examples
+    --------
+    >>> pipeline_lower_bound(PipelineRequest([[3], [1], [2], [2], [1], [3]], [[1, 1]], [[2, 2]], 1, 3))
+    Bound(value=46, name='fluid')
+    """
+    problem = PipelineProblem.from_request(asked)
+    return _bound(problem, _program(problem).ramp())
+
+
+def _program(problem: PipelineProblem) -> Program:
+    return Program.of(problem.items.sum(axis=1), problem.merged, problem.order, problem.num_replicas)
+
+
+def _bound(problem: PipelineProblem, ramp: Ramp) -> Bound:
+    """Return whichever argument says most."""
+    order, stages, replicas = problem.order, problem.merged, problem.num_replicas
+    closed = closed_form(problem.items.T, stages, order, replicas)
+    fluid = fluid_bound(problem.items.sum(axis=1), stages, order, ramp.cut, replicas)
+    return fluid if fluid.value > closed.value else closed
+
+
 def held_by_replica(problem: PipelineProblem, makespan: int) -> tuple[NDArray[np.int64], int]:
     """Return a cost of every item, int64[n], and how much of it a replica holds at most that ends by `makespan`.
 
-    Proven by the cut of the linear program, in exact integers: any other would do, but say less.
+    Proven by the cut of the ramp, in exact integers: any other would do, but say less.
 
     Examples
     --------
@@ -167,8 +208,7 @@ def held_by_replica(problem: PipelineProblem, makespan: int) -> tuple[NDArray[np
     >>> (costs / costs[1]).tolist(), most // int(costs[1])  # no item is beside another: 9 stages' times each
     ([3.0, 1.0, 2.0, 2.0, 1.0, 3.0], 9)
     """
-    totals = problem.items.sum(axis=1)
-    cut = profile_of(totals, problem.merged, problem.order, problem.num_replicas).cut
+    totals, cut = problem.items.sum(axis=1), _program(problem).ramp().cut
     prices, constant = priced(cut, problem.merged.unit, problem.merged.fixed, problem.merged.hop, problem.order)
     least: list[Any] = prices.min(axis=0).tolist()
     all_of_it = sum(price * int(total) for price, total in zip(least, totals, strict=True))
@@ -189,13 +229,14 @@ def schedule_parts(
     the longest part's makespan (of replicas that are tied: within parts alone).
     """
     each = problem.num_replicas // num_parts
-    profile = profile_of(problem.items.sum(axis=1), problem.merged, problem.order, problem.num_replicas)
+    program, units = _program(problem), work_units(time_budget / num_parts)
+    ramp = program.ramp()
     replica, slot = np.empty(len(part_of_item), dtype=np.int32), np.empty(len(part_of_item), dtype=np.int32)
     most = 0
     for part in range(num_parts):
         mine = np.flatnonzero(part_of_item == part)
         own = _of_items(problem, mine, each)
-        cells = PIPELINERS["auto"](own, profile, longest, time_budget / num_parts)
+        cells = found(own, program, ramp, longest, units)
         most = max(most, int(makespans_of(own, cells).max()))
         replica[mine], slot[mine] = np.divmod(cells, problem.num_slots)
         replica[mine] += np.int32(part * each)
@@ -208,3 +249,162 @@ def _of_items(problem: PipelineProblem, items: NDArray[np.int64], num_replicas: 
         problem, work=read_only(problem.work[items]), items=read_only(np.ascontiguousarray(problem.items[:, items])),
         sizes=read_only(np.ascontiguousarray(problem.sizes[:, items])), num_replicas=num_replicas,
     ).checked()  # fmt: skip
+
+
+def found(problem: PipelineProblem, program: Program, ramp: Ramp, goal: int, units: int) -> Ints:
+    """Return a cell, ``replica * K + slot``, for every item: aim at the ramp, then exchange items.
+
+    There are two starts, as a search may end on a plateau: one fits what slots take of all stages, the other what they
+    take of the one that takes longest. The better goes on with what is left of the budget.
+    """
+    rules, aims, unit = Rules.of(problem), targets_of(problem, program, ramp), problem.merged.unit
+    share, left, tried = units // _EIGHTH, units, list[tuple[int, Cells]]()
+    for weights in (unit.sum(axis=1), unit.max(axis=1))[: len(unit)]:  # of one module both are the same
+        cells = started(problem, rules, weights, *aims, units)
+        if cells is not None:
+            tried.append((_exchanged(problem, rules, cells, goal, share), cells))
+            left -= share
+    if not tried:
+        raise none_found(problem)
+    _, best = min(tried, key=lambda each: each[0])
+    _exchanged(problem, rules, best, goal, left)
+    return best.cell_of
+
+
+def _exchanged(problem: PipelineProblem, rules: Rules, cells: Cells, goal: int, units: int) -> int:
+    """Exchange items; return the longest makespan."""
+    rows, lanes = lanes_of(problem, loads_of(problem, cells.cell_of))
+    pipe = Pipe(problem.merged.unit, problem.merged.fixed, problem.order.graph, problem.merged.hop)
+    exchange(np.array([_SEED], dtype=np.int64), units, goal, pipe, rules, cells, rows, lanes)
+    return int(makespans_of(problem, cells.cell_of).max())
+
+
+# --- what slots aim at -----------------------------------------------------------------------------------------------
+
+
+def targets_of(problem: PipelineProblem, program: Program, ramp: Ramp) -> tuple[Floats, Ints]:
+    """Return what each cell is to hold of each module, float64[cells, M'], and cells of large items, else -1.
+
+    Replicas with larger items get less of everything else, so that all end together.
+    """
+    replicas, slots = problem.num_replicas, problem.num_slots
+    mean = np.maximum(1, problem.items.sum(axis=1)) / replicas
+    targets = np.tile(ramp.share * mean, (replicas, 1, 1)).reshape(replicas, slots, -1)
+    cell_of_item = np.full(problem.items.shape[1], -1, dtype=np.int64)
+    # an item is large if no slot of the ramp has room for it, in any module
+    over = (problem.items / (ramp.share.max(axis=0) * mean)[:, None]).max(axis=0, initial=0)
+    large = [int(i) for i in np.argsort(-over, kind="stable") if over[i] > 1]
+    if problem.tied or not large or len(large) > problem.num_cells // 2:
+        return targets.reshape(problem.num_cells, -1), cell_of_item
+    # largest first to the replica with the least of them so far, around the middle of its pipeline
+    base = np.zeros_like(targets)
+    burden, count = np.zeros(replicas), np.zeros(replicas, dtype=np.int64)
+    for item in large:
+        replica = int(np.argmin(burden))
+        slot = _nth_place(int(count[replica]), slots)
+        cell_of_item[item] = replica * slots + slot
+        base[replica, slot] += problem.items[:, item] / mean
+        burden[replica] += over[item] - _USUAL
+        count[replica] += 1
+    # a replica with large items is longer by so much; it gets less of everything else, and the others more
+    around = [program.ramp(base[r]) if count[r] else ramp for r in range(replicas)]
+    lengths = [each.length / max(1.0, ramp.length) for each in around]
+    mean_length = fsum(lengths) / replicas
+    for replica, each in enumerate(around):
+        scale = max(0.5, 1 + (mean_length - lengths[replica]) / _RATE)
+        targets[replica] = each.share * mean * scale
+    return targets.reshape(problem.num_cells, -1), cell_of_item
+
+
+def _nth_place(n: int, num_slots: int) -> int:
+    """Return the slot of a replica's n-th large item: every other one around the middle, then those between."""
+    middle = int(num_slots * _MIDDLE)
+    order = sorted(range(num_slots), key=lambda k: ((k - middle) % 2, abs(k - middle), k))
+    return order[n % num_slots]
+
+
+# --- items to slots --------------------------------------------------------------------------------------------------
+
+
+def started(
+    problem: PipelineProblem, rules: Rules, each: Ints, targets: Floats, given: Ints, units: int
+) -> Cells | None:
+    """Fill cells by targets, float64[cells, M'], but for items with a cell, and fit them; None where none was found.
+
+    ``each``, int64[M'], says what a unit of each module counts. Where the caps leave no such way any will do.
+    """
+    vectors = problem.items * each[:, None]  # whole numbers, so that their sums are the same everywhere
+    weights = read_only(each * (problem.num_cells / max(1, int(vectors.sum()))))
+    tries = min(_TRIES * len(given), units // (_FITTED * _ROUNDS * _TRY))
+    # first a way that breaks no cap from the start, else one of those that exchanges mend
+    for mend in (False, True)[: 1 + (len(problem.sizes) > 0)]:
+        for wanted, laid, order in _ways(problem, targets, given, vectors):
+            cells = Cells.of(rules, laid, problem.num_cells)
+            rest = np.argsort(order, kind="stable")
+            fill(read_only(rest[laid[rest] < 0]), read_only(wanted), weights, rules, cells)
+            if mend or over_all(rules, cells) == 0:
+                fits = _fitted(problem, rules, cells, wanted, weights, tries)
+                if fits is not None:
+                    return fits
+    return None
+
+
+def none_found(problem: PipelineProblem) -> TimeLimitError:
+    """Return what to raise where no cells were found for all items: there may be some all the same."""
+    n, names = len(problem.work), ["cap"] if (problem.caps < problem.sizes.sum(axis=1)).any() else []
+    names += [] if problem.flight_caps is None else ["in_flight_cap"]
+    where = f"for all {n} {{items}} in {problem.num_slots} slots on each of {problem.num_replicas} replicas"
+    remedies = [f"give a larger {as_words(names, ' or ')}"]
+    remedies += ["more {num_slots}"] if problem.may_be_empty or n > problem.num_cells else []
+    return TimeLimitError(f"found no place under {as_words(names, ' and ')}, {where}", remedies)
+
+
+def _ways(problem: PipelineProblem, targets: Floats, given: Ints, vectors: Ints) -> Iterator[tuple[Floats, Ints, Ints]]:
+    """Yield targets, cells of some items, and an order of the others: by work, or by size where room is short."""
+    orders, nowhere = [-vectors.sum(axis=0)], np.full_like(given, -1)
+    if len(problem.sizes):
+        orders.append(-problem.sizes.max(axis=0))
+    even = np.broadcast_to(targets.mean(axis=0), targets.shape).copy()  # which holds least in flight
+    for wanted, laid in ((targets, given), (targets, nowhere), (even, nowhere)):
+        for order in orders:
+            yield wanted, laid, order
+
+
+def _fitted(
+    problem: PipelineProblem, rules: Rules, cells: Cells, targets: Floats, weights: Floats, tries: int
+) -> Cells | None:
+    """Fit cells to targets, lower ones where replicas come out longer; return the best of some rounds, if one fits."""
+    best: Cells | None = None
+    least, scale, state = 0, np.ones(problem.num_replicas), np.array([_SEED], dtype=np.int64)
+    for _ in range(_ROUNDS):
+        wanted = targets * np.repeat(scale, problem.num_slots)[:, None]
+        fit(state, tries, read_only(wanted), weights, rules, cells)
+        spans = makespans_of(problem, cells.cell_of)
+        if over_all(rules, cells) == 0 and (best is None or spans.max() < least):
+            best, least = Cells(*(each.copy() for each in cells)), int(spans.max())
+        scale *= fsum(spans.tolist()) / problem.num_replicas / np.maximum(1, spans)
+    return best
+
+
+def lanes_of(problem: PipelineProblem, loads: Ints) -> tuple[Ints, Ints]:
+    """Return durations by cell, int64[cells, 2 S], and by lane, int64[lanes, K, 2 S]; the same memory unless tied."""
+    rows = problem.merged.durations(loads)
+    lanes = rows.reshape(problem.num_replicas, problem.num_slots, -1)
+    return rows, lanes.max(axis=0, keepdims=True) if problem.tied else lanes
+
+
+def loads_of(problem: PipelineProblem, cell_of_item: Ints) -> Ints:
+    """Work of every cell by module: int64[cells, M']."""
+    loads = np.zeros((problem.num_cells, len(problem.items)), dtype=np.int64)
+    for m, row in enumerate(problem.items):
+        np.add.at(loads[:, m], cell_of_item, row)
+    return loads
+
+
+def makespans_of(problem: PipelineProblem, cell_of_item: Ints) -> Ints:
+    """Exact makespans of all replicas: int64[R]."""
+    loads = loads_of(problem, cell_of_item)
+    _, lanes = lanes_of(problem, loads)
+    graph, ends = problem.order.graph, np.empty(problem.order.graph.shape[1], dtype=np.int64)
+    found = [all_ends_kernel(graph, np.ascontiguousarray(lane), problem.merged.hop, ends) for lane in lanes]
+    return np.broadcast_to(np.array(found, dtype=np.int64), problem.num_replicas).copy()

@@ -125,7 +125,6 @@ class PipelineResult(Proven):
         What every replica's devices run, in turn; it says K.
     status : SolveStatus
         ``OPTIMAL`` if and only if ``makespan == lower_bound``.
-    method : str
     runtime_s : float
         Seconds from call to return; the one field that differs between runs, so ``==`` leaves it out.
     """
@@ -136,7 +135,6 @@ class PipelineResult(Proven):
     makespan: int
     cut: PipelineCut | None
     order: OpOrder
-    method: str
 
     @property
     def num_replicas(self) -> int:

@@ -24,7 +24,7 @@ from solvers.arguments import as_share
 from solvers.bounds import Bound
 from solvers.errors import InfeasibleError, SolverError
 from solvers.pipeline import MultiplexedResult, PipelineRequest, PipelineResult, TaskRequest, multiplexed_lower_bound
-from solvers.pipeline.solver import PipelineProblem, held_by_replica, schedule_parts
+from solvers.pipeline.solver import PipelineProblem, held_by_replica, pipeline_lower_bound, schedule_parts
 from solvers.types import SolveStatus
 
 _MOST_TRIED = 4
@@ -121,16 +121,14 @@ def _near_home(
 
 def pipeline_bound(plan: PipelinePlan, settings: PlanSettings, search: bool) -> Bound:
     """Return the best bound on what pipelines of so many slots take, whatever the caps, with no search."""
-    problem, cut, num_slots, time_budget = plan.problem, plan.cut, plan.num_slots, settings.time_budget
+    problem, cut, num_slots = plan.problem, plan.cut, plan.num_slots
     if problem.timed is not None:
         times, items, work, tasks = problem.timed
         asked = PipelineRequest(**asked_of(times, items) | {"work": work})
         beside = TaskRequest(tasks.sample, tasks.forward, tasks.backward, times.num_devices)
         return multiplexed_lower_bound(asked, beside)
-    keywords = _keywords(problem, cut) | {"allow_empty": True, "in_flight_cap": None}
-    keywords |= {"sizes": None, "cap": None, "time_budget": time_budget, "method": "random"}
-    found = solvers.schedule_pipeline(num_slots=num_slots, **keywords)
-    return Bound(found.lower_bound, found.bound_name)
+    keywords = _keywords(problem, cut) | {"allow_empty": True, "in_flight_cap": None, "sizes": None, "cap": None}
+    return pipeline_lower_bound(PipelineRequest(num_slots=num_slots, **keywords))
 
 
 def _fastest(problem: Problem, cut: Pipelines, time_budget: float) -> PipelineResult:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from log_files import write_log
+from plan_files import description_of
 from typed_words import keys, typed
 
 ASKED = ("--ranks", 2, "--batch-per-rank", 16)
@@ -54,8 +55,9 @@ def test_stages_of_one_phase(command, log):
     )
     plain = json.loads(command("plan", log, *asked).out)["phases"]["all"]
     assert plain["pipeline_stages"] == 4
-    tied = json.loads(command("plan", log, *asked, *keys("cut.tied=true")).out)["phases"]["all"]
-    assert tied["imbalance_ratio_after"] > plain["imbalance_ratio_after"]
+    found = command("plan", log, *asked, *keys("cut.tied=true"), "--out", "tied.parquet")
+    assert json.loads(found.out)["phases"]["all"]["imbalance_ratio_after"] >= plain["imbalance_ratio_after"]
+    assert description_of("tied.parquet")["settings"]["cut"]["stages"]["tied"] is True
 
 
 def test_simulate_takes_models_and_pieces(command, log):

@@ -82,7 +82,7 @@ class FreeSteps:
             taken = self._take(self.planner, at, order) or self._last(at, order)
         except SolverError as why:
             rows = order.rows(self._left(at, order))[: self.planner.batches]
-            raise unfit(self.planner, number, order.epoch, rows, why) from None
+            raise unfit(self.planner, number, order.epoch, rows, why, ()) from None
         return None if taken is None else self._block(taken, np.arange(1), np.zeros_like(taken.batch), order)
 
     def _block(self, taken: _Taken, turn: Ints, step: Ints, order: DrawnOrder) -> Block:

@@ -78,15 +78,20 @@ def in_turn(count: int, drawn: Ints, seed: int, order: DrawnOrder) -> Ints:
     return shuffled(np.arange(count), count, seed ^ (int(drawn[0]) + 1), order.epoch)
 
 
-def unfit(planner: StepPlanner, number: int, epoch: int, rows: Ints, why: SolverError) -> UsageError:
+COUNTED = ("give a higher limit, more {gradient_accumulation_steps} or a wider {window}",
+           "or {batch_size=None}, for steps of as many samples as fit")  # fmt: skip
+"""What helps where steps of so many samples do not fit."""
+
+
+def unfit(
+    planner: StepPlanner, number: int, epoch: int, rows: Ints, why: SolverError, remedies: Sequence[str] = COUNTED
+) -> UsageError:
     """Return an error that names the step, the limit and what can be done."""
     limits = planner.limits
     over = None if limits is None else why_not(limits.of_samples(rows), planner.num_ranks, planner.micro_steps)
     return UsageError(
         "step {number} of epoch {epoch}: its {count} samples do not fit {batches} micro-batches: {why}",
-        ("give a higher limit, more {gradient_accumulation_steps} or a wider {window}",
-         "or {batch_size=None}, for steps of as many samples as fit"),
-        number=number, epoch=epoch, count=len(rows), batches=planner.batches, why=over or why,
+        remedies, number=number, epoch=epoch, count=len(rows), batches=planner.batches, why=over or why,
     )  # fmt: skip
 
 

@@ -10,13 +10,16 @@ from numpy.typing import NDArray
 
 from balancer.compat.row_costs import RowCosts
 from balancer.problem.limits import HeldLimits
-from solvers.errors import ArgumentError, InfeasibleError, SolverError, UsageError
+from solvers.errors import ArgumentError, InfeasibleError, SolverError, UsageError, Wording
 from solvers.packing import fill_sorted, schedule_micro_batches
 from solvers.partitioning import partition
 
 __all__ = ["EVEN", "Grid", "StepPlanner", "numbered", "pieces"]
 
 Ints = NDArray[np.int64]
+
+_WORDS = {"num_slots": "gradient_accumulation_steps", "slots": "micro-steps", "item": "sample", "items": "samples"}
+"""What schedules call things, in the sampler's words."""
 
 BUDGET, STOP_AT = 0.01, "0.1%"  # seconds' worth of work, and a gap that is small enough: times of steps vary by more
 _CLOSE = 1.002  # unlike ranks that are no more over even are not planned in another way
@@ -256,10 +259,13 @@ class StepPlanner:
             tokens, cap = np.ascontiguousarray(given.sizes[:, 0]), int(given.caps[0])
             given = given._replace(sizes=given.sizes[:, 1:], caps=given.caps[1:])
         alone = not len(given.caps) and all(each is None for each in given[2:])
-        found = schedule_micro_batches(
-            costs, tokens, self.num_ranks, cap, sync=self.sync, num_slots=self.micro_steps, time_budget=BUDGET,
-            limits=None if alone else given,
-        )  # fmt: skip
+        try:
+            found = schedule_micro_batches(
+                costs, tokens, self.num_ranks, cap, sync=self.sync, num_slots=self.micro_steps, time_budget=BUDGET,
+                limits=None if alone else given,
+            )  # fmt: skip
+        except SolverError as error:
+            raise error.in_words(Wording(_WORDS | {"cap": next(iter(held.names), "limits")})) from None
         return found.slot_of_item.astype(np.int64) * self.num_ranks + found.rank_of_item
 
     def _filled(self, rows: Ints, held: HeldLimits) -> Ints:

@@ -41,7 +41,7 @@ nitpick_ignore_regex = [
     ("py:mod", r"(solvers|balancer)\..*"),  # whose source the names are linked to
     ("py:attr", r"\w+"),  # listed in the table of its class
     ("py:.*", r"(fractions|scipy)\..*"),
-    ("py:data", r"balancer\.problem\.settings\.\w+|TRUSTED_BOUNDS|balancer\.planning\.strategies\.STRATEGIES"),
+    ("py:data", r"balancer\.problem\.settings\.\w+|TRUSTED_BOUNDS|balancer\.strategies\.STRATEGIES"),
     ("py:data", r"balancer\.problem\.cuts\.micro_batches\.\w+|OVER_LONG|balancer\.cost\.areas\.AREAS"),
     ("py:obj", "sync|pipeline_stages|over_long"),  # fields that a cut's properties stand for
     (

@@ -4,13 +4,15 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import balancer
 from balancer import CountLimit, Everywhere, Kinds, Limit, MicroBatches, PaddedLimit, Phase
 from balancer.problem.limits import held_limits
 from balancer.step import step_of
-from solvers import InfeasibleError
+from solvers import InfeasibleError, SolverError
 
 RANKS = 8
 
@@ -166,3 +168,41 @@ def test_what_breaks_a_limit_is_said():
     ]
     for limit, words in zip(limits, said.values(), strict=True):
         assert held_limits([limit], 4, 2).violation(lengths, rank, slot, 2, 2) == words
+
+
+@pytest.mark.parametrize(
+    ("ranks", "amounts", "kinds"),
+    [(2, [5, 9, 7, 3, 7, 6, 5], [2, 0, 1, 0, 2, 0, 2]), (1, [4, 6, 4, 6, 4], [0, 1, 0, 1, 1])],
+)
+def test_kinds_that_cost_nothing_get_the_micro_batches_that_they_need(ranks, amounts, kinds):
+    limits = [Limit(amounts, 9), Kinds(kinds)]
+    cut = MicroBatches(1000, limits=limits, allow_empty=True)
+    plan = balancer.balance([0] * len(amounts), ranks, cut=cut)
+    assert plan.num_slots * ranks <= 4 * len(amounts)
+
+
+@pytest.mark.parametrize("count", [3, 41])
+def test_what_no_number_of_micro_batches_can_do_ends(count):
+    cut = MicroBatches(1000, limits=[CountLimit(1), Everywhere([1] * count)], allow_empty=True)
+    with pytest.raises(SolverError, match="give more micro-batches, or higher limits"):
+        balancer.balance([1] * count, 2, cut=cut)
+
+
+def test_limits_may_be_larger_than_32_bits():
+    cut = MicroBatches(1000, limits=[CountLimit(2**40), Limit([3 * 10**9] * 4, 7 * 10**9)])
+    plan = balancer.balance([1] * 4, 2, cut=cut)
+    assert sorted(np.bincount(plan.rank_of_sample)) == [2, 2]
+    assert len(balancer.pack([1] * 4, 9, limits=[Limit([3 * 10**9] * 4, 7 * 10**9)])) == 2
+
+
+def test_a_log_is_planned_with_kinds_by_column(tmp_path: Path):
+    columns = {"text": [20, 30, 40] * 8, "task": ["a", "b", "a"] * 8}
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet")
+    cut = MicroBatches(200, limits=[Kinds("task")])
+    asked = {"num_ranks": 2, "batch_per_rank": 6, "length": "text", "cut": cut}
+    balancer.plan_log(tmp_path / "log.parquet", out=tmp_path / "plan.parquet", **asked)
+    for step, plan in enumerate(balancer.load_steps(tmp_path / "plan.parquet")):
+        tasks = np.array(columns["task"])[12 * step : 12 * step + 12]
+        for rank in range(2):
+            for slot in range(plan.num_slots):
+                assert len(set(tasks[plan["all"].samples_in_slot(rank, slot)])) == 1

@@ -10,6 +10,7 @@ from balancer.cost.hf_families import QWEN2_VIT
 from balancer.cost.polynomial import LengthPolynomial
 from balancer.cost.shapes import Module
 from balancer.errors import InputError
+from solvers.errors import ArgumentTypeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +104,14 @@ def module(name: str) -> Module:
 
     Raises
     ------
+    TypeError
+        Anything but text; of a dictionary :func:`modules_of` makes modules.
     InputError
         An unknown name (the known ones are listed), or a configuration that cannot be used, or has several modules of
         which none is named.
     """
+    if not isinstance(name, str):
+        raise ArgumentTypeError("model", "be a name or a path of a config.json, as text", repr(name)[:80])
     known = MODELS.get(name.lower())
     if known is not None:
         return known.module()

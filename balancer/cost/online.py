@@ -16,6 +16,7 @@ from balancer.cost.areas import area_sums, checked
 from balancer.cost.integer import IntegerCost, integer_seconds
 
 # Weight of the base model beside what was measured: it decides only what steps do not tell.
+_LEAST_S, _MOST_S = 1e-12, 1e12  # a step takes less and more only by mistake
 _PULL = 1e-3
 
 
@@ -137,16 +138,19 @@ class OnlineCost:
         Raises
         ------
         ValueError
-            If a sum is negative or infinite, or seconds are not positive and finite.
+            If a sum is negative or infinite, or seconds are not from 1e-12 to 1e12, measured or foretold.
         """
         of_rank = np.asarray(sums, dtype=np.float64).reshape(-1, len(self._base) - 1)
         took = np.asarray(seconds, dtype=np.float64)
-        if not ((took > 0) & (took < math.inf)).all():
-            raise ValueError(f"seconds must be positive and finite, got {took.tolist()}")
+        if not ((took >= _LEAST_S) & (took <= _MOST_S)).all():
+            raise ValueError(f"seconds must be from {_LEAST_S:g} to {_MOST_S:g}, got {took.tolist()}")
         if not ((of_rank >= 0) & (of_rank < math.inf)).all():
             raise ValueError(f"sums of lengths must be finite and >= 0, got {of_rank.tolist()}")
         terms = np.column_stack((np.ones(len(took)), of_rank))
-        told = terms @ self._base > 0  # nothing to do under a model without c0 says nothing about lengths
+        foretold = terms @ self._base
+        if not (foretold <= _MOST_S).all():
+            raise ValueError(f"the base model foretells {foretold.max():g} s of a step: are its coefficients seconds?")
+        told = foretold >= _LEAST_S  # nothing to do under a model without c0 says nothing about lengths
         terms, took = terms[told], took[told]
         if not len(took):
             return

@@ -155,7 +155,7 @@ def reader_of(log: LengthLog, settings: LogSettings) -> Callable[..., Iterator[B
     phases = settings.setup.phases
     sums = {text: choose_length(log, text) for phase in phases for text in phase.numbers}
     stage = None if settings.across is None else settings.across.stage
-    asked = (*(name for phase in phases for name in (phase.keep_together, phase.prefix)), stage)
+    asked = (*(name for phase in phases for name in (phase.keep_together, phase.prefix, *phase.kinds_asked)), stage)
     keys = tuple(dict.fromkeys(name for name in asked if name))
     allowed = tuple(phase.allowed_ranks for phase in phases if phase.allowed_ranks)
     lists = tuple(dict.fromkeys((*(name for phase in phases for name in phase.lists), *allowed)))

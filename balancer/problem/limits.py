@@ -386,7 +386,7 @@ def held_limits(
                                         len(of_ranks))  # fmt: skip
                 most.append(of_ranks)
             case CountLimit():
-                found["most_items"] = limit.most
+                found["most_items"] = min(limit.most, max(1, count))  # a step has no more
             case PaddedLimit():
                 found["padded"] = limit.most
             case Kinds():
@@ -397,6 +397,11 @@ def held_limits(
     table = np.array([each if len(each) == width else each * width for each in most], dtype=np.int64)
     held = np.stack(sizes, axis=1) if sizes else np.zeros((count, 0), dtype=np.int64)
     return HeldLimits(tuple(names), held, table.reshape(len(most), width), **found)
+
+
+def has_array(limit: AnyLimit) -> bool:
+    """Whether a limit has its values for each sample itself, and names no column of them."""
+    return any(isinstance(getattr(limit, each.name), OfSamples) for each in fields(limit))
 
 
 def of_columns(limits: Sequence[AnyLimit]) -> bool:

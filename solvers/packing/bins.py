@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from solvers._jit import helper, kernel
 from solvers._loops import first_at_most
 from solvers._sort import sort_descending
-from solvers.arguments import as_budget, as_costs, as_count, unknown
+from solvers.arguments import as_budget, as_costs, as_count, as_integer, unknown
 from solvers.bounds import Bound, groups_bound
 from solvers.dual_feasible import runs_of_equal_sizes
 from solvers.errors import UsageError
@@ -80,7 +80,7 @@ class PackingProblem:
             checked, most_of_item, _ = as_costs(column, f"{name}[0]")
             if len(checked) != len(array):
                 raise UsageError(f"{name}[0] must have an entry for each of {len(array)} sizes, got {len(checked)}")
-            check_fits(checked, most_of_item, as_count(f"{name}[1]", most), f"{name}[0]")
+            check_fits(checked, most_of_item, as_integer(f"{name}[1]", most, 1), f"{name}[0]")
             amounts[:, k] = checked
         return cls(
             array, order, sorted_sizes, total, cap, at_most, amounts, np.array([int(m) for _, m in limits], np.int64)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.arguments import as_costs, as_count
+from solvers.arguments import as_costs, as_integer
 from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleError, Named
 from solvers.groups import read_only
 from solvers.packing.bins import PackingProblem, best_fit_decreasing, count_of
@@ -75,7 +75,7 @@ class BatchLimits(NamedTuple):
         columns = [as_costs(np.ascontiguousarray(column), "limits.sizes")[0] for column in sizes.T]
         # No cap above the sum of all does anything, and sums of caps are to fit int64.
         most = [
-            as_count("limits.caps", min(cap, _MOST_CAP, max(1, int(column.sum()))))
+            as_integer("limits.caps", min(cap, _MOST_CAP, max(1, int(column.sum()))), 1)
             for column, cap in zip(columns, caps.tolist(), strict=True)
         ]
         for column, cap in zip(columns, most, strict=True):
@@ -178,16 +178,22 @@ def shared_out(bins: int, need: Needed, allow_empty: bool) -> Ints | None:
     counts = need.packed.copy()
     if counts.sum() > bins:
         counts = need.least.copy()
-    most = np.full(len(counts), bins) if allow_empty else need.samples
-    if counts.sum() > bins or most.sum() < bins:
+    useful = int(need.samples.sum())
+    if counts.sum() > bins or (useful < bins and not allow_empty):
         return None
-    heap = [(-cost / count, k) for k, (cost, count) in enumerate(zip(need.cost.tolist(), counts.tolist(), strict=True))]
+
+    def each(k: int) -> tuple[float, float, int]:
+        """Return what bins of a kind cost, and hold, on average: the kind with most gets the next."""
+        return -float(need.cost[k]) / int(counts[k]), -float(need.samples[k]) / int(counts[k]), k
+
+    heap = [each(k) for k in range(len(counts))]
     heapq.heapify(heap)
-    for _ in range(bins - int(counts.sum())):
-        while counts[k := heap[0][1]] == most[k]:
+    for _ in range(min(bins, useful) - int(counts.sum())):
+        while counts[k := heap[0][2]] == need.samples[k]:
             heapq.heappop(heap)
         counts[k] += 1
-        heapq.heapreplace(heap, (-float(need.cost[k]) / int(counts[k]), k))
+        heapq.heapreplace(heap, each(k))
+    counts[0] += bins - int(counts.sum())  # empty ones, of any kind
     return counts
 
 

@@ -292,7 +292,9 @@ def _choose(prepared: _Prepared, request: _Request, first: int) -> tuple[_Found,
         dealt = deal_evenly(samples, first * num_ranks)
         if dealt is not None:
             prepared = prepared._replace(packed=dealt, num_packed=first * num_ranks)
-    most = MOST_BINS if request.allow_empty else len(samples.costs)
+    most = len(samples.costs)
+    if request.allow_empty:  # as many slots as samples hold whatever can be held
+        most = min(MOST_BINS, num_ranks * max(first, _slots_for(num_ranks * len(samples.costs), request)))
     fits = max(first, _slots_for(prepared.num_packed, request))  # with fewer slots there may be no packing
     if not isinstance(request.num_slots, int) and fits * num_ranks <= most:
         first = fits
@@ -306,20 +308,27 @@ def _choose(prepared: _Prepared, request: _Request, first: int) -> tuple[_Found,
                 best = found
             if best is not None and best.value <= goal_above(bound, CLOSE):
                 break
-    num_slots = first
+    num_slots, more = first, request.multiple
     while best is None:
         best = _search(prepared, request, num_slots, forced, bound, request.seconds)
-        num_slots += request.multiple
-        if best is None and (isinstance(request.num_slots, int) or num_slots * num_ranks > most):
-            raise TimeLimitError(
-                f"found no packing under {{cap}} = {request.cap} into {num_ranks} ranks of "
-                f"{num_slots - request.multiple} {{slots}}, which {prepared.least} micro-batches at least do not "
-                "exclude",
-                f"{prepared.num_packed} would do: give more {{slots}} or a larger {{cap}}",
-            )
+        last = most // num_ranks - most // num_ranks % request.multiple
+        if best is None and (isinstance(request.num_slots, int) or num_slots >= last):
+            raise _none_found(prepared, request, num_slots)
+        num_slots, more = min(num_slots + more, last), 2 * more  # further and further: each is a search
     if request.sync == "pipeline" and not free:
         bound = _bound(prepared, request, best.num_slots)
     return best, bound
+
+
+def _none_found(prepared: _Prepared, request: _Request, num_slots: int) -> TimeLimitError:
+    """Return the error that no packing was found, with what would do where nothing but tokens is limited."""
+    found = (
+        f"found no packing under {{cap}} = {request.cap} into {request.num_ranks} ranks of {num_slots} {{slots}}, "
+        f"which {prepared.least} micro-batches at least do not exclude"
+    )
+    if request.limits is not None:
+        return TimeLimitError(found, "give more {slots}, or higher {limits}")
+    return TimeLimitError(found, f"{prepared.num_packed} would do: give more {{slots}} or a larger {{cap}}")
 
 
 def _result(

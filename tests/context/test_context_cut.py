@@ -205,3 +205,9 @@ def test_a_document_longer_than_a_pack_and_constraints_are_refused():
         balancer.balance([5, 3], 4, equal_counts=True, cut=ContextShards(2, 8))
     with pytest.raises(InfeasibleError, match="pack_tokens"):
         planned([500] * 9, count=1)
+
+
+def test_a_plan_of_no_documents_is_read_back(tmp_path):
+    plan = balancer.balance([], 4, cut=balancer.ContextShards(4, 60))
+    plan.save(tmp_path / "plan.parquet")
+    assert balancer.load_plan(tmp_path / "plan.parquet").digest() == plan.digest()

@@ -162,7 +162,9 @@ def test_an_empty_step_of_a_model_without_a_constant_teaches_nothing():
         (lambda: OnlineCost(1, 1, 1, forgetting=0), "forgetting must be in"),
         (lambda: OnlineCost(1, 1, 1, window=1), "window must be an integer >= 2"),
         (lambda: OnlineCost(1, 1, 1, margin=1), "margin must be in"),
-        (lambda: OnlineCost(1, 1, 1).observe([1], 0), "seconds must be positive"),
+        (lambda: OnlineCost(1, 1, 1).observe([1], 0), "seconds must be from 1e-12 to 1e\\+12"),
+        (lambda: OnlineCost(1, 1, 1).observe([1], 1e200), "seconds must be from"),
+        (lambda: OnlineCost(1e300, 1, 1).observe([1], 1), "foretells 1e\\+300 s"),
         (lambda: OnlineCost(1, 1, 1).observe([-1], 1), "lengths must be >= 0, got -1"),
     ],
 )

@@ -81,6 +81,9 @@ class ShardPlan(SharedPlan):
     def from_rows(cls, problem: Problem, rows: ItemRows) -> ShardPlan:
         """Place items in the pieces of the rows; PlanError if they cannot be there."""
         there, slot = rows.read.rows, rows.slot
+        if not len(rows.order):
+            nothing = np.empty(0, dtype=np.int64)
+            return cls.from_pieces(problem, slot, rows.num_slots, nothing, nothing, nothing, nothing)
         order = np.lexsort((there.start, item_of(there), there.sample))  # type: ignore[arg-type]  # as `read` has seen
         sample, item = there.sample[order], item_of(there)[order]
         begins = np.append(True, (np.diff(sample) != 0) | (np.diff(item) != 0))[: len(order)]

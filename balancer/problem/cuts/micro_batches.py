@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from balancer.cost import CostModel
-from balancer.described import Count, described, key, one_of
+from balancer.described import Count, as_dict, described, key, one_of
 from balancer.problem.constraints import MAX_TOKENS, not_taken
 from balancer.problem.cuts.in_slots import InSlots, check_adds_up
-from balancer.problem.limits import CountLimit, Limit, Limits
+from balancer.problem.limits import CountLimit, Limit, Limits, has_array
 from solvers.arguments import INT64_MAX
 from solvers.errors import UsageError
 from solvers.packing import SYNCS, price_tokens, rests_of_slots, taken_tokens
@@ -140,6 +141,11 @@ class MicroBatches(InSlots):
             "allow_empty": self.allow_empty,
             "over_long": self.over_long,
         }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return them as plan files hold them, which hold no arrays: limits by these are left out."""
+        kept = replace(self, limits=[limit for limit in self.limits if not has_array(limit)])
+        return {"kind": self.name, **as_dict(kept)}
 
     def in_words(self) -> str:
         """Say what they are, for a report."""

@@ -126,9 +126,12 @@ class DispatchPlan(Record):
 
     def measured(self) -> Self:
         """Return the same with its loads and its makespan."""
+        return replace(self, **self._loads())
+
+    def _loads(self) -> dict[str, Any]:
         home_loads = self.problem.loads(self.problem.batch.home.rank_of_sample)
         loads, makespan = self.measure()
-        return replace(self, home_loads=home_loads, loads=loads, makespan=makespan)
+        return {"home_loads": home_loads, "loads": loads, "makespan": makespan}
 
     def finished(
         self, bound: Bound, settings: PlanSettings, *, status: SolveStatus | None = None, fell_back: str = ""
@@ -137,11 +140,11 @@ class DispatchPlan(Record):
 
         Of the `status` with which a solver ended only ``TIME_LIMIT`` counts.
         """
-        plan = self if len(self.loads) else self.measured()
+        found = {"makespan": self.makespan} if len(self.loads) else self._loads()
         stop_at, out_of_time = as_share("stop_at", settings.stop_at), status is SolveStatus.TIME_LIMIT
         return replace(
-            plan, lower_bound=bound.value, bound_name=bound.name,
-            status=status_of(plan.makespan, bound.value, stop_at, out_of_time=out_of_time), method=settings.method,
+            self, **found, lower_bound=bound.value, bound_name=bound.name,
+            status=status_of(found["makespan"], bound.value, stop_at, out_of_time=out_of_time), method=settings.method,
             eps=float(settings.eps), stop_at=settings.stop_at,  # type: ignore[arg-type] # text has become a number there
             fell_back=fell_back,
         )  # fmt: skip

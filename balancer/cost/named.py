@@ -105,7 +105,7 @@ def module(name: str) -> Module:
     Raises
     ------
     TypeError
-        Anything but text; of a dictionary :func:`modules_of` makes modules.
+        Anything but text.
     InputError
         An unknown name (the known ones are listed), or a configuration that cannot be used, or has several modules of
         which none is named.

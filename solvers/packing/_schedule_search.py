@@ -273,12 +273,12 @@ class Bins:
 
         A slot has to be tall where the largest sample left, or one that lies alone, costs more than an even share of
         the rest. One slot more is tried, because samples that are few to a bin are evened out more easily at a height
-        of their own. Samples that all ranks have come before the others: their slots are the first, and so the tall
-        ones, which have room for these samples beside the largest of all.
+        of their own. Samples that all ranks have come before the others, where bins are cut into slots: theirs are the
+        first, and so the tall ones, which have room for these samples beside the largest of all.
         """
         s, width, more = self.state, self.width, 1
         self._clear()
-        if len(self.pinned) and not self._deal_pinned():
+        if len(self.pinned) >= width and not self._deal_pinned():
             return
         is_open = np.ones(self.num_slots, dtype=np.bool_)
         for tall, k in enumerate(range(self.num_slots)):

@@ -152,16 +152,18 @@ def check_enough(limits: BatchLimits, num_ranks: int) -> None:
 
 
 def classes_of_bins(
-    limits: BatchLimits, need: Needed, num_ranks: int, num_slots: int, allow_empty: bool
+    limits: BatchLimits, need: Needed, num_ranks: int, num_slots: int, allow_empty: bool, *, alone: bool = False
 ) -> Iterator[Classes]:
     """Yield ways to say which of the bins, slot by slot, are for which samples; none where so many bins cannot do.
 
     A kind has bins by its share of the costs. Samples that all ranks have get slots by their share of the costs, the
-    first, or one more or less; one of them stays in each bin there.
+    first, or one more or less; one of them stays in each bin there: the cheapest, so that the search may put the others
+    where it likes, or the costliest, where no two of these should share a bin (`alone`).
     """
     of, m = limits.classes(int(need.samples.sum())), num_ranks * num_slots
     if limits.everywhere is not None and limits.everywhere.any():
-        yield from _everywhere(limits.everywhere, of, need, num_ranks, num_slots, allow_empty)
+        stay = np.flatnonzero(limits.everywhere)[:: 1 if alone else -1]  # samples descend in cost
+        yield from _everywhere(stay, of, need, num_ranks, num_slots, allow_empty)
         return
     counts = shared_out(m, need, allow_empty)
     if counts is None:
@@ -198,7 +200,7 @@ def shared_out(bins: int, need: Needed, allow_empty: bool) -> Ints | None:
 
 
 def _everywhere(
-    everywhere: NDArray[np.bool_], of: Ints, need: Needed, num_ranks: int, num_slots: int, allow_empty: bool
+    stay: NDArray[np.integer], of: Ints, need: Needed, num_ranks: int, num_slots: int, allow_empty: bool
 ) -> Iterator[Classes]:
     least = max(1, -(-int(need.packed[0]) // num_ranks))
     if not allow_empty:
@@ -208,6 +210,5 @@ def _everywhere(
     share = -(-int(need.cost[0]) * num_slots // max(1, int(need.cost.sum())))
     for slots in sorted(range(least, most + 1), key=lambda slots: abs(slots - share))[:_TRIED]:
         first = np.arange(num_ranks * num_slots) < slots * num_ranks
-        # The cheapest stay, so that the search may put the others where it likes.
-        pinned = np.flatnonzero(everywhere)[::-1][: slots * num_ranks]
+        pinned = stay[: slots * num_ranks].copy()
         yield Classes(of, np.stack([first, np.ones_like(first)]), (~first).astype(np.int64), read_only(pinned))

@@ -232,9 +232,12 @@ def _under_limits(
         if layout is not None:
             return layout
     best, least = None, math.inf
-    ways = classes_of_bins(limits, prepared.need, num_ranks, num_slots, request.allow_empty) if prepared.need else ()
+    if prepared.need is None:
+        return None
+    along = request.sync == "pipeline"  # which takes as long as the costliest micro-batch of all
+    ways = classes_of_bins(limits, prepared.need, num_ranks, num_slots, request.allow_empty, alone=along)
     for classes in ways:
-        if request.sync == "pipeline":
+        if along:
             goal = _pipeline_goal(prepared, request, num_slots)
             layout = search_pipeline(samples, num_ranks, num_slots, goal, None, seconds, classes)
         else:

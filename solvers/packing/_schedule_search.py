@@ -186,6 +186,8 @@ class Bins:
         """
         goal >>= self.shift
         self.start(goal)
+        if self.best is None and len(self.pinned) >= self.width:
+            self.start(goal, tall_first=False)
         if self.best is None:
             self._mend(packed)
         if self.best is None:
@@ -268,24 +270,28 @@ class Bins:
 
     # A start --------------------------------------------------------------------------------------------------------
 
-    def start(self, goal: int) -> None:
+    def start(self, goal: int, tall_first: bool = True) -> None:
         """Fill no, one, two, ... tall slots with the densest samples, and the other bins evenly with the rest.
 
         A slot has to be tall where the largest sample left, or one that lies alone, costs more than an even share of
         the rest. One slot more is tried, because samples that are few to a bin are evened out more easily at a height
         of their own. Samples that all ranks have come before the others, where bins are cut into slots: theirs are the
-        first, and so the tall ones, which have room for these samples beside the largest of all.
+        first, and so the tall ones, which have room for these samples beside the largest of all. Where nothing fits so
+        (not `tall_first`), the last of these slots is filled last.
         """
         s, width, more = self.state, self.width, 1
         self._clear()
-        if len(self.pinned) >= width and not self._deal_pinned():
+        order, theirs = list(range(self.num_slots)), len(self.pinned) // width
+        if theirs and tall_first and not self._deal_pinned():
             return
+        if theirs and not tall_first:
+            order.append(order.pop(theirs - 1))
         is_open = np.ones(self.num_slots, dtype=np.bool_)
-        for tall, k in enumerate(range(self.num_slots)):
+        for tall, k in enumerate(order):
             left = s.amounts[s.group < 0, 0]
             # What lies alone makes its slot as high as it is, whatever lies in the other bins.
             height = max(int(s.held[k * width : (k + 1) * width, 0].max()), int(left.max(initial=0)))
-            if k < len(self.pinned) // width:
+            if tall_first and k < theirs:
                 height = max(height, self._beside_pinned(k, left))
             to_share = int(left.sum()) + int(self.bins.before[np.repeat(is_open, width), 0].sum())
             needed = len(left) and height * width * (self.num_slots - tall) > to_share

@@ -235,8 +235,13 @@ def _under_limits(
     if prepared.need is None:
         return None
     along = request.sync == "pipeline"  # which takes as long as the costliest micro-batch of all
-    ways = classes_of_bins(limits, prepared.need, num_ranks, num_slots, request.allow_empty, alone=along)
-    for classes in ways:
+    ways = list(classes_of_bins(limits, prepared.need, num_ranks, num_slots, request.allow_empty, alone=along))
+    usual = len(ways)
+    if limits.everywhere is not None and not along:  # where none of these fits: the costliest are placed first
+        ways += classes_of_bins(limits, prepared.need, num_ranks, num_slots, request.allow_empty, alone=True)
+    for number, classes in enumerate(ways):
+        if best is not None and number >= usual:
+            break
         if along:
             goal = _pipeline_goal(prepared, request, num_slots)
             layout = search_pipeline(samples, num_ranks, num_slots, goal, None, seconds, classes)

@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 from balancer.described import as_dict
 from balancer.errors import InputError
+from balancer.layouts.layout import StepLayout
 from balancer.problem.cuts.pipelines import Pipelines
-from balancer.problem.layout import StepLayout
 from balancer.step import StepFile
 from solvers.errors import ArgumentError, UsageError, WordedError, braced
 

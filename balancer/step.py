@@ -33,6 +33,7 @@ from balancer.described import (
     sentence_of,
 )
 from balancer.errors import InputError
+from balancer.layouts.layout import StepLayout
 from balancer.problem.across_steps import AcrossSteps
 from balancer.problem.batch import HOMES
 from balancer.problem.cuts import CUTS, Cut
@@ -43,7 +44,6 @@ from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.problem.cuts.pipelines import Pipelines
 from balancer.problem.cuts.sequence_groups import SequenceGroups
-from balancer.problem.layout import StepLayout
 from balancer.problem.phases import SINGLE_PHASE, Phase
 from balancer.problem.settings import PlanSettings
 from balancer.problem.topology import Topology

@@ -16,18 +16,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from balancer.cuts.rooms import ROOMS, placed
+from balancer.layouts.setup import AnyLayouts, setup_of
+from balancer.layouts.step_plan import step_plan_of
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import PhasePlan, StepPlan
 from balancer.planner import plan_problem, replay_plan
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.cuts import Cut, as_cut
-from balancer.problem.layout import ModuleLayout, StepLayout
-from balancer.problem.mesh import Mesh
 from balancer.problem.phases import SINGLE_PHASE, Columns, Phase, PhaseItems, columns_of_none, in_phase, resolve_phases
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Affinity, Problem
 from balancer.problem.settings import EPS, STOP_AT, PlanSettings
-from balancer.problem.setup import Setup, as_layout, as_phases, as_topology
+from balancer.problem.setup import Setup, as_phases, as_topology
 from balancer.problem.topology import Topology
 from solvers.bounds import Bound
 from solvers.errors import ContradictionError, InfeasibleError, WordedError, Wording
@@ -120,7 +120,7 @@ def orchestrate(
     mode: str = "separate",
     group_size: int | None = None,
     cut: Cut | None = None,
-    layouts: StepLayout | Mapping[str, ModuleLayout | Mesh] | None = None,
+    layouts: AnyLayouts | None = None,
     stop_at: float | Fraction | str = STOP_AT,
 ) -> StepPlan:
     """Plan all phases of a multimodal step together: encoders and LLM balanced separately, with their exchanges.
@@ -184,7 +184,7 @@ def orchestrate(
     (4, 1, 384)
     """
     settings = PlanSettings(method, placement, eps, time_budget, mode, group_size, as_cut(cut), stop_at)
-    setup = Setup(as_topology(num_ranks, ranks_per_node, topology), as_phases(phases), settings, *as_layout(layouts))
+    setup = setup_of(as_topology(num_ranks, ranks_per_node, topology), as_phases(phases), settings, layouts)
     return plan_step(make_step(setup, columns_of(batch), home_rank))
 
 
@@ -236,7 +236,7 @@ def finished(
     """Put the plans of a step's phases together."""
     phases = {items.phase.name: PhasePlan(items, plans[items.phase.name]) for items in step.items}
     runtime_s = 0.0 if started is None else time.perf_counter() - started
-    return StepPlan(step.setup, step.batch, phases, strategy, runtime_s=runtime_s)
+    return step_plan_of(step.setup, step.batch, phases, strategy, runtime_s=runtime_s)
 
 
 def rehearse(setup: Setup) -> StepPlan | None:

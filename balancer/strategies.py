@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from balancer.cuts.rooms import placed
+from balancer.layouts.setup import LaidOutSetup
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import StepPlan
 from balancer.planner import replay_plan
@@ -103,9 +104,8 @@ SHARING: dict[str, Callable[[Step], StepPlan]] = {
 
 def strategies_for(setup: Setup) -> tuple[str, ...]:
     """Return the names of the strategies that plans with this setup can be compared by."""
-    if setup.layout is not None:  # the others leave a phase on the ranks of another, which are not the same replicas
-        return ("orchestrated",)
-    if setup.in_gaps:  # which no other strategy fills
+    # The others leave a phase on the ranks of another, which with layouts are other replicas, and fill no gaps.
+    if isinstance(setup, LaidOutSetup) or setup.in_gaps:
         return ("orchestrated",)
     return (*STRATEGIES, *setup.settings.cut.strategies)
 
@@ -129,7 +129,7 @@ def _with(step: Step, cut: Cut) -> Step:
 
 def _without_layouts(step: Step, strategy: str) -> Step:
     """Return the step, or raise UsageError if each of its phases has replicas of its own."""
-    if step.setup.layout is not None:
+    if isinstance(step.setup, LaidOutSetup):
         raise UsageError(
             f"strategy {strategy!r} cannot be combined with {{layouts}}: it leaves a phase on ranks of another, which "
             "are other replicas", "use 'orchestrated'",

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 import solvers
+from balancer.layouts.layout import ModuleLayout
 from balancer.planner import balance
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.problem.cuts.pipelines import Pipelines
-from balancer.problem.layout import ModuleLayout
 from balancer.problem.limits import AnyLimit, CountLimit, Everywhere, Limit, PaddedLimit
 from balancer.problem.settings import COUNTED_METHODS, EPS
 from balancer.step_planner import orchestrate

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from balancer.cuts.pipelines.timed import asked_of
-from balancer.problem.layout import ModuleLayout, StepLayout
+from balancer.layouts.layout import ModuleLayout, StepLayout
 from balancer.problem.step_times import PER_SECOND
 from balancer.simulate.configure import configure
 from balancer.simulate.layout_bounds import LayoutCase, room_of

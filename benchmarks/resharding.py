@@ -13,9 +13,9 @@ from workloads import lognormal_lengths
 
 import balancer
 from balancer import ModuleLayout, Phase, Topology
-from balancer.plan.resharding import Resharding, Shards, Source
-from balancer.plan.step_plan import reshard_on
-from balancer.problem.mesh import Mesh
+from balancer.layouts.mesh import Mesh
+from balancer.layouts.resharding import Resharding, Shards, Source
+from balancer.layouts.step_plan import LaidOutStepPlan, reshard_on
 from balancer.problem.placement import Placement
 
 ITEMS, GPUS = 10_240, 2_560
@@ -65,7 +65,7 @@ def step_of_phases(layouts):
 
 def own_parts(step, gpu):
     """What a trainer's GPU composes of a step: what it sends and gets, of all streams."""
-    if step.setup.layout is None:
+    if not isinstance(step, LaidOutStepPlan):
         return [stream.exchange(gpu) for stream in step.streams.values()]
     outs = step.parts["llm"].streams[:-1]
     home = [name for name in step.stream_names if name not in outs]

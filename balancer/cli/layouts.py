@@ -11,12 +11,12 @@ from balancer.cost.throughput import ThroughputCurve
 from balancer.errors import InputError
 from balancer.io.log_files import LogPath, files_of
 from balancer.io.logs import open_log
-from balancer.problem.cluster import Cluster
-from balancer.problem.layout import read_layout
+from balancer.layouts.layout import read_layout
 from balancer.problem.phases import SINGLE_PHASE, Phase
 from balancer.report.layouts import assumptions, print_layouts
 from balancer.report.summary import JSON_VERSION
 from balancer.report.table import print_lines
+from balancer.simulate.cluster import Cluster
 from balancer.simulate.configure import price_layouts
 from balancer.simulate.given import given_of
 from balancer.simulate.layout_price import Priced

@@ -12,6 +12,7 @@ except ImportError as error:
     raise ImportError(not_installed("balancer.executor", "PyTorch", "torch")) from error
 
 from balancer.executor.context_exchange import ContextExchange, shift_labels
+from balancer.executor.context_rows import ShardRows
 from balancer.executor.dispatched import Dispatched
 from balancer.executor.dispatcher import Dispatcher
 from balancer.executor.fields import RaggedTensor
@@ -19,7 +20,6 @@ from balancer.executor.loss import anchored, count_labels, global_token_mean
 from balancer.executor.prefetch import PrefetchDispatcher
 from balancer.executor.ranks import ExecutorError
 from balancer.executor.step_timer import StepTimer
-from balancer.plan.context_rows import ShardRows
 
 __all__ = [
     "ContextExchange", "Dispatched", "Dispatcher", "ExecutorError", "PrefetchDispatcher", "RaggedTensor", "ShardRows",

@@ -5,13 +5,12 @@ from dataclasses import fields
 from typing import Any
 
 from balancer.cost import CostModel, parse_cost
+from balancer.layouts.setup import AnyLayouts, setup_of
 from balancer.problem.constraints import COLUMNS
 from balancer.problem.cuts import as_cut
-from balancer.problem.layout import ModuleLayout, StepLayout
-from balancer.problem.mesh import Mesh
 from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE, Phase
 from balancer.problem.settings import PlanSettings
-from balancer.problem.setup import Setup, as_layout, as_phases
+from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
 from balancer.step_planner import rehearse
 from solvers.errors import UsageError
@@ -26,7 +25,7 @@ _PLANNED = tuple(spec.name for spec in fields(PlanSettings))
 
 def as_setup(
     topology: Topology, phases: Sequence[Phase] | Mapping[str, str] | None, cost: str | CostModel, length: str | None,
-    settings: Mapping[str, Any], layouts: StepLayout | Mapping[str, ModuleLayout | Mesh] | None = None,
+    settings: Mapping[str, Any], layouts: AnyLayouts | None = None,
     replica_size: int = 1,
 ) -> Setup:  # fmt: skip
     """Read the phases, or the length, cost and constraints of the only one, and how all are planned.
@@ -52,7 +51,7 @@ def as_setup(
         phases = (Phase(SINGLE_PHASE, items, parse_cost(cost), **kept),)
     elif length is not None or cost != "linear":
         raise ValueError("with phases, lengths and costs are those of each phase: leave length and cost out")
-    setup = Setup(topology, as_phases(phases), plan, *as_layout(layouts))
+    setup = setup_of(topology, phases, plan, layouts)
     if setup.in_gaps and plan.cut.num_devices != replica_size:
         raise UsageError(
             "encoders in the gaps of pipelines run on the {devices} devices of each: {replica_group} must have as many "

@@ -11,10 +11,10 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from balancer.executor.context_rows import KeyRows, ShardRows
 from balancer.executor.exchange import exchange
+from balancer.executor.moves import Move, Runs
 from balancer.executor.ranks import Ranks, attempt
-from balancer.plan.context_rows import KeyRows, ShardRows
-from balancer.plan.moves import Move, Runs
 from solvers.context import ContextShardsResult
 from solvers.errors import ArgumentError, UsageError
 

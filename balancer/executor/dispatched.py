@@ -23,11 +23,12 @@ from balancer.executor.inputs import Agreed, PhaseInputs
 from balancer.executor.layouts import Windows
 from balancer.executor.ranks import Ranks, attempt, check_failed, summary
 from balancer.executor.ways import Trip, Way, ways_from_home
+from balancer.layouts.resharding import Shards
+from balancer.layouts.step_plan import LaidOutStepPlan, shards_of
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.pieces import PiecesOnRank
-from balancer.plan.resharding import Shards
 from balancer.plan.shared_plan import SharedPlan
-from balancer.plan.step_plan import StepPlan, shards_of
+from balancer.plan.step_plan import StepPlan
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.ragged import Ragged, offsets_of
 from solvers.arguments import as_index
@@ -122,8 +123,9 @@ class Dispatched(Mapping[str, Any]):
 
     def planned(self, phase: str) -> tuple[int, NDArray[np.int64]]:
         """Return this rank's number in a phase, with layouts that of its replica, and the lengths of its items."""
-        laid_out = self.step.setup.layout is not None
-        rank = self.step.setup.mesh_of(phase).place_of(self.rank)[1] if laid_out else self.rank
+        rank = self.rank
+        if isinstance(self.step, LaidOutStepPlan):
+            rank = self.step.setup.mesh_of(phase).place_of(rank)[1]
         return rank, self.step[phase].lengths[self._way(phase).here]
 
     def _plan_of(self, phase: str | None) -> DispatchPlan:
@@ -155,7 +157,7 @@ class Dispatched(Mapping[str, Any]):
 
         With layouts, ask :meth:`shards` for positions.
         """
-        if self.step.setup.layout is not None:
+        if isinstance(self.step, LaidOutStepPlan):
             raise ValueError("with layouts, a GPU holds shards: see shards(phase).positions(rank, slot)")
         return self._plan_of(phase).pieces_on_rank(self.rank, slot)
 

@@ -33,10 +33,10 @@ from balancer.executor.online import Correction, CostCorrection, as_online
 from balancer.executor.ranks import TIMEOUT, Ranks, attempt, check_failed, summary
 from balancer.executor.ways import way_names
 from balancer.laid_out import LaidOut, laid_out
+from balancer.layouts.layout import ModuleLayout, StepLayout, read_layout
+from balancer.layouts.mesh import Mesh
 from balancer.plan.balance_report import BalanceReport
 from balancer.plan.step_plan import StepPlan
-from balancer.problem.layout import ModuleLayout, StepLayout, read_layout
-from balancer.problem.mesh import Mesh
 from balancer.problem.phases import SINGLE_PHASE, Phase
 from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup, as_topology

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from balancer.executor.moves import Move, Runs
 from balancer.executor.ranks import Ranks
-from balancer.plan.moves import Move, Runs
 from solvers._jit import kernel
 
 __all__ = ["activations", "bytes_of", "compile_runs", "exchange"]

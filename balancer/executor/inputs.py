@@ -13,9 +13,10 @@ from torch import Tensor
 from balancer.executor.exchange import activations
 from balancer.executor.fields import RaggedTensor
 from balancer.executor.layouts import Windows, inputs_in_windows, put_out_by
+from balancer.executor.moves import Move, Segments, begins_of, sizes_of
 from balancer.executor.ranks import ExecutorError, Ranks, check_alike, listed
-from balancer.plan.moves import Move, Segments, begins_of, sizes_of
-from balancer.plan.step_plan import StepPlan, own_name, shards_of
+from balancer.layouts.step_plan import LaidOutStepPlan, shards_of
+from balancer.plan.step_plan import StepPlan, own_name
 
 __all__ = ["Agreed", "PhaseInputs"]
 
@@ -43,7 +44,7 @@ class PhaseInputs:
     @classmethod
     def on(cls, step: StepPlan, phase: str, ranks: Ranks) -> "PhaseInputs":
         """Return what a phase takes, as one rank sends and gets it."""
-        if step.setup.layout is not None:
+        if isinstance(step, LaidOutStepPlan):
             return cls._in_windows(step, phase, ranks)
         parts, plan, rank, own = step.parts[phase], step[phase], ranks.rank, own_name(phase)
         cuts = {name: step.cut(name) for name in parts.streams} if plan.cut.shares else {}

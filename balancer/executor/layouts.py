@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from balancer.executor.exchange import bytes_of
+from balancer.executor.moves import OwnPart, Segments
 from balancer.executor.ranks import Ranks
-from balancer.plan.moves import OwnPart, Segments
+from balancer.layouts.resharding import Resharding, Shards, Source
+from balancer.layouts.setup import LaidOutSetup
+from balancer.layouts.step_plan import ends_of, reshard_on
 from balancer.plan.pieces import Pieces
-from balancer.plan.resharding import Resharding, Shards, Source
-from balancer.plan.step_plan import StepPlan, ends_of, own_name, reshard_on
+from balancer.plan.step_plan import StepPlan, own_name
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import Ragged, offsets_of
 from balancer.problem.setup import Setup
@@ -22,8 +24,10 @@ __all__ = ["Windows", "inputs_in_windows", "parts_from_home", "put_out_by", "row
 
 def tensor_groups(setup: Setup, ranks: Ranks) -> dict[str, Ranks]:
     """Make by phase the tensor group of this GPU, where it has several. All GPUs call this."""
-    found = {}
-    for name in [] if setup.layout is None else setup.layout.modules:
+    found: dict[str, Ranks] = {}
+    if not isinstance(setup, LaidOutSetup):
+        return found
+    for name in setup.layout.modules:
         mesh = setup.mesh_of(name)
         if mesh.layout.tp > 1:
             device, replica, shard, _ = mesh.place_of(ranks.rank)

@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from balancer.executor.fields import Column, Kind
 from balancer.executor.gathered import Gathered
 from balancer.executor.layouts import parts_from_home, rows_of_gpus
+from balancer.executor.moves import Move, OwnPart, Segments
+from balancer.layouts.resharding import Shards
+from balancer.layouts.step_plan import LaidOutStepPlan, reshard, reshard_on, shards_of
 from balancer.plan.dispatch_plan import DispatchPlan
-from balancer.plan.moves import Move, OwnPart, Segments
 from balancer.plan.pieces import Pieces, segments
-from balancer.plan.resharding import Shards
-from balancer.plan.step_plan import StepPlan, own_name, reshard, reshard_on, shards_of
+from balancer.plan.step_plan import StepPlan, own_name
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import Ragged
@@ -183,7 +184,7 @@ def ways_from_home(step: StepPlan, rank: int) -> Mapping[str, Way]:
 
 
 def _way(step: StepPlan, name: str, rank: int) -> Way:
-    is_own, laid_out, phase = name not in step.phases, step.setup.layout is not None, name.removesuffix(":own")
+    is_own, laid_out, phase = name not in step.phases, isinstance(step, LaidOutStepPlan), name.removesuffix(":own")
     items, plan = step.phases[phase].items, step[phase]
     samples = None if items.is_last else items.sample_of_item
     home, target = plan.home, plan.target
@@ -206,7 +207,7 @@ def _in_segments(way: Way, step: StepPlan) -> Way:
 
     With layouts, a GPU gets those in its window of its shard.
     """
-    laid_out, name, rank = step.setup.layout is not None, way.name, way.rank
+    laid_out, name, rank = isinstance(step, LaidOutStepPlan), way.name, way.rank
     if laid_out:
         own = reshard_on(step, rank, name)  # each GPU composes its own part alone: all parts are as many as GPUs
         cut = own[1].stream

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from balancer.errors import InputError, PlanError
 from balancer.io.plan_epochs import PlanEpochs
 from balancer.io.plan_reader import PlanFile
+from balancer.layouts.setup import setup_from_json
 from balancer.offline.settings import LogSettings
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.problem.constraints import PER_SAMPLE
 from balancer.problem.limits import LIMITS_ASKED
 from balancer.problem.phases import Phase
 from balancer.problem.ragged import Ragged
-from balancer.problem.setup import Setup
 from balancer.strategies import SHARING, STRATEGIES
 from solvers.arguments import as_share
 from solvers.bounds import Bound
@@ -186,7 +186,7 @@ class SavedClaims(Claims):
     def __init__(self, plan_file: PlanFile) -> None:
         super().__init__(plan_file)
         with read_from(plan_file):
-            self.setup = Setup.from_json(self.said)
+            self.setup = setup_from_json(self.said)
             self._saved = dict(self.said["saved"])
             if set(self._saved) != {phase.name for phase in self.setup.phases}:
                 raise ValueError(f"certificates are of {', '.join(self._saved)}, not of its phases")

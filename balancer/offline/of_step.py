@@ -10,13 +10,13 @@ from balancer.errors import PlanError
 from balancer.io.logs import LengthLog, choose_length, default_columns
 from balancer.io.plan_reader import open_plan
 from balancer.laid_out import LaidOut, laid_out
+from balancer.layouts.layout import StepLayout, read_layout
+from balancer.layouts.setup import setup_of
 from balancer.offline.claims import Claims
 from balancer.offline.load import source_of
 from balancer.offline.settings import LogSettings
 from balancer.problem.across_steps import AcrossSteps
-from balancer.problem.layout import StepLayout, read_layout
 from balancer.problem.phases import SINGLE_PHASE, Phase
-from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
 from balancer.step import StepFile
 from solvers.errors import WordedError
@@ -57,7 +57,7 @@ def settings_of_step(
     settings = step.settings(cut)
     if own:
         settings = replace(settings, **own)
-    setup = Setup(topology or step.topology(), phases, settings, found.layout)
+    setup = setup_of(topology or step.topology(), phases, settings, found.layout)
     return LogSettings(setup, **{"batch_per_rank": None} | given, across=across)
 
 

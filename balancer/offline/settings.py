@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from balancer.io.plan_writer import ROWS_PER_GROUP
+from balancer.layouts.setup import setup_from_json
 from balancer.problem.across_steps import AcrossSteps
 from balancer.problem.batch import HOMES
 from balancer.problem.setup import Setup
@@ -105,4 +106,4 @@ class LogSettings:
             of_log["first_epoch"], of_log["first_sample"] = (description["continues"][at] for at in ("epoch", "sample"))
         if "across_steps" in description:
             of_log["across"] = AcrossSteps.from_json(description["across_steps"])
-        return cls(Setup.from_json(description), **of_log)
+        return cls(setup_from_json(description), **of_log)

@@ -15,17 +15,14 @@ from numpy.typing import NDArray
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.only_phase import as_only_phase
 from balancer.plan.pieces import Pieces, Segments, running_stops, runs, segments
-from balancer.plan.resharding import Resharding, Shards, Source
 from balancer.plan.stream import Stream, Traffic, fused
 from balancer.problem.batch import GlobalBatch
-from balancer.problem.layout import ModuleLayout
-from balancer.problem.mesh import Mesh
 from balancer.problem.phases import SINGLE_PHASE, PhaseItems
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import offsets_of
 from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
-from solvers.errors import ArgumentError, Named, UsageError
+from solvers.errors import Named, UsageError
 from solvers.groups import members_by_group
 
 
@@ -77,19 +74,14 @@ class StepPlan:
     runtime_s: float = field(default=0.0, compare=False)
 
     def __post_init__(self) -> None:
-        if self.setup.layout is not None:
-            self._check_parts("{layouts}")
-        elif self.last.cut.shares and not self.is_single:
-            self._check_parts("{sequence_groups}")
+        if self.last.cut.shares and not self.is_single:
+            self.check_parts("{sequence_groups}")
 
     @cached_property
     def streams(self) -> Mapping[str, Stream]:
         """What travels, by name: ``"vision:in"`` raw inputs from home to the encoder, ``"vision:out"`` its outputs
-        straight to the phase that takes them, ``"llm:own"`` what that phase takes from home itself. With layouts from
-        GPU to GPU, in segments; see :func:`balancer.reshard`.
+        straight to the phase that takes them, ``"llm:own"`` what that phase takes from home itself.
         """  # noqa: D205 (one sentence)
-        if self.setup.layout is not None:
-            return {name: each.stream for name, each in self._reshardings.items()}
         streams = dict(self._whole)
         for phase, plan in self.phases.items():
             if not plan.plan.cut.shares:
@@ -100,31 +92,13 @@ class StepPlan:
                 streams[name] = self.cut(name).stream
         return streams
 
-    @cached_property
-    def _reshardings(self) -> dict[str, Resharding]:
-        return {name: reshard(self, name) for name in self._whole}
-
-    @cached_property
-    def shards(self) -> dict[str, Shards]:
-        """Parts of samples on the GPUs of each phase, as far as they were asked for."""
-        return {}
-
     def traffic_of(self, stream: str) -> Traffic:
         """Return what a stream moves; KeyError if there is none of this name."""
-        if self.setup.layout is None:
-            return self.streams[stream].traffic(self.topology)
-        return self._reshardings[stream].segments.traffic(self.topology)
+        return self.streams[stream].traffic(self.topology)
 
     def least_inter_node(self, stream: str) -> int | None:
-        """Return how many bytes of a stream cross nodes at least, with items on these replicas.
-
-        None without layouts, and where tensor groups span nodes: then what they gather crosses too, in no stream.
-        KeyError if there is no such stream.
-        """
-        if self.setup.layout is None:
-            return None
-        found = self._reshardings[stream]
-        return found.least_inter_node(self.topology) if found.gathers_in_nodes(self.topology) else None
+        """Return how many bytes of a stream cross nodes at least, with items on these ranks; None: not known."""
+        return None
 
     @property
     def stream_names(self) -> tuple[str, ...]:
@@ -194,7 +168,7 @@ class StepPlan:
         given = self.phases[phase].items.phase
         return given.bytes_out if way == "out" else given.bytes_in
 
-    def _check_parts(self, what: str) -> None:
+    def check_parts(self, what: str) -> None:
         """Raise ValueError unless the parts of each sample make up its length: ranks share what they make up."""
         (parts,), lengths = self.parts.values(), self.last.lengths
         sums = np.zeros_like(lengths)
@@ -308,17 +282,19 @@ class StepPlan:
         KeyError
             Any other phase.
         """
-        if phase not in self.parts:
-            raise KeyError(f"phase {phase!r} is fed by none; encoders feed the last, {list(self.phases)[-1]!r}")
+        self.check_fed(phase)
         parts = self.parts[phase]
         streams = [self._whole[name] for name in parts.streams]
-        if self.setup.layout is not None:
-            return reshard(self, f"{phase}:inputs").stream
         plan, stream = self[phase], self.in_reading_order(phase, streams)
         if not plan.cut.shares:
             return stream
         held = Pieces.parts(stream.source, parts.sample_of_part, stream.lengths)
         return segments(stream.name, held, plan.pieces, plan.lengths).stream
+
+    def check_fed(self, phase: str) -> None:
+        """Raise KeyError unless it is the last phase, which encoders feed."""
+        if phase not in self.parts:
+            raise KeyError(f"phase {phase!r} is fed by none; encoders feed the last, {list(self.phases)[-1]!r}")
 
     def in_reading_order(self, phase: str, streams: Sequence[Stream]) -> Stream:
         """Make one stream of those that bring the last phase whole parts, in the order in which it reads them."""
@@ -386,123 +362,6 @@ def as_step_plan(plan: StepPlan | DispatchPlan, bytes_per_element: int = 1) -> S
         return plan
     setup, batch, items = as_only_phase(plan, bytes_per_element)
     return StepPlan(setup, batch, {SINGLE_PHASE: PhasePlan(items, plan)})
-
-
-def reshard(
-    step: StepPlan, stream: str, *, source: ModuleLayout | Mesh | None = None, target: ModuleLayout | Mesh | None = None
-) -> Resharding:
-    """Compute the exchange of a stream between phases with different layouts; each row is sent once.
-
-    Parameters
-    ----------
-    step : StepPlan
-        Each of its phases planned over the replicas of its layout.
-    stream : str
-        A name of :attr:`StepPlan.streams`, or ``"llm:inputs"`` for all inputs of the last phase in one exchange.
-    source, target : ModuleLayout or Mesh, optional
-        Layouts of the phase that sends and of the phase that receives; by default those of the step, with GPUs numbered
-        as in Megatron-LM.
-
-    Returns
-    -------
-    Resharding
-
-    Raises
-    ------
-    KeyError
-        An unknown stream.
-    TypeError, ValueError
-        Layouts of other numbers of replicas than the phases were planned over, or missing.
-
-    Examples
-    --------
-    >>> import balancer
-    >>> phases = {"vision": "patches", "llm": "tokens"}
-    >>> batch = {"patches": [64, 0, 256, 64], "tokens": [90, 40, 280, 70]}
-    >>> layouts = {"vision": ModuleLayout(dp=4), "llm": ModuleLayout(cp=2, tp=2)}
-    >>> step = balancer.orchestrate(batch, phases, 4, layouts=layouts)
-    >>> found = balancer.reshard(step, "vision:out")
-    >>> found.target.window(1), found.target.cu_seqlens(1).tolist()
-    (slice(122, 244, None), [0, 48, 68, 208, 244])
-    """
-    sources, shards, num_gpus = ends_of(step, stream, source, target)
-    return Resharding.of(stream, sources, shards, num_gpus)
-
-
-def reshard_on(
-    step: StepPlan, gpu: int, stream: str, only: Sequence[str] | None = None, devices: Sequence[int] = (0,)
-) -> tuple[Resharding, Resharding]:
-    """Compose one GPU's part of :func:`reshard`: what it sends, and what it gets.
-
-    The step has layouts; `only` says which streams of several, and `devices` are the pipeline devices of the target.
-    """
-    return Resharding.on(gpu, stream, *ends_of(step, stream, None, None, only), devices)
-
-
-def shards_of(step: StepPlan, phase: str) -> Shards:
-    """Return what each GPU has of the items of a phase, the same object each time; ValueError without layouts."""
-    if phase not in step.shards:
-        step.shards[phase] = _shards_on(step, phase, _mesh_of(step, phase, None))
-    return step.shards[phase]
-
-
-def ends_of(
-    step: StepPlan, stream: str, source: ModuleLayout | Mesh | None = None, target: ModuleLayout | Mesh | None = None,
-    only: Sequence[str] | None = None,
-) -> tuple[list[Source], Shards, int]:  # fmt: skip
-    """Return where the items of a stream are, where they go, and among how many GPUs."""
-    phase, _, way = str(stream).rpartition(":")
-    several = way == "inputs" and phase in step.parts
-    if stream not in step.stream_names and not several:
-        known = ", ".join((*step.stream_names, *(f"{name}:inputs" for name in step.parts)))
-        raise KeyError(f"no stream {stream!r}; streams are {known}")
-    names = only or (step.parts[phase].streams if several else (stream,))
-    to = list(step.phases)[-1] if way == "out" else phase
-    mesh = _mesh_of(step, to, target)
-    there = [_mesh_of(step, name.rpartition(":")[0], source) for name in names if name.endswith(":out")]
-    num_gpus = step.num_ranks
-    if step.setup.layout is None:
-        num_gpus = 1 + max(int(each.gpus.max()) for each in (mesh, *there))
-    for each in (mesh, *there):
-        each.check(num_gpus)
-    shards = shards_of(step, to) if target is None else _shards_on(step, to, mesh)
-    return [_source_of(step, name, to, source) for name in names], shards, num_gpus
-
-
-def _shards_on(step: StepPlan, phase: str, mesh: Mesh) -> Shards:
-    plan = step[phase]
-    return Shards.of(mesh, plan.target, plan.lengths, (plan.slot_of_sample, plan.num_slots))
-
-
-def _source_of(step: StepPlan, name: str, to: str, given: ModuleLayout | Mesh | None) -> Source:
-    """Return where a stream's items are, and what of a phase's samples they are."""
-    phase, _, way = name.rpartition(":")
-    items, plan = step.phases[phase].items, step[phase]
-    held: Shards | Pieces
-    if way == "out":
-        mesh = _mesh_of(step, phase, given)
-        held = Shards.of(mesh, plan.target, items.outputs, (plan.slot_of_sample, plan.num_slots))
-    elif step.setup.layout is None:
-        raise UsageError("stream {name!r} begins where samples lie, on GPUs: plan with {layouts}", name=name)
-    elif way == "in":
-        return Source(Pieces.whole(step.home.lifted(items.sample_of_item), items.lengths), None, items.phase.bytes_in)
-    else:
-        held = Pieces.whole(step.home.lifted(items.own.row_of_value), items.own.values)
-    return Source(held, step.within(name), step.bytes_of(name))
-
-
-def _mesh_of(step: StepPlan, phase: str, given: ModuleLayout | Mesh | None) -> Mesh:
-    """Return the GPUs of a phase: those that a caller gives, or those of the step's layouts."""
-    if given is None:
-        if step.setup.layout is None:
-            raise UsageError("the layout of phase {name!r} must be given: the step has no {layouts}", name=phase)
-        return step.setup.mesh_of(phase)
-    mesh = given if isinstance(given, Mesh) else Mesh.of(given)
-    if mesh.layout.dp != step[phase].num_ranks:
-        raise ArgumentError(
-            "layout", f"have the {step[phase].num_ranks} replicas that phase {phase!r} was planned over", mesh.layout.dp
-        )
-    return mesh
 
 
 def own_name(phase: str) -> str:

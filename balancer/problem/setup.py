@@ -10,14 +10,12 @@ from numpy.typing import NDArray
 
 from balancer.described import as_dict
 from balancer.problem.cuts import WHOLE_SHARES, Cut, LongShort
-from balancer.problem.layout import ModuleLayout, StepLayout
-from balancer.problem.mesh import Mesh
 from balancer.problem.phases import Phase, PhaseItems, columns_of_none, of_phase, resolve_phases
 from balancer.problem.placement import Placement
 from balancer.problem.problem import check_padded
 from balancer.problem.settings import PlanSettings, check_method
 from balancer.problem.topology import Topology, check_topology
-from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, braced
+from solvers.errors import ArgumentError, UsageError, braced
 
 
 def as_phases(phases: Sequence[Phase] | Mapping[str, str]) -> tuple[Phase, ...]:
@@ -48,19 +46,6 @@ def as_topology(
     return given
 
 
-def as_layout(
-    layouts: StepLayout | Mapping[str, ModuleLayout | Mesh] | None,
-) -> tuple[StepLayout | None, dict[str, Mesh]]:
-    """Read what a caller gives: layouts, and GPUs of its own. Without a mode, encoders run before the last module."""
-    if layouts is None or isinstance(layouts, StepLayout):
-        return layouts, {}
-    if not isinstance(layouts, Mapping):
-        raise ArgumentTypeError("layouts", "map phases to ModuleLayout(...), or be a StepLayout", repr(layouts))
-    meshes = {name: each for name, each in layouts.items() if isinstance(each, Mesh)}
-    modules = {name: each.layout if isinstance(each, Mesh) else each for name, each in layouts.items()}
-    return StepLayout(modules, mode="before"), meshes
-
-
 @dataclass(frozen=True, slots=True)
 class Setup:
     """What all steps have in common.
@@ -75,14 +60,8 @@ class Setup:
     topology: Topology
     phases: tuple[Phase, ...]  # in the order in which they compute
     settings: PlanSettings = PlanSettings()  # noqa: RUF009 (frozen)
-    # How the ranks, which are GPUs then, are split for each phase: each is planned over replicas of its own layout
-    layout: StepLayout | None = None
-    # Which GPU is which shard, of phases that do not number them as Megatron-LM does
-    gpus: Mapping[str, Mesh] = field(default_factory=dict, hash=False)
     _several_items: bool = field(init=False, repr=False, compare=False)
     _shares: bool = field(init=False, repr=False, compare=False)
-    _meshes: dict[str, Mesh] = field(init=False, repr=False, compare=False)
-    _topologies: dict[str, Topology] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         phases = as_phases(self.phases)
@@ -91,7 +70,6 @@ class Setup:
         object.__setattr__(self, "phases", phases)
         object.__setattr__(self, "_several_items", any("(" in phase.length for phase in self.phases))
         num_ranks = self.topology.num_ranks
-        self._lay_out()
         # With no samples at all: what is wrong with the phases themselves then shows before any step.
         for items in resolve_phases(columns_of_none(self.phases) or {"": []}, self.phases, num_ranks):
             with of_phase(items.phase.name):
@@ -104,31 +82,11 @@ class Setup:
                 self._check_phase(items.phase, items.is_last)
                 self._check_sharing(items)
         self._check_groups()
-        self._check_layout()
         self.settings.cut.check_phases([phase.name for phase in self.phases])
         self.settings.cut.check_ranks(self.topology)
         if self.settings.mode != "separate":
             self._check_joint()
         object.__setattr__(self, "_shares", any(self.cut_of(phase.name).shares for phase in self.phases))
-
-    def _lay_out(self) -> None:
-        """Find the GPUs and the replicas of each phase."""
-        layout, count = self.layout, self.topology.num_ranks
-        modules = {} if layout is None else layout.modules
-        meshes = {name: self.gpus.get(name) or Mesh.of(each) for name, each in modules.items()}
-        if layout is not None:
-            layout.check_phases([phase.name for phase in self.phases])
-            if layout.mode != "before" and len(layout.modules) > 1:
-                raise UsageError(
-                    "{layouts} of mode {given!r} are not planned here: all that is in the pipeline takes its slots "
-                    "and ranks", ("use mode 'before'", "plan them as a pipeline, with {stages}; those in its gaps with "
-                                   "cut=Pipelines.in_gaps(layout.times)"), given=layout.mode,
-                )  # fmt: skip
-            if layout.num_gpus != count:
-                raise ArgumentError("layouts", f"be of the {count} GPUs there are", layout.num_gpus)
-        object.__setattr__(self, "_meshes", meshes)
-        of_gpus = self.topology
-        object.__setattr__(self, "_topologies", {name: mesh.topology(of_gpus) for name, mesh in meshes.items()})
 
     def in_one_unit(self) -> "Setup":
         """Return the setup with costs that can be added up over phases: of named models in one unit of FLOPs.
@@ -149,39 +107,23 @@ class Setup:
         phases = (replace(phase, cost=costs[phase.name].times(units[phase.name] // common)) for phase in self.phases)
         return replace(self, phases=tuple(phases))
 
-    def topology_of(self, phase: str) -> Topology:
-        """Return what a phase is planned over: the ranks, or with layouts its replicas."""
-        return self._topologies.get(phase, self.topology)
+    # Where a phase is planned: on the ranks, unless phases have layouts of their own
 
-    def mesh_of(self, phase: str) -> Mesh:
-        """Return the GPUs of a phase's replicas; KeyError without layouts."""
-        return self._meshes[phase]
+    def topology_of(self, phase: str) -> Topology:
+        """Return the ranks that a phase is planned over."""
+        return self.topology
 
     def homes_in(self, phase: str, home: Placement) -> Placement:
-        """Return where samples lie before the step as a phase sees it: with layouts, on the replica of their GPU."""
-        if phase not in self._meshes:
-            return home
-        mesh = self._meshes[phase]
-        replica = mesh.replica_of_gpu(self.topology.num_ranks)[home.rank_of_sample]
-        return Placement.by_sample_order(replica, mesh.layout.dp)
+        """Return where samples lie before the step as a phase sees it."""
+        return home
 
     def ranks_near(self, phase: str, other: str) -> NDArray[np.int32]:
-        """Return the rank of a phase that each of another's is on: with layouts, that of the GPUs that put out."""
-        if phase not in self._meshes:
-            return np.arange(self.topology.num_ranks, dtype=np.int32)
-        # Outputs come from the last device of the other phase, of its first shards.
-        gpu = self._meshes[other].gpus[-1, :, 0, 0]
-        return self._meshes[phase].replica_of_gpu(self.topology.num_ranks)[gpu]
+        """Return the rank of a phase that each rank of another is next to: int32[ranks of the other]."""
+        return np.arange(self.topology.num_ranks, dtype=np.int32)
 
     def group_size_of(self, phase: str) -> int | None:
         """Return how many of a phase's ranks are planned by themselves; None: all together."""
-        size, mesh = self.settings.group_size, self._meshes.get(phase)
-        return size if size is None or mesh is None else size // mesh.layout.device_gpus
-
-    def _group_of_replica(self, phase: str, size: int) -> NDArray[np.int64]:
-        """Return the group of each replica: int64[replicas, 1, 1]."""
-        layout = self.mesh_of(phase).layout
-        return np.arange(layout.dp)[:, None, None] * layout.device_gpus // size
+        return self.settings.group_size
 
     def _check_phase(self, phase: Phase, is_last: bool) -> None:
         """Refuse what a phase's plan cannot keep to."""
@@ -210,12 +152,6 @@ class Setup:
                 "{sequence_parallel} of an encoder that computes an item in the slot of its sample is not planned: "
                 "its long items are few, and shared over a whole step", "use {encoders='step'}",
             )  # fmt: skip
-        if self.layout is not None:
-            raise UsageError(
-                "{sequence_parallel} cannot be combined with {layouts}: its groups share long items alone, a "
-                "layout's shards all of them",
-                ("give the phase's layout sp or cp", "leave {layouts} out, with a rank for each GPU"),
-            )
         if of_group is not None and of_group % size:
             raise UsageError(
                 "{group_size} = {count} must be a multiple of {sequence_parallel} = {size}", count=of_group, size=size
@@ -259,35 +195,6 @@ class Setup:
                 if getattr(phase, name):
                     raise self._not_in_groups(phase, name, "samples with one key may lie in different groups")
 
-    def _check_layout(self) -> None:
-        """Refuse what does not go with layouts."""
-        layout, settings = self.layout, self.settings
-        if layout is None:
-            return
-        settings.cut.check_layouts(len(self.phases))
-        size = settings.group_size
-        for name, each in layout.modules.items():
-            if size is not None and (each.pp > 1 or size % each.device_gpus):
-                raise UsageError(
-                    "{group_size} = {size} cannot be combined with the layout of phase {name!r} ({words}): groups must "
-                    "be whole replicas", size=size, name=name, words=each.in_words(),
-                )  # fmt: skip
-            if size is not None and (self.mesh_of(name).gpus // size != self._group_of_replica(name, size)).any():
-                raise UsageError(
-                    "{group_size} = {size} cannot be combined with the GPUs of phase {name!r}: its replicas must be on "
-                    "GPUs of one group each, in the order of groups", size=size, name=name,
-                )  # fmt: skip
-        for phase in self.phases:
-            if phase.allowed_ranks is not None:
-                raise UsageError(
-                    f"{{allowed_ranks}} of phase {braced(repr(phase.name))} cannot be combined with {{layouts}}: a "
-                    "phase's ranks are then replicas"
-                )
-        if settings.mode != "separate" and len({each.dp for each in layout.encoders.values()}) > 1:
-            raise UsageError(
-                "encoders with unequal numbers of replicas cannot be balanced jointly", "use {mode='separate'}"
-            )
-
     def _not_in_groups(self, phase: Phase, name: str, why: str) -> UsageError:
         named = braced(repr(phase.name))
         return UsageError(f"{{{name}}} of phase {named} cannot be combined with {{group_size}}: {why}")
@@ -320,24 +227,14 @@ class Setup:
         }
         if models := {phase.name: name for phase in self.phases if (name := phase.cost.model)}:
             found["models"] = models  # beside the phases, so that versions that do not know it read the rest
-        if self.layout is not None:
-            found["layout"] = self.layout.to_json()
-        if self.gpus:
-            found["gpus"] = {name: mesh.gpus.tolist() for name, mesh in self.gpus.items()}
         return found
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> "Setup":
+    def from_json(cls, found: Mapping[str, Any], **more: Any) -> "Setup":
         """Read back what :meth:`to_json` wrote; KeyError, TypeError or ValueError if it did not."""
         models = dict(found.get("models", {}))
         phases = tuple(Phase(**each) for each in found["phases"])
         named = ((phase, str(models.get(phase.name, ""))) for phase in phases)
         phases = tuple(replace(phase, cost=replace(phase.cost, model=model)) for phase, model in named)
-        layout = None
-        if "layout" in found:  # JSON that is sorted has lost the order of the modules
-            modules = found["layout"]["modules"]
-            order = {phase.name: modules[phase.name] for phase in phases if phase.name in modules}
-            layout = StepLayout.from_json(found["layout"] | {"modules": order | modules})
-        gpus = {name: Mesh.of(layout.modules[name], each) for name, each in found.get("gpus", {}).items() if layout}
         topology, settings = Topology(found["topology"]["node_sizes"]), PlanSettings.from_json(found["settings"])
-        return cls(topology, phases, settings, layout, gpus)
+        return cls(topology, phases, settings, **more)

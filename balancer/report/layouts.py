@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from rich.console import Console
 
-from balancer.problem.layout import ModuleLayout
+from balancer.layouts.layout import ModuleLayout
 from balancer.report.table import as_percent, numbers_table, print_lines
 from balancer.report.text import counted
 from balancer.simulate.configure import Configuration

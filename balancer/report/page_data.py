@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.cuts.pipelines.plan import PipelinePlan
+from balancer.layouts.step_plan import LaidOutStepPlan
 from balancer.plan.balance_report import even_rank_time
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.gaps import Between
@@ -235,7 +236,7 @@ class PageData:
             of_items = rows[phase.items.sample_of_item]
             self.phases.setdefault(name, PhaseData()).add(phase.plan, shown[name], of_items, self._steps)
         self.of_bytes, self.num_ranks = not plan.is_single, plan.num_ranks
-        self.laid_out = plan.setup.layout is not None
+        self.laid_out = isinstance(plan, LaidOutStepPlan)
         self._add_traffic(list(plan.streams.values()), plan.topology)
         self._hold(plans, shown)
         self._pass_over(plan)

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from balancer.cost import Sharing
+from balancer.layouts.step_plan import LaidOutStepPlan
 from balancer.plan.balance_report import even_rank_time, ratio_of
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.pieces import GroupTable
@@ -430,7 +431,7 @@ class RunSummary:
         """Take in the next step, which may be `short` of samples."""
         single, *others, last = plan.is_single, *plan.phases
         early, phases = plan.encoders_first, self.short if short else self.full
-        if plan.setup.settings.mode != "separate" and plan.setup.layout is None and not (single or short):
+        if plan.setup.settings.mode != "separate" and not isinstance(plan, LaidOutStepPlan) and not (single or short):
             before, after = _priced(plan)
             self.priced_before += before
             self.priced_after += after

@@ -3,7 +3,7 @@
 plan -> :func:`~balancer.simulate.step.step_time` -> :class:`~balancer.simulate.run.Simulation` of many steps.
 """
 
-from balancer.problem.cluster import CLUSTERS, Cluster, read_cluster
+from balancer.simulate.cluster import CLUSTERS, Cluster, read_cluster
 from balancer.simulate.phase_model import PhaseModel
 from balancer.simulate.run import Simulation, simulate_log
 from balancer.simulate.step import WAITS, ExchangeTime, PhaseTime, StepTime, step_time

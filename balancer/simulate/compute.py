@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.layouts.mesh import Mesh
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.problem.cuts import Cut
-from balancer.problem.mesh import Mesh
 from balancer.simulate.phase_model import PhaseModel
 from solvers.errors import UsageError, braced
 from solvers.groups import padded_loads

@@ -12,12 +12,12 @@ from typing import Any
 from balancer.cost import Module
 from balancer.cost.throughput import Throughput
 from balancer.io.logs import LengthLog
-from balancer.problem.cluster import Cluster
-from balancer.problem.layout import LAYOUT_MODES, StepLayout, check_place_of
-from balancer.problem.layout_memory import memory_of_devices
+from balancer.layouts.layout import LAYOUT_MODES, StepLayout, check_place_of
 from balancer.problem.phases import Phase
+from balancer.simulate.cluster import Cluster
 from balancer.simulate.given import Given, given_of
 from balancer.simulate.layout_bounds import LayoutCase, QuickBound, room_of
+from balancer.simulate.layout_memory import memory_of_devices
 from balancer.simulate.layout_price import Priced, price
 from balancer.simulate.layouts import Stub, numbers_of_slots, stubs_of
 from solvers.arguments import as_budget, unknown

@@ -13,15 +13,15 @@ from balancer.cost import AudioEncoder, Module, SaturatingThroughput, VisionEnco
 from balancer.cost.throughput import Throughput
 from balancer.errors import InputError
 from balancer.io.logs import LengthLog, open_log
+from balancer.layouts.layout import as_generators, upstream
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import Steps, rows_of_steps
-from balancer.problem.cluster import Cluster, read_cluster
 from balancer.problem.cuts.pipeline_stages import PipelineStages
-from balancer.problem.layout import as_generators, upstream
 from balancer.problem.phases import Phase
 from balancer.problem.setup import Setup, as_phases
 from balancer.problem.step_times import StepItems
 from balancer.problem.topology import Topology
+from balancer.simulate.cluster import Cluster, read_cluster
 from solvers.arguments import as_count
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 

@@ -11,10 +11,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.problem.layout import ModuleLayout, StepLayout
-from balancer.problem.layout_memory import DeviceMemory, memory_of_devices
+from balancer.layouts.layout import ModuleLayout, StepLayout
 from balancer.problem.step_times import ModuleRate, StepItems, StepTimes
 from balancer.simulate.given import Given
+from balancer.simulate.layout_memory import DeviceMemory, memory_of_devices
 from balancer.simulate.layout_times import PipelineTimes, gradient_seconds, rate_of
 from balancer.simulate.layouts import Stub
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 import solvers
 from balancer.cuts.pipelines.timed import Timeline, scheduled
-from balancer.problem.layout import StepLayout
+from balancer.layouts.layout import StepLayout
 from balancer.problem.step_times import PER_SECOND, StepItems, in_units
 from balancer.simulate.layout_bounds import LayoutCase, room_of, slots_held
 

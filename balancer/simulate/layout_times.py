@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.cost.sequence_parallel import exchange_bytes
-from balancer.problem.layout import ModuleLayout, StepLayout
+from balancer.layouts.layout import ModuleLayout, StepLayout
 from balancer.problem.step_times import ModuleRate, StepItems
 from balancer.simulate.given import Given
 

@@ -7,7 +7,7 @@ from itertools import product
 from typing import NamedTuple
 
 from balancer.cost.sequence_parallel import EXCHANGES, exchange_bytes
-from balancer.problem.layout import ModuleLayout, StepLayout, misfit
+from balancer.layouts.layout import ModuleLayout, StepLayout, misfit
 from balancer.simulate.given import Given
 
 _SHARDS = (1, 2, 4, 8)  # by tensors, and of samples

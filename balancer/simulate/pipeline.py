@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.cuts.pipelines.plan import PipelinePlan
-from balancer.problem.cluster import Cluster
 from balancer.problem.cuts.pipeline_stages import PipelineStages
+from balancer.simulate.cluster import Cluster
 from balancer.simulate.compute import Computed
 from balancer.simulate.phase_model import PhaseModel
 from solvers.errors import ArgumentError

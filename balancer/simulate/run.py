@@ -10,7 +10,7 @@ from balancer.io.logs import LengthLog, choose_length, read_columns
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import compare_log
 from balancer.plan.step_plan import StepPlan
-from balancer.problem.cluster import Cluster
+from balancer.simulate.cluster import Cluster
 from balancer.simulate.phase_model import PhaseModel
 from balancer.simulate.step import StepTime, step_time
 from balancer.strategies import strategies_for

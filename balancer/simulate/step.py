@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.cuts.pipelines.plan import PipelinePlan
+from balancer.layouts.mesh import Mesh
+from balancer.layouts.step_plan import LaidOutStepPlan
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import StepPlan, as_step_plan
 from balancer.plan.stream import Stream
-from balancer.problem.cluster import Cluster
 from balancer.problem.cuts import WHOLE_SHARES, Cut
-from balancer.problem.mesh import Mesh
 from balancer.problem.topology import Topology
+from balancer.simulate.cluster import Cluster
 from balancer.simulate.compute import Computed, compute_phase, on_gpus, span
 from balancer.simulate.phase_model import PhaseModel
 from balancer.simulate.pipeline import Pipelined, run_pipelines
@@ -209,7 +210,7 @@ def step_time(
         found |= {} if pipeline is None else pipeline.found
         phases = {name: _phase_time(part, plans[name].cut, pipeline, name) for name, part in found.items()}
         exchanges = {name: _exchange_time(plan, stream, cluster) for name, stream in streams.items()}
-    if plan.setup.layout is not None:
+    if isinstance(plan, LaidOutStepPlan):
         found = {name: on_gpus(part, plan.setup.mesh_of(name), plan.num_ranks) for name, part in found.items()}
     compute = float(np.sum([part.seconds for part in found.values()], axis=0).sum(axis=1).mean())
     last = plans[next(reversed(plans))].cut
@@ -294,12 +295,11 @@ def _activation_bytes(
 
 def _check_layout(plan: StepPlan, cluster: Cluster) -> None:
     """Refuse plans with layouts whose ranks are no GPUs of the cluster, or that run in pipelines."""
-    layout = plan.setup.layout
-    if layout is None:
+    if not isinstance(plan, LaidOutStepPlan):
         return
     if cluster.gpus_per_rank > 1:
         raise ArgumentError("gpus_per_rank", "be 1 with {layouts}, whose ranks are GPUs", cluster.gpus_per_rank)
-    for name, each in layout.modules.items():
+    for name, each in plan.setup.layout.modules.items():
         if each.pp > 1:
             raise UsageError(
                 "a plan with {layouts} in pipelines is not simulated: phase {name!r} has {count} pipeline devices",
@@ -310,8 +310,9 @@ def _check_layout(plan: StepPlan, cluster: Cluster) -> None:
 
 def _gpus_of(plan: StepPlan, phase: str, cluster: Cluster) -> int:
     """Return the GPUs of a phase's ranks."""
-    layout = plan.setup.layout
-    return cluster.gpus_per_rank if layout is None else layout.modules[phase].device_gpus
+    if not isinstance(plan, LaidOutStepPlan):
+        return cluster.gpus_per_rank
+    return plan.setup.layout.modules[phase].device_gpus
 
 
 def _exchange_time(plan: StepPlan, stream: Stream, cluster: Cluster) -> ExchangeTime:
@@ -323,7 +324,7 @@ def _exchange_time(plan: StepPlan, stream: Stream, cluster: Cluster) -> Exchange
     there, traffic = exchange_seconds(stream, topology, cluster), stream.traffic(topology)
     inter, intra = ways * traffic.inter_node, ways * traffic.intra_node
     back = there
-    if plan.setup.layout is not None:
+    if isinstance(plan, LaidOutStepPlan):
         phase, _, way = stream.name.rpartition(":")
         to = list(plan.phases)[-1] if way == "out" else phase
         gathered = gathering(stream, plan.setup.mesh_of(to), topology, cluster)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from nightly import examples
 
 from balancer import Placement
+from balancer.executor.moves import Segments
 from balancer.plan.exchange import rank_exchange
-from balancer.plan.moves import Segments
 from balancer.plan.pieces import Pieces, segments
 from balancer.plan.stream import Stream
 from balancer.problem.ragged import Ragged

@@ -18,8 +18,8 @@ import balancer
 from balancer.errors import PlanError
 from balancer.executor.arguments import as_setup
 from balancer.io.plan_format import FEATURES
+from balancer.layouts.layout import StepLayout, read_layout
 from balancer.plan.gaps import DeviceOp
-from balancer.problem.layout import StepLayout, read_layout
 from balancer.simulate import configure as room
 from balancer.simulate.configure import price_layouts
 from balancer.simulate.given import given_of

@@ -14,10 +14,10 @@ from balancer.cli.main import cli
 from balancer.cli.options import SHORT
 from balancer.cli.parser import Command
 from balancer.described import keys_of
+from balancer.layouts.layout import LAYOUT_MODES
 from balancer.offline.packed_rows import COST, OVER_LONG
 from balancer.problem.cuts.context_shards import ContextShards
 from balancer.problem.cuts.sequence_groups import SequenceGroups
-from balancer.problem.layout import LAYOUT_MODES
 from balancer.simulate import WAITS
 from balancer.step import StepFile
 from balancer.strategies import STRATEGIES

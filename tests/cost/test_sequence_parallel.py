@@ -11,7 +11,7 @@ import solvers
 from balancer.cost import CostModel, Sharing, check_heads, flops, integer_seconds, module, parse_cost
 from balancer.cost.parts import Attention
 from balancer.cost.sequence_parallel import exchange_bytes
-from balancer.problem.cluster import CLUSTERS
+from balancer.simulate.cluster import CLUSTERS
 
 SPEEDS = {2: "119.54", 4: "104.07", 8: "96.5", 16: "10.33", 32: "5.94", 64: "4.87"}
 PUBLISHED = {  # a1, a2, beta in ms; MB a token

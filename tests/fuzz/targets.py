@@ -21,10 +21,10 @@ from balancer.io.logs import default_columns, open_log, parse_length, read_colum
 from balancer.io.measurements import read_measurements
 from balancer.offline.run import plan_run
 from balancer.offline.settings import LogSettings
-from balancer.problem.cluster import CLUSTERS, read_cluster
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.report.summary import RunSummary
+from balancer.simulate.cluster import CLUSTERS, read_cluster
 from solvers.errors import SolverError
 
 TOLD = (InputError, PlanError, SolverError)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nightly import examples
 
 from balancer import Mesh, ModuleLayout, Placement, Topology
-from balancer.plan.resharding import Resharding, Shards, Source
+from balancer.layouts.resharding import Resharding, Shards, Source
 
 SEED = st.integers(0, 2**32 - 1)
 LAYOUT = st.builds(

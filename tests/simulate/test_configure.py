@@ -13,11 +13,11 @@ import pytest
 import balancer
 from balancer.cost import ThroughputCurve
 from balancer.errors import InputError
-from balancer.problem.cluster import CLUSTERS
-from balancer.problem.layout import LAYOUT_MODES, ModuleLayout, StepLayout
+from balancer.layouts.layout import LAYOUT_MODES, ModuleLayout, StepLayout
 from balancer.report.layouts import assumptions, excluded
 from balancer.simulate import configure as room
 from balancer.simulate import layouts as layouts_room
+from balancer.simulate.cluster import CLUSTERS
 from balancer.simulate.given import given_of
 from balancer.simulate.layout_bounds import LayoutCase, room_of
 from balancer.simulate.layout_price import price, timeline

@@ -115,12 +115,6 @@ class ContextShards(Cut):
         """Raise ValueError if no packs are made so."""
         check_slots_planned(self, "packs", method, group_size)
 
-    def check_layouts(self, num_phases: int) -> None:
-        """Raise ValueError: a layout shares samples in its own way."""
-        raise UsageError(
-            "{context_shards} cannot be combined with {layouts}: the layout says already which GPUs share samples"
-        )
-
     def check_ranks(self, topology: Topology) -> None:
         """Raise ValueError unless the ranks, and those of a node, are whole replicas, or replicas whole nodes."""
         node, degree, count = equal_nodes(topology, self.name), self.degree, topology.num_ranks

@@ -125,9 +125,6 @@ class Cut:
     def check_ranks(self, topology: Topology) -> None:
         """Raise ValueError if these ranks cannot be planned so."""
 
-    def check_layouts(self, num_phases: int) -> None:
-        """Raise ValueError if phases that have layouts cannot be cut so."""
-
     def check(self, cost: CostModel, constraints: Sequence[str], topology: Topology) -> None:
         """Raise ValueError if what is cut cannot have this cost, these constraints (by name) or ranks."""
 

@@ -139,14 +139,6 @@ class Pipelines(InSlots):
         """Raise ValueError unless there are as many ranks as times in gaps are of, if they are of some."""
         self.stages.check_replicas(topology.num_ranks)
 
-    def check_layouts(self, num_phases: int) -> None:
-        """Raise ValueError if encoders are stages, which have no layout of their own."""
-        if self.encoders_in_stages and num_phases > 1:
-            raise UsageError(
-                "{stages} that encoders are part of cannot be combined with {layouts}, in which encoders run before "
-                "the pipeline", "use {encoders='step'}",
-            )  # fmt: skip
-
     def _check(self, cost: CostModel, constraints: Sequence[str]) -> None:
         check_adds_up(self, cost)
         if constraints:

@@ -153,12 +153,6 @@ class SequenceGroups(Cut):
         """Raise ValueError if no sequence groups are made so."""
         check_slots_planned(self, "sequence groups", method, group_size)
 
-    def check_layouts(self, num_phases: int) -> None:
-        """Raise ValueError: a layout shares samples in its own way."""
-        raise UsageError(
-            "{sequence_groups} cannot be combined with {layouts}: the layout says already which GPUs share samples"
-        )
-
     def check_ranks(self, topology: Topology) -> None:
         """Raise ValueError unless nodes have equally many ranks."""
         self.ranks_per_node(topology)

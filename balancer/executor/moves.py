@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.layouts.resharding import Resharding
 from balancer.plan.pieces import Pieces
 from balancer.plan.pieces import Segments as Between
-from balancer.plan.resharding import Resharding
 from balancer.plan.stream import Stream
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import Ragged, offsets_of

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from balancer.cost import Decoder, Module
 from balancer.cost.memory import kept_bytes, state_bytes
-from balancer.problem.layout import ModuleLayout, StepLayout, upstream
+from balancer.layouts.layout import ModuleLayout, StepLayout, upstream
 
 Floats = NDArray[np.float64]
 

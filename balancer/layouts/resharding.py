@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.layouts.mesh import Mesh
 from balancer.plan.pieces import Pieces, Segments, runs, segments
 from balancer.plan.stream import Stream, stacked
-from balancer.problem.mesh import Mesh
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import offsets_of
 from balancer.problem.topology import Topology

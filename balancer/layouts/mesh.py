@@ -8,8 +8,8 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from balancer.layouts.layout import ModuleLayout
 from balancer.problem.cuts.sequence_groups import SequenceGroups
-from balancer.problem.layout import ModuleLayout
 from balancer.problem.topology import MAX_RANKS, Topology
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 from solvers.types import Record

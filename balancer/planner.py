@@ -152,8 +152,9 @@ def balance(
         asked["prefix"] = prefix, prefix_length
     batch = GlobalBatch.from_lengths(lengths, topology.num_ranks, home_rank, own)
     constraints = Constraints.from_given(len(batch.lengths), topology.num_ranks, **asked)
-    limits = held_limits(settings.cut.limits, len(batch.lengths), topology.num_ranks)
-    problem = Problem.from_batch(batch, topology, model, constraints, settings.cut, limits=limits)
+    limits = settings.cut.limits
+    held = held_limits(limits, len(batch.lengths), topology.num_ranks) if limits else None
+    problem = Problem.from_batch(batch, topology, model, constraints, settings.cut, limits=held)
     return plan_problem(problem, settings)
 
 

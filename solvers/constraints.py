@@ -112,16 +112,26 @@ class Constraints:
         vector = is_vector(costs)
         matrix = _as_matrix("costs", costs) if vector else as_costs(costs)[0].reshape(-1, 1)
         n = len(matrix)
-        sizes, caps = _check_caps(self.sizes, self.caps, n, m)
-        least, most = _check_counts(self, n, m)
-        mask_of_item, masks = _check_allowed(self.allowed, n, m)
-        initial = _check_initial_loads(self.initial_loads, m, matrix.shape[1], vector)
-        speeds = _check_speeds(self.speeds, m)
+        names = self.names()
+        # What is not asked for costs nothing: of most problems only counts are.
+        least, most = _check_counts(self, n, m) if names else (0, max(n, 1))
+        sizes, caps = np.zeros((n, 0), dtype=np.int64), np.zeros((m, 0), dtype=np.int64)
+        if "caps" in names:
+            sizes, caps = _check_caps(self.sizes, self.caps, n, m)
+        mask_of_item, masks = np.zeros(n, dtype=np.int32), np.ones((1, m), dtype=np.bool_)
+        if self.allowed is not None:
+            mask_of_item, masks = _check_allowed(self.allowed, n, m)
+        initial, speeds = np.zeros((m, matrix.shape[1]), dtype=np.int64), np.ones(m, dtype=np.int64)
+        if self.initial_loads is not None:
+            initial = _check_initial_loads(self.initial_loads, m, matrix.shape[1], vector)
+        if self.speeds is not None:
+            speeds = _check_speeds(self.speeds, m)
         if not isinstance(self.objective, str) or self.objective not in OBJECTIVES:
             raise ArgumentError("objective", f"be one of {', '.join(OBJECTIVES)}", repr(self.objective))
-        _check_products(matrix, initial, speeds)
+        if self.initial_loads is not None or self.speeds is not None:
+            _check_products(matrix, initial, speeds)
         return ConstrainedProblem(
-            names=(*self.names(), *(["vector_costs"] if vector else [])),
+            names=(*names, *(["vector_costs"] if vector else [])),
             costs=matrix,
             vector=vector,
             num_groups=m,
@@ -206,8 +216,6 @@ def _check_length(name: str, got: int, expected: int, of: str) -> None:
 
 
 def _check_caps(sizes: ArrayLike | None, caps: ArrayLike | None, n: int, m: int) -> tuple[Ints, Ints]:
-    if sizes is None and caps is None:
-        return np.zeros((n, 0), dtype=np.int64), np.zeros((m, 0), dtype=np.int64)
     if sizes is None:
         raise UsageError("{caps} limit {sizes}: give {sizes} as well")
     if caps is None:
@@ -286,8 +294,6 @@ def _check_counts(given: Constraints, n: int, m: int) -> tuple[int, int]:
 
 
 def _check_allowed(allowed: Any, n: int, m: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    if allowed is None:
-        return np.zeros(n, dtype=np.int32), np.ones((1, m), dtype=np.bool_)
     if isinstance(allowed, np.ndarray) or hasattr(allowed, "__array__"):
         return _distinct_rows(_mask_table(np.asarray(allowed), n, m))
     if not isinstance(allowed, Sequence) or isinstance(allowed, str):
@@ -359,9 +365,7 @@ def keys_as_numbers(name: str, keys: Any, n: int) -> Ints:
     return key_of_item
 
 
-def _check_initial_loads(loads: ArrayLike | None, m: int, components: int, vector: bool) -> Ints:
-    if loads is None:
-        return np.zeros((m, components), dtype=np.int64)
+def _check_initial_loads(loads: ArrayLike, m: int, components: int, vector: bool) -> Ints:
     if vector:
         loads = as_array("initial_loads", loads)
         if loads.shape != (m, components):
@@ -372,9 +376,7 @@ def _check_initial_loads(loads: ArrayLike | None, m: int, components: int, vecto
     return flat.reshape(m, 1)
 
 
-def _check_speeds(speeds: ArrayLike | None, m: int) -> Ints:
-    if speeds is None:
-        return np.ones(m, dtype=np.int64)
+def _check_speeds(speeds: ArrayLike, m: int) -> Ints:
     flat = as_int64("speeds", speeds)
     _check_length("speeds", len(flat), m, "group")
     _check_at_least("speeds", flat, 1)

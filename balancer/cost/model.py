@@ -147,7 +147,8 @@ class CostModel:
 
     def attention_work(self, lengths: Any, prefixes: Any = 0) -> Any:
         """What of a cost is pairs of tokens: an int, or int64[n], which the caller knows to hold it."""
-        return self.b * lengths * lengths + pairs(self.areas, lengths, prefixes)
+        all_pairs = self.b * lengths * lengths
+        return all_pairs + pairs(self.areas, lengths, prefixes) if self.areas else all_pairs
 
     def costs_before(self, queries: NDArray[np.int64]) -> NDArray[np.int64]:
         """Cost of the first queries alone of each sample, int64[n], of a cost that is additive and fits int64.

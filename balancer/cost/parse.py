@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from string import digits
 
 from balancer.cost.areas import AREAS, Terms, as_terms
@@ -81,6 +81,12 @@ def parse_cost(text: str | CostModel) -> CostModel:
                 "balancer.compat.BalancedBatchSampler; elsewhere give solvers.partition costs of your own"
             )
         raise TypeError(f"cost must be a string or a CostModel, got {text!r}")
+    return _read(text)
+
+
+@lru_cache(maxsize=64)
+def _read(text: str) -> CostModel:
+    """Read a text; most steps of a run have the same few."""
     name, colon, rest = text.partition(":")
     if name == "flops":
         cost = flops(rest).integer_cost()

@@ -149,7 +149,8 @@ def partition(
             costs, num_groups, prefix, prefix_costs, equal_counts=equal_counts, time_budget=time_budget, stop_at=share
         )
     problem = constraints.check(costs, num_groups)
-    check_feasible(problem, merge(problem))
+    if problem.names:  # else any groups will do
+        check_feasible(problem, merge(problem))
     return _result(problem, solver(problem, seconds, share), method, share, started)
 
 

@@ -12,10 +12,12 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Unpack
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 import solvers
 from balancer.cost import CostModel, parse_cost
+from balancer.cost.given import given_costs
 from balancer.cuts.near_home import effective
 from balancer.cuts.rooms import ROOMS
 from balancer.plan.dispatch_plan import DispatchPlan
@@ -27,6 +29,7 @@ from balancer.problem.problem import Problem
 from balancer.problem.settings import EPS, STOP_AT, PlanSettings, default_placement
 from balancer.problem.topology import Topology, check_topology
 from solvers.bounds import Bound
+from solvers.errors import ArgumentError
 
 
 @with_kept
@@ -35,7 +38,7 @@ def balance(
     num_ranks: int,
     ranks_per_node: int | None = None,
     home_rank: ArrayLike | None = None,
-    cost: str | CostModel = "linear",
+    cost: str | CostModel | ArrayLike = "linear",
     *,
     method: str = "auto",
     cut: Cut | None = None,
@@ -59,10 +62,12 @@ def balance(
     home_rank : int32[n], optional
         The rank on which each sample lies now. By default equal contiguous shares: sample i on rank
         ``i // ceil(n / num_ranks)``.
-    cost : str or CostModel
+    cost : str, CostModel, or float64[n] or int64[n]
         ``"linear"``, ``"quadratic:a=24576,b=1"`` for a*l + b*l^2, ``"attention:a=24576,full=8,window1024=40"`` for
         layers that see less, ``"flops:qwen2-7b"`` for either from a model's shape, ``"padded"`` for rows times the
         longest row, or ``"convolution:a=24576,b=1,c=100,p=1"`` for the sum of a*l + b*l^2 and rows times c * longest^p.
+        Or one number a sample, finite and at least 0, such as measured seconds or loss tokens, for whole shares and
+        micro-batches; caps are on lengths then as always. Numbers with fractions are scaled and rounded once.
     method : str
         A name in :data:`balancer.problem.settings.METHODS`; ``"auto"`` suits every cost and constraint.
     cut : Cut, optional
@@ -143,7 +148,8 @@ def balance(
         eps, time_budget,
         cut=as_cut(cut), stop_at=stop_at,
     )  # fmt: skip
-    model = parse_cost(cost)
+    by_name = isinstance(cost, str | CostModel)
+    model = parse_cost(cost if by_name else "linear")  # type: ignore[arg-type]
     asked: dict[str, Any] = {**kept}
     prefix, prefix_length = asked.pop("prefix", None), asked.pop("prefix_length", None)
     # The same argument means two things: what a mask lets see each other, or what of a sample is its prompt.
@@ -154,8 +160,17 @@ def balance(
     constraints = Constraints.from_given(len(batch.lengths), topology.num_ranks, **asked)
     limits = settings.cut.limits
     held = held_limits(limits, len(batch.lengths), topology.num_ranks) if limits else None
-    problem = Problem.from_batch(batch, topology, model, constraints, settings.cut, limits=held)
+    given = None if by_name else _given(cost, len(batch.lengths))  # type: ignore[arg-type]
+    problem = Problem.from_batch(batch, topology, model, constraints, settings.cut, limits=held, given=given)
     return plan_problem(problem, settings)
+
+
+def _given(cost: ArrayLike, count: int) -> NDArray[np.int64]:
+    """Return costs that a caller has of each sample: int64[count]."""
+    found = given_costs("cost", cost, count)
+    if found.ndim > 1:
+        raise ArgumentError("cost", f"have one number for each of {count} samples", f"shape {found.shape}")
+    return found
 
 
 def plan_problem(problem: Problem, settings: PlanSettings) -> DispatchPlan:

@@ -20,7 +20,7 @@ def micro_batch_grid(
     num_ranks: int,
     micro_batch_tokens: int,
     *,
-    cost: str | CostModel = "linear",
+    cost: str | CostModel | ArrayLike = "linear",
     sync: str = "micro_batch",
     micro_batches: int | None = None,
     multiple_of: int = 1,
@@ -36,7 +36,7 @@ def micro_batch_grid(
     num_ranks : int
     micro_batch_tokens : int
         Never exceeded.
-    cost : str or CostModel
+    cost : str, CostModel, or one number a sample
         As :func:`balancer.balance` takes it.
     sync : str
         As :class:`balancer.MicroBatches` has it.

@@ -78,7 +78,7 @@ def parse_cost(text: str | CostModel) -> CostModel:
         if hasattr(text, "__array__") or isinstance(text, list | tuple):
             raise TypeError(
                 f"cost must be a string or a CostModel, got one number a sample, a {type(text).__name__}: that is for "
-                "balancer.compat.BalancedBatchSampler; elsewhere give solvers.partition costs of your own"
+                "balancer.balance and balancer.compat.BalancedBatchSampler"
             )
         raise TypeError(f"cost must be a string or a CostModel, got {text!r}")
     return _read(text)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.cost import CostModel
+from balancer.errors import PlanError
 from balancer.io.plan_rows import PlanStep
 from balancer.plan.digest import placements_digest
 from balancer.plan.exchange import RankExchange
@@ -496,8 +497,13 @@ class DispatchPlan(Record):
         InputError
             If the path cannot be written.
         PlanError
-            If samples do not lie at home in their order, which a plan file cannot tell.
+            If samples do not lie at home in their order, or costs were given one a sample: a plan file tells neither.
         """
+        if self.problem.is_given:
+            raise PlanError(
+                "a plan file tells costs by their name, and not one number a sample: keep rank_of_sample and "
+                "slot_of_sample of this plan, or pickle it"
+            )
         from balancer.plan.only_phase import as_only_phase
         from balancer.plan.rows import save
 
@@ -517,8 +523,9 @@ class DispatchPlan(Record):
         return as_html("Plan of a step", what, {SINGLE_PHASE: Ratios.from_plan(self)})
 
     def __repr__(self) -> str:
+        cost = "given" if self.problem.is_given else self.cost
         return (
-            f"<DispatchPlan: {self.num_samples} samples on {self.num_ranks} ranks, cost {self.cost}, "
+            f"<DispatchPlan: {self.num_samples} samples on {self.num_ranks} ranks, cost {cost}, "
             f"imbalance {self.home_imbalance_ratio:.4g} -> {self.imbalance_ratio:.6g}, gap {self.gap:.3g}>"
         )
 

@@ -106,6 +106,7 @@ class Problem:
     prompts: NDArray[np.int64] | None = None  # int64[n]: of shared prompts, what each costs; `costs` are then without
     limits: HeldLimits | None = None  # what micro-batches keep to besides their tokens
     timed: TimedStep | None = None  # where encoders run in the gaps of the pipeline, all that there is to do
+    is_given: bool = False  # whether `costs` were given one a sample: no cost model makes them of lengths
 
     @property
     def move_volumes(self) -> NDArray[np.int64]:
@@ -130,11 +131,13 @@ class Problem:
         cut: Cut = WHOLE_SHARES,
         work: NDArray[np.int64] | TimedStep | None = None,
         limits: HeldLimits | None = None,
+        given: NDArray[np.int64] | None = None,
     ) -> "Problem":
         """Cost the batch and check that the problem can have a solution.
 
         With pipeline stages, `work` is each sample's work in each module, of which there may be other phases', and the
-        tasks in its gaps; by default the work of the only phase. `limits` are those on its micro-batches.
+        tasks in its gaps; by default the work of the only phase. `limits` are those on its micro-batches. `given`,
+        int64[n], are costs that the caller has of each sample; they stand instead of those by `cost`, which is linear.
 
         Raises
         ------
@@ -152,7 +155,11 @@ class Problem:
                     raise UsageError(f"{{prefix}} cannot be combined with {{{name}}}", "leave one of them out")
         if constraints.prefix is not None:
             constraints.prefix.check(batch.lengths)
-        costs, prompts = _costs_of(batch, cost, constraints)
+        if given is None:
+            costs, prompts = _costs_of(batch, cost, constraints)
+        else:
+            _check_given(cut, constraints)
+            costs, prompts = as_costs(given, "cost")[0], None
         cut.check_batch(batch, topology.num_ranks, constraints, cost)
         if limits is not None:
             if limits.by_rank:
@@ -164,8 +171,9 @@ class Problem:
         timed = work if isinstance(work, TimedStep) else None
         table = work.work if isinstance(work, TimedStep) else work
         return cls(
-            batch, topology, cost, costs, constraints, cut, work=table, prompts=prompts, timed=timed, limits=limits
-        )
+            batch, topology, cost, costs, constraints, cut, work=table, prompts=prompts, timed=timed, limits=limits,
+            is_given=given is not None,
+        )  # fmt: skip
 
     @property
     def whole_costs(self) -> NDArray[np.int64]:
@@ -213,6 +221,7 @@ class Problem:
             volumes=None if self.volumes is None else self.volumes[members],
             affinity=None if self.affinity is None else self.affinity.of_samples(members, first_rank),
             prompts=None if self.prompts is None else self.prompts[members],
+            is_given=self.is_given,
         )
 
     @classmethod
@@ -241,6 +250,17 @@ def _costs_of(
         return costs, None
     prompts = cost.sample_costs(shared.lengths, shared.lengths if cost.needs_prefixes else None)
     return costs - prompts, prompts
+
+
+def _check_given(cut: Cut, constraints: Constraints) -> None:
+    """Refuse what needs to know what a part of a sample costs."""
+    if cut.name not in ("whole_shares", "micro_batches"):
+        raise UsageError(
+            "{cost} of one number a sample is for whole shares and micro-batches: of {cut} it does not say what a part "
+            "of a sample costs", "give {cost} by its name", cut=cut.name.replace("_", " "),
+        )  # fmt: skip
+    if constraints.prefix is not None:
+        raise UsageError("{prefix} needs a {cost} by its name, to tell what a prompt costs")
 
 
 def work_of_slots(

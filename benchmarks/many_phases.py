@@ -11,9 +11,9 @@ import numpy as np
 from balancer import Phase, Topology, balance, orchestrate
 from balancer.io.logs import open_log
 from balancer.offline.settings import LogSettings
+from balancer.offline.step_table import StepRows, phases_in, ratios_in, summary
 from balancer.offline.steps import compare_log, plan_log
 from balancer.problem.setup import Setup
-from balancer.report.summary import RunSummary
 from balancer.strategies import STRATEGIES
 from solvers._jit import compile_at_once
 
@@ -30,17 +30,18 @@ def strategies(num_ranks: int, batch_per_rank: int = 16) -> None:
     """Imbalance ratio of every phase over the whole log, and what crosses nodes of 8 ranks in a step."""
     settings = LogSettings(Setup(Topology.uniform(num_ranks, 8), OMNI), batch_per_rank, drop_last=True)
     log = open_log(DATA / "omni_mix_dev.parquet")
-    summaries = {strategy: RunSummary() for strategy in STRATEGIES}
+    rows = {strategy: StepRows() for strategy in STRATEGIES}
     for strategy, plan in compare_log(log, settings):
-        summaries[strategy].add_step(plan)
-    steps = summaries["orchestrated"].steps
+        rows[strategy].add(rows[strategy].steps, plan)
+    steps, found = rows["orchestrated"].steps, {name: summary(each.table()) for name, each in rows.items()}
     print(f"\n### omni_mix_dev, {num_ranks} ranks x {batch_per_rank}, {steps} steps\n")
     names = [phase.name for phase in OMNI]
     print(f"| strategy | {' | '.join(names)} | GB a step across nodes |\n|---|{'--:|' * (len(names) + 1)}")
-    for strategy, summary in summaries.items():
-        ratios = [f"{summary.phases[name].ratio_after:.4f}" for name in names]
-        print(f"| `{strategy}` | {' | '.join(ratios)} | {summary.inter_node_bytes / steps / 1e9:.2f} |")
-    bounds = [f"{summaries['orchestrated'].phases[name].ratio_bound:.4f}" for name in names]
+    for strategy, each in found.items():
+        ratios = [f"{each['phases'][name]['imbalance_ratio_after']:.4f}" for name in names]
+        crosses = sum(stream["crosses_nodes_bytes"] for stream in each["streams"].values())
+        print(f"| `{strategy}` | {' | '.join(ratios)} | {crosses / steps / 1e9:.2f} |")
+    bounds = [f"{found['orchestrated']['phases'][name]['imbalance_ratio_best_possible']:.4f}" for name in names]
     print(f"| proven bound | {' | '.join(bounds)} | |")
 
 
@@ -54,14 +55,14 @@ def images_as_items(num_ranks: int, batch_per_rank: int) -> None:
     images = Phase("vision", f"qwen2vl_patches{sides}", outputs=f"qwen2vl_tokens{sides}")
     found = {}
     for name, vision in (("whole", whole), ("images", images)):
-        summary = RunSummary()
+        rows = StepRows()
         for plan in plan_log(log, LogSettings(Setup(topology, (vision, llm)), batch_per_rank, drop_last=True)):
-            summary.add_step(plan)
-        found[name] = summary.phases["vision"]
+            rows.add(rows.steps, plan)
+        found[name] = ratios_in(phases_in(rows.table())["vision"])
     before, after = found["whole"], found["images"]
     print(
-        f"| {num_ranks} x {batch_per_rank} | {before.ratio_before:.4f} | {before.ratio_after:.4f} "
-        f"| {before.ratio_bound:.4f} | **{after.ratio_after:.4f}** | {after.ratio_bound:.4f} |"
+        f"| {num_ranks} x {batch_per_rank} | {before[0]:.4f} | {before[1]:.4f} | {before[2]:.4f} "
+        f"| **{after[1]:.4f}** | {after[2]:.4f} |"
     )
 
 

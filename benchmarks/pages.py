@@ -18,6 +18,7 @@ from balancer import Phase, Topology
 from balancer.cost import module
 from balancer.io.logs import open_log
 from balancer.offline.settings import LogSettings
+from balancer.offline.step_table import StepRows
 from balancer.offline.steps import plan_log
 from balancer.problem.setup import Setup
 from balancer.report import plan_page as page_of_plan
@@ -26,7 +27,6 @@ from balancer.report.page_data import PageData
 from balancer.report.simulation_data import SimulationData
 from balancer.report.simulation_page import Assumptions
 from balancer.report.simulation_page import simulation_page as page_of_simulation
-from balancer.report.summary import RunSummary
 from balancer.simulate import CLUSTERS, PhaseModel, simulate_log
 
 LOG = Path(__file__).parent.parent / "data" / "omni_mix_dev.parquet"
@@ -61,11 +61,11 @@ def plan_page(path: Path, steps: int, chosen: LogSettings) -> None:
         plans.append(plan)
         if len(plans) == min(PLANNED, steps):
             break
-    summary, data = RunSummary(), PageData()
+    rows, data = StepRows(), PageData()
     for step in range(steps):
-        summary.add_step(plans[step % len(plans)])
+        rows.add(step, plans[step % len(plans)])
         data.add(plans[step % len(plans)])
-    write_page(str(path), page_of_plan.plan_page(summary, data, "a large run"))
+    write_page(str(path), page_of_plan.plan_page(rows.table(), data, "a large run"))
 
 
 def simulation_page(path: Path, steps: int, chosen: LogSettings, models: dict[str, PhaseModel]) -> None:

@@ -172,7 +172,6 @@ def driver_s_a_part(engine: str, workers: int) -> float:
     from balancer.problem.settings import PlanSettings
     from balancer.problem.setup import Setup
     from balancer.problem.topology import Topology
-    from balancer.report.summary import RunSummary
 
     class Handed(Processes):  # and a driver that does no part itself
         def run(self, work, tasks, tick):
@@ -192,7 +191,7 @@ def driver_s_a_part(engine: str, workers: int) -> float:
             before = time.process_time()
             who = Cluster() if engine == "ray" else Handed(workers)
             settings = LogSettings(setup, 16, steps_per_part=per_part)
-            plan_run(open_log(log), settings, RunSummary, f"{folder}/{per_part}/", engine=who)
+            plan_run(open_log(log), settings, f"{folder}/{per_part}/", engine=who)
             spent.append(time.process_time() - before)
     return (spent[0] - spent[1]) / 999
 

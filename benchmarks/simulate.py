@@ -16,7 +16,7 @@ from balancer.offline.settings import LogSettings
 from balancer.plan.step_plan import StepPlan
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
-from balancer.report.summary import as_range
+from balancer.report.table import as_range
 from balancer.simulate import CLUSTERS, PhaseModel, StepTime, simulate_log
 from balancer.strategies import STRATEGIES
 from solvers._jit import compile_at_once

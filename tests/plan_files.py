@@ -13,14 +13,13 @@ from balancer.offline.run import plan_run
 from balancer.offline.steps import plan_log
 from balancer.offline.target import is_parts
 from balancer.plan.rows import StepOfLog, append_phase, open_writer
-from balancer.report.summary import RunSummary
 
 
 def write_plan(path, log, settings):
     """Plan a log, write the plan file, which may be of no steps, or a folder of parts, and return the step plans."""
     digest, row, plans = PlanDigest(settings.steps_per_part), 0, list(plan_log(log, settings))
     if is_parts(str(path)):
-        plan_run(log, settings, RunSummary, str(path), engine=Serial(), overwrite=True)
+        plan_run(log, settings, str(path), engine=Serial(), overwrite=True)
         return plans
     with open_writer(path, settings.setup) as writer:
         for step, plan in enumerate(plans):

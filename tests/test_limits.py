@@ -10,6 +10,7 @@ import pytest
 
 import balancer
 from balancer import CountLimit, Everywhere, Kinds, Limit, MicroBatches, PaddedLimit, Phase
+from balancer.offline.load import checked_steps
 from balancer.problem.limits import held_limits
 from balancer.step import step_of
 from solvers import InfeasibleError, SolverError
@@ -201,7 +202,7 @@ def test_a_log_is_planned_with_kinds_by_column(tmp_path: Path):
     cut = MicroBatches(200, limits=[Kinds("task")])
     asked = {"num_ranks": 2, "batch_per_rank": 6, "length": "text", "cut": cut}
     balancer.plan_log(tmp_path / "log.parquet", out=tmp_path / "plan.parquet", **asked)
-    for step, plan in enumerate(balancer.load_steps(tmp_path / "plan.parquet")):
+    for step, plan in enumerate(checked_steps(tmp_path / "plan.parquet")):
         tasks = np.array(columns["task"])[12 * step : 12 * step + 12]
         for rank in range(2):
             for slot in range(plan.num_slots):

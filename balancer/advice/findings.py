@@ -7,8 +7,8 @@ from typing import Any
 from balancer.advice.sample import Sample
 from balancer.io.logs import LengthLog
 from balancer.offline.settings import LogSettings
+from balancer.offline.step_table import JSON_VERSION
 from balancer.report.plan_log import about
-from balancer.report.summary import JSON_VERSION
 
 __all__ = ["WORTH", "Finding", "Findings"]
 

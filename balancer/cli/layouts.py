@@ -12,9 +12,9 @@ from balancer.errors import InputError
 from balancer.io.log_files import LogPath, files_of
 from balancer.io.logs import open_log
 from balancer.layouts.layout import read_layout
+from balancer.offline.step_table import JSON_VERSION
 from balancer.problem.phases import SINGLE_PHASE, Phase
 from balancer.report.layouts import assumptions, print_layouts
-from balancer.report.summary import JSON_VERSION
 from balancer.report.table import print_lines
 from balancer.simulate.cluster import Cluster
 from balancer.simulate.configure import price_layouts

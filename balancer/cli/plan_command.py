@@ -14,9 +14,10 @@ from balancer.io.logs import rows_of_files
 from balancer.io.store import is_remote
 from balancer.offline.continued import left_of
 from balancer.offline.engines import LostWorkerError
+from balancer.offline.run import plan_run
 from balancer.offline.target import is_parts
 from balancer.problem.cuts import Cut
-from balancer.report.plan_log import about, plan_opened
+from balancer.report.plan_log import about
 from balancer.report.remarks import to_train
 
 # Each file costs a look at its footer; for more, the bar shows no total rather than start late.
@@ -45,10 +46,10 @@ def run(
         progress(as_json, total=_num_samples(job), samples_per_step=job.settings.samples_per_step or 1) as tick,
         resumable(out, (LostWorkerError,)),
     ):
-        summary = plan_opened(
+        steps = plan_run(
             job.log, job.settings, out, engine=who, resume=resume, overwrite=overwrite, tick=tick, kept=kept.append
         )
-    print_run(summary, job.title, seconds[0], as_json, sum(kept), more=about(job.log, job.settings))
+    print_run(steps, job.title, seconds[0], as_json, sum(kept), more=about(job.log, job.settings))
     if out is not None and not as_json:
         say(f"plan written to {out}", *_next_steps(out, job.settings.setup.settings.cut))
 

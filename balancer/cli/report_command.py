@@ -2,6 +2,8 @@
 
 import os
 
+import pyarrow as pa
+
 from balancer.cli.run import check_page, print_run, progress, say, say_page, table_console, timed
 from balancer.cli.settings import engine_of
 from balancer.errors import InputError
@@ -10,12 +12,13 @@ from balancer.offline.check import check_run
 from balancer.offline.engines import Serial
 from balancer.offline.load import log_of
 from balancer.offline.of_step import check_made_by
+from balancer.offline.step_table import summary
 from balancer.plan.step_plan import StepPlan
 from balancer.report.measured import MeasuredSteps
 from balancer.report.page_data import PageData
 from balancer.report.plan_log import about_plan
 from balancer.report.shards import SharedPacks
-from balancer.report.summary import RunSummary
+from balancer.report.table import costs_of
 from balancer.report.text import of_costs
 from balancer.step import read_step
 
@@ -34,35 +37,35 @@ def run(
         raise InputError(
             "--html and --measured look at every step, which one process does: leave --engine and --jobs out"
         )
-    steps = MeasuredSteps(measured or "", {} if measured is None else read_rank_times(measured))
+    times = MeasuredSteps(measured or "", {} if measured is None else read_rank_times(measured))
     packs, data = SharedPacks(), PageData()
 
     def each(of_step: StepPlan, short: bool) -> None:
         if page is not None:
             data.add(of_step, short)
-        steps.add(of_step)
+        times.add(of_step)
         packs.add(of_step)
 
     with timed() as seconds:
         with progress(as_json) as tick:
-            summary = check_run(plan, RunSummary, log, engine=who, tick=tick, each=each)
+            steps = check_run(plan, log, engine=who, tick=tick, each=each)
         if page is not None:
-            _write_page(page, summary, data, plan, log or log_of(plan))
-    fit = None if measured is None else steps.fit()
+            _write_page(page, steps, data, plan, log or log_of(plan))
+    fit = None if measured is None else times.fit()
     more = about_plan(plan, log) if as_json else {}
     more |= {} if fit is None else {"measured": fit.as_json()}
     more |= {"layouts_of_packs": packs.as_json()} if packs.sums else {}
-    title = f"{plan}: complete, checked\n{of_costs(summary.costs)}"
-    print_run(summary, title, seconds[0], as_json, more=more or None, doing="checked")
+    title = f"{plan}: complete, checked\n{of_costs(costs_of(summary(steps)))}"
+    print_run(steps, title, seconds[0], as_json, more=more or None, doing="checked")
     if not as_json:
         packs.print_on(table_console())
         say(*(() if fit is None else fit.lines(os.path.basename(measured or ""))))
         say_page(page)
 
 
-def _write_page(page: str, summary: RunSummary, data: PageData, plan: str, log: str | None) -> None:
+def _write_page(page: str, steps: pa.Table, data: PageData, plan: str, log: str | None) -> None:
     from balancer.report.page import write_page
     from balancer.report.plan_page import plan_page
 
     of_log = "" if log is None else f", a plan of {os.path.basename(log)}"
-    write_page(page, plan_page(summary, data, f"{plan}{of_log}", plan, log or ""))
+    write_page(page, plan_page(steps, data, f"{plan}{of_log}", plan, log or ""))

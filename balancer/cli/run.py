@@ -13,8 +13,8 @@ import click
 
 from balancer.errors import InputError
 from balancer.io._atomic import target_of
+from balancer.offline.step_table import summary
 from balancer.report.remarks import warnings_of
-from balancer.report.summary import RunSummary
 from balancer.report.text import counted, make_safe, printable
 from solvers._jit import listeners
 
@@ -186,7 +186,7 @@ def table_console() -> Any:
 
 
 def print_run(
-    summary: RunSummary,
+    steps: Any,
     title: str,
     runtime_s: float,
     as_json: bool,
@@ -194,23 +194,25 @@ def print_run(
     more: dict[str, Any] | None = None,
     doing: str = "planned",
 ) -> None:
-    """Print a run's summary as a table or as JSON; what all kernels took to compile is not in `runtime_s`.
+    """Print what a run's table of steps adds up to, as a table or as JSON.
 
-    So many samples were `kept` from a run before. JSON has what is `more`, too. `doing` is what took the seconds.
+    What all kernels took to compile is not in `runtime_s`. So many samples were `kept` from a run before. JSON has
+    what is `more`, too. `doing` is what took the seconds.
     """
     compile_s = click.get_current_context().meta[COMPILED].seconds
     if as_json:
-        document = summary.as_json(runtime_s) | ({"compile_s": compile_s} if compile_s else {}) | (more or {})
-        document |= {"peak_memory_mb": _peak_memory_mb(), "warnings": list(warnings_of(summary))}
+        document = summary(steps) | {"runtime_s": runtime_s} | (more or {})
+        document |= {"compile_s": compile_s} if compile_s else {}
+        document |= {"peak_memory_mb": _peak_memory_mb(), "warnings": list(warnings_of(steps))}
         # Parts of an earlier run took no time here: they would make the rate too good.
-        samples = summary.samples - kept
+        samples, count = document["samples"] - kept, document["steps"]
         document[f"{doing}_samples_per_second"] = samples / runtime_s or None if runtime_s else None
-        document[f"{doing}_ms_a_step"] = 1000 * runtime_s / summary.steps if summary.steps and samples else None
+        document[f"{doing}_ms_a_step"] = 1000 * runtime_s / count if count and samples else None
         say_json(document)
         return
     from balancer.report.table import print_summary
 
-    print_summary(table_console(), summary, title, runtime_s, compile_s, kept, _peak_memory_mb(), doing)
+    print_summary(table_console(), steps, title, runtime_s, compile_s, kept, _peak_memory_mb(), doing)
 
 
 def _peak_memory_mb() -> float | None:

@@ -15,13 +15,13 @@ from balancer.errors import InputError
 from balancer.io.log_files import LogPath
 from balancer.offline.of_step import OfModels
 from balancer.offline.settings import LogSettings
+from balancer.offline.step_table import JSON_VERSION
 from balancer.plan.step_plan import StepPlan
 from balancer.problem.cuts.sequence_groups import LongShort, SequenceGroups
 from balancer.report.plan_log import about
 from balancer.report.simulation_data import SimulationData
 from balancer.report.simulation_page import Assumptions, simulation_page
 from balancer.report.simulation_table import print_simulation, saved_seconds
-from balancer.report.summary import JSON_VERSION
 from balancer.report.table import print_lines
 from balancer.simulate import Cluster, PhaseModel, StepTime, read_cluster, simulate_log
 from balancer.step import StepFile

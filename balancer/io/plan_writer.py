@@ -303,8 +303,10 @@ class PlanWriter:
         self._put(to_json(described))
         return described
 
-    def close(self, description: Mapping[str, object]) -> Path:
+    def close(self, description: Mapping[str, object], **more: object) -> Path:
         """Finish the plan, put it in place of what was there and return its path, as the writer was given it.
+
+        The description, and what is said `more`, such as the table of steps, go into the file's metadata.
 
         Raises
         ------
@@ -314,7 +316,7 @@ class PlanWriter:
             If the description is not what JSON can hold (NaN and infinity are not).
         """
         self._check_open()
-        text = to_json(header(description))
+        text = to_json(header(description, **more))
         if self._filled:
             self._flush()
         return self._put(text)

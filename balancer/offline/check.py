@@ -3,8 +3,10 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
+
+import pyarrow as pa
 
 from balancer.errors import InputError, PlanError
 from balancer.io.logs import LengthLog, rows_of_files
@@ -17,40 +19,33 @@ from balancer.offline.load import checked_steps, replayed, source_of
 from balancer.offline.parts import Part, parts_of
 from balancer.offline.run import NOT_COUNTED, sorted_rows
 from balancer.offline.settings import LogSettings
+from balancer.offline.step_table import StepRows, with_epochs
 from balancer.offline.steps import rows_of_steps
-from balancer.offline.totals import SomeTotals, Totals
 from balancer.plan.step_plan import StepPlan
 
 
 def check_run(
-    path: str, totals: type[SomeTotals], log: str | os.PathLike[str] | None = None, *, engine: Engine | None = None,
+    path: str, log: str | os.PathLike[str] | None = None, *, engine: Engine | None = None,
     tick: Tick = lambda _: None, each: Callable[[StepPlan, bool], None] = lambda *_: None,
-) -> SomeTotals:  # fmt: skip
-    """Replay every step of a plan from its log, check it, and return what the plan adds up to.
+) -> pa.Table:  # fmt: skip
+    """Replay every step of a plan from its log, check it, and return the table of its steps.
 
-    `totals` and `tick` are as for :func:`balancer.offline.run.plan_run`. By default this process checks; other engines
-    need a folder of parts, and a log whose rows can be counted. `each` is called with every step plan, and
-    whether it is short of samples, in order; by this process alone.
+    `tick` is as for :func:`balancer.offline.run.plan_run`. By default this process checks; other engines need a folder
+    of parts, and a log whose rows can be counted. `each` is called with every step plan, and whether
+    it is short of samples, in order; by this process alone.
     """
     if engine is not None and not isinstance(engine, Serial):
-        return _in_parts(path, totals, log, engine, tick)
+        return _in_parts(path, log, engine, tick)
     claims = Claims(open_plan(path))
-    per_part, begins, is_short = None, 0, None
-    if not claims.is_saved:
-        settings = claims.settings
-        per_part, begins = settings.steps_per_part, settings.first_sample  # what was trained lies before its rows
-        is_short = settings.is_short
-    summary = totals()
-    plans = checked_steps(path, log, on_epoch=lambda found: summary.add_epoch(found.as_json()))
-    for plan in plans:
-        part = totals(first_row=begins + summary.samples)
-        for step in chain([plan], islice(plans, None if per_part is None else per_part - 1)):
-            short = is_short is not None and is_short(step.num_samples)
-            part.add_step(step, short)
-            each(step, short)
-            tick(step.num_samples)
-        summary.join(part)
-    return summary
+    settings = None if claims.is_saved else claims.settings
+    begins = 0 if settings is None else settings.first_sample  # what was trained lies before its rows
+    table, epochs = StepRows(), list[dict[str, Any]]()
+    for number, plan in enumerate(checked_steps(path, log, on_epoch=lambda found: epochs.append(found.as_json()))):
+        short = settings is not None and settings.is_short(plan.num_samples)
+        table.add(number, plan, begins + table.samples, short)
+        each(plan, short)
+        tick(plan.num_samples)
+    return with_epochs(table.table(), epochs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +57,9 @@ class _Task:
     settings: LogSettings
     part: Part
     digest: str
-    totals: type[Totals]
 
 
-def _in_parts(
-    path: str, totals: type[SomeTotals], log: str | os.PathLike[str] | None, engine: Engine, tick: Tick
-) -> SomeTotals:
+def _in_parts(path: str, log: str | os.PathLike[str] | None, engine: Engine, tick: Tick) -> pa.Table:
     claims = Claims(plan_file := open_plan(path))
     if claims.is_saved or plan_file.parts == (plan_file.path,):
         raise InputError(f"{path}: has no parts for several processes; report on it by one")
@@ -78,15 +70,13 @@ def _in_parts(
     if counts is None:
         raise InputError(f"{source.path}: {NOT_COUNTED}")
     with sorted_rows(source, counts, settings, engine, None) as files:
-        return _joined(
-            path, claims, source, settings, list(parts_of(source, counts, settings, files)), totals, engine, tick
-        )
+        return _joined(path, claims, source, settings, list(parts_of(source, counts, settings, files)), engine, tick)
 
 
 def _joined(
-    path: str, claims: Claims, source: LengthLog, settings: LogSettings, parts: Sequence[Part],
-    totals: type[SomeTotals], engine: Engine, tick: Tick,
-) -> SomeTotals:  # fmt: skip
+    path: str, claims: Claims, source: LengthLog, settings: LogSettings, parts: Sequence[Part], engine: Engine,
+    tick: Tick,
+) -> pa.Table:  # fmt: skip
     """Check every part, and put together what they say."""
     named = read_manifest(path)["parts"]
     steps = [(part.first_step, part.stop_step) for part in parts]
@@ -94,35 +84,35 @@ def _joined(
         raise PlanError(f"{path}: its {MANIFEST} must name {len(parts)} parts of its log's steps, got {len(named)}")
     # Parts name the files that they read: a task need not carry the names of thousands.
     light = replace(source, files=(source.path,))
-    tasks = _tasks(claims.plan_file, light, settings, parts, named, totals)
+    tasks = _tasks(claims.plan_file, light, settings, parts, named)
     done: dict[int, Any] = dict(engine.run(_check_part, tasks, tick))
-    digest, summary = PlanDigest(settings.steps_per_part), totals()
+    digest = PlanDigest(settings.steps_per_part)
     for number in range(len(parts)):
         digest.join(done[number])
-        summary.join(totals.restored(done[number]["totals"]))
     claims.check_digest(digest.hexdigest(), steps[-1][1])
-    return summary
+    return pa.concat_tables([done[number]["table"] for number in range(len(parts))])
 
 
 def _tasks(
     plan_file: PlanFile, log: LengthLog, settings: LogSettings, parts: Sequence[Part],
-    named: Sequence[dict[str, Any]], totals: type[Totals],
+    named: Sequence[dict[str, Any]],
 ) -> Iterator[tuple[int, _Task]]:  # fmt: skip
     for part, file, claim in zip(parts, plan_file.parts, named, strict=True):
         alone = replace(plan_file, parts=(file,), num_rows=claim["rows"])
-        yield part.number, _Task(alone, log, settings, part, str(claim.get("digest")), totals)
+        yield part.number, _Task(alone, log, settings, part, str(claim.get("digest")))
 
 
 def _check_part(task: _Task, tick: Tick = lambda _: None) -> dict[str, Any]:
-    """Check one part; return its digest and totals."""
+    """Check one part; return its digest and its stretch of the table of steps."""
     rows = rows_of_steps(task.log, task.settings, stretches=task.part.stretches)
     # Its row is the one that samples of the part are numbered from, so it is needed before the first plan.
     first = next(rows)
-    digest, totals = PlanDigest(first_step=task.part.first_step), task.totals(first_row=first.first_row)
-    for plan in replayed(Claims(task.plan_file), task.log, task.settings, chain([first], rows)):
+    digest, table = PlanDigest(first_step=task.part.first_step), StepRows()
+    plans = replayed(Claims(task.plan_file), task.log, task.settings, chain([first], rows))
+    for number, plan in enumerate(plans, task.part.first_step):
         digest.add(plan)
-        totals.add_step(plan, task.settings.is_short(plan.num_samples))
+        table.add(number, plan, first.first_row + table.samples, task.settings.is_short(plan.num_samples))
         tick(plan.num_samples)
     if (found := digest.hexdigest()) != task.digest:
         raise PlanError(f"{task.plan_file.parts[0]}: the digest of its steps is {found}, not {task.digest:.80}")
-    return {"totals": totals.stored()} | digest.stored()
+    return {"samples": table.samples, "table": table.table()} | digest.stored()

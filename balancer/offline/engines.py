@@ -186,7 +186,7 @@ def _tried(call: Callable[..., Any], *given: Any) -> tuple[Any, Exception | None
 
 
 def _samples_of(result: Any) -> int:
-    return int(result["totals"]["samples"]) if result and "totals" in result else 0
+    return int(result["samples"]) if result and "samples" in result else 0
 
 
 class _Workers:

@@ -5,11 +5,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
+
 from balancer.errors import InputError, PlanError, on_a_line
 from balancer.io._atomic import check_regular
 from balancer.io.log_files import LogPath, files_of
 from balancer.io.logs import LengthLog, open_log, rows_of_files
-from balancer.io.plan_reader import open_plan
+from balancer.io.plan_reader import open_plan, read_footer
 from balancer.io.plan_rows import PlanStep
 from balancer.io.store import as_path, exists, is_remote
 from balancer.offline.across import OnEpoch, SavedSteps
@@ -21,6 +23,7 @@ from balancer.offline.replay import of_plan, replay_step
 from balancer.offline.run import sorted_rows
 from balancer.offline.saved import load_saved
 from balancer.offline.settings import LogSettings
+from balancer.offline.step_table import StepRows, restored
 from balancer.offline.steps import Rows, Steps, rows_of_steps
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import StepPlan
@@ -29,7 +32,55 @@ from balancer.problem.phases import SINGLE_PHASE
 _DIFFERS = "the log's size or SHA-256 differs"
 
 
-def load_steps(path: str | os.PathLike[str], log: str | os.PathLike[str] | None = None) -> Iterator[StepPlan]:
+def load_steps(path: str | os.PathLike[str]) -> pa.Table:
+    """Read the table of steps of a plan file: a row a step and phase, with what was found when it was planned.
+
+    Parameters
+    ----------
+    path : path
+        A plan file or folder, as ``balancer plan --out`` writes it, or ``save`` of a plan.
+
+    Returns
+    -------
+    pyarrow.Table
+        Its columns are those of :data:`balancer.offline.step_table.COLUMNS`. Nothing is planned again or checked, which
+        is what ``balancer report`` does.
+
+    Raises
+    ------
+    InputError
+        A file that cannot be used, or that has no table.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import balancer
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "plan.parquet")
+    ...     balancer.balance([900, 400, 100, 600], num_ranks=2).save(path)
+    ...     balancer.load_steps(path).select(["step", "phase", "samples", "makespan"]).to_pylist()
+    [{'step': 0, 'phase': 'all', 'samples': 4, 'makespan': 1000}]
+    """
+    plan_file = open_plan(path)
+    if Claims(plan_file).is_saved:
+        rows = StepRows()
+        rows.add(0, load_saved(plan_file))
+        return rows.table()
+    tables = []
+    for part in plan_file.parts:
+        text = read_footer(part)[-1].get("table_of_steps")
+        if not isinstance(text, str):
+            raise InputError(f"{part}: has no table of steps: plan the log again")
+        try:
+            tables.append(restored(text))
+        except ValueError as error:
+            raise InputError(f"{part}: {error}") from None
+    return pa.concat_tables(tables)
+
+
+def checked_steps(
+    path: str | os.PathLike[str], log: str | os.PathLike[str] | None = None, on_epoch: OnEpoch = lambda _: None
+) -> Iterator[StepPlan]:
     """Read the step plans of a plan file one by one, all recomputed from placements and lengths, and checked.
 
     Parameters
@@ -39,6 +90,8 @@ def load_steps(path: str | os.PathLike[str], log: str | os.PathLike[str] | None 
     log : path, optional
         The log it was made from; by default the one that its description names, looked for from the working folder
         and from beside the plan. A plan that was saved by itself needs none.
+    on_epoch : callable, optional
+        Called with what was found for each epoch whose samples run early or late.
 
     Yields
     ------
@@ -52,13 +105,6 @@ def load_steps(path: str | os.PathLike[str], log: str | os.PathLike[str] | None 
     PlanError
         A plan that is not complete, or whose digest is not the one it claims.
     """
-    return checked_steps(path, log)
-
-
-def checked_steps(
-    path: str | os.PathLike[str], log: str | os.PathLike[str] | None, on_epoch: OnEpoch = lambda _: None
-) -> Iterator[StepPlan]:
-    """Do the same; `on_epoch` is called with what was found for each epoch whose samples run early or late."""
     claims = Claims(open_plan(path))
     if claims.is_saved:
         yield load_saved(claims.plan_file)
@@ -92,7 +138,7 @@ def _steps_of(
 def load_plan(
     path: str | os.PathLike[str], step: int | None = None, log: str | os.PathLike[str] | None = None
 ) -> DispatchPlan | StepPlan:
-    """Read one plan from a plan file; the whole file is read and checked, so for many steps use :func:`load_steps`.
+    """Read one plan from a plan file, all of which is read and checked.
 
     Parameters
     ----------
@@ -122,7 +168,7 @@ def load_plan(
     if step < 0:
         raise InputError(f"{path}: step must be >= 0, got {step}")
     wanted = None
-    for number, plan in enumerate(load_steps(path, log)):  # to the end, where the digest of all steps is checked
+    for number, plan in enumerate(checked_steps(path, log)):  # to the end, where the digest of all steps is checked
         if number == step:
             wanted = plan
     if wanted is None:

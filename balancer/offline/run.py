@@ -12,7 +12,9 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Generic
+from typing import Any
+
+import pyarrow as pa
 
 from balancer._version import __version__
 from balancer.deferral.epoch import EpochSteps
@@ -27,9 +29,9 @@ from balancer.offline.engines import Cluster, Engine, Processes, Serial, Tick, c
 from balancer.offline.parts import Part, fitted, num_parts, parts_of
 from balancer.offline.scatter import is_large, scattered
 from balancer.offline.settings import LogSettings
+from balancer.offline.step_table import StepRows, restored, stored, with_epochs
 from balancer.offline.steps import Rows, plan_rows, reader_of, rows_of_steps
 from balancer.offline.target import check_target, is_parts
-from balancer.offline.totals import SomeTotals, Totals
 from balancer.plan.rows import StepOfLog, append_phase, open_writer
 from solvers.errors import UsageError
 
@@ -42,12 +44,11 @@ _LONG = 8  # parts, for which it is worth while to start processes
 
 
 @dataclass(frozen=True, slots=True)
-class _Run(Generic[SomeTotals]):
-    """What is planned, and what it adds up to."""
+class _Run:
+    """What is planned."""
 
     log: LengthLog
     settings: LogSettings
-    totals: type[SomeTotals]
     counts: Sequence[int] | None  # rows of each file of the log, where they are counted without reading them
 
 
@@ -58,24 +59,21 @@ class _Task:
     log: LengthLog
     settings: LogSettings
     part: Part
-    totals: type[Totals]
     key: str = ""
     file: str | None = None
 
 
 def plan_run(
-    log: LengthLog, settings: LogSettings, totals: type[SomeTotals], out: str | None = None, *,
-    engine: Engine | None = None, resume: bool = False, overwrite: bool = False, tick: Tick = lambda _: None,
-    kept: Tick = lambda _: None,
-) -> SomeTotals:  # fmt: skip
-    """Plan every step of a log, write the plan if `out` says where, and return what it adds up to.
+    log: LengthLog, settings: LogSettings, out: str | None = None, *, engine: Engine | None = None,
+    resume: bool = False, overwrite: bool = False, tick: Tick = lambda _: None, kept: Tick = lambda _: None,
+) -> pa.Table:  # fmt: skip
+    """Plan every step of a log, write the plan if `out` says where, and return the table of its steps.
 
     `out` is a file, or, with a trailing slash or where one exists, a folder of parts; with `resume`, parts that a
     killed run has left there are kept. By default processes on all cores plan a long log that can be cut, and else this
     process. Other engines than this process write parts, and so no file, and take only logs whose rows can be counted
-    without reading them. Tasks make what is added up, so `totals` must be a class that other processes can import.
-    `tick` is called with the samples that were planned since; `kept`, too, with those of a part that was there. What is
-    at `out`, and is not the plan of the same request, is replaced only to `overwrite` it.
+    without reading them. `tick` is called with the samples that were planned since; `kept`, too, with those of a part
+    that was there. What is at `out`, and is not the plan of the same request, is replaced only to `overwrite` it.
     """
     settings = fitted(log, settings)
     if settings.across is not None:
@@ -88,23 +86,22 @@ def plan_run(
     if out is None or is_parts(out):
         counts = None if isinstance(engine, Serial) and settings.shuffle is None else rows_of_files(log)
         engine = engine or _suited(counts, settings)
-        return _in_parts(_Run(log, settings, totals, counts), out, engine, resume, tick, kept)
+        return _in_parts(_Run(log, settings, counts), out, engine, resume, tick, kept)
     engine = engine or Serial()
     if resume or not isinstance(engine, Serial):
         what = "to resume" if resume else "for several processes"
         raise InputError(f"{out}: one file has no parts {what}; write a folder: {out}{os.sep}")
-    digest, summary, epochs = PlanDigest(settings.steps_per_part), totals(), _Epochs()
+    digest, epochs, parts = PlanDigest(settings.steps_per_part), _Epochs(), list[dict[str, Any]]()
     counts = None if settings.shuffle is None else rows_of_files(log)
     with _writer(out, settings) as writer, sorted_rows(log, counts, settings, engine, None) as files:
-        for task, rows in _streamed(_Run(log, settings, totals, counts), files, epochs.add):
-            part = _planned(task, rows, writer, tick)
-            digest.join(part)
-            summary.join(totals.restored(part["totals"]))
-        held = summary.stored()
-        _check_steps(log, settings, held["steps"])
-        epochs.add_to(summary)
-        writer.close(describe(log, settings, held["steps"], held["samples"], digest, step_samples=epochs.sizes))
-    return summary
+        for task, rows in _streamed(_Run(log, settings, counts), files, epochs.add):
+            parts.append(_planned(task, rows, writer, tick))
+            digest.join(parts[-1])
+        steps, samples = _num_steps(log, settings, parts), sum(part["samples"] for part in parts)
+        table = _joined(parts, epochs)
+        described = describe(log, settings, steps, samples, digest, step_samples=epochs.sizes)
+        writer.close(described, table_of_steps=stored(table))
+    return table
 
 
 class _Epochs:
@@ -112,17 +109,13 @@ class _Epochs:
 
     def __init__(self) -> None:
         self.sizes: list[list[int]] = []  # samples of each step, epoch by epoch
-        self._found: list[dict[str, Any]] = []
+        self.found: list[dict[str, Any]] = []
 
     def add(self, found: EpochSteps) -> None:
         if not found.part:
             self.sizes.append([])
         self.sizes[-1] += found.sizes.tolist()
-        self._found.append(found.as_json())
-
-    def add_to(self, summary: Totals) -> None:
-        for found in self._found:
-            summary.add_epoch(found)
+        self.found.append(found.as_json())
 
 
 def _suited(counts: Sequence[int] | None, settings: LogSettings) -> Engine:
@@ -136,16 +129,22 @@ def _writer(path: str, settings: LogSettings) -> PlanWriter:
     return open_writer(path, settings.setup, steps_per_group=settings.steps_per_group, nominal_column=nominal)
 
 
-def _check_steps(log: LengthLog, settings: LogSettings, steps: int) -> None:
+def _joined(parts: Iterable[Mapping[str, Any]], epochs: _Epochs) -> pa.Table:
+    """Return the table of the steps of all parts, in order."""
+    return with_epochs(pa.concat_tables([restored(part["table_of_steps"]) for part in parts]), epochs.found)
+
+
+def _num_steps(log: LengthLog, settings: LogSettings, parts: Iterable[Mapping[str, Any]]) -> int:
+    """Return how many steps the parts have; InputError if none."""
+    steps = sum(part["steps"] for part in parts)
     if not steps and not settings.samples_per_step:
         raise InputError(f"{log.path}: holds no rows, or fewer than one step's tokens: no steps")
     if not steps:
         raise InputError(f"{log.path}: holds fewer rows than one global batch of {settings.samples_per_step}: no steps")
+    return int(steps)
 
 
-def _in_parts(
-    run: _Run[SomeTotals], out: str | None, engine: Engine, resume: bool, tick: Tick, kept: Tick
-) -> SomeTotals:
+def _in_parts(run: _Run, out: str | None, engine: Engine, resume: bool, tick: Tick, kept: Tick) -> pa.Table:
     """Plan a log part by part; write the parts and then their manifest, if there is a folder for them."""
     log, settings = run.log, run.settings
     sources = [] if out is None else sources_of(log, settings)
@@ -161,18 +160,15 @@ def _in_parts(
                 tasks = _elsewhere(run, folder, key, found, files)
             done.update(engine.run(_plan_part, tasks, tick))
         parts = [done[number] for number in sorted(done)]
-        # In the order of parts, not in that in which they were done: sums of floats and digests depend on it.
-        digest, summary = PlanDigest(settings.steps_per_part), run.totals()
+        # In the order of parts, not in that in which they were done: digests depend on it.
+        digest = PlanDigest(settings.steps_per_part)
         for part in parts:
             digest.join(part)
-            summary.join(run.totals.restored(part["totals"]))
-        held = summary.stored()
-        _check_steps(log, settings, held["steps"])
-        epochs.add_to(summary)
+        steps, samples = _num_steps(log, settings, parts), sum(part["samples"] for part in parts)
+        table = _joined(parts, epochs)
         if folder is not None:
-            described = describe(log, settings, held["steps"], held["samples"], digest, sources, epochs.sizes)
-            folder.commit(described, parts)
-    return summary
+            folder.commit(describe(log, settings, steps, samples, digest, sources, epochs.sizes), parts)
+    return table
 
 
 @contextmanager
@@ -215,8 +211,8 @@ def _found(
     part = None if folder is None else folder.whole(number)
     if part is not None:
         done[number] = part
-        tick(part["totals"]["samples"])
-        kept(part["totals"]["samples"])
+        tick(part["samples"])
+        kept(part["samples"])
     return part is not None
 
 
@@ -225,7 +221,7 @@ def _file_of(folder: PlanFolder | None, number: int) -> str | None:
 
 
 def _here(
-    run: _Run[SomeTotals], folder: PlanFolder | None, key: str, found: Callable[[int], bool],
+    run: _Run, folder: PlanFolder | None, key: str, found: Callable[[int], bool],
     files: Sequence[tuple[str, ...]] | None, on_epoch: OnEpoch,
 ) -> Iterator[tuple[int, Any]]:  # fmt: skip
     """Yield what is left to do, for this process, which reads the log once."""
@@ -240,7 +236,7 @@ def _here(
 
 
 def _elsewhere(
-    run: _Run[SomeTotals], folder: PlanFolder | None, key: str, found: Callable[[int], bool],
+    run: _Run, folder: PlanFolder | None, key: str, found: Callable[[int], bool],
     files: Sequence[tuple[str, ...]] | None,
 ) -> Iterator[tuple[int, Any]]:  # fmt: skip
     """Yield what is left to do, for other processes, which read the rows of their part."""
@@ -251,18 +247,18 @@ def _elsewhere(
     light = log if len(log.files) <= _MANY_FILES else replace(log, files=(log.path,))
     for part in parts_of(log, run.counts, settings, files):
         if not found(part.number):
-            task = _Task(light, settings, part, run.totals, key, _file_of(folder, part.number))
+            task = _Task(light, settings, part, key, _file_of(folder, part.number))
             yield part.number, (task, None)
 
 
 def _streamed(
-    run: _Run[SomeTotals], files: Sequence[tuple[str, ...]] | None, on_epoch: OnEpoch
+    run: _Run, files: Sequence[tuple[str, ...]] | None, on_epoch: OnEpoch
 ) -> Iterator[tuple[_Task, Iterator[Rows]]]:
     """Read a log once, part after part; the steps of one must be read before the next part is asked for."""
-    log, settings, totals = run.log, run.settings, run.totals
+    log, settings = run.log, run.settings
     if files is not None and run.counts is not None:
         for part in parts_of(log, run.counts, settings, files):
-            yield _Task(log, settings, part, totals), rows_of_steps(log, settings, stretches=part.stretches)
+            yield _Task(log, settings, part), rows_of_steps(log, settings, stretches=part.stretches)
         return
     steps = rows_of_steps(log, settings, on_epoch=on_epoch)
     for number in itertools.count():
@@ -270,7 +266,7 @@ def _streamed(
             return
         begin, count = number * settings.steps_per_part, settings.steps_per_part
         part = Part(number, begin, begin + count, None)
-        yield _Task(log, settings, part, totals), itertools.chain([first], itertools.islice(steps, count - 1))
+        yield _Task(log, settings, part), itertools.chain([first], itertools.islice(steps, count - 1))
 
 
 def _plan_part(given: tuple[_Task, Iterator[Rows] | None], tick: Tick = lambda _: None) -> dict[str, Any]:
@@ -286,16 +282,15 @@ def _plan_part(given: tuple[_Task, Iterator[Rows] | None], tick: Tick = lambda _
 
 def _planned(task: _Task, steps: Iterator[Rows], writer: PlanWriter | None, tick: Tick) -> dict[str, Any]:
     """Plan the steps of a part; return what its description says of them."""
-    totals, setup = None, task.settings.setup
+    table, setup = StepRows(), task.settings.setup
     digest = PlanDigest(first_step=task.part.first_step)
     for rows, plan in plan_rows(task.log, task.settings, steps):
-        totals = totals or task.totals(first_row=rows.first_row)
         if writer is not None:
             digest.add(plan)
             step = StepOfLog(rows.number, rows.first_row, rows.nominal)
             for phase in plan.phases.values():
                 append_phase(writer, step, plan.batch, phase.items, phase.plan, setup)
-        totals.add_step(plan, task.settings.is_short(len(rows)))
+        table.add(rows.number, plan, rows.first_row, task.settings.is_short(len(rows)))
         tick(plan.num_samples)
-    held = (totals or task.totals()).stored()
-    return {"key": task.key, "part": task.part.number, "totals": held} | digest.stored()
+    about = {"key": task.key, "part": task.part.number, "steps": table.steps, "samples": table.samples}
+    return about | digest.stored() | {"table_of_steps": stored(table.table())}

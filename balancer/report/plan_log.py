@@ -9,7 +9,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from balancer.described import as_dict, changed, said_of
 from balancer.errors import InputError, did_you_mean
@@ -20,26 +20,30 @@ from balancer.io.plan_reader import open_plan
 from balancer.io.tables import is_table, write_table
 from balancer.offline.claims import Claims, SavedClaims
 from balancer.offline.continued import left_of
-from balancer.offline.engines import Engine, Processes, Serial, Tick
+from balancer.offline.engines import Processes, Serial
 from balancer.offline.of_step import settings_of_step
 from balancer.offline.run import plan_run
 from balancer.offline.settings import LogSettings
+from balancer.offline.step_table import full_steps, phases_in, ratios_in, summary
 from balancer.offline.steps import plan_log as plans_of
 from balancer.plan.rows import data_frame
+from balancer.plan.shown import Ratios, as_html
 from balancer.problem.across_steps import AcrossSteps
 from balancer.problem.cuts import as_cut
 from balancer.problem.cuts.in_slots import InSlots
 from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE, Phase
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import as_phases, as_topology
-from balancer.report.brief import brief
 from balancer.report.page_data import PageData
-from balancer.report.summary import RunSummary
+from balancer.report.remarks import warnings_of
 from balancer.report.text import counted
 from balancer.step import PhaseKeys, StepFile, read_step
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, WordedError, Wording
 
-__all__ = ["LogPlan", "about", "about_plan", "opened_by", "plan_log", "plan_opened", "settings_of"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["LogPlan", "about", "about_plan", "opened_by", "plan_log", "settings_of"]
 
 _OF_RANKS = ("num_ranks", "ranks_per_node", "topology")
 _OF_TOP = ("batch_per_rank", "home", "drop_last", "epochs", "shuffle")
@@ -69,28 +73,26 @@ class LogPlan:
     log : LengthLog
     settings : LogSettings
         How the log was cut into steps, and how each was planned.
-    totals : RunSummary
-        What the steps add up to.
+    steps : pyarrow.Table
+        A row a step and phase: see :data:`balancer.offline.step_table.COLUMNS`.
     out : str or None
         The file or folder of the plan, if it was written.
     """
 
     log: LengthLog
     settings: LogSettings
-    totals: RunSummary
+    steps: pa.Table
     out: str | None = None
     _held: Any = field(default=None, repr=False, compare=False)  # the folder of a table's file, as long as this is held
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers by name, as ``balancer plan --json`` prints them, without what depends on the clock."""
-        numbers = self.totals.as_json(0.0)
-        del numbers["runtime_s"]
-        return numbers | about(self.log, self.settings)
+        return summary(self.steps) | about(self.log, self.settings)
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write the plan to a file, or with a trailing slash to a folder; it is planned again, and the same."""
         _check_named(self._held)
-        plan_run(self.log, self.settings, RunSummary, os.fspath(path), engine=Serial(), overwrite=overwrite)
+        plan_run(self.log, self.settings, os.fspath(path), engine=Serial(), overwrite=overwrite)
 
     def to_arrow(self) -> Any:
         """Return the rows of the plan as an Arrow table: step, phase, sample, rank, slot, position."""
@@ -101,7 +103,7 @@ class LogPlan:
         # Rows were not kept. The same request gives the same plan, so they are made again.
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "plan.parquet")
-            plan_run(self.log, self.settings, RunSummary, path, engine=Serial())
+            plan_run(self.log, self.settings, path, engine=Serial())
             return pq.read_table(path)
 
     def to_pandas(self) -> Any:
@@ -117,7 +119,7 @@ class LogPlan:
         from balancer.report.plan_page import plan_page
 
         source, log = f"a plan of {self.log.path.name}", str(self.log.path)
-        write_page(os.fspath(path), plan_page(self.totals, self._page_data(), source, self.out or "", log))
+        write_page(os.fspath(path), plan_page(self.steps, self._page_data(), source, self.out or "", log))
 
     def _page_data(self) -> PageData:
         data = PageData()
@@ -126,15 +128,25 @@ class LogPlan:
         return data
 
     def __repr__(self) -> str:
-        what = f"{counted(self.totals.samples, 'sample')} in {counted(self.totals.steps, 'step')}"
         ranks = counted(self.settings.setup.topology.num_ranks, "rank")
-        ratios = ", ".join(
-            f"{name} {phase.ratio_before:.4g} -> {phase.ratio_after:.4g}" for name, phase in self.totals.phases.items()
-        )
-        return f"<LogPlan: {what} on {ranks}, imbalance {ratios}>"
+        ratios = ", ".join(f"{name} {each[0]:.4g} -> {each[1]:.4g}" for name, each in self._ratios().items())
+        return f"<LogPlan: {self._how_many()} on {ranks}, imbalance {ratios}>"
 
     def _repr_html_(self) -> str:
-        return brief(self.totals, self.log.path.name)
+        followers = {name for name, phase in self.summary()["phases"].items() if "in_pipeline" in phase}
+        phases = {
+            name: Ratios(before, after, None if name in followers else best)
+            for name, (before, after, best) in self._ratios().items()
+        }
+        return as_html(self.log.path.name, self._how_many(), phases, warnings_of(self.steps))
+
+    def _how_many(self) -> str:
+        found = self.summary()
+        return f"{counted(found['samples'], 'sample')} in {counted(found['steps'], 'step')}"
+
+    def _ratios(self) -> dict[str, tuple[float, float, float]]:
+        """Return the imbalance ratios of every phase: before, after, and at best."""
+        return {name: ratios_in(rows) for name, rows in phases_in(full_steps(self.steps)).items()}
 
 
 def about(log: LengthLog, settings: LogSettings) -> dict[str, Any]:
@@ -217,7 +229,7 @@ def plan_log(
     target = None if out is None else os.fspath(out)
     with opened_by(log, step, beside) as (opened, said, held):
         settings = settings_of(opened, said, beside | _left(log, held, continued, at_step, beside))
-        found = plan_opened(opened, settings, target, engine=engine, resume=resume, overwrite=overwrite)
+        found = plan_run(opened, settings, target, engine=engine, resume=resume, overwrite=overwrite)
     return LogPlan(opened, settings, found, target, held)
 
 
@@ -271,17 +283,6 @@ def _told(held: _Folder | None, path: str) -> Iterator[None]:
             raise
         # The caller gave a table, and has never seen the name of its file.
         raise InputError(text if held is None else text.replace(held.file, "the table")) from None
-
-
-def plan_opened(
-    log: LengthLog, settings: LogSettings, out: str | None, *, engine: Engine | None, resume: bool = False,
-    overwrite: bool = False, tick: Tick = lambda _: None, kept: Tick = lambda _: None,
-) -> RunSummary:  # fmt: skip
-    """Plan every step of a log that is open, write the plan if asked to, and return what it adds up to."""
-    found = plan_run(
-        log, settings, RunSummary, out, engine=engine, resume=resume, overwrite=overwrite, tick=tick, kept=kept
-    )
-    return found.in_order(phase.name for phase in settings.setup.phases)
 
 
 def _check_named(table: object) -> None:

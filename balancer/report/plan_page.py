@@ -6,23 +6,28 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from balancer.cost import parse_cost
+from balancer.offline.step_table import full_steps, phases_in, summary, total, waiting
 from balancer.plan.gaps import Between
 from balancer.report import charts
-from balancer.report.across import across_lines
 from balancer.report.charts import mean_steps
 from balancer.report.page import Card, Chart, Page, Section, Table, html, named, numbers_of
 from balancer.report.page_data import BINS_AN_OCTAVE, PageData, PhaseData, RankLoads, StepPicture, WorstStep
 from balancer.report.remarks import to_train, warnings_of
-from balancer.report.summary import PhaseSummary, RunSummary, as_range, waiting
 from balancer.report.table import (
+    Numbers,
+    across_lines,
     as_bytes,
     as_percent,
     as_ratios,
     before_slots,
     how_many,
+    in_pipeline,
+    meets_in_slots,
     proven_to,
+    slots_of,
     why_not_relocated,
     within_eps,
 )
@@ -39,35 +44,34 @@ LONGEST_REASONS = 1000
 """Characters that are shown of what was asked for, and of why samples were not relocated."""
 
 
-def plan_page(summary: RunSummary, data: PageData, source: str, plan: str = "", log: str = "") -> Page:
-    """Return the page of a run, from data of the same steps, at least one.
+def plan_page(steps: pa.Table, data: PageData, source: str, plan: str = "", log: str = "") -> Page:
+    """Return the page of a run, from its table of steps and data of the same steps, at least one.
 
     `source` says of what, `plan` and `log` are the files to go on with.
     """
-    cards = [_headline(name, phase) for name, phase in summary.phases.items()]
+    found, judged = summary(steps), phases_in(full_steps(steps))
+    cards = [_headline(name, phase, len(judged[name])) for name, phase in found["phases"].items()]
+    cards += _traffic_headline(found, judged)
     footer = "Every number is recomputed from the plan and its log."
-    return Page(
-        source, "rank balance", _lead(summary, data), _about(summary, data), cards + _traffic_headline(summary),
-        list(_sections(summary, data, plan or "plan.parquet", log or "LOG")), footer,
-    )  # fmt: skip
+    sections = list(_sections(found, judged, data, plan or "plan.parquet", log or "LOG"))
+    return Page(source, "rank balance", _lead(found, judged, data), _about(steps, found, data), cards, sections, footer)
 
 
-def _lead(summary: RunSummary, data: PageData) -> str:
+def _lead(found: Numbers, judged: Mapping[str, pa.Table], data: PageData) -> str:
     """Return what a plan is worth in one sentence, and what it assumes."""
-    phases = {name: phase for name, phase in summary.phases.items() if not phase.follows}
-    if len(phases) > 1 and not summary.priced_before:
-        return _lead_of_flops(summary.phases, data) + _lead_of_phases(phases)
+    phases = {name: phase for name, phase in found["phases"].items() if "in_pipeline" not in phase}
+    joint = [total(judged[[*phases][-1]][name]) for name in ("joint_before", "joint_after")]
+    if len(phases) > 1 and not joint[0]:
+        return _lead_of_flops(found, judged, data) + _lead_of_phases(phases)
     assumed = "If time is proportional to cost, and what moves costs none, this plan"
     if len(phases) > 1:
-        saved = 1 - summary.priced_after / summary.priced_before
+        saved = 1 - joint[1] / joint[0]
         assumed = "If time is proportional to cost, in one unit for all phases, and what moves costs none, this plan"
         return html("{} makes a step take <strong>{} less time</strong>.", assumed, as_percent(max(0.0, saved)))
     phase = next(iter(phases.values()))
-    saved = 1 - phase.ratio_after / phase.ratio_before
-    who = "stages" if phase.num_stages else "ranks"
-    waited, left, least = (
-        as_percent(waiting(ratio)) for ratio in (phase.ratio_before, phase.ratio_after, phase.ratio_bound)
-    )
+    saved = 1 - phase["imbalance_ratio_after"] / phase["imbalance_ratio_before"]
+    who = "stages" if "pipeline_stages" in phase else "ranks"
+    waited, left, least = (as_percent(phase[f"waiting_{when}"]) for when in ("before", "after", "best_possible"))
     proof = "proven to be the least possible" if left == least else f"proven: at least {least} under any plan"
     if saved < 0.0005:
         return f"{assumed} saves no time: {who} wait {left} of theirs, as before ({proof})."
@@ -77,14 +81,14 @@ def _lead(summary: RunSummary, data: PageData) -> str:
     )  # fmt: skip
 
 
-def _lead_of_flops(phases: dict[str, PhaseSummary], data: PageData) -> str:
+def _lead_of_flops(found: Numbers, judged: Mapping[str, pa.Table], data: PageData) -> str:
     """Return what a step of all phases saves where models say how many FLOPs a unit of each cost is; else nothing."""
-    units = [_flops_of_unit(phase) for phase in phases.values()]
-    if data.laid_out or not all(units) or any(phase.sync is not None for phase in phases.values()):
+    units = [_flops_of_unit(found["cost"][name], found.get("models", {}).get(name, "")) for name in judged]
+    if data.laid_out or not all(units) or any("sync" in phase for phase in found["phases"].values()):
         return html("")
     before, after = (
-        sum(unit * spent for unit, spent in zip(units, of, strict=True))
-        for of in ([each.spent_before for each in phases.values()], [each.spent_after for each in phases.values()])
+        sum(unit * total(rows[when]) for unit, rows in zip(units, judged.values(), strict=True))
+        for when in ("before", "after")
     )
     saved = max(0.0, 1 - after / before) if before else 0.0
     return html(
@@ -94,19 +98,20 @@ def _lead_of_flops(phases: dict[str, PhaseSummary], data: PageData) -> str:
     )
 
 
-def _flops_of_unit(phase: PhaseSummary) -> int:
+def _flops_of_unit(cost: str, model: str) -> int:
     """Return how many FLOPs a unit of a phase's cost is; 0 where no model that is known by name says so."""
     try:
-        named_cost = parse_cost(f"flops:{phase.model}")
+        named_cost = parse_cost(f"flops:{model}")
     except ValueError:
         return 0
-    return named_cost.flops_of_unit if phase.model and str(named_cost) == phase.cost else 0
+    return named_cost.flops_of_unit if model and str(named_cost) == cost else 0
 
 
-def _lead_of_phases(phases: dict[str, PhaseSummary]) -> str:
+def _lead_of_phases(phases: Mapping[str, Numbers]) -> str:
     """Return what a plan is worth in every phase, where costs of phases cannot be added up."""
-    most = sorted(phases.items(), key=lambda found: found[1].ratio_after / found[1].ratio_before)[:_MOST_IN_LEAD]
-    shares = [(named(name, 40), waiting(phase.ratio_after), waiting(phase.ratio_before)) for name, phase in most]
+    gained = {name: of["imbalance_ratio_after"] / of["imbalance_ratio_before"] for name, of in phases.items()}
+    most = sorted(phases.items(), key=lambda found: gained[found[0]])[:_MOST_IN_LEAD]
+    shares = [(named(name, 40), phase["waiting_after"], phase["waiting_before"]) for name, phase in most]
     each = html(", ").join(
         html('in {} <span class="after">{}</span> instead of <span class="before">{}</span>', name,
              as_percent(after), as_percent(before))
@@ -119,11 +124,10 @@ def _lead_of_phases(phases: dict[str, PhaseSummary]) -> str:
     )
 
 
-def _about(summary: RunSummary, data: PageData) -> str:
+def _about(steps: pa.Table, found: Numbers, data: PageData) -> str:
     shape = counted(data.num_ranks, "rank") + f" on {data.num_nodes:,} nodes" * (data.num_nodes > 1)
-    said = [f"{how_many(summary)}, {shape}.", *warnings_of(summary)]
-    said += across_lines(summary.across) if summary.across else []
-    said += [before_slots(summary).capitalize()] if summary.in_slots else []
+    said = [f"{how_many(found)}, {shape}.", *warnings_of(steps), *across_lines(found)]
+    said += [before_slots(found).capitalize()] if meets_in_slots(found) else []
     return " ".join(said)
 
 
@@ -131,74 +135,71 @@ def _before_and_after(before: str, after: str) -> str:
     return html('<span class="before">{}</span> → <span class="after">{}</span>', before, after)
 
 
-def _headline(name: str, phase: PhaseSummary) -> Card:
+def _headline(name: str, phase: Numbers, steps: int) -> Card:
     """Return the card of one phase: what waiting costs before and after."""
-    before, after, bound = (
-        as_percent(waiting(ratio)) for ratio in (phase.ratio_before, phase.ratio_after, phase.ratio_bound)
-    )
-    if phase.follows:
+    before, after, bound = (as_percent(phase[f"waiting_{when}"]) for when in ("before", "after", "best_possible"))
+    ratios = as_ratios(phase[f"imbalance_ratio_{when}"] for when in ("before", "after", "best_possible"))
+    if "in_pipeline" in phase:
         words = "imbalance ratio before and after, in the pipeline with the last phase"
-        big = _before_and_after(*as_ratios((phase.ratio_before, phase.ratio_after)))
-        return Card(named(name), big, words, [("items", f"{phase.items:,}")])
-    numbers = phase.as_json()
-    ratios = as_ratios((phase.ratio_before, phase.ratio_after, phase.ratio_bound))
+        return Card(named(name), _before_and_after(*ratios[:2]), words, [("items", f"{phase['items']:,}")])
     rows = {
         "imbalance ratio": f"{ratios[0]} → {ratios[1]}",
         "best possible, proven": ratios[2],
-        "gap, mean": as_percent(numbers["gap_mean"]),
-        "gap, largest": as_percent(numbers["gap_largest"]),
-        proven_to(phase): f"{phase.proven_within_steps:,} of {phase.steps:,}",
+        "gap, mean": as_percent(phase["gap_mean"]),
+        "gap, largest": as_percent(phase["gap_largest"]),
+        proven_to(phase): f"{phase['steps_proven_within']:,} of {steps:,}",
     }
-    if phase.eps and phase.placement == "relocate":
-        rows[within_eps(phase)] = f"{phase.within_eps_steps:,} of {phase.steps:,}"
-    if phase.sync is not None:
-        rows[f"micro-batches ({phase.sync})"] = as_range(phase.fewest_slots, phase.most_slots)
-    if phase.items_volume:
-        rows["items that ranks share"] = f"{phase.shared_items:,}, {as_percent(phase.shared_fraction)} of all elements"
-    for degree, count in phase.groups_by_degree.items():
+    if phase["eps"] and phase["placement"] == "relocate":
+        rows[within_eps(phase)] = f"{phase['steps_within_eps']:,} of {steps:,}"
+    if "sync" in phase:
+        rows[f"micro-batches ({phase['sync']})"] = slots_of(phase)
+    if "shared_items" in phase:
+        shared = as_percent(phase["shared_fraction"])
+        rows["items that ranks share"] = f"{phase['shared_items']:,}, {shared} of all elements"
+    for degree, count in phase.get("groups_of_degree", {}).items():
         rows[f"groups of {counted(int(degree), 'rank')}"] = f"{count:,}"
-    if phase.num_stages:
-        rows["pipeline stages"] = f"{phase.num_stages:,}"
-    if phase.fell_back:
-        rows["steps not relocated"] = f"{len(phase.fell_back):,} of {phase.steps:,}"
-    what = "of all stages' time is bubble" if phase.num_stages else "of rank-time is waiting"
+    if "pipeline_stages" in phase:
+        rows["pipeline stages"] = f"{phase['pipeline_stages']:,}"
+    if phase["fell_back"]:
+        rows["steps not relocated"] = f"{sum(phase['fell_back'].values()):,} of {steps:,}"
+    what = "of all stages' time is bubble" if "pipeline_stages" in phase else "of rank-time is waiting"
     words = f"{what}, before and after; at least {bound} under any plan"
     return Card(named(name), _before_and_after(before, after), words, rows.items())
 
 
-def _traffic_headline(summary: RunSummary) -> list[Card]:
+def _traffic_headline(found: Numbers, judged: Mapping[str, pa.Table]) -> list[Card]:
     """Return the card of what moves, if there are streams or several nodes."""
     rows: list[tuple[str, object]]
-    if summary.streams:
+    if streams := found.get("streams"):
+        a_step = found["steps"]
         rows = [
-            (named(name), f"{as_bytes(stream.inter_node / summary.steps)} of {as_bytes(stream.total / summary.steps)}")
-            for name, stream in summary.streams.items()
+            (named(name), f"{as_bytes(of['crosses_nodes_bytes'] / a_step)} of {as_bytes(of['bytes'] / a_step)}")
+            for name, of in streams.items()
         ]
-        if any(stream.bounded for stream in summary.streams.values()):
-            must = sum(stream.inter_node_bound for stream in summary.streams.values())
-            rows.append(("must cross, on these replicas", as_bytes(must / summary.steps)))
-        big, what = as_bytes(summary.inter_node_bytes / summary.steps), "cross nodes in a step, on average"
-    else:
-        phase = next(iter(summary.phases.values()))
-        if not phase.several_nodes:
-            return []
-        numbers = phase.as_json()
-        rows = [("moves within nodes", as_percent(numbers["moves_within_nodes"]))]
-        if phase.inter_node_bound:
-            rows.append(("must cross nodes, proven", as_percent(numbers["must_cross_nodes"])))
-        big, what = as_percent(numbers["crosses_nodes"]), "of all volume crosses nodes"
-    return [Card("traffic", big, what, rows)]
+        if must := [of["must_cross_nodes_bytes"] for of in streams.values() if "must_cross_nodes_bytes" in of]:
+            rows.append(("must cross, on these replicas", as_bytes(sum(must) / a_step)))
+        crosses = sum(of["crosses_nodes_bytes"] for of in streams.values())
+        return [Card("traffic", as_bytes(crosses / a_step), "cross nodes in a step, on average", rows)]
+    (phase,), (steps,) = found["phases"].values(), judged.values()
+    if steps["must_cross"].null_count == len(steps):  # one node
+        return []
+    rows = [("moves within nodes", as_percent(phase["moves_within_nodes"]))]
+    if phase["must_cross_nodes"]:
+        rows.append(("must cross nodes, proven", as_percent(phase["must_cross_nodes"])))
+    return [Card("traffic", as_percent(phase["crosses_nodes"]), "of all volume crosses nodes", rows)]
 
 
-def _sections(summary: RunSummary, data: PageData, plan: str, log: str) -> Iterator[Section]:
+def _sections(
+    found: Numbers, judged: Mapping[str, pa.Table], data: PageData, plan: str, log: str
+) -> Iterator[Section]:  # fmt: skip
     """Yield the parts below the headline."""
     counted_phases = {name: phase for name, phase in data.phases.items() if name not in data.following}
-    yield _where_ranks_wait(summary, counted_phases)
+    yield _where_ranks_wait(found, counted_phases)
     if (picture := data.picture) is not None:
         yield _pipelines(picture, data) if picture.pipelines else _one_step(picture, data)
     yield Section(
         "Step by step",
-        f"Imbalance ratio of each step: {_what_is_uneven(summary)}. Between plan and proven bound lies the gap.",
+        f"Imbalance ratio of each step: {_what_is_uneven(found)}. Between plan and proven bound lies the gap.",
         [_by_step(f"steps-{i}", name, phase) for i, (name, phase) in enumerate(counted_phases.items())],
     )
     yield _worst(counted_phases)
@@ -209,9 +210,9 @@ def _sections(summary: RunSummary, data: PageData, plan: str, log: str) -> Itera
         "Items by length, on a logarithmic axis. The longest set what no plan can mend.",
         [_lengths(f"lengths-{i}", name, phase) for i, (name, phase) in enumerate(data.phases.items())],
     )
-    yield _asked(summary, data)
-    yield _assumed(summary, data)
-    yield _what_now(summary, plan, log)
+    yield _asked(found, judged, data)
+    yield _assumed(found, data)
+    yield _what_now(found, plan, log)
 
 
 def _pair(phase: PhaseData, both: Sequence[RankLoads], of_stages: bool) -> Iterator[partial[None]]:
@@ -238,23 +239,23 @@ def _chart_of_pair(key: str, name: str, pair: Iterable[partial[None]], both: Seq
     return Chart(key, says, panels, numbers, named(name) if caption else "", height=2.6, width=width)
 
 
-def _where_ranks_wait(summary: RunSummary, phases: dict[str, PhaseData]) -> Section:
+def _where_ranks_wait(found: Numbers, phases: dict[str, PhaseData]) -> Section:
     """Return the pair of charts that a reader shall see first."""
     words = (
         "Load of each rank over the mean, of all full steps together. All wait for the busiest, at the dashed line; "
         "dotted, proven: no plan has it lower."
     )
-    if summary.in_pipeline:
+    if in_pipeline(found):
         words = (
             "Time of each replica's pipeline over that of the mean one without bubbles, from the longest to the "
             "shortest, of all full steps together. A step lasts as long as the longest."
         )
-    elif summary.in_slots:
+    elif meets_in_slots(found):
         words += " Where ranks meet in micro-batches, they wait for more than these sums show."
     drawn = []
     for i, (name, phase) in enumerate(phases.items()):
         both = phase.profiles()
-        pair = _pair(phase, both, summary.in_pipeline)
+        pair = _pair(phase, both, in_pipeline(found))
         drawn.append(_chart_of_pair(f"profile-{i}", name, pair, both, len(phases) > 1, "Load of ranks"))
     return Section("Where ranks wait", words, drawn, hero=True)
 
@@ -282,11 +283,11 @@ def _one_step(picture: StepPicture, data: PageData) -> Section:
     return Section(f"Step {picture.step:,} by rank", words, drawn)
 
 
-def _what_is_uneven(summary: RunSummary) -> str:
+def _what_is_uneven(found: Numbers) -> str:
     """Say what an imbalance ratio is of."""
-    if not summary.in_slots:
+    if not meets_in_slots(found):
         return "largest load over mean load"
-    if summary.in_pipeline:
+    if in_pipeline(found):
         return "what the longest pipeline takes, over what the mean one would without bubbles"
     return "what it takes, as ranks meet with micro-batches, over what it would if all of them were even"
 
@@ -428,37 +429,42 @@ def _worst_row(worst: WorstStep, ratios: tuple[str, ...]) -> tuple[str, ...]:
     return f"{worst.step:,}", *ratios, *cap
 
 
-def _asked(summary: RunSummary, data: PageData) -> Section:
+def _asked(found: Numbers, judged: Mapping[str, pa.Table], data: PageData) -> Section:
     """Return the section that says what plans were to do, and where samples were not kept near their homes."""
     said = [html("{}: {}", named(name), named(words, LONGEST_REASONS)) for name, words in data.asked.items()]
     said += [
-        html("What could not be had, {}: {}", named(name), named(why_not_relocated(phase), LONGEST_REASONS))
-        for name, phase in summary.phases.items()
-        if phase.fell_back
+        html(
+            "What could not be had, {}: {}",
+            named(name),
+            named(why_not_relocated(phase, len(judged[name])), LONGEST_REASONS),
+        )
+        for name, phase in found["phases"].items()
+        if phase["fell_back"]
     ]
     return Section("What was asked for", "Of each phase, by the plan of the first step.", lines=said)
 
 
-def _assumed(summary: RunSummary, data: PageData) -> Section:
+def _assumed(found: Numbers, data: PageData) -> Section:
     """Return the section that says what the numbers take for granted."""
     compute = [("time of a rank", "proportional to the cost of what it holds, the same on all ranks")]
     if len(data.phases) > 1:
         compute.append(("phases", "one after the other; a phase ends when its slowest rank does"))
     compute.append(("exchange of samples", "takes no time; what it moves is told by itself"))
-    apart = f"full ones; {counted(summary.short_steps, 'short one')} apart"
-    steps = [("steps", apart if summary.short_steps else "all")]
+    short = found.get("short_steps", {}).get("steps", 0)
+    steps = [("steps", f"full ones; {counted(short, 'short one')} apart" if short else "all")]
     steps.append(("weights", "a long step counts for more than a short one: ratios are of rank-time"))
     words = html("Waiting and time follow from costs alone. <code>balancer simulate</code> prices steps on a cluster.")
     return Section("Assumed", words, table=Table((), [("Time", compute), ("Steps", steps)]))
 
 
-def _what_now(summary: RunSummary, plan: str, log: str) -> Section:
+def _what_now(found: Numbers, plan: str, log: str) -> Section:
     """Return what to go on with: to train by the plan, to see what it gained, and to wait less still."""
-    shares = any(phase.items_volume for phase in summary.phases.values())
+    shares = any("shared_items" in phase for phase in found["phases"].values())
     pasted = list(to_train(plan, shares))
     measured = folded(shlex.join(["balancer", "report", plan, "--measured", "times.csv"]))
     pasted.append(("to set what ranks then took (columns step, rank, seconds) beside what it predicts", measured))
-    if any(not phase.follows and waiting(phase.ratio_bound) > _WORTH for phase in summary.phases.values()):
+    phases = [phase for phase in found["phases"].values() if "in_pipeline" not in phase]
+    if any(phase["waiting_best_possible"] > _WORTH for phase in phases):
         what = "to see what helps where a plan within the step cannot; the dots are options, as the plan was made by"
         pasted.append((what, f"{shlex.join(['balancer', 'advise', log])} ..."))
     return Section("What now", "", pasted=[(f"{what[:1].upper()}{what[1:]}:", lines) for what, lines in pasted])

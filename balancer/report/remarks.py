@@ -2,34 +2,37 @@
 
 from collections.abc import Iterator
 
+import pyarrow as pa
+
+from balancer.offline.step_table import full_steps, phases_in, summary, total
 from balancer.problem.phases import SINGLE_PHASE
-from balancer.report.summary import RunSummary
 from balancer.report.text import counted, of_phase, shortened
 
 
-def warnings_of(summary: RunSummary) -> Iterator[str]:
+def warnings_of(steps: pa.Table) -> Iterator[str]:
     """Yield a sentence for each thing that a reader of the numbers would take for something else."""
-    if summary.short_steps and summary.short_steps == summary.steps:
-        samples = counted(summary.samples, "sample")
+    found = summary(steps)
+    short = found.get("short_steps")
+    if short and short["steps"] == found["steps"]:
         yield (
-            f"The log holds fewer samples than one global batch ({samples}): ranks without a sample wait whatever is "
-            "planned, so these numbers say nothing of full steps."
+            f"The log holds fewer samples than one global batch ({counted(found['samples'], 'sample')}): ranks without "
+            "a sample wait whatever is planned, so these numbers say nothing of full steps."
         )
-    elif summary.short_steps:
-        what = "The last step is" if summary.short_steps == 1 else f"{summary.short_steps:,} last steps of epochs are"
+    elif short:
+        count = short["steps"]
+        what = "The last step is" if count == 1 else f"{count:,} last steps of epochs are"
         each = ", ".join(
-            f"{shortened(name, 40)} {phase.ratio_before:.3f} before, {phase.ratio_after:.3f} after".removeprefix(
-                f"{SINGLE_PHASE} "
-            )
-            for name, phase in summary.short.items()
-            if not phase.follows
+            f"{shortened(name, 40)} {phase['imbalance_ratio_before']:.3f} before, "
+            f"{phase['imbalance_ratio_after']:.3f} after".removeprefix(f"{SINGLE_PHASE} ")
+            for name, phase in short["phases"].items()
+            if "in_pipeline" not in phase
         )
         yield (
-            f"{what} short, with {counted(summary.short_samples, 'sample')}, and not in these numbers "
+            f"{what} short, with {counted(short['samples'], 'sample')}, and not in these numbers "
             f"(imbalance ratio: {each})."
         )
-    for name, phase in summary.phases.items():
-        if not phase.worked_after:
+    for name, rows in phases_in(full_steps(steps)).items():
+        if not total(rows["even"]):
             yield of_phase(
                 name, "all lengths are 0, so there is nothing to balance; are these the columns that you mean?"
             )

@@ -12,8 +12,7 @@ from balancer.report.page import Card, Chart, Page, Section, Table, as_cell, htm
 from balancer.report.page_data import MOST_BARS
 from balancer.report.plan_page import pipeline_section
 from balancer.report.simulation_data import SimulationData, SlowStep
-from balancer.report.summary import as_range
-from balancer.report.table import as_bytes, as_percent
+from balancer.report.table import as_bytes, as_percent, as_range
 from balancer.report.text import counted
 from balancer.simulate import Cluster, PhaseModel, Simulation
 from balancer.simulate.run import StrategyTotals

@@ -8,8 +8,7 @@ from rich.console import Console
 
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.report.simulation_page import Assumptions
-from balancer.report.summary import as_range
-from balancer.report.table import as_alike, as_percent, numbers_table, print_lines
+from balancer.report.table import as_alike, as_percent, as_range, numbers_table, print_lines
 from balancer.report.text import counted
 from balancer.simulate import Simulation
 

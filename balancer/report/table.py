@@ -1,17 +1,19 @@
 """The tables that commands print on a terminal."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from balancer.errors import on_a_line
+from balancer.offline.step_table import allowed_gap, full_steps, phases_in, summary
 from balancer.problem.phases import SINGLE_PHASE
-from balancer.report.across import across_lines
 from balancer.report.remarks import warnings_of
-from balancer.report.summary import PhaseSummary, RunSummary, StreamSummary, allowed_gap, as_range, waiting
 from balancer.report.text import counted, of_phase
 
 NARROWEST = 76
@@ -21,6 +23,9 @@ LOSS_ASSUMED = (
     "ranks that share a sample are assumed to lose 5 % of their speed with each doubling of their number; --cost says "
     "what was measured (balancer fit), or flexsp-7b-a100."
 )
+Numbers = Mapping[str, Any]
+"""What a run, or a phase of it, adds up to, by the names of ``--json``: see ``balancer.offline.step_table``."""
+
 BEFORE_SLOTS = "before: as the samples lie, not cut into micro-batches; ranks meet once a step."
 """A note of tables and pages where ranks wait in every micro-batch."""
 BEFORE_STAGES = "before: each rank's samples as they lie, cut into as many micro-batches of equally many."
@@ -43,95 +48,149 @@ def print_lines(console: Console, *lines: str) -> None:
 
 
 def print_summary(
-    console: Console, summary: RunSummary, title: str, runtime_s: float, compile_s: float = 0.0, kept: int = 0,
+    console: Console, steps: pa.Table, title: str, runtime_s: float, compile_s: float = 0.0, kept: int = 0,
     memory_mb: float | None = None, doing: str = "planned",
 ) -> None:  # fmt: skip
     """Print one row a phase, what caps the plan, and what planning took, with what compiling took on top of it.
 
     So many samples were `kept` from a run before; `doing` is what the seconds were spent on.
     """
+    found = summary(steps)
     console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    named = [*summary.phases] != [SINGLE_PHASE]
+    named = [*found["phases"]] != [SINGLE_PHASE]
     if named:  # where a terminal is narrow, names are broken, and numbers are not
         table.add_column("phase", overflow="fold", min_width=5)
     table.add_column("", no_wrap=True)
     for header in ("before", "after", "best possible"):
         table.add_column(header, justify="right", no_wrap=True, style="bold green" if header == "after" else "")
-    ratios = as_ratios(ratio for phase in summary.phases.values() for ratio in _ratios(phase))
-    for n, (name, phase) in enumerate(summary.phases.items()):
-        for i, row in enumerate(_rows(phase, ratios[3 * n : 3 * n + 3])):
+    judged = phases_in(full_steps(steps))
+    ratios = as_ratios(ratio for phase in found["phases"].values() for ratio in _three(phase, "imbalance_ratio"))
+    for n, (name, phase) in enumerate(found["phases"].items()):
+        for i, row in enumerate(_rows(phase, judged[name], ratios[3 * n : 3 * n + 3])):
             table.add_row(*[Text(name if i == 0 else "")] * named, *row)
         table.add_section()
     console.print(table)
-    if summary.in_slots:
-        console.print(f"{before_slots(summary)}\n", highlight=False)
-    if summary.streams:
-        _print_streams(console, summary.streams, summary.steps)
-    for line in warnings_of(summary):
+    if meets_in_slots(found):
+        console.print(f"{before_slots(found)}\n", highlight=False)
+    if "streams" in found:
+        _print_streams(console, found["streams"], found["steps"])
+    for line in (*warnings_of(steps), *_said_of(found, judged), *across_lines(found)):
         console.print(f"{line}\n", highlight=False, markup=False)
-    for name, phase in summary.phases.items():
-        if phase.capped_steps:
-            console.print(_what_caps(name, phase), highlight=False, markup=False)
-        if phase.prompts:
-            console.print(_what_prompts_do(name, phase), highlight=False, markup=False)
-        if phase.groups:
-            console.print(f"{of_phase(name, groups_of(phase))}\n", highlight=False)
-        if phase.loss_assumed:
-            console.print(f"{of_phase(name, LOSS_ASSUMED)}\n", highlight=False)
-        if phase.fell_back:
-            console.print(f"{of_phase(name, why_not_relocated(phase))}\n", highlight=False, markup=False)
-    for line in across_lines(summary.across) if summary.across else ():
-        console.print(f"{line}\n", highlight=False, markup=False)
-    planned = summary.samples - kept
-    steps = summary.steps * planned / max(1, summary.samples)
-    speed = f": {_rounded(1000 * runtime_s / steps)} ms a step" if steps else ""
+    planned = found["samples"] - kept
+    of_steps = found["steps"] * planned / max(1, found["samples"])
+    speed = f": {_rounded(1000 * runtime_s / of_steps)} ms a step" if of_steps else ""
     memory = "" if memory_mb is None else f", in {_rounded(memory_mb)} MB of memory"
     there = f"; {kept:,} of them were planned before" if kept else ""
     rate = f"{speed}{memory}{there}" if planned else "; all parts were there already"
     compiled = f"; kernels compiled, which are kept: {compile_s:.0f} s" if compile_s >= 0.5 else ""
-    console.print(f"{how_many(summary)}, {doing} in {runtime_s:.2f} s{rate}{compiled}", highlight=False, soft_wrap=True)
+    console.print(f"{how_many(found)}, {doing} in {runtime_s:.2f} s{rate}{compiled}", highlight=False, soft_wrap=True)
 
 
-def before_slots(summary: RunSummary) -> str:
+def _said_of(found: Numbers, judged: Mapping[str, pa.Table]) -> Iterator[str]:
+    """Yield what must be said of phases: what caps them, and what was not done."""
+    for name, phase in found["phases"].items():
+        rows = judged[name]
+        if phase["capped_steps"]:
+            yield _what_caps(name, phase, rows)
+        if "copies_of_a_prompt" in phase:
+            where = "in {:.2f} micro-batches" if "sync" in phase else "on {:.2f} ranks"
+            copies = where.format(phase["copies_of_a_prompt"])
+            yield of_phase(name, f"a prompt is computed {copies} on average.")
+        if "groups_of_degree" in phase:
+            yield of_phase(name, groups_of(phase, len(rows)))
+        if pc.any(rows["loss_assumed"]).as_py():
+            yield of_phase(name, LOSS_ASSUMED)
+        if phase["fell_back"]:
+            yield of_phase(name, why_not_relocated(phase, len(rows)))
+
+
+def meets_in_slots(found: Numbers) -> bool:
+    """Whether ranks of some phase meet in every micro-batch or along a pipeline."""
+    return any(phase.get("sync") not in (None, "step") for phase in found["phases"].values())
+
+
+def in_pipeline(found: Numbers) -> bool:
+    """Whether the last phase is planned for pipeline stages."""
+    return any("pipeline_stages" in phase for phase in found["phases"].values())
+
+
+def costs_of(found: Numbers) -> dict[str, str]:
+    """Say what each phase is priced by, and whose FLOPs that is, where it is known."""
+    models = found.get("models", {})
+    return {name: f"{cost} of {models[name]}" if name in models else cost for name, cost in found["cost"].items()}
+
+
+def before_slots(found: Numbers) -> str:
     """Say what is compared with, where there are micro-batches."""
-    if not summary.in_pipeline:
+    if not in_pipeline(found):
         return BEFORE_SLOTS
-    if not any(phase.follows for phase in summary.phases.values()):
+    if not any("in_pipeline" in phase for phase in found["phases"].values()):
         return BEFORE_STAGES
     return f"{BEFORE_STAGES[:-1]}; encoders that the plan has in gaps run before them, evenly on all devices."
 
 
-def why_not_relocated(phase: PhaseSummary) -> str:
-    """Say which steps were rearranged instead of relocated."""
-    reasons = [(on_a_line(reason), count) for reason, count in phase.fell_back.counted()]
+def why_not_relocated(phase: Numbers, steps: int) -> str:
+    """Say which of so many steps were rearranged instead of relocated."""
+    reasons = [(on_a_line(reason), count) for reason, count in phase["fell_back"].items()]
     why = " ".join(f"{counted(count, 'step')}: {reason}." for reason, count in reasons)
     if len(reasons) == 1:
         why = f"{reasons[0][0][:1].upper()}{reasons[0][0][1:]}."
     what = "balanced first and laid on nodes afterwards, which moves more."
-    steps = f"in {len(phase.fell_back):,} of {counted(phase.steps, 'step')}"
-    return f"{steps} samples were {what} {why}"
+    fell = f"in {sum(phase['fell_back'].values()):,} of {counted(steps, 'step')}"
+    return f"{fell} samples were {what} {why}"
 
 
-def how_many(summary: RunSummary) -> str:
+def how_many(found: Numbers) -> str:
     """Say how many samples and steps there are."""
-    return f"{counted(summary.samples, 'sample')} in {counted(summary.steps, 'step')}"
+    return f"{counted(found['samples'], 'sample')} in {counted(found['steps'], 'step')}"
 
 
-def _print_streams(console: Console, streams: Mapping[str, StreamSummary], steps: int) -> None:
+def _print_streams(console: Console, streams: Mapping[str, Numbers], steps: int) -> None:
     """Print one row a stream: what a step moves, and how far."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("stream", overflow="fold", min_width=6)
-    bounded = any(stream.bounded for stream in streams.values())
+    bounded = any("must_cross_nodes_bytes" in stream for stream in streams.values())
     for header in ("a step", "crosses nodes", *["must cross"] * bounded, "within nodes", "largest send"):
         table.add_column(header, justify="right", no_wrap=True)
     for name, stream in streams.items():
-        within, must = (part / max(stream.total, 1) for part in (stream.intra_node, stream.inter_node_bound))
+        total, must = max(stream["bytes"], 1), stream.get("must_cross_nodes_bytes")
         table.add_row(
-            Text(name), as_bytes(stream.total / steps), as_percent(stream.inter_node_fraction),
-            *[as_percent(must) if stream.bounded else ""] * bounded, as_percent(within), as_bytes(stream.largest_send),
+            Text(name), as_bytes(stream["bytes"] / steps), as_percent(stream["crosses_nodes"]),
+            *["" if must is None else as_percent(must / total)] * bounded,
+            as_percent(stream["within_nodes_bytes"] / total), as_bytes(stream["largest_send_bytes"]),
         )  # fmt: skip
     console.print(table)
+
+
+def across_lines(found: Numbers) -> Iterator[str]:
+    """Say in sentences what runs early or late, if anything may, what that can gain, and what it does to training."""
+    if (across := found.get("across_steps")) is None:
+        return
+    if not across["moved"]:
+        yield (
+            f"across steps: no sample moved; steps take at least {across['imbalance_ratio_without']:.3f} of the even "
+            f"share, and {across['imbalance_ratio_best_possible']:.3f} whatever is moved within the limits (proven)."
+        )
+        return
+    yield (
+        f"across steps: {across['moved']:.0%} of the samples run in another step than the one they were drawn for, "
+        f"{across['mean_displacement']:.2f} steps away on average over all samples, "
+        f"{across['largest_displacement']} at most; rank correlation with length {across['drift']:.2f}."
+    ).replace("%", " %")
+    yield (
+        f"without deferral steps take at least {across['imbalance_ratio_without']:.3f} of the even share, these steps "
+        f"{across['imbalance_ratio_of_steps']:.3f}, any within the limits "
+        f"{across['imbalance_ratio_best_possible']:.3f} (proven)."
+    )
+    (before, after), (spread, spread_after) = across["long_share"], across["long_spread"]
+    yield (
+        f"to training: long samples, of {across['long_from']:,} and more, have {before:.0%} +- {spread:.0%} of a "
+        f"step's tokens before and {after:.0%} +- {spread_after:.0%} after, {across['largest_long_share'][1]:.0%} at "
+        f"most. Their tokens weigh {across['token_mean_weight']:.2f} of what they did where a step's loss is divided "
+        f"by its tokens, {across['sample_mean_weight']:.2f} where by its samples, and exactly 1 where by a constant. "
+        "Clipping and Adam's moments see the gathering in any case."
+    ).replace("%", " %")
 
 
 def as_bytes(count: float) -> str:
@@ -157,61 +216,70 @@ def as_alike(values: Sequence[float], digits: int = 3, least: bool = False) -> l
     return [f"{value:,.{decimals}f}" for value in values]
 
 
-def _ratios(phase: PhaseSummary) -> tuple[float, float, float]:
-    return phase.ratio_before, phase.ratio_after, phase.ratio_bound
+def _three(phase: Numbers, what: str) -> list[float]:
+    """Return a number before, after, and at best."""
+    return [phase[f"{what}_{when}"] for when in ("before", "after", "best_possible")]
 
 
-def _rows(phase: PhaseSummary, ratios: Sequence[str]) -> Iterator[Sequence[str]]:
-    numbers = phase.as_json()
-    if phase.follows:
+def _rows(phase: Numbers, steps: pa.Table, ratios: Sequence[str]) -> Iterator[Sequence[str]]:
+    if "in_pipeline" in phase:
         yield "imbalance ratio, in the pipeline", *ratios[:2], ""
         return
-    idle = [waiting(ratio) for ratio in _ratios(phase)]
     yield "imbalance ratio", *ratios
-    yield "waiting (bubble)" if phase.num_stages else "waiting", *map(as_percent, idle)
-    yield "gap, mean", "", as_percent(numbers["gap_mean"]), ""
-    yield "gap, largest", "", as_percent(numbers["gap_largest"]), ""
-    if phase.eps and phase.placement == "relocate":
-        yield within_eps(phase), "", f"{phase.within_eps_steps:,} of {phase.steps:,}", ""
+    waits = "waiting (bubble)" if "pipeline_stages" in phase else "waiting"
+    yield waits, *map(as_percent, _three(phase, "waiting"))
+    yield "gap, mean", "", as_percent(phase["gap_mean"]), ""
+    yield "gap, largest", "", as_percent(phase["gap_largest"]), ""
+    if phase["eps"] and phase["placement"] == "relocate":
+        yield within_eps(phase), "", f"{phase['steps_within_eps']:,} of {len(steps):,}", ""
     else:
-        yield proven_to(phase), "", f"{phase.proven_within_steps:,} of {phase.steps:,}", ""
-    if phase.sync is not None:
-        yield f"micro-batches ({phase.sync})", "", as_range(phase.fewest_slots, phase.most_slots), ""
-    if phase.items_volume:
-        what = f"{phase.shared_items:,}, {as_percent(phase.shared_fraction)}"
+        yield proven_to(phase), "", f"{phase['steps_proven_within']:,} of {len(steps):,}", ""
+    if "sync" in phase:
+        yield f"micro-batches ({phase['sync']})", "", slots_of(phase), ""
+    if "shared_items" in phase:
+        what = f"{phase['shared_items']:,}, {as_percent(phase['shared_fraction'])}"
         yield "shared items, of all elements", "", what, ""
-    if phase.num_stages:
-        yield "pipeline stages", "", f"{phase.num_stages:,}", ""
-    if phase.most_idle_ranks:
-        mean = f"{phase.idle_ranks / phase.steps:,.3g}"
-        yield "idle ranks, mean and most", "", f"{mean}, {phase.most_idle_ranks:,}", ""
-    if phase.several_nodes:
-        yield "crosses nodes", "", as_percent(numbers["crosses_nodes"]), ""
-        if phase.inter_node_bound:
-            yield "must cross nodes", "", as_percent(numbers["must_cross_nodes"]), ""
-        yield "moves within nodes", "", as_percent(numbers["moves_within_nodes"]), ""
+    if "pipeline_stages" in phase:
+        yield "pipeline stages", "", f"{phase['pipeline_stages']:,}", ""
+    if phase.get("idle_ranks_most"):
+        yield "idle ranks, mean and most", "", f"{phase['idle_ranks_mean']:,.3g}, {phase['idle_ranks_most']:,}", ""
+    if steps["must_cross"].null_count < len(steps):
+        yield "crosses nodes", "", as_percent(phase["crosses_nodes"]), ""
+        if phase["must_cross_nodes"]:
+            yield "must cross nodes", "", as_percent(phase["must_cross_nodes"]), ""
+        yield "moves within nodes", "", as_percent(phase["moves_within_nodes"]), ""
 
 
-def proven_to(phase: PhaseSummary) -> str:
+def slots_of(phase: Numbers) -> str:
+    """Show how many micro-batches a phase's ranks have."""
+    return as_range(phase["micro_batches_fewest"], phase["micro_batches_most"])
+
+
+def as_range(fewest: int, most: int) -> str:
+    """Show a range, or one number where both ends are equal."""
+    return f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+
+
+def proven_to(phase: Numbers) -> str:
     """Say of which steps it is counted that they are proven to be as good as was asked for."""
-    return f"steps proven within {as_percent(phase.stop_at)}" if phase.stop_at else "steps proven optimal"
+    return f"steps proven within {as_percent(phase['stop_at'])}" if phase["stop_at"] else "steps proven optimal"
 
 
-def within_eps(phase: PhaseSummary) -> str:
+def within_eps(phase: Numbers) -> str:
     """Say of which steps it is counted that relocation keeps them as even as was asked for."""
-    allowed = as_percent(allowed_gap(phase.eps, phase.stop_at))
-    return f"steps within {allowed} (eps, stop_at)" if phase.stop_at else f"steps within eps ({allowed})"
+    allowed = as_percent(allowed_gap(phase["eps"], phase["stop_at"]))
+    return f"steps within {allowed} (eps, stop_at)" if phase["stop_at"] else f"steps within eps ({allowed})"
 
 
-def groups_of(phase: PhaseSummary) -> str:
+def groups_of(phase: Numbers, steps: int) -> str:
     """Say how many groups of ranks of each degree there are, over all slots and steps, and what `eps` is not of."""
-    counts = ", ".join(f"{count:,} of {degree}" for degree, count in phase.groups_by_degree.items())
+    counts = ", ".join(f"{count:,} of {degree}" for degree, count in phase["groups_of_degree"].items())
     told = f"groups of ranks in all slots and steps: {counts}."
-    over = phase.steps - phase.within_eps_steps
-    if phase.items_volume and phase.eps and phase.placement == "relocate" and over:
-        allowed = as_percent(allowed_gap(phase.eps, phase.stop_at))
+    over = steps - phase["steps_within_eps"]
+    if "shared_items" in phase and phase["eps"] and phase["placement"] == "relocate" and over:
+        allowed = as_percent(allowed_gap(phase["eps"], phase["stop_at"]))
         told += (
-            f" In {over:,} of {counted(phase.steps, 'step')} ranks take over {allowed} "
+            f" In {over:,} of {counted(steps, 'step')} ranks take over {allowed} "
             "more than the bound: eps is of the rank-time of groups, within which ranks are less even."
         )
     return told
@@ -249,19 +317,13 @@ def _rounded(value: float) -> str:
     return f"{digits:,.0f}" if digits >= 10 else f"{digits:g}"  # 2,900,000: 'g' alone would write 2.9e+06
 
 
-def _what_prompts_do(name: str, phase: PhaseSummary) -> str:
-    copies = phase.prompt_copies / phase.prompts
-    where = "on {:.2f} ranks" if phase.sync is None else "in {:.2f} micro-batches"
-    return of_phase(name, f"a prompt is computed {where.format(copies)} on average.\n")
-
-
-def _what_caps(name: str, phase: PhaseSummary) -> str:
-    steps = f"{phase.capped_steps:,} of {counted(phase.steps, 'step')}"
-    worst = f"row {phase.cap_row:,} (from 0), length {phase.cap_length:,}, in step {phase.cap_step:,}"
-    whole = phase.holder == "rank"
-    mended = "no plan of whole samples mends that" if whole else "replicas of more ranks mend that"
+def _what_caps(name: str, phase: Numbers, rows: pa.Table) -> str:
+    worst, holder = phase["capping_sample"], rows["holder"][0].as_py()
+    steps = f"{phase['capped_steps']:,} of {counted(len(rows), 'step')}"
+    which = f"row {worst['row']:,} (from 0), length {worst['length']:,}, in step {worst['step']:,}"
+    mended = "no plan of whole samples mends that" if holder == "rank" else "replicas of more ranks mend that"
     return of_phase(
         name,
-        f"in {steps} one sample alone costs more than a {phase.holder}'s fair share; {mended}. "
-        f"The worst: {worst}; its {phase.holder} takes {phase.cap_ratio:.2f} times the mean.\n",
+        f"in {steps} one sample alone costs more than a {holder}'s fair share; {mended}. "
+        f"The worst: {which}; its {holder} takes {worst['imbalance_ratio_best_possible']:.2f} times the mean.",
     )

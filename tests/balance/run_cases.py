@@ -1,6 +1,8 @@
 """Settings, and drivers and workers that die, for tests of whole runs."""
 
 import contextlib
+import functools
+import itertools
 import multiprocessing
 import os
 import random
@@ -18,7 +20,6 @@ from balancer.offline.run import plan_run
 from balancer.offline.settings import LogSettings
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
-from balancer.report.summary import RunSummary
 
 ROOT = Path(__file__).parents[2]
 PHASES = (Phase("vision", "patches"), Phase("llm", "tokens"))
@@ -38,74 +39,82 @@ def snapshot(folder):
 def planned(log, settings, out, engine=None, resume=False, overwrite=False):
     engine = engine or Serial()
     out = f"{out}{os.sep}"
-    summary = plan_run(open_log(log), settings, RunSummary, out, engine=engine, resume=resume, overwrite=overwrite)
+    summary = plan_run(open_log(log), settings, out, engine=engine, resume=resume, overwrite=overwrite)
     return snapshot(out), summary
 
 
-class Fatal(RunSummary):
-    """Kills the worker that plans step 20, as often as a file says."""
+class Hooked:
+    """An engine in whose processes something is called after each step, with its part and number."""
 
-    def add_step(self, plan, short=False):
-        counter = Path(os.environ["FATAL"])
-        if self.samples + self.first_row == 20 * 32 and (left := int(counter.read_text())):
-            counter.write_text(str(left - 1))
+    def __init__(self, engine, hook):
+        self.engine, self.hook = engine, hook
+
+    def run(self, work, tasks, tick):
+        return self.engine.run(functools.partial(_hooked, self.hook, work), tasks, tick)
+
+
+def _hooked(hook, work, given, tick=lambda _: None):
+    part = given[0].part
+    steps = itertools.count(part.first_step)
+
+    def after_step(samples):
+        hook(part.number, next(steps))
+        tick(samples)
+
+    return work(given, after_step)
+
+
+BEGUN = set()  # parts that this process has begun, where a hook notes them
+
+
+def fatal(part, step):
+    """Kill the worker that plans step 20, as often as a file says."""
+    counter = Path(os.environ["FATAL"])
+    if step == 20 and (left := int(counter.read_text())):
+        counter.write_text(str(left - 1))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed(part, step):
+    """Kill a worker in its second part, if the file is there that is named; the driver waits in its own until then."""
+    BEGUN.add(part)
+    if len(BEGUN) > 1 and Path(os.environ["FATAL"]).exists():
+        if multiprocessing.parent_process() is not None:
             os.kill(os.getpid(), signal.SIGKILL)
-        super().add_step(plan, short)
-
-
-class Killed(RunSummary):
-    """Kills a worker in its second part, if the file is there that is named; the driver waits in its own until then."""
-
-    parts = 0  # that this process has begun
-
-    def add_step(self, plan, short=False):
-        Killed.parts += self.samples == 0
-        if Killed.parts > 1 and Path(os.environ["FATAL"]).exists():
-            if multiprocessing.parent_process() is not None:
-                os.kill(os.getpid(), signal.SIGKILL)
-            while multiprocessing.active_children():
-                time.sleep(0.01)
-        super().add_step(plan, short)
-
-
-class Held(RunSummary):
-    """Waits in a process's second part as long as the file is there that is named."""
-
-    parts = 0  # that this process has begun
-
-    def add_step(self, plan, short=False):
-        Held.parts += self.samples == 0
-        while Held.parts > 1 and Path(os.environ["HELD"]).exists():
+        while multiprocessing.active_children():
             time.sleep(0.01)
-        super().add_step(plan, short)
 
 
-class Slow(RunSummary):
-    """Leaves others time to begin: a driver would have planned all before they are there."""
+def held(part, step):
+    """Wait in a process's second part as long as the file is there that is named."""
+    BEGUN.add(part)
+    while len(BEGUN) > 1 and Path(os.environ["HELD"]).exists():
+        time.sleep(0.01)
 
-    def add_step(self, plan, short=False):
-        time.sleep(0.2)
-        super().add_step(plan, short)
+
+def slow(part, step):
+    """Leave others time to begin: a driver would have planned all before they are there."""
+    time.sleep(0.2)
 
 
 DRIVER = """
 import sys
 if __name__ == "__main__":
     from balancer.offline.engines import Cluster, Processes
-    from run_cases import Slow, open_log, plan_run, settings_of
-    engine = Cluster(sys.argv[3]) if len(sys.argv) > 3 else Processes(2)
-    plan_run(open_log(sys.argv[1]), settings_of(steps_per_part=1), Slow, sys.argv[2], engine=engine, resume=True)
+    from run_cases import Hooked, open_log, plan_run, settings_of, slow
+    engine = Hooked(Cluster(sys.argv[3]) if len(sys.argv) > 3 else Processes(2), slow)
+    plan_run(open_log(sys.argv[1]), settings_of(steps_per_part=1), sys.argv[2], engine=engine, resume=True)
 """
 
 
 COMMAND = """
 import sys
 if __name__ == "__main__":
-    from balancer.cli import main
+    from balancer.cli import main, plan_command
     from balancer.offline import settings
-    from balancer.report import plan_log
-    from run_cases import Held
-    plan_log.RunSummary, settings._SAMPLES_PER_PART = Held, 32
+    from run_cases import Hooked, held
+    asked, settings._SAMPLES_PER_PART = plan_command.engine_of, 32
+    plan_command.engine_of = lambda *given: Hooked(asked(*given), held)
     main.main(sys.argv[1:])
 """
 

@@ -17,8 +17,8 @@ from balancer.io.plan_reader import open_plan
 from balancer.offline.check import check_run
 from balancer.offline.claims import Claims
 from balancer.offline.engines import Processes, Serial
+from balancer.offline.load import checked_steps
 from balancer.offline.run import plan_run
-from balancer.report.summary import RunSummary
 
 LENGTHS = np.random.default_rng(0).integers(1, 90, 50)
 
@@ -52,7 +52,7 @@ def test_a_report_names_the_row_of_the_log_that_planning_named(tmp_path):
     pq.write_table(pa.table({"tokens": lengths}), tmp_path / "log.parquet")
     first = planned(tmp_path / "log.parquet", tmp_path / "first.parquet", 2)
     rest = planned(tmp_path / "log.parquet", tmp_path / "rest.parquet", 3, "--continue", first, "--at-step", 2, batch=5)
-    phase = check_run(str(rest), RunSummary).phases["all"]
+    phase = check_run(str(rest)).phases["all"]
     assert (phase.cap_row, phase.cap_length) == (30, 500)
 
 
@@ -89,7 +89,7 @@ def test_every_sample_of_every_epoch_is_planned_once(log, tmp_path, shuffle, epo
     for plans in [(first, 0, at), (second, 0, 99)], [(first, 0, at), (second, 0, then), (third, 0, 99)]:
         assert {epoch: sorted(rows) for epoch, rows in per_epoch(plans).items()} == every
     for plan in second, third:
-        assert len(list(balancer.load_steps(plan))) == open_plan(plan).description["steps"]  # replayed against the log
+        assert len(list(checked_steps(plan))) == open_plan(plan).description["steps"]  # replayed against the log
 
 
 def test_the_order_goes_on_where_it_was(log, tmp_path):
@@ -110,7 +110,7 @@ def test_parts_and_processes_plan_the_same(log, tmp_path, shuffle, drop_last):
     )
     outs = [f"{tmp_path}/{name}" for name in ("whole.parquet", "here/", "there/")]
     for out, engine in zip(outs, (Serial(), Serial(), Processes(2)), strict=True):
-        plan_run(open_log(log), settings, RunSummary, out, engine=engine)
+        plan_run(open_log(log), settings, out, engine=engine)
     found = [open_plan(out) for out in outs]
     steps = [[(number, run["all"].sample.tolist()) for number, run in one.whole_steps()] for one in found]
     assert steps[0] == steps[1] == steps[2]

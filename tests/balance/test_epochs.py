@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-import balancer
 from balancer.cli.main import main
 from balancer.compat import PlannedBatchSampler
 from balancer.io.plan_reader import open_plan
+from balancer.offline.load import checked_steps
 from balancer.problem.shuffle import shuffled
 
 LENGTHS = np.random.default_rng(0).integers(1, 90, 50)
@@ -49,7 +49,7 @@ def test_every_epoch_is_the_log_in_its_order(tmp_path, drop, seed, several, caps
         positions = np.arange(number * 8, min(50, number * 8 + 8))
         wanted = positions if seed is None else shuffled(positions, 50, seed, epoch)
         assert sorted(rows["sample"]) == sorted(wanted)
-    steps = list(balancer.load_steps(out))  # replayed and checked against the log, the digest too
+    steps = list(checked_steps(out))  # replayed and checked against the log, the digest too
     assert len(steps) == 3 * per_epoch
     wanted = LENGTHS[:8] if seed is None else LENGTHS[shuffled(np.arange(8), 50, seed)]
     assert steps[0].batch.lengths.tolist() == wanted.tolist()

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from plan_files import tamper
 
 import balancer
-from balancer import InputError, Phase, PlanError, Topology, load_plan, load_steps
+from balancer import InputError, Phase, PlanError, Topology, load_plan
 from balancer.io.logs import open_log
 from balancer.offline.description import PlanDigest
+from balancer.offline.load import checked_steps
 from balancer.offline.parts import fitted
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log
@@ -149,7 +150,7 @@ def test_replay_gives_the_same_plans(lengths, home, drop_last, tmp_path_factory)
     folder = tmp_path_factory.mktemp("log")
     write_log(folder, lengths)
     plans = write_plan(folder, settings_of(home=home, drop_last=drop_last))
-    replayed = [step["all"] for step in load_steps(folder / "plan.parquet")]
+    replayed = [step["all"] for step in checked_steps(folder / "plan.parquet")]
     assert [plan.digest() for plan in replayed] == [plan.digest() for plan in plans]
     for found, plan in zip(replayed, plans, strict=True):
         assert (found.home, found.target, found.method) == (plan.home, plan.target, plan.method)
@@ -187,7 +188,7 @@ def test_another_log_is_refused(folder):
     write_plan(folder, settings_of())
     write_log(folder, [*LENGTHS[:-1], LENGTHS[-1] + 1])
     with pytest.raises(InputError, match=r"was not made from .*log\.npy: the log's size or SHA-256 differs"):
-        list(load_steps(folder / "plan.parquet"))
+        list(checked_steps(folder / "plan.parquet"))
 
 
 def swap_ranks(rows):
@@ -247,7 +248,7 @@ def test_a_tampered_plan_is_caught(folder, change, rule):
     write_plan(folder, settings_of())
     tamper(folder / "plan.parquet", rows=change)
     with pytest.raises(PlanError, match=rule) as caught:
-        list(load_steps(folder / "plan.parquet"))
+        list(checked_steps(folder / "plan.parquet"))
     assert "plan.parquet" in str(caught.value)
 
 
@@ -269,7 +270,7 @@ def test_rows_in_another_order_are_the_same_plan(folder):
         rows[:6] = rows[5::-1]
 
     tamper(folder / "plan.parquet", rows=reverse_first_step)
-    assert next(load_steps(folder / "plan.parquet")).digest() == plans[0].digest()
+    assert next(checked_steps(folder / "plan.parquet")).digest() == plans[0].digest()
 
 
 @pytest.mark.parametrize(
@@ -293,7 +294,7 @@ def test_a_description_that_cannot_be_used_is_named(folder, change):
     write_plan(folder, settings_of())
     tamper(folder / "plan.parquet", description=change)
     with pytest.raises(InputError, match=r"plan\.parquet: its description is not one this version reads"):
-        list(load_steps(folder / "plan.parquet"))
+        list(checked_steps(folder / "plan.parquet"))
 
 
 @pytest.mark.parametrize("change", [lambda d: d.pop("digest"), lambda d: d.update(digest="0" * 64)])
@@ -301,7 +302,7 @@ def test_a_missing_or_wrong_digest_is_caught(folder, change):
     write_plan(folder, settings_of())
     tamper(folder / "plan.parquet", description=change)
     with pytest.raises(PlanError, match="digest"):
-        list(load_steps(folder / "plan.parquet"))
+        list(checked_steps(folder / "plan.parquet"))
 
 
 # --- plans with their own lengths ------------------------------------------------------------------------------------

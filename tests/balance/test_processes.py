@@ -11,15 +11,16 @@ import pyarrow as pa
 import pytest
 from run_cases import (
     COMMAND,
-    Killed,
-    Slow,
+    Hooked,
     called,
     children_of,
     command,
     gone,
     kill_at_random,
+    killed,
     planned,
     settings_of,
+    slow,
     snapshot,
 )
 
@@ -28,7 +29,6 @@ from balancer.cli.main import main
 from balancer.io.logs import open_log
 from balancer.offline.engines import Cluster, LostWorkerError, Processes
 from balancer.offline.run import plan_run
-from balancer.report.summary import RunSummary
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
 
@@ -78,7 +78,7 @@ def raises(task, tick=None):
         time.sleep(0.5)
     if task in (3, 5):
         raise UnreadableError(task, "other")
-    return {"totals": {"samples": task}}
+    return {"samples": task}
 
 
 def test_what_the_first_task_raised_is_told_though_it_cannot_be_sent():
@@ -98,19 +98,17 @@ def until(found):
     raise AssertionError("it is not there")
 
 
-class Meeting(RunSummary):
-    """Notes which process plans, and waits in its first step until another one does."""
-
-    def add_step(self, plan, short=False):
-        there = Path(os.environ["MEETING"])
-        (there / str(os.getpid())).touch()
-        until(lambda: len(list(there.iterdir())) > 1)
-        super().add_step(plan, short)
+def meeting(part, step):
+    """Note which process plans, and wait until another one does."""
+    there = Path(os.environ["MEETING"])
+    (there / str(os.getpid())).touch()
+    until(lambda: len(list(there.iterdir())) > 1)
 
 
 def test_a_worker_gets_its_part_while_this_process_is_at_its_own(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("MEETING", str(tmp_path))
-    plan_run(open_log(folder / "log.parquet"), settings_of(steps_per_part=16), Meeting, engine=Processes(2))
+    log = open_log(folder / "log.parquet")
+    plan_run(log, settings_of(steps_per_part=16), engine=Hooked(Processes(2), meeting))
     assert len(list(tmp_path.iterdir())) == 2
     assert (tmp_path / str(os.getpid())).exists()
 
@@ -122,7 +120,7 @@ def test_an_interrupted_run_leaves_no_worker_and_no_half_part(folder, tmp_path):
 
     log, out = open_log(folder / "log.parquet"), tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        plan_run(log, settings_of(steps_per_part=2), Slow, f"{out}/", engine=Processes(2), tick=interrupt)
+        plan_run(log, settings_of(steps_per_part=2), f"{out}/", engine=Hooked(Processes(2), slow), tick=interrupt)
     assert not multiprocessing.active_children()
     assert not list(out.glob(".*"))
 
@@ -134,7 +132,7 @@ def test_a_killed_worker_ends_the_run_and_costs_its_part_alone(folder, tmp_path,
     expected, _ = planned(folder / "log.parquet", settings_of(), tmp_path / "expected")
     log, out = open_log(folder / "log.parquet"), tmp_path / "out"
     with pytest.raises(LostWorkerError, match=KILLED):
-        plan_run(log, settings_of(), Killed, f"{out}/", engine=Processes(2))
+        plan_run(log, settings_of(), f"{out}/", engine=Hooked(Processes(2), killed))
     assert not multiprocessing.active_children()
     left = snapshot(out)
     # One of the worker, two of this process, and what it plans until it is told that the worker died.
@@ -142,17 +140,17 @@ def test_a_killed_worker_ends_the_run_and_costs_its_part_alone(folder, tmp_path,
     assert left.items() < expected.items()
     armed.unlink()
     kept = {name: (out / name).stat().st_mtime_ns for name in left}
-    plan_run(log, settings_of(), Killed, f"{out}/", engine=Processes(2), resume=True)
+    plan_run(log, settings_of(), f"{out}/", engine=Hooked(Processes(2), killed), resume=True)
     assert snapshot(out) == expected
     assert {name: (out / name).stat().st_mtime_ns for name in left} == kept
 
 
 UNGUARDED = """
 import sys
-from run_cases import RunSummary, open_log, plan_run, settings_of
+from run_cases import open_log, plan_run, settings_of
 from balancer.offline.engines import Cluster, LostWorkerError, Processes
 try:
-    plan_run(open_log(sys.argv[1]), settings_of(), RunSummary, engine=Processes(2))
+    plan_run(open_log(sys.argv[1]), settings_of(), engine=Processes(2))
 except LostWorkerError as error:
     sys.exit(f"told: {error}")
 """

@@ -14,9 +14,10 @@ ray = pytest.importorskip("ray")
 from nightly import examples  # noqa: E402
 from run_cases import (  # noqa: E402
     PHASES,
-    Fatal,
+    Hooked,
     called,
     children_of,
+    fatal,
     kill_at_random,
     paths,
     settings_of,
@@ -28,7 +29,6 @@ from balancer.io.logs import open_log  # noqa: E402
 from balancer.offline.check import check_run  # noqa: E402
 from balancer.offline.engines import Cluster, LostWorkerError, Serial  # noqa: E402
 from balancer.offline.run import plan_run  # noqa: E402
-from balancer.report.summary import RunSummary  # noqa: E402
 from solvers import InfeasibleError  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
@@ -52,16 +52,16 @@ def cluster(tmp_path_factory):
 
 def test_a_cluster_writes_the_same_folder(folder, cluster, tmp_path):
     log, settings = open_log(folder / "many"), settings_of(PHASES, steps_per_part=2)
-    one = plan_run(log, settings, RunSummary, f"{tmp_path}/one/", engine=Serial())
-    two = plan_run(log, settings, RunSummary, f"{tmp_path}/two/", engine=Cluster())
+    one = plan_run(log, settings, f"{tmp_path}/one/", engine=Serial())
+    two = plan_run(log, settings, f"{tmp_path}/two/", engine=Cluster())
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
-    assert one.as_json(1.0) == two.as_json(1.0)
-    assert check_run(f"{tmp_path}/two/", RunSummary, engine=Cluster()).as_json(1.0) == one.as_json(1.0)
+    assert one == two
+    assert check_run(f"{tmp_path}/two/", engine=Cluster()) == one
 
 
 def test_tasks_have_the_names_of_their_parts(folder, cluster, tmp_path):
     """As the cluster's own record of tasks has them, which its dashboard and ``ray list tasks`` show."""
-    plan_run(open_log(folder / "log.parquet"), settings_of(), RunSummary, f"{tmp_path}/out/", engine=Cluster())
+    plan_run(open_log(folder / "log.parquet"), settings_of(), f"{tmp_path}/out/", engine=Cluster())
     wanted = {f"task::part {number}" for number in range(len(snapshot(tmp_path / "out")) - 1)}
     for _ in range(100):  # workers report every second
         if wanted <= {event["cat"] for event in ray.timeline()}:
@@ -72,9 +72,9 @@ def test_tasks_have_the_names_of_their_parts(folder, cluster, tmp_path):
 
 def test_the_cluster_does_the_tasks_of_killed_workers_again(folder, cluster, tmp_path):
     log = open_log(folder / "log.parquet")
-    plan_run(log, settings_of(), RunSummary, f"{tmp_path}/one/", engine=Serial())
+    plan_run(log, settings_of(), f"{tmp_path}/one/", engine=Serial())
     cluster.write_text("2")
-    plan_run(log, settings_of(), Fatal, f"{tmp_path}/two/", engine=Cluster())
+    plan_run(log, settings_of(), f"{tmp_path}/two/", engine=Hooked(Cluster(), fatal))
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
     assert cluster.read_text() == "0"
 
@@ -84,7 +84,7 @@ def test_a_step_that_cannot_be_planned_is_told_as_by_one_process(folder, cluster
     told = []
     for engine in (Serial(), Cluster()):
         with pytest.raises(InfeasibleError) as caught:
-            plan_run(open_log(folder / "log.parquet"), settings, RunSummary, engine=engine)
+            plan_run(open_log(folder / "log.parquet"), settings, engine=engine)
         told.append(str(caught.value))
     assert told[0] == told[1]
 
@@ -92,11 +92,11 @@ def test_a_step_that_cannot_be_planned_is_told_as_by_one_process(folder, cluster
 def test_a_killed_run_is_resumed(folder, cluster, tmp_path):
     """The driver's part of it: tasks that are lost for good end the run, and what is whole is kept."""
     log, out = open_log(folder / "log.parquet"), f"{tmp_path}/two/"
-    plan_run(log, settings_of(), RunSummary, f"{tmp_path}/one/", engine=Serial())
+    plan_run(log, settings_of(), f"{tmp_path}/one/", engine=Serial())
     cluster.write_text("4")
     with pytest.raises(LostWorkerError, match="part 6: the Ray worker that had it was lost"):
-        plan_run(log, settings_of(), Fatal, out, engine=Cluster())
-    plan_run(log, settings_of(), RunSummary, out, engine=Cluster(), resume=True)
+        plan_run(log, settings_of(), out, engine=Hooked(Cluster(), fatal))
+    plan_run(log, settings_of(), out, engine=Cluster(), resume=True)
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
 
 

@@ -4,7 +4,6 @@ import dataclasses
 import io
 import json
 
-import numpy as np
 import pytest
 from balance_cases import problems
 from hypothesis import example, given
@@ -12,30 +11,34 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import balancer
+from balancer.offline.step_table import StepRows, ratios_in, restored, stored, summary, table_of
 from balancer.plan.reasons import Reason, Reasons
 from balancer.plan.step_plan import as_step_plan
 from balancer.report.page_data import PageData
-from balancer.report.summary import PhaseSummary, RunSummary
 from balancer.report.table import as_alike, as_bytes, as_ratios, print_summary
 
 
+def steps_of(plans):
+    rows = StepRows()
+    for step, plan in enumerate(plans):
+        rows.add(step, as_step_plan(plan), rows.samples)
+    return rows.table()
+
+
 def summary_of(plans):
-    summary = RunSummary()
-    for plan in plans:
-        summary.add_step(as_step_plan(plan))
-    return summary
+    return summary(steps_of(plans))
 
 
-def text_of(summary, title="title", runtime_s=0.5):
+def text_of(steps, title="title", runtime_s=0.5):
     console = Console(file=io.StringIO(), width=100)
-    print_summary(console, summary, title, runtime_s)
+    print_summary(console, steps, title, runtime_s)
     return " ".join(console.file.getvalue().split())
 
 
 @given(st.lists(problems(), min_size=1, max_size=4))
 def test_numbers_against_their_definition(steps):
     plans = [balancer.balance(**problem) for problem in steps]
-    numbers = summary_of(plans).as_json(2.0)
+    numbers = summary_of(plans)
     before = sum(max(p.home_loads.tolist()) * p.num_ranks for p in plans)  # rank-time: all wait for the slowest
     after = sum(max(p.loads.tolist()) * p.num_ranks for p in plans)
     sums = [(sum(p.home_loads.tolist()), sum(p.loads.tolist())) for p in plans]
@@ -62,18 +65,16 @@ def test_numbers_against_their_definition(steps):
 
 def test_a_step_counts_for_as_long_as_it_takes():
     plans = [balancer.balance([1, 1], 2), balancer.balance([98, 0], 2)]
-    assert summary_of(plans).phases["all"].ratio_after == 99 / 50
+    assert summary_of(plans)["phases"]["all"]["imbalance_ratio_after"] == 99 / 50
 
 
 def test_nothing_planned():
-    numbers = RunSummary().as_json(0.0)
-    assert numbers.pop("fell_back_steps") == 0
-    assert numbers == {"version": 2, "steps": 0, "samples": 0, "runtime_s": 0.0, "cost": {}, "phases": {}}
-    assert PhaseSummary().as_json()["imbalance_ratio_after"] == 1.0
+    numbers = summary(table_of([]))
+    assert numbers == {"version": 2, "steps": 0, "samples": 0, "cost": {}, "fell_back_steps": 0, "phases": {}}
 
 
 def test_all_zero_is_perfect():
-    phase = summary_of([balancer.balance([0, 0, 0], 2)]).as_json(1.0)["phases"]["all"]
+    phase = summary_of([balancer.balance([0, 0, 0], 2)])["phases"]["all"]
     assert phase["imbalance_ratio_before"] == phase["imbalance_ratio_after"] == 1.0
     assert phase["waiting_before"] == phase["waiting_after"] == 0.0
     assert phase["crosses_nodes"] == 0.0
@@ -84,46 +85,46 @@ def test_all_zero_is_perfect():
 @example(3, 26340695580188889)  # sums past 2**53, which floats round: down and
 @example(3, 21238881483001062)  # up
 def test_nobody_idles_where_all_loads_are_equal(num_ranks, load):
-    phase = summary_of([balancer.balance([load] * num_ranks, num_ranks)]).as_json(1.0)["phases"]["all"]
+    phase = summary_of([balancer.balance([load] * num_ranks, num_ranks)])["phases"]["all"]
     assert phase["imbalance_ratio_after"] == 1.0
     assert phase["waiting_after"] == 0.0
 
 
 def test_an_infinite_gap_is_null():
     plan = dataclasses.replace(balancer.balance([3, 1], 2), lower_bound=0)
-    phase = summary_of([plan]).as_json(1.0)["phases"]["all"]
+    phase = summary_of([plan])["phases"]["all"]
     assert phase["gap_mean"] is phase["gap_largest"] is None
 
 
 def test_the_sample_that_caps_the_worst_step_is_named():
     steps = [[5, 5, 5, 5], [1, 1, 30, 1], [1, 900, 1, 1], [1, 1, 1, 40]]
-    summary = summary_of([balancer.balance(lengths, 2) for lengths in steps])
-    phase = summary.as_json(1.0)["phases"]["all"]
+    plans = [balancer.balance(lengths, 2) for lengths in steps]
+    phase = summary_of(plans)["phases"]["all"]
     assert phase["capped_steps"] == 3
     found = phase["capping_sample"]
     assert (found["step"], found["row"], found["length"]) == (2, 9, 900)
     assert found["imbalance_ratio_best_possible"] == pytest.approx(900 / (903 / 2))
-    text = text_of(summary)
+    text = text_of(steps_of(plans))
     assert "In 3 of 4 steps one sample alone costs more than a rank's fair share" in text
     assert "row 9 (from 0), length 900, in step 2" in text
 
 
 def test_the_table_says_what_the_json_says():
     lengths = [900, 100, 400, 600, 500, 500, 70, 7]
-    summary = summary_of([balancer.balance(lengths, 4, 2)])
-    phase = summary.phases["all"]
-    text = text_of(summary, "log.parquet: [bold]tokens", 0.5)
+    steps = steps_of([balancer.balance(lengths, 4, 2)])
+    text = text_of(steps, "log.parquet: [bold]tokens", 0.5)
+    before, after, bound = ratios_in(steps)
     assert "log.parquet: [bold]tokens" in text  # markup in a file's name is no markup
-    assert f"imbalance ratio {phase.ratio_before:.3f} {phase.ratio_after:.3f} {phase.ratio_bound:.3f}" in text
+    assert f"imbalance ratio {before:.3f} {after:.3f} {bound:.3f}" in text
     assert "1 step," in text
     assert "8 samples" in text
     assert "planned in 0.50 s: 500 ms a step" in text
-    assert ": 0.004 ms a step" in text_of(summary, runtime_s=4e-6)
+    assert ": 0.004 ms a step" in text_of(steps, runtime_s=4e-6)
 
 
 def test_no_plan_is_shown_as_perfect_that_is_not():
     plan = balancer.balance([1_000_001, 1_000_000], 2)
-    text = text_of(summary_of([plan]))
+    text = text_of(steps_of([plan]))
     assert "imbalance ratio 1.000 " not in text
     assert "waiting under 0.001 %" in text
 
@@ -144,30 +145,28 @@ def test_numbers_that_stand_together_have_as_many_decimals():
 
 
 def test_a_ratio_close_to_perfect_sets_the_decimals_of_all_phases():
-    near, far = balancer.balance([10_001, 10_000], 2), balancer.balance([3, 2, 2], 2)
-    summary = RunSummary(steps=1, full={"near": PhaseSummary(), "far": PhaseSummary()})
-    for name, plan in (("near", near), ("far", far)):
-        summary.phases[name].add(plan, np.arange(plan.num_samples), 0, False, True)
-    text = text_of(summary)
-    assert "near imbalance ratio 1.00005 1.00005 1.00005" in text
+    batch = {"near": [10_001, 10_000, 0], "far": [3, 2, 2]}
+    plan = balancer.orchestrate(batch, {name: name for name in batch}, 2, placement="any")
+    text = text_of(steps_of([plan]))
+    assert "near imbalance ratio 2.00000 1.00005 1.00005" in text
     assert "far imbalance ratio 1.42857 1.14286 1.14286" in text
 
 
 def fallen(reasons):
     plan = balancer.balance([3, 1], 2)
-    return summary_of([dataclasses.replace(plan, fell_back=reason) for reason in reasons])
+    return steps_of([dataclasses.replace(plan, fell_back=reason) for reason in reasons])
 
 
 def test_reasons_are_counted_and_percentages_are_a_range():
     long = [Reason("it takes", percent, "longer") for percent in (9.5, 10, 0.2, 1)]
-    summary = fallen([long[0], "no room", "", *long[1:]])
+    steps = fallen([long[0], "no room", "", *long[1:]])
     counts = {"it takes 0.2 % to 10 % (median 1 %) longer": 4, "no room": 1}
-    assert summary.as_json(1.0)["phases"]["all"]["fell_back"] == counts
-    assert summary.as_json(1.0)["fell_back_steps"] == 5
+    assert summary(steps)["phases"]["all"]["fell_back"] == counts
+    assert summary(restored(stored(steps)))["fell_back_steps"] == 5
     said = "in 5 of 6 steps samples were balanced first and laid on nodes afterwards, which moves more."
     assert (
         f"{said[:1].upper()}{said[1:]} 4 steps: it takes 0.2 % to 10 % (median 1 %) longer. 1 step: no room."
-        in text_of(summary)
+        in text_of(steps)
     )
 
 
@@ -196,9 +195,9 @@ def test_one_reason_is_a_sentence(reasons, said):
 
 
 def test_relocation_everywhere_gives_no_reason():
-    summary = fallen(["", ""])
-    assert summary.as_json(1.0)["phases"]["all"]["fell_back"] == {}
-    assert "balanced first" not in text_of(summary)
+    steps = fallen(["", ""])
+    assert summary(steps)["phases"]["all"]["fell_back"] == {}
+    assert "balanced first" not in text_of(steps)
 
 
 @pytest.mark.parametrize(
@@ -214,12 +213,11 @@ def test_who_computes_in_micro_batches(encoders, sync, cut, piecewise):
     micro_batches = balancer.MicroBatches(9, sync, encoders=encoders)
     columns = {"vision": [4, 0, 2, 1, 3, 0], "llm": [5, 4, 3, 2, 2, 2]}
     plan = balancer.orchestrate(columns, {n: n for n in columns}, 2, cut=micro_batches)
-    summary, data = RunSummary(), PageData()
-    summary.add_step(plan)
+    steps, data = steps_of([plan]), PageData()
     data.add(plan)
-    phases = summary.as_json(1.0)["phases"]
+    phases = summary(steps)["phases"]
     assert [name for name in phases if "sync" in phases[name]] == cut
-    assert ("not cut into micro-batches; ranks meet once a step" in text_of(summary)) == piecewise
+    assert ("not cut into micro-batches; ranks meet once a step" in text_of(steps)) == piecewise
     assert data.asked["llm"].endswith(f"micro-batches of at most 9, sync {sync}")
     where = "in the micro-batches of the samples" if encoders == "slot" else "before the first micro-batch"
     assert data.asked["vision"].endswith(where)

@@ -12,8 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from run_cases import PHASES, ROOT, planned, settings_of, snapshot
+from plan_files import with_header
+from run_cases import ALONE, PHASES, ROOT, planned, settings_of, snapshot
 
+import balancer
 from balancer import InputError, Phase, PlanError
 from balancer.io import formats, plan_writer
 from balancer.io.logs import Span, open_log, read_columns, rows_of_files
@@ -22,8 +24,8 @@ from balancer.offline.check import check_run
 from balancer.offline.engines import Processes, Serial
 from balancer.offline.parts import num_parts, parts_of
 from balancer.offline.run import plan_run
+from balancer.offline.step_table import COLUMNS, StepRows, restored, stored, summary
 from balancer.offline.steps import plan_log, rows_of_steps
-from balancer.report.summary import RunSummary
 from solvers import InfeasibleError
 
 # ---------------------------------------------------------------------------------------------------------- rows
@@ -80,7 +82,7 @@ def test_an_error_names_the_row_whatever_part_it_is_in(tmp_path):
     pq.write_table(pa.table({"tokens": tokens}), tmp_path / "log.parquet")
     for engine in (Serial(), Processes(2)):
         with pytest.raises(InputError, match="column 'tokens', row 417: -3"):
-            plan_run(open_log(tmp_path / "log.parquet"), settings_of(), RunSummary, engine=engine)
+            plan_run(open_log(tmp_path / "log.parquet"), settings_of(), engine=engine)
 
 
 @pytest.mark.parametrize("name", ["log.csv"])
@@ -88,7 +90,7 @@ def test_rows_that_are_not_counted_are_planned_by_one_process(folder, tmp_path, 
     log = open_log(folder / name)
     assert rows_of_files(log) is None
     by_one = planned(folder / name, settings_of(), tmp_path / "one")[1]
-    assert by_one.steps == 32
+    assert len(by_one) == 32
     with pytest.raises(InputError, match=r"cannot be counted without reading them.*write the log as Parquet"):
         planned(folder / name, settings_of(), tmp_path / "two", engine=Processes(2))
 
@@ -110,14 +112,14 @@ def test_every_engine_writes_the_same_folder_and_one_file_holds_the_same_plan(fo
     one, summary = planned(folder / "many", settings, tmp_path / "one", engine=Serial())
     two, other = planned(folder / "many", settings, tmp_path / "two", engine=Processes(2))
     assert one == two
-    assert summary.as_json(1.0) == other.as_json(1.0)
+    assert summary == other
     assert len(one) == num_parts(1000, settings) + 1
-    assert plan_run(log, settings, RunSummary, str(tmp_path / "plan.parquet")).as_json(1.0) == summary.as_json(1.0)
+    assert plan_run(log, settings, str(tmp_path / "plan.parquet")) == summary
     header = json.loads(pq.read_schema(tmp_path / "plan.parquet").metadata[b"balancer"])
     assert header["description"] == json.loads(one["manifest.json"])["description"]
-    checked = [check_run(f"{tmp_path}/one", RunSummary, engine=engine) for engine in (None, Processes(1), Processes(2))]
-    checked.append(check_run(f"{tmp_path}/plan.parquet", RunSummary))
-    assert all(again.as_json(1.0) == summary.as_json(1.0) for again in checked)
+    checked = [check_run(f"{tmp_path}/one", engine=engine) for engine in (None, Processes(1), Processes(2))]
+    checked.append(check_run(f"{tmp_path}/plan.parquet"))
+    assert all(again == summary for again in checked)
 
 
 def test_parts_hold_the_steps_that_one_pass_reads(folder):
@@ -133,20 +135,48 @@ def test_parts_hold_the_steps_that_one_pass_reads(folder):
         assert np.array_equal(one.columns["tokens"], other.columns["tokens"])
 
 
-def test_summaries_add_up_to_the_summary_of_all(folder):
+def test_stretches_of_the_table_add_up_to_that_of_all(folder):
     settings = settings_of(PHASES, epochs=2)
-    whole, joined, part = RunSummary(), RunSummary(), RunSummary()
+    whole, part, parts = StepRows(), StepRows(), []
     for step, plan in enumerate(plan_log(open_log(folder / "log.parquet"), settings)):
         if step % 9 == 0:
-            joined.join(RunSummary.restored(json.loads(json.dumps(part.stored(), allow_nan=False))))
-            part = RunSummary(first_row=joined.samples)
-        whole.add_step(plan)
-        part.add_step(plan)
-    joined.join(part)
-    mine, others = whole.as_json(1.0), joined.as_json(1.0)
-    for name in ("vision", "llm"):
-        assert mine["phases"][name].pop("gap_mean") == pytest.approx(others["phases"][name].pop("gap_mean"))
-    assert mine == others
+            parts.append(restored(json.loads(json.dumps(stored(part.table())))))
+            part = StepRows()
+        whole.add(step, plan)
+        part.add(step, plan)
+    joined = pa.concat_tables([*parts, part.table()])
+    assert joined == whole.table()
+    assert summary(joined) == summary(whole.table())
+
+
+def test_the_table_of_steps_stands_in_the_plan_file(folder, tmp_path):
+    for phases in (ALONE, PHASES):
+        _, steps = planned(folder / "log.parquet", settings_of(phases), tmp_path / "parts", overwrite=True)
+        plan_run(open_log(folder / "log.parquet"), settings_of(phases), str(tmp_path / "one.parquet"), overwrite=True)
+        assert balancer.load_steps(tmp_path / "parts") == balancer.load_steps(tmp_path / "one.parquet") == steps
+        assert steps.schema.names == [each.name for each in COLUMNS]
+        assert check_run(str(tmp_path / "one.parquet")) == steps
+
+
+def test_the_documentation_has_every_column_of_the_table_of_steps():
+    text = (ROOT / "docs" / "reference" / "file_formats.md").read_text(encoding="utf-8")
+    rows = [f"| `{each.name}` | {each.type} | {each.says} |" for each in COLUMNS]
+    assert "\n".join(["| column | type | what |", "|---|---|---|", *rows, ""]) in text
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [(None, "has no table of steps: plan the log again"), ("AAAA", "no table of steps"), ("%", "Only base64"),
+     (stored(pa.table({"step": [1]})), "a table of steps with other columns")],
+)  # fmt: skip
+def test_a_table_of_steps_that_is_none_is_told(folder, tmp_path, text, told):
+    path = tmp_path / "plan.parquet"
+    plan_run(open_log(folder / "log.parquet"), settings_of(), str(path))
+    header = json.loads(pq.read_schema(path).metadata[b"balancer"])
+    del header["table_of_steps"]
+    with_header(path, header | ({} if text is None else {"table_of_steps": text}))
+    with pytest.raises(InputError, match=told):
+        balancer.load_steps(path)
 
 
 def test_the_first_step_that_cannot_be_planned_is_the_one_that_is_told(folder, tmp_path):
@@ -162,10 +192,10 @@ def test_the_first_step_that_cannot_be_planned_is_the_one_that_is_told(folder, t
 def test_a_file_has_no_parts(folder, tmp_path):
     for how in ({"engine": Processes(2)}, {"resume": True}):
         with pytest.raises(InputError, match="one file has no parts"):
-            plan_run(open_log(folder / "log.parquet"), settings_of(), RunSummary, str(tmp_path / "plan"), **how)
-    plan_run(open_log(folder / "log.parquet"), settings_of(), RunSummary, str(tmp_path / "plan"))
+            plan_run(open_log(folder / "log.parquet"), settings_of(), str(tmp_path / "plan"), **how)
+    plan_run(open_log(folder / "log.parquet"), settings_of(), str(tmp_path / "plan"))
     with pytest.raises(InputError, match="has no parts for several processes"):
-        check_run(str(tmp_path / "plan"), RunSummary, engine=Processes(2))
+        check_run(str(tmp_path / "plan"), engine=Processes(2))
 
 
 def test_a_part_that_was_changed_is_named(folder, tmp_path):
@@ -184,9 +214,9 @@ def test_a_part_that_was_changed_is_named(folder, tmp_path):
         table = table.set_column(at, table.schema.field(column), pa.array(values))
     pq.write_table(table, tmp_path / "out" / name, use_dictionary=["phase"])
     with pytest.raises(PlanError, match=f"{name}: the digest of its steps is"):
-        check_run(f"{tmp_path}/out", RunSummary, engine=Processes(2))
+        check_run(f"{tmp_path}/out", engine=Processes(2))
     with pytest.raises(PlanError, match="digest of its 32 steps"):
-        check_run(f"{tmp_path}/out", RunSummary)
+        check_run(f"{tmp_path}/out")
 
 
 def mixed_log(folder):
@@ -209,12 +239,12 @@ def test_the_order_of_an_epoch_is_the_same_in_memory_and_by_files(tmp_path, monk
     monkeypatch.setattr(scatter, "_ROWS_PER_FILE", 150)
     by_files, other = planned(log, settings, tmp_path / "files")
     assert in_memory == by_files
-    assert summary.as_json(1.0) == other.as_json(1.0)
+    assert summary == other
     sorted_anew, scattered = [], scatter._scatter
     monkeypatch.setattr(scatter, "_scatter", lambda *given: sorted_anew.append(1) or scattered(*given))
-    assert check_run(f"{tmp_path}/files", RunSummary).as_json(1.0) == summary.as_json(1.0)
+    assert check_run(f"{tmp_path}/files") == summary
     assert len(sorted_anew) == 5 * settings.epochs
-    plan_run(open_log(log), settings, RunSummary, str(tmp_path / "plan"))
+    plan_run(open_log(log), settings, str(tmp_path / "plan"))
     header = json.loads(pq.read_schema(tmp_path / "plan").metadata[b"balancer"])
     assert header["description"] == json.loads(in_memory["manifest.json"])["description"]
 
@@ -224,7 +254,7 @@ def test_processes_plan_and_check_shuffled_epochs(tmp_path):
     one, summary = planned(log, settings, tmp_path / "one")
     two, _ = planned(log, settings, tmp_path / "two", engine=Processes(2))
     assert one == two
-    assert check_run(f"{tmp_path}/two", RunSummary, engine=Processes(2)).as_json(1.0) == summary.as_json(1.0)
+    assert check_run(f"{tmp_path}/two", engine=Processes(2)) == summary
 
 
 def test_sorted_rows_are_kept_for_a_run_that_resumes(tmp_path, monkeypatch):
@@ -264,7 +294,7 @@ def test_whole_parts_are_kept_and_the_others_made(folder, tmp_path, engine):
     after, summary = planned(folder / "log.parquet", settings_of(), tmp_path / "out", engine=engine, resume=True)
     assert after == before
     assert all((tmp_path / "out" / name).stat().st_mtime_ns == then for name, then in times.items())
-    assert summary.steps == 32
+    assert len(summary) == 32
 
 
 def test_a_full_disk_costs_the_part_that_did_not_fit(folder, tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from typed_words import keys
 
 import balancer
 from balancer.offline import load
+from balancer.offline.load import checked_steps
 from solvers import InfeasibleError
 
 ESC = "\x1b[31m\x1b]0;owned\x07"
@@ -262,7 +263,7 @@ def test_what_no_plan_can_have_is_an_error_of_the_plan(change, told, command, pl
     tamper(where, description=change)
     assert_one_line(command("report", "plan.parquet"), ["plan.parquet: step 0: ", told], code=1)
     with pytest.raises((balancer.PlanError, InfeasibleError), match=r"plan.parquet: step 0: "):
-        list(balancer.load_steps(where))
+        list(checked_steps(where))
 
 
 # --- messages --------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from balancer.errors import PlanError
 from balancer.executor.arguments import as_setup
 from balancer.io.plan_format import FEATURES
 from balancer.layouts.layout import StepLayout, read_layout
+from balancer.offline.load import checked_steps
 from balancer.plan.gaps import DeviceOp
 from balancer.simulate import configure as room
 from balancer.simulate.configure import price_layouts
@@ -141,7 +142,7 @@ def test_a_plan_is_what_was_priced_and_the_same_by_every_way(command, made):
     folder, priced = made
     path = folder / "plan.parquet"
     assert command(*options(folder, "--out", path)).code == 0
-    first, second = balancer.load_steps(path)
+    first, second = checked_steps(path)
     assert first["llm"].makespan / 1e10 + priced.sync_s == pytest.approx(priced.seconds, rel=1e-12)
     assert first["llm"].lower_bound / 1e10 + priced.sync_s == pytest.approx(priced.lower_bound_s, rel=1e-12)
     for plan in (first, second):
@@ -183,14 +184,14 @@ def test_what_configure_writes_is_planned_as_it_says(command, made, tmp_path):
     assert told.startswith(f"  balancer plan {log} --ranks ")
     assert command(*shlex.split(told)[1:]).code == 0
     found, plan = json.loads(path.read_text())["found"], tmp_path / "chosen-plan.parquet"
-    first = next(iter(balancer.load_steps(plan)))
+    first = next(iter(checked_steps(plan)))
     assert first["llm"].makespan / 1e10 + found["sync_s"] == pytest.approx(found["seconds"], rel=1e-12)
 
 
 def test_a_device_runs_its_ops_in_turn(command, made):
     folder, _ = made
     command(*options(folder, "--out", folder / "turns.parquet"))
-    llm = next(iter(balancer.load_steps(folder / "turns.parquet")))["llm"]
+    llm = next(iter(checked_steps(folder / "turns.parquet")))["llm"]
     tasks, stages = llm.gaps.tasks, llm.cut.stages
     found = [llm.device_ops(rank, device) for rank in range(2) for device in range(2)]
     alone = [[tuple(op[:3]) for op in ops if op.stage is not None] for ops in found]
@@ -222,7 +223,7 @@ def test_a_timeline_shows_what_devices_run(command, made):
     """And, before, encoders ahead of the pipeline, for as long as makespans say."""
     folder, _ = made
     command(*options(folder, "--out", folder / "drawn.parquet"))
-    llm = next(iter(balancer.load_steps(folder / "drawn.parquet")))["llm"]
+    llm = next(iter(checked_steps(folder / "drawn.parquet")))["llm"]
     for rank in range(2):
         run, between = llm.pipeline_run(rank), llm.between(rank)
         begins, ends = (run.forward_start, run.backward_start), (run.forward_end, run.backward_end)
@@ -309,7 +310,7 @@ def test_a_tampered_turn_device_or_slot_is_found(command, made, tmp_path, rows, 
     command(*options(folder, "--out", tmp_path / "plan.parquet"))
     tamper(tmp_path / "plan.parquet", rows)
     with pytest.raises(PlanError, match=told):
-        list(balancer.load_steps(tmp_path / "plan.parquet"))
+        list(checked_steps(tmp_path / "plan.parquet"))
 
 
 @pytest.mark.parametrize(("lacking", "told"), [(("device",), "'device'"), (("item", "backward"), "'item', 'backward'")])
@@ -319,7 +320,7 @@ def test_columns_that_are_not_there_are_named(command, made, tmp_path, lacking, 
     for part in (tmp_path / "plan").glob("*.parquet"):
         pq.write_table(pq.read_table(part).drop_columns(list(lacking)), part)
     with pytest.raises(PlanError, match=f"encoders run in gaps, and there is no column {told}$"):
-        list(balancer.load_steps(tmp_path / "plan"))
+        list(checked_steps(tmp_path / "plan"))
 
 
 def test_parts_are_of_few_steps_as_each_takes_long(command, made, tmp_path, monkeypatch):
@@ -336,7 +337,7 @@ def test_a_plan_that_does_not_fit_the_memory_is_found(command, made, monkeypatch
     # what tasks hold, and not what there is room for
     monkeypatch.setattr("balancer.cuts.pipelines.gap_plan.UNIT_BYTES", 2**40)
     with pytest.raises(PlanError, match=r"device . of rank . holds [0-9,]+ bytes, and has room for"):
-        list(balancer.load_steps(folder / "full.parquet"))
+        list(checked_steps(folder / "full.parquet"))
 
 
 def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):

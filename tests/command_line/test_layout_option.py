@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from typed_words import keys, typed
 
-import balancer
+from balancer.offline.load import checked_steps
 
 OPTIONS = (
     *typed("--ranks 8 --ranks-per-node 4 --batch-per-rank 2 phase.vision.length=patches phase.llm.length=tokens"),
@@ -32,7 +32,7 @@ def test_a_plan_over_replicas(command, log):
     for printed in (planned, reported):
         assert "48 samples in 3 steps" in printed.words
         assert "vision:out" in printed.words
-    steps = list(balancer.load_steps("plan.parquet"))
+    steps = list(checked_steps("plan.parquet"))
     assert [step["llm"].num_ranks for step in steps] == [2] * 3
     assert [step["vision"].num_ranks for step in steps] == [8] * 3
 

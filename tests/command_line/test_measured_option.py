@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from log_files import write_csv
 
-import balancer
+from balancer.offline.load import checked_steps
 
 LENGTHS = np.random.default_rng(8).lognormal(5, 1.2, 160).astype(int) + 1
 SHAPE = ("--ranks", 4, "--batch-per-rank", 5)
@@ -17,7 +17,7 @@ def planned(command, tmp_path):
     write_csv(tmp_path / "log.csv", LENGTHS.tolist())
     outcome = command("plan", "log.csv", *SHAPE, "--out", "plan.parquet", "--json")
     assert outcome.code == 0, outcome.err
-    return [step["all"].loads for step in balancer.load_steps(tmp_path / "plan.parquet", tmp_path / "log.csv")]
+    return [step["all"].loads for step in checked_steps(tmp_path / "plan.parquet", tmp_path / "log.csv")]
 
 
 def rows_of(planned, noise=0.0):

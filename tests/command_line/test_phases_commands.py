@@ -13,6 +13,7 @@ from plan_files import description_of, tamper
 from typed_words import keys, typed
 
 import balancer
+from balancer.offline.load import checked_steps
 
 
 @pytest.fixture
@@ -108,7 +109,7 @@ def test_the_plan_file_is_what_the_library_plans(command, log):
     description = description_of("plan.parquet")
     assert [phase["name"] for phase in description["phases"]] == ["vision", "audio", "llm"]
     assert description["sources"][0]["unit"]["audio"] == "as recorded"
-    plans = list(balancer.load_steps("plan.parquet"))
+    plans = list(checked_steps("plan.parquet"))
     phases = [
         balancer.Phase("vision", f"qwen2vl_patches{LISTS}", outputs=f"qwen2vl_tokens{LISTS}"),
         balancer.Phase("audio", "audio_frames"),

@@ -12,6 +12,7 @@ from log_files import write_csv
 from typed_words import keys
 
 import balancer
+from balancer.offline.load import checked_steps
 from balancer.strategies import plan_with
 
 SHAPE = ("--ranks", 2, "--batch-per-rank", 2)
@@ -108,7 +109,7 @@ def test_what_a_shell_makes_of_a_pattern(command, tmp_path):
     assert outcome.out.startswith("a.csv and 1 more: ")
     assert "24 samples in 6 steps" in outcome.words
     assert command("report", "plan.parquet").code == 0
-    assert sum(plan.num_samples for plan in balancer.load_steps("plan.parquet")) == 24
+    assert sum(plan.num_samples for plan in checked_steps("plan.parquet")) == 24
 
 
 def test_a_log_on_standard_input(command, monkeypatch):

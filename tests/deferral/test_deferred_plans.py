@@ -16,6 +16,7 @@ from balancer.errors import PlanError
 from balancer.io import plan_format
 from balancer.io.plan_reader import open_plan
 from balancer.offline import across
+from balancer.offline.load import checked_steps
 
 RANKS, BATCH = 4, 5
 COST = "quadratic:a=300,b=1"
@@ -333,7 +334,7 @@ def test_changed_rows_are_found(run: Callable[..., str], log: Path, tmp_path: Pa
     table = table.set_column(at, table.field(at), pa.array(values))
     pq.write_table(table, changed)
     with pytest.raises(PlanError):
-        list(balancer.load_steps(changed, log))
+        list(checked_steps(changed, log))
 
 
 def test_continue_is_refused(run: Callable[..., str], log: Path, tmp_path: Path) -> None:
@@ -444,7 +445,7 @@ def check_floors(run: Callable[..., str], log: Path, asked: list[str], folder: P
     )
     assert told["across_steps"] == json.loads(run("report", out, "--json"))["across_steps"]
     run("plan", log, *asked, "--out", plain)
-    spans = [sum(step[phase].makespan for step in balancer.load_steps(path, log)) for path in (plain, out)]
+    spans = [sum(step[phase].makespan for step in checked_steps(path, log)) for path in (plain, out)]
     across = told["across_steps"]
     assert across["even_share"] <= across["lower_bound"] <= across["chosen_floor"] < across["floor"] <= spans[0]
     assert across["chosen_floor"] <= spans[1] < spans[0]

@@ -15,6 +15,7 @@ from rank_processes import Ranks  # noqa: E402
 import balancer  # noqa: E402
 from balancer.cli.main import main  # noqa: E402
 from balancer.compat import PlannedBatchSampler  # noqa: E402
+from balancer.offline.load import checked_steps  # noqa: E402
 
 
 def made(seed, num_ranks=4, **arguments):
@@ -110,7 +111,7 @@ def test_all_phases_have_as_many_micro_batches_and_steps(tmp_path, most):
     (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(SystemExit, match="0"):
         main(["plan", str(tmp_path / "log.jsonl"), *shape, *phases])
-    steps = list(balancer.load_steps(tmp_path / "plan.parquet"))
+    steps = list(checked_steps(tmp_path / "plan.parquet"))
     for rank in range(2):
         found = {name: PlannedBatchSampler(tmp_path / "plan.parquet", rank, name) for name in ("vision", "llm")}
         assert [len(list(one)) for one in found.values()] == [3, 3]

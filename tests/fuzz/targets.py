@@ -19,11 +19,11 @@ from balancer.cost.throughput import ThroughputCurve
 from balancer.errors import InputError, PlanError
 from balancer.io.logs import default_columns, open_log, parse_length, read_columns
 from balancer.io.measurements import read_measurements
+from balancer.offline.load import checked_steps
 from balancer.offline.run import plan_run
 from balancer.offline.settings import LogSettings
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
-from balancer.report.summary import RunSummary
 from balancer.simulate.cluster import CLUSTERS, read_cluster
 from solvers.errors import SolverError
 
@@ -51,7 +51,7 @@ def plan(data: bytes, folder: Path) -> None:
     """A plan file, byte by byte."""
     path = folder / "plan.parquet"
     path.write_bytes(data)
-    list(balancer.load_steps(path))
+    list(checked_steps(path))
 
 
 def description(data: bytes, folder: Path) -> None:
@@ -60,14 +60,14 @@ def description(data: bytes, folder: Path) -> None:
     text = _sealed(data)
     for path in (saved, of_log):
         with_header(path, text)
-        _if_told(lambda path=path: list(balancer.load_steps(path)))
+        _if_told(lambda path=path: list(checked_steps(path)))
 
 
 def manifest(data: bytes, folder: Path) -> None:
     """The manifest of a plan folder."""
     where = _plan_folder(folder)
     (where / "manifest.json").write_bytes(_sealed(data))
-    list(balancer.load_steps(where))
+    list(checked_steps(where))
 
 
 def measurements(data: bytes, folder: Path) -> None:
@@ -150,7 +150,7 @@ def _write_plan(folder: Path, out: Path) -> None:
     rows = zip(*BATCH.values(), strict=True)
     (folder / "log.csv").write_text("".join(f"{a},{b}\n" for a, b in (tuple(BATCH), *rows)))
     setup = Setup(balancer.Topology.uniform(2), PHASES, PlanSettings())
-    plan_run(open_log(folder / "log.csv"), LogSettings(setup, 2), RunSummary, str(out) if out.suffix else f"{out}/")
+    plan_run(open_log(folder / "log.csv"), LogSettings(setup, 2), str(out) if out.suffix else f"{out}/")
 
 
 def seeds(name: str) -> dict[str, bytes]:

@@ -16,6 +16,7 @@ from hypothesis import settings
 import balancer
 from balancer.cli.main import main
 from balancer.cli.run import Compiled
+from balancer.offline.load import checked_steps
 
 BY_NIGHT = settings.get_current_profile_name() == "nightly"
 LINES, PART, SEED = (10_000, 100, None) if BY_NIGHT else (300, 50, 20260)
@@ -73,7 +74,7 @@ def assert_whole(path, words):
     if path.suffix in ends:
         assert content.endswith(ends[path.suffix]), words
     else:
-        assert list(balancer.load_steps(path)), words
+        assert list(checked_steps(path)), words
 
 
 def new_in(folder, before):

@@ -21,6 +21,7 @@ from golden.logs import DATA, write_logs
 from golden.told import rounded, sha
 
 import balancer
+from balancer.offline.load import checked_steps
 
 _CLOCK = (
     "runtime_s", "compile_s", "peak_memory_mb", "planned_samples_per_second", "planned_ms_a_step",
@@ -102,7 +103,7 @@ def _of_file(name):
     if not path.is_dir():
         description = json.loads(pq.read_schema(path).metadata[b"balancer"])["description"]
         told |= {key: description[key] for key in ("digest", "steps", "samples")}
-    told["loaded"] = sha([_as_loaded(step["all"] if step.is_single else step) for step in balancer.load_steps(name)])
+    told["loaded"] = sha([_as_loaded(step["all"] if step.is_single else step) for step in checked_steps(name)])
     return told
 
 

@@ -11,6 +11,7 @@ import balancer
 from balancer import MicroBatches, Phase, Ragged, Topology
 from balancer.compat import verl
 from balancer.cost import MODELS, OnlineCost, SaturatingThroughput, flops, integer_seconds, module, parse_cost
+from balancer.offline.load import checked_steps
 from balancer.simulate import CLUSTERS, PhaseModel, step_time
 
 
@@ -345,7 +346,7 @@ def _saved_and_loaded():
             path = os.path.join(folder, "plan.parquet")
             plan.save(path)
             loaded = balancer.load_plan(path)
-            told[name] = [loaded == plan, loaded.digest(), [p.digest() for p in balancer.load_steps(path)]]
+            told[name] = [loaded == plan, loaded.digest(), [p.digest() for p in checked_steps(path)]]
     return told
 
 

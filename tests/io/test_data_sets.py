@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import balancer
 from balancer.cli.main import main
 from balancer.errors import InputError
 from balancer.io.logs import default_columns, open_log, read_columns, unit_of
 from balancer.io.plan_reader import open_plan
+from balancer.offline.load import checked_steps
 
 LENGTHS = [5, 0, 7, 31, 2, 2, 9, 1]
 
@@ -231,7 +231,7 @@ def test_plans_are_made_of_each_and_checked_against_all_their_files(tmp_path, ki
     assert all(len(source["sha256"]) == 64 and source["size"] > 0 for source in description["sources"])
     features = json.loads(pq.read_schema(out).metadata[b"balancer"])["features"]
     assert features == ([] if kind == "index" else ["several sources"])
-    steps = list(balancer.load_steps(out))
+    steps = list(checked_steps(out))
     assert [length for step in steps for length in step.batch.lengths.tolist()] == LENGTHS
     run("report", out)
     run("report", out, "--log", log)

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import balancer
 from balancer import InputError
 from balancer.cli.main import main
 from balancer.io.store import RemotePath, as_path
+from balancer.offline.load import checked_steps
 
 moto_server = pytest.importorskip("moto.server")
 fsspec = pytest.importorskip("fsspec")
@@ -186,7 +186,7 @@ def test_a_plan_is_written_to_a_store_and_checked_there(store, capsys, target):
     code, told, _ = run(capsys, "plan", "log.parquet", *SHAPE, "--json", "--out", out)
     assert code == 0
     assert numbers(run(capsys, "report", out, "--log", "log.parquet", "--json")[1]) == numbers(told)
-    assert next(balancer.load_steps(out, log="log.parquet")).num_samples == 32
+    assert next(checked_steps(out, log="log.parquet")).num_samples == 32
     content = store.content("plans")
     assert sorted(name.partition("-")[0] for name in content) == (
         ["p.parquet"] if "." in target else ["manifest.json", "part"]

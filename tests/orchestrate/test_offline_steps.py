@@ -17,8 +17,9 @@ from plan_files import tamper
 from step_cases import cases
 
 import balancer
-from balancer import InputError, MicroBatches, Phase, PlanError, Ragged, Topology, load_steps, orchestrate
+from balancer import InputError, MicroBatches, Phase, PlanError, Ragged, Topology, orchestrate
 from balancer.io.logs import open_log
+from balancer.offline.load import checked_steps
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import compare_log, plan_log
 from balancer.problem.batch import HOMES
@@ -190,7 +191,7 @@ def test_some_strategies_and_some_steps(tmp_path):
 def test_replay_gives_the_same_plans(name, form, tmp_path):
     write_log(tmp_path)
     plans = write_plan(tmp_path, settings_of(**OPTIONS[name]), form)
-    replayed = list(load_steps(f"{tmp_path}/{form}"))
+    replayed = list(checked_steps(f"{tmp_path}/{form}"))
     assert len(replayed) == len(plans) > 1
     for found, plan in zip(replayed, plans, strict=True):
         assert found.digest() == plan.digest()
@@ -216,7 +217,7 @@ def test_any_log_round_trips(rows, tmp_path_factory):
     folder = tmp_path_factory.mktemp("log")
     write_log(folder, *(list(column) for column in zip(*rows, strict=True)))
     plans = write_plan(folder, settings_of())
-    assert [p.digest() for p in load_steps(folder / "plan.parquet")] == [p.digest() for p in plans]
+    assert [p.digest() for p in checked_steps(folder / "plan.parquet")] == [p.digest() for p in plans]
 
 
 def test_rows_are_what_the_form_says(tmp_path):
@@ -244,7 +245,7 @@ def test_load_plan_gives_the_steps_of_several_phases(tmp_path):
 def test_load_steps_reads_files_of_one_phase(tmp_path):
     plan = balancer.balance([3, 4, 5], 2)
     plan.save(tmp_path / "one.parquet")
-    (step,) = load_steps(tmp_path / "one.parquet")
+    (step,) = checked_steps(tmp_path / "one.parquet")
     assert list(step.phases) == ["all"]
     assert (step["all"], step.digest()) == (plan, plan.digest())
 
@@ -254,7 +255,7 @@ def test_another_log_is_refused(tmp_path):
     write_plan(tmp_path, settings_of())
     write_log(tmp_path, text=[*TEXT[:-1], 5])
     with pytest.raises(InputError, match=r"was not made from .*log\.parquet: the log's size or SHA-256 differs"):
-        list(load_steps(tmp_path / "plan.parquet"))
+        list(checked_steps(tmp_path / "plan.parquet"))
 
 
 TAMPERINGS = {
@@ -290,7 +291,7 @@ def test_tampered_rows(name, tmp_path):
     write_plan(tmp_path, settings_of())
     tamper(tmp_path / "plan.parquet", rows=change)
     with pytest.raises(PlanError, match=message):
-        list(load_steps(tmp_path / "plan.parquet"))
+        list(checked_steps(tmp_path / "plan.parquet"))
 
 
 def cut_at(description, tokens, **rules):
@@ -335,7 +336,7 @@ def test_tampered_descriptions(name, tmp_path):
     write_plan(tmp_path, settings_of())
     tamper(tmp_path / "plan.parquet", description=change)
     with pytest.raises(kind, match=message):
-        list(load_steps(tmp_path / "plan.parquet"))
+        list(checked_steps(tmp_path / "plan.parquet"))
 
 
 @pytest.mark.parametrize(
@@ -354,7 +355,7 @@ def test_tampered_slots(change, message, tmp_path):
     assert plans[0].num_slots == 2
     tamper(tmp_path / "plan.parquet", rows=change)
     with pytest.raises(PlanError, match=message):
-        list(load_steps(tmp_path / "plan.parquet"))
+        list(checked_steps(tmp_path / "plan.parquet"))
 
 
 def test_a_file_without_items(tmp_path):
@@ -363,7 +364,7 @@ def test_a_file_without_items(tmp_path):
     table = pq.read_table(tmp_path / "plan.parquet")
     pq.write_table(table.drop_columns(["item"]), tmp_path / "plan.parquet")
     with pytest.raises(PlanError, match="has no column 'item'"):
-        list(load_steps(tmp_path / "plan.parquet"))
+        list(checked_steps(tmp_path / "plan.parquet"))
 
 
 def test_a_damaged_file(tmp_path):
@@ -374,8 +375,8 @@ def test_a_damaged_file(tmp_path):
     for cut in np.linspace(0, len(whole) - 1, 12).astype(int):
         path.write_bytes(whole[:cut])
         with pytest.raises(InputError):
-            list(load_steps(path))
+            list(checked_steps(path))
     for at in range(4, len(whole) - 8, 97):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
         with contextlib.suppress(InputError, PlanError):
-            list(load_steps(path))
+            list(checked_steps(path))

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from plan_files import tamper, write_plan
 
 import balancer
-from balancer import MicroBatches, Phase, PlanError, Ragged, Topology, load_steps, orchestrate
+from balancer import MicroBatches, Phase, PlanError, Ragged, Topology, orchestrate
 from balancer.io.logs import open_log
+from balancer.offline.load import checked_steps
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log
 from balancer.problem.settings import PlanSettings
@@ -302,7 +303,7 @@ def test_steps_of_a_log_keep_to_what_is_asked_and_so_does_their_file(log, tmp_pa
         assert max(sums(batch["audio"], plan["llm"].rank_of_sample.tolist(), 3)) <= 30
         both = [t + a for t, a in zip(batch["text"], batch["audio"], strict=True)]
         assert max(sums(both, plan["llm"].rank_of_sample.tolist(), 3)) <= 50
-    replayed = list(load_steps(tmp_path / "plan.parquet"))
+    replayed = list(checked_steps(tmp_path / "plan.parquet"))
     assert [plan.digest() for plan in replayed] == [plan.digest() for plan in plans]
     for found, plan in zip(replayed, plans, strict=True):
         for name in ITEMS:
@@ -338,7 +339,7 @@ def test_a_file_whose_plans_do_not_keep_to_what_it_says_is_refused(changed, rule
 
     tamper(tmp_path / "plan.parquet", description=claim)
     with pytest.raises((PlanError, balancer.InputError), match=rule) as caught:
-        list(load_steps(tmp_path / "plan.parquet"))
+        list(checked_steps(tmp_path / "plan.parquet"))
     assert str(tmp_path) in str(caught.value)
 
 
@@ -372,4 +373,4 @@ def test_the_last_phase_keeps_to_it_with_micro_batches_too(encoders, log, tmp_pa
             asked = {"keep_together": "key", "min_samples_per_rank": 1}
             ranks = plan["vision"].rank_of_sample.tolist()
             assert broken(asked, batch, items_of(batch, "vision"), ranks, 3) == []
-    assert [p.digest() for p in load_steps(tmp_path / "plan.parquet")] == [p.digest() for p in plans]
+    assert [p.digest() for p in checked_steps(tmp_path / "plan.parquet")] == [p.digest() for p in plans]

@@ -14,7 +14,8 @@ from phases_plan import AUDIO, IMAGES, PHASES, TEXT, drop, of, swap_ranks, updat
 from plan_files import header_of, sealed, tamper, with_header
 
 import balancer
-from balancer import InputError, MicroBatches, Phase, PlanError, Topology, load_steps, orchestrate
+from balancer import InputError, MicroBatches, Phase, PlanError, Topology, orchestrate
+from balancer.offline.load import checked_steps
 from balancer.strategies import STRATEGIES, plan_with
 from solvers import InfeasibleError
 
@@ -85,7 +86,7 @@ def test_a_saved_step_plan_is_the_step_plan(rng, tmp_path_factory):
     plan = orchestrate(*arguments, **asked)
     path = tmp_path_factory.mktemp("saved") / "step.parquet"
     plan.save(path)
-    (loaded,) = load_steps(path)
+    (loaded,) = checked_steps(path)
     assert_the_same(loaded, plan)
     alone = balancer.load_plan(path)
     assert alone.digest() == plan.digest()

@@ -20,6 +20,7 @@ from balancer import MicroBatches, Phase, Pipelines, PipelineStages, PlanError
 from balancer.cost import flops
 from balancer.executor.broadcast import plan_of_words, words_of_plan
 from balancer.io.logs import open_log
+from balancer.offline.load import checked_steps
 from balancer.offline.settings import LogSettings
 from balancer.problem.problem import work_of_slots
 from balancer.problem.settings import PlanSettings
@@ -147,7 +148,7 @@ def test_every_strategy_is_priced_by_its_own_run(strategy):
 def test_a_step_is_saved_and_told_to_other_ranks(tmp_path):
     plan = step_plan()
     plan.save(tmp_path / "step.parquet")
-    (read,) = balancer.load_steps(tmp_path / "step.parquet")
+    (read,) = checked_steps(tmp_path / "step.parquet")
     assert read.digest() == plan.digest()
     assert all(read[name] == plan[name] for name in plan.phases)
     step = make_step(plan.setup, BATCH)
@@ -180,7 +181,7 @@ def test_steps_of_a_log_whose_last_micro_batches_are_empty_are_read_back(tmp_pat
     assert slots[2:] == [3, 3]
     assert slots[1] == plans[1]["all"].slot_of_sample.max() + 1  # of which rows show all
     assert description_of(f"{tmp_path}/{form}")["slots"] == {"all": {"3": [[0, 0], [2, 3]]}}
-    assert [plan.num_slots for plan in balancer.load_steps(f"{tmp_path}/{form}")] == slots
+    assert [plan.num_slots for plan in checked_steps(f"{tmp_path}/{form}")] == slots
 
 
 def tampered(path, change):
@@ -201,7 +202,7 @@ def test_an_item_away_from_the_pipeline_of_its_sample_is_refused(tmp_path):
 
     tampered(path, change)
     with pytest.raises(PlanError, match="pipeline is on rank"):
-        list(balancer.load_steps(path))
+        list(checked_steps(path))
 
 
 def test_modules_have_one_order_whoever_names_them():
@@ -215,7 +216,7 @@ def test_modules_have_one_order_whoever_names_them():
 def test_a_plan_read_from_a_file_is_made_again_by_its_settings(tmp_path):
     plan = step_plan()
     plan.save(tmp_path / "step.parquet")
-    (read,) = balancer.load_steps(tmp_path / "step.parquet")
+    (read,) = checked_steps(tmp_path / "step.parquet")
     again = plan_step(make_step(read.setup, BATCH))
     assert again.digest() == plan.digest()
     assert again["llm"].lower_bound == read["llm"].lower_bound == plan["llm"].lower_bound

@@ -13,6 +13,7 @@ from balancer.compat.sampler import BalancedBatchSampler
 from balancer.compat.step_grid import Grid
 from balancer.cost import parse_cost
 from balancer.io import plan_format
+from balancer.offline.load import checked_steps
 from balancer.simulate import CLUSTERS, PhaseModel, step_time
 
 RANKS = 8
@@ -98,7 +99,7 @@ def test_a_log_planned_read_and_reported(log, tmp_path, monkeypatch):
     )
     balancer.plan_log(log, step=tmp_path / "step.toml", out=tmp_path / "same.parquet")
     assert (tmp_path / "same.parquet").read_bytes() == out.read_bytes()
-    for t, step in enumerate(balancer.load_steps(out, log)):
+    for t, step in enumerate(checked_steps(out, log)):
         rows = slice(96 * t, 96 * (t + 1))
         homes = np.arange(96) // 12  # a log's samples lie on ranks in its order
         asked = {"cost": COST, "prefix": KEYS[rows], "prefix_length": PROMPTS[rows]}
@@ -107,7 +108,7 @@ def test_a_log_planned_read_and_reported(log, tmp_path, monkeypatch):
         assert step["all"].makespan == alone.makespan
     monkeypatch.setattr(plan_format, "FEATURES", tuple(n for n in plan_format.FEATURES if n != "shared prompts"))
     with pytest.raises(balancer.InputError, match="needs 'shared prompts', which this release does not know"):
-        list(balancer.load_steps(out, log))
+        list(checked_steps(out, log))
 
 
 def test_one_step_saved_and_loaded(tmp_path):
@@ -213,7 +214,7 @@ def test_a_mask_over_the_prefix_of_each_sample(log, tmp_path):
     }
     balancer.plan_log(log, out=tmp_path / "plan.parquet", **asked)
     assert json.loads(pq.read_schema(tmp_path / "plan.parquet").metadata[b"balancer"])["features"] == ["prefixes"]
-    (step,) = balancer.load_steps(tmp_path / "plan.parquet", log)
+    (step,) = checked_steps(tmp_path / "plan.parquet", log)
     assert step["all"].makespan == int(np.bincount(step["all"].rank_of_sample, costs).max())
     batch = next(iter(BalancedBatchSampler(LENGTHS, 24, RANKS, 2, cost=OWN, shuffle=False, prefix_length=PROMPTS)))
     assert set(batch) <= set(range(len(LENGTHS)))

@@ -3,9 +3,9 @@
 import numpy as np
 
 import balancer
+from balancer.offline.step_table import StepRows
 from balancer.plan.step_plan import as_step_plan
 from balancer.report.page_data import PageData
-from balancer.report.summary import RunSummary
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -25,11 +25,11 @@ def shown(name):
 
 def run_of(plans):
     """Return what a run of plans amounts to, for the page."""
-    summary, data = RunSummary(), PageData()
-    for plan in map(as_step_plan, plans):
-        summary.add_step(plan)
+    rows, data = StepRows(), PageData()
+    for number, plan in enumerate(map(as_step_plan, plans)):
+        rows.add(number, plan, rows.samples)
         data.add(plan)
-    return summary, data
+    return rows.table(), data
 
 
 def plans_of(names=("vision", "llm"), steps=3, ranks=8, samples=6, seed=0):

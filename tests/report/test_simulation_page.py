@@ -10,11 +10,12 @@ from simulation_cases import H100, log_of, simulated
 
 pytest.importorskip("matplotlib")
 
+from balancer.report.summary import as_range
+
 from balancer import MicroBatches
 from balancer.report.page_data import MOST_BARS
 from balancer.report.simulation_data import MOST_SLOW
 from balancer.report.simulation_page import as_seconds, simulation_page
-from balancer.report.summary import as_range
 
 
 @pytest.fixture(scope="module")

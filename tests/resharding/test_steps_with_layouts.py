@@ -23,7 +23,8 @@ from balancer import (
     orchestrate,
     reshard,
 )
-from balancer.report.summary import RunSummary
+from balancer.offline.load import checked_steps
+from balancer.offline.step_table import StepRows, summary
 from balancer.simulate import CLUSTERS, PhaseModel, step_time
 from balancer.simulate.step import exchange_seconds
 
@@ -119,14 +120,14 @@ def test_what_is_not_simulated(layouts, cluster, what):
 
 def test_what_must_cross_nodes_is_summed_up():
     steps = [orchestrate(batch_of(np.random.default_rng(seed)), PHASES, NODES, layouts=LAYOUTS) for seed in (1, 2)]
-    parts = [RunSummary(), RunSummary()]
-    for part, step in zip(parts, steps, strict=True):
-        part.add_step(step)
-    parts[0].join(RunSummary.restored(parts[1].stored()))
-    for name, stream in parts[0].as_json(1.0)["streams"].items():
+    rows = StepRows()
+    for number, step in enumerate(steps):
+        rows.add(number, step)
+    streams = summary(rows.table())["streams"]
+    for name, stream in streams.items():
         least = [reshard(step, name).least_inter_node(NODES) for step in steps]
         assert stream["must_cross_nodes_bytes"] == sum(least)
-    assert sum(stream.inter_node_bound for stream in parts[0].streams.values()) > 0
+    assert sum(stream["must_cross_nodes_bytes"] for stream in streams.values()) > 0
     assert orchestrate(batch_of(np.random.default_rng(1)), PHASES, NODES).least_inter_node("vision:out") is None
 
 
@@ -161,7 +162,7 @@ def test_a_plan_file_holds_layouts(tmp_path):
     rng = np.random.default_rng(7)
     step = orchestrate(batch_of(rng), PHASES, NODES, layouts=LAYOUTS, home_rank=np.sort(rng.integers(0, 8, 12)))
     step.save(tmp_path / "plan.parquet")
-    (read,) = balancer.load_steps(tmp_path / "plan.parquet")
+    (read,) = checked_steps(tmp_path / "plan.parquet")
     assert read.setup == step.setup
     assert read.digest() == step.digest()
     assert all(read.streams[name] == stream for name, stream in step.streams.items())
@@ -173,7 +174,7 @@ def test_gpus_of_ones_own_are_planned_for_and_saved(tmp_path):
     step = orchestrate(batch_of(rng), PHASES, NODES, layouts=LAYOUTS | {"llm": turned})
     assert reshard(step, "llm:inputs").target.mesh == turned
     step.save(tmp_path / "plan.parquet")
-    (loaded,) = balancer.load_steps(tmp_path / "plan.parquet")
+    (loaded,) = checked_steps(tmp_path / "plan.parquet")
     assert loaded.setup == step.setup
     assert loaded.streams["llm:own"] == step.streams["llm:own"]
     with pytest.raises(ValueError, match="its replicas must be on GPUs of one group each"):

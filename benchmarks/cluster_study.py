@@ -103,13 +103,14 @@ def print_study(title: str, found: Simulation) -> None:
     print(f"\n### {title}; {found.steps} steps, the log read {found.passes:.1f} times\n")
     print("| strategy | s a step | ± | compute | waiting | exchange | MFU | samples/s | throughput | GiB a GPU |")
     print(f"|---|{'--:|' * 9}")
-    base = next(iter(found.strategies.values())).samples_per_s
+    base = next(iter(found.strategies.values()))["samples_per_s"]
     for name, run in found.strategies.items():
-        n = run.steps
+        step = run["step_s"]
         print(
-            f"| {STRATEGIES.get(name, name)} | {run.seconds / n:.2f} | {run.deviation_s:.2f} | {run.compute_s / n:.2f} "
-            f"| {run.waiting_s / n:.2f} | {run.exchange_s / n * 1e3:.2f} ms | {run.mfu:.1%} | {run.samples_per_s:,.0f} "
-            f"| {run.samples_per_s / base:.2f} | {run.activation_bytes / 2**30:.0f} |"
+            f"| {STRATEGIES.get(name, name)} | {step['mean']:.2f} | {step['deviation']:.2f} | {run['compute_s']:.2f} "
+            f"| {run['waiting_s']:.2f} | {run['exchange_s'] * 1e3:.2f} ms | {run['mfu']:.1%} "
+            f"| {run['samples_per_s']:,.0f} | {run['samples_per_s'] / base:.2f} "
+            f"| {run['activation_bytes'] / 2**30:.0f} |"
         )
 
 

@@ -23,8 +23,6 @@ from balancer.offline.steps import plan_log
 from balancer.problem.setup import Setup
 from balancer.report import plan_page as page_of_plan
 from balancer.report.page import write_page
-from balancer.report.page_data import PageData
-from balancer.report.simulation_data import SimulationData
 from balancer.report.simulation_page import Assumptions
 from balancer.report.simulation_page import simulation_page as page_of_simulation
 from balancer.simulate import CLUSTERS, PhaseModel, simulate_log
@@ -61,21 +59,21 @@ def plan_page(path: Path, steps: int, chosen: LogSettings) -> None:
         plans.append(plan)
         if len(plans) == min(PLANNED, steps):
             break
-    rows, data = StepRows(), PageData()
+    rows = StepRows()
     for step in range(steps):
         rows.add(step, plans[step % len(plans)])
-        data.add(plans[step % len(plans)])
-    write_page(str(path), page_of_plan.plan_page(rows.table(), data, "a large run"))
+    drawn = page_of_plan.Drawn(rows.table())
+    for step in range(steps):
+        drawn.add(plans[step % len(plans)])
+    write_page(str(path), page_of_plan.plan_page(rows.table(), drawn, "a large run"))
 
 
 def simulation_page(path: Path, steps: int, chosen: LogSettings, models: dict[str, PhaseModel]) -> None:
-    h100, data = CLUSTERS["h100"], SimulationData()
-    found = simulate_log(open_log(LOG), chosen, models, h100, num_steps=min(PLANNED, steps), watch=data.add)
-    for seconds in data.seconds.values():
-        seconds[:] = (seconds * (steps // len(seconds) + 1))[:steps]
+    h100 = CLUSTERS["h100"]
+    found = simulate_log(open_log(LOG), chosen, models, h100, num_steps=min(PLANNED, steps))
     parameters = {name: module(text).parameters for name, text in MODULES.items()}
     assumed = Assumptions("h100", h100, chosen, MODULES, parameters, models, False, 0.0, "phase", True)
-    write_page(str(path), page_of_simulation(found, data, assumed, "a large run"))
+    write_page(str(path), page_of_simulation(found, assumed, "a large run"))
 
 
 def opened(folder: Path, page: Path) -> tuple[float, float]:
@@ -122,7 +120,8 @@ def main() -> None:
             if CHROMIUM:
                 load, layout = opened(folder, page)
                 times = [f"{load:.0f}", f"{layout:.0f}", f"{shown(folder, page) - empty:.2f}"]
-            print(f"| {kind}, {steps:,} steps | {page.stat().st_size / 1e3:,.0f} | {' | '.join(times)} |")
+            count = steps if kind == "plan" else min(PLANNED, steps)
+            print(f"| {kind}, {count:,} steps | {page.stat().st_size / 1e3:,.0f} | {' | '.join(times)} |")
 
 
 if __name__ == "__main__":

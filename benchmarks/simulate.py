@@ -5,6 +5,7 @@ the steps is done by all strategies, and at the end one a strategy. CPU seconds 
 memory is the most it had so far, and what it has then.
 """
 
+import itertools
 import resource
 import sys
 import time
@@ -13,11 +14,10 @@ from pathlib import Path
 from balancer import MicroBatches, Phase, Topology
 from balancer.io.logs import open_log
 from balancer.offline.settings import LogSettings
-from balancer.plan.step_plan import StepPlan
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.report.table import as_range
-from balancer.simulate import CLUSTERS, PhaseModel, StepTime, simulate_log
+from balancer.simulate import CLUSTERS, PhaseModel, simulate_log
 from balancer.strategies import STRATEGIES
 from solvers._jit import compile_at_once
 
@@ -33,8 +33,10 @@ class Meter:
         self.wall, self.cpu = time.perf_counter(), time.process_time()
         self.last = self.cpu
         self.each = dict.fromkeys(STRATEGIES, 0.0)
+        self.order = itertools.cycle(STRATEGIES)  # which they come in, step by step
 
-    def watch(self, strategy: str, plan: StepPlan, step: StepTime) -> None:
+    def tick(self, samples: int) -> None:
+        strategy = next(self.order)
         now = time.process_time()
         self.each[strategy] += now - self.last
         self.last = now
@@ -81,11 +83,11 @@ def main() -> None:
     print(f"{len(STRATEGIES)} strategies, 2,560 ranks x {batch} samples, {len(phases)} phases\n")
     print("| steps | wall s | CPU s | CPU ms a step and strategy | peak MiB | now MiB |\n|--:|--:|--:|--:|--:|--:|")
     meter = Meter(steps)
-    found = simulate_log(log, settings, models, cluster, num_steps=steps, watch=meter.watch)
+    found = simulate_log(log, settings, models, cluster, num_steps=steps, tick=meter.tick)
     print("\n| strategy | CPU ms a step | steps a CPU second | micro-batches |\n|---|--:|--:|--:|")
     for name, seconds in meter.each.items():  # reading counts for the first, and sorting too
         run = found.strategies[name]
-        slots = as_range(run.fewest_slots, run.most_slots)
+        slots = as_range(**run["micro_batches"])
         print(f"| {name} | {seconds / steps * 1e3:.0f} | {steps / seconds:.1f} | {slots} |")
 
 

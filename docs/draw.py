@@ -21,8 +21,7 @@ from balancer.io.logs import open_log
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log
 from balancer.problem.setup import Setup
-from balancer.report.charts import DARK, IN_PAGE, LIGHT, gantt, svg_of
-from balancer.report.page_data import PageData
+from balancer.report.charts import COLORS, gantt, svg_of
 from balancer.report.simulation_page import time_split
 from balancer.simulate import CLUSTERS, PhaseModel, simulate_log
 
@@ -37,6 +36,12 @@ PHASES = {
 MODELS = ("internvit-6b", "whisper-large-v3-encoder", "qwen2-72b")
 WIDTH = 6.8  # inches: on a phone, where pictures are 640 pixels wide and scroll, text has 12 pixels
 NARROW = 3.8
+DARK = {
+    "page": "#15171a", "ink": "#ececec", "faint": "#a6a6a6", "before": "#ff9a4d", "after": "#6cc0f5", "bad": "#ff7b8a",
+    "phase-0": "#4da3dd", "phase-1": "#f0b429", "phase-2": "#2fc299", "phase-3": "#e39ac2", "phase-4": "#8fd0f5",
+    "phase-5": "#cf9f4a",
+}  # fmt: skip
+"""The colours of dark pictures, by the names of `COLORS`."""
 LINES = ("-", "--", "-.", ":", (0, (5, 1)))
 MARKS = "os^Dv*Xph<>P8d"
 
@@ -65,11 +70,11 @@ def step(stacked: bool = False) -> tuple[str, float, float]:
     def draw(figure: Any) -> None:
         axes = figure.subplots(*((2, 1) if stacked else (1, 2)), sharex=stacked, sharey=True)
         for axis, values, color, name in (
-            (axes[0], plan.home_loads, IN_PAGE["before"], "as sampled"),
-            (axes[1], plan.loads, IN_PAGE["after"], "planned"),
+            (axes[0], plan.home_loads, COLORS["before"], "as sampled"),
+            (axes[1], plan.loads, COLORS["after"], "planned"),
         ):
             axis.bar(range(ranks), values / 1000, color=color, width=0.86)
-            axis.axhline(values.max() / 1000, color=IN_PAGE["ink"], linestyle="--", linewidth=1)
+            axis.axhline(values.max() / 1000, color=COLORS["ink"], linestyle="--", linewidth=1)
             axis.set(xlabel="" if stacked and axis is axes[0] else "rank", xlim=(-1, ranks))
             axis.set_title(f"{name}: {1 - values.mean() / values.max():.1%} of all time is waiting", fontsize=10)
         axes[0].set_ylabel("thousand tokens")
@@ -85,20 +90,27 @@ def step_narrow() -> tuple[str, float, float]:
 
 def loads() -> tuple[str, float, float]:
     """Load of every rank in three phases, before and after."""
-    data = PageData()
+    # By phase: loads before and after, sorted, over all full steps; and the bound
+    sums: dict[str, list[np.ndarray]] = {}
     for plan in plan_log(open_log(LOG), LogSettings(Setup(Topology.uniform(64, 8), tuple(PHASES.values())), 16)):
-        data.add(plan, plan.num_samples < 64 * 16)
+        for name, phase in plan.phases.items() if plan.num_samples == 64 * 16 else ():
+            each = phase.plan
+            found = [np.sort(each.home_loads)[::-1], np.sort(each.loads)[::-1], np.array([each.lower_bound])]
+            sums[name] = [a + b for a, b in zip(sums[name], found, strict=True)] if name in sums else found
 
     def draw(figure: Any) -> None:
         axes = figure.subplots(1, 3, sharey=True)
-        for axis, (name, phase) in zip(axes, data.phases.items(), strict=True):
-            before, after = phase.profiles()
-            share = np.linspace(0, 100, len(before.loads) + 1)
+        for axis, (name, (before, after, bound)) in zip(axes, sums.items(), strict=True):
+            share = np.linspace(0, 100, len(before) + 1)
             ends = {"baseline": None, "linewidth": 2}
-            axis.stairs(before.loads, share, color=IN_PAGE["before"], linestyle="--", label="before", **ends)
-            axis.stairs(after.loads, share, color=IN_PAGE["after"], label="after", **ends)
+            axis.stairs(before / before.mean(), share, color=COLORS["before"], linestyle="--", label="before", **ends)
+            axis.stairs(after / after.mean(), share, color=COLORS["after"], label="after", **ends)
             axis.axhline(
-                after.bound, color=IN_PAGE["ink"], linestyle=":", linewidth=1.2, label="proven bound on the first"
+                bound[0] / after.mean(),
+                color=COLORS["ink"],
+                linestyle=":",
+                linewidth=1.2,
+                label="proven bound on the first",
             )
             axis.set(
                 title=name, xlabel="ranks, busiest first, %", ylabel="load / mean load", xlim=(0, 100), ylim=(0, 3.2)
@@ -125,11 +137,11 @@ def gap() -> tuple[str, float, float]:
             for row in (row for row in rows if row[0] == costs):
                 i, ours = names.index(row[2]), row[2].startswith("seqbalancer")
                 style = (
-                    {"color": IN_PAGE["after"], "s": 90, "zorder": 3} if ours else {"color": IN_PAGE["before"], "s": 38}
+                    {"color": COLORS["after"], "s": 90, "zorder": 3} if ours else {"color": COLORS["before"], "s": 38}
                 )
                 label = row[2].replace("seqbalancer", "ours:").replace("_", " ")
                 axis.scatter(number(row[5]), max(number(row[3]), 1e-2), marker=MARKS[i], label=label, **style)
-            axis.axhline(1e-2, color=IN_PAGE["faint"], linestyle=":", linewidth=1)
+            axis.axhline(1e-2, color=COLORS["faint"], linestyle=":", linewidth=1)
             axis.set(xscale="log", yscale="log", xlabel="milliseconds")
             axis.set_title(f"{costs} costs", fontsize=10)
         axes[0].set_ylabel("gap to the proven bound, ppm")
@@ -158,10 +170,10 @@ def crossing() -> tuple[str, float, float]:
         axis = figure.subplots()
         percent = [100 * eps for eps in every]
         crosses = [share(plan.inter_node_volume) for plan in plans]
-        axis.axhline(moved, color=IN_PAGE["before"], linestyle="--", linewidth=2)
+        axis.axhline(moved, color=COLORS["before"], linestyle="--", linewidth=2)
         axis.text(percent[0], moved * 0.95, f"rearranged (balanced first, then laid on nodes): {moved:.0f} %", va="top")
-        axis.plot(percent, crosses, color=IN_PAGE["after"], marker="o", linewidth=2)
-        axis.plot(percent, [share(plan.inter_node_bound) for plan in plans], color=IN_PAGE["ink"], linestyle=":")
+        axis.plot(percent, crosses, color=COLORS["after"], marker="o", linewidth=2)
+        axis.plot(percent, [share(plan.inter_node_bound) for plan in plans], color=COLORS["ink"], linestyle=":")
         at_default = crosses[every.index(1e-3)]
         axis.text(percent[0], 1.5 * crosses[0], f"relocated: {at_default:.1f} % by default, on the dotted line of what "
                   "must cross, proven", va="bottom")  # fmt: skip
@@ -193,10 +205,7 @@ def ramp() -> tuple[str, float, float]:
     unit = 3 * int(work.sum()) / replicas, "time; without bubbles the mean pipeline would take 1"
 
     def draw(figure: Any) -> None:
-        axes = gantt(figure, runs, unit)
-        for name, color in (("forward", 0), ("backward", 2)):
-            axes[0].bar(0, 0, color=IN_PAGE[f"phase-{color}"], label=f"{name}, and which micro-batch")
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=2, handlelength=1.2)
+        gantt(figure, runs, unit)
 
     return svg_of("ramp", draw, 3.6, WIDTH), WIDTH, 3.6
 
@@ -216,14 +225,14 @@ def groups() -> tuple[str, float, float]:
         for slot in range(plan.num_slots):
             here = plan.groups(slot)
             for group in here:
-                color = IN_PAGE[f"phase-{ {1: 4, 2: 2, 4: 1, 8: 0}[group.degree] }"]
+                color = COLORS[f"phase-{ {1: 4, 2: 2, 4: 1, 8: 0}[group.degree] }"]
                 box = {"height": 0.92 * group.degree, "align": "edge", "linewidth": 0}
                 many = f"{group.degree} ranks" if group.degree > 1 else "single ranks"
                 label = {} if many in seen else {"label": many}
                 seen.add(many)
                 axis.barh(group.ranks[0], group.load / whole, left=start, color=color, **box, **label)
             start += max(group.load for group in here) / whole
-            axis.axvline(start, color=IN_PAGE["ink"], linewidth=0.9)
+            axis.axvline(start, color=COLORS["ink"], linewidth=0.9)
         axis.set(
             ylim=(ranks, 0),
             xlim=0,
@@ -243,14 +252,14 @@ def in_flight() -> tuple[str, float, float]:
     def draw(figure: Any) -> None:
         axis = figure.subplots()
         for i, (name, lpt, *cells) in enumerate(rows):
-            color = IN_PAGE[f"phase-{(0, 1, 2, 3, 5)[i]}"]
+            color = COLORS[f"phase-{(0, 1, 2, 3, 5)[i]}"]
             stages, _, slots, samples = name.replace(" (", ",(").split(", ")
             label = f"{stages.split(',')[0]} stages, {slots} micro-batches of {samples}"
             axis.plot(limits, list(map(float, cells[:5])), color=color, marker=MARKS[i], markersize=4,
                       linestyle=LINES[i], label=label)  # fmt: skip
             held, ratio = map(float, lpt.split(", "))
             axis.plot([held], [ratio], marker="x", color=color, markersize=7)
-        axis.plot([], [], "x", color=IN_PAGE["ink"], label="no ramp: as even as whole samples allow")
+        axis.plot([], [], "x", color=COLORS["ink"], label="no ramp: as even as whole samples allow")
         axis.set(xlabel="most tokens in flight, over those of equal micro-batches", ylabel="makespan over the bound")
         axis.legend(fontsize=9)
 
@@ -283,13 +292,15 @@ PICTURES: dict[str, Callable[[], tuple[str, float, float]]] = {
 def main(names: list[str]) -> None:
     for name in names or PICTURES:
         drawn, width, height = PICTURES[name]()
-        for scheme, colors in (("light", LIGHT), ("dark", DARK)):
+        for scheme, colors in (("light", COLORS), ("dark", DARK)):
             svg = drawn.replace(' aria-hidden="true"', "", 1)
             svg = svg.replace(
                 "<svg ", f'<svg xmlns="http://www.w3.org/2000/svg" width="{96 * width:.0f}" height="{96 * height:.0f}" '
                 'font-family="system-ui, sans-serif" ', 1)  # fmt: skip
-            for variable, color in colors.items():
-                svg = svg.replace(f"var(--{variable})", color)
+            # Text and axes that have no colour of their own are black.
+            svg = svg.replace("<svg ", f'<svg fill="{colors["ink"]}" ', 1).replace("#000000", colors["ink"])
+            for key, color in COLORS.items():
+                svg = svg.replace(color, colors[key])
             (ROOT / "docs" / "pictures" / f"{name}-{scheme}.svg").write_text(svg + "\n")
         print(name, flush=True)
 

@@ -6,7 +6,7 @@ from functools import partial
 from balancer.advice.findings import Findings
 from balancer.advice.words import HEADER, assumed, gained, measured_line, percent, rows_of, to_paste, travels, verdict
 from balancer.report import charts
-from balancer.report.page import Card, Chart, Page, Section, Table, html, numbers_of
+from balancer.report.page import Card, Chart, Page, Section, Table
 from balancer.report.text import counted, folded
 
 __all__ = ["advice_page"]
@@ -19,9 +19,8 @@ def advice_page(advice: Findings, command: Sequence[str] = ()) -> Page:
     about = " ".join((f"Planned {advice.sample.in_words(advice.within.steps)}.", *said))
     sections = [_tried(advice), *_to_do(advice, command)]
     taken = [_sentence(each.removeprefix("Assumed: ")[:-1]) for each in assumed(advice)]
-    sections.append(Section("What was assumed", "", lines=[*taken, _sentence(measured_line(advice))]))
-    footer = "Every number is computed on this log."
-    return Page(str(advice.log.path), "advice", lead, about, list(_cards(advice)), sections, footer)
+    sections.append(Section("What was assumed", " ".join([*taken, _sentence(measured_line(advice))])))
+    return Page(str(advice.log.path), lead, about, list(_cards(advice)), sections)
 
 
 def _sentence(words: str) -> str:
@@ -37,8 +36,7 @@ def _lead(advice: Findings) -> str:
 
 def _cards(advice: Findings) -> Iterator[Card]:
     waits = f"{advice.gpus * advice.waiting:,.1f} of {advice.gpus:,}"
-    big = html('<span class="before">{}</span>', percent(advice.waiting))
-    yield Card("today", big, "of the time ranks wait, as samples are drawn", [("GPUs that wait", waits)])
+    yield Card("today", percent(advice.waiting), "of the time ranks wait, as samples are drawn", [("GPUs that wait", waits)])
     for each in advice.chosen:
         rows = [("time", f"{each.time:.3f} of today's"), ("bound", f"{each.best_possible:.3f}"),
                 ("waiting", percent(each.waiting)),
@@ -46,8 +44,7 @@ def _cards(advice: Findings) -> Iterator[Card]:
                 ("GPU hours a day less", f"{advice.hours_a_day(each):,.0f}")]  # fmt: skip
         if advice.price is not None:
             rows.append(("money a day less", f"{advice.price * advice.hours_a_day(each):,.0f}"))
-        big = html('<span class="after">{}</span>', percent(1 - each.time))
-        yield Card(each.title, big, "less time than today", rows)
+        yield Card(each.title, percent(1 - each.time), "less time than today", rows)
 
 
 def _tried(advice: Findings) -> Section:
@@ -60,12 +57,11 @@ def _tried(advice: Findings) -> Section:
     parts = [charts.Bar(working, "after", "compute"), charts.Bar(waiting, "before", "waiting", "//")]
     draw = partial(charts.bars, names=names, parts=parts, xlabel="time of the same samples, today's being 1",
                    ends=[f"{time:.3f}" for time in times])  # fmt: skip
-    numbers = numbers_of({"": names, "compute": working, "waiting": waiting}, [""])
     says = f"Time by what is done, of compute and waiting: today 1, at best {min(times):.3f}"
-    drawn = Chart("tried", says, draw, numbers, height=1.2 + 0.3 * len(names), width=9.5, broad=True)
+    drawn = Chart(says, draw, height=1.2 + 0.3 * len(names), width=9.5, broad=True)
     told = list(rows_of(advice))
     untried = [_sentence(": ".join(row).removeprefix("and ")) for row in told if len(row) == 2]
-    table = Table(HEADER, [("", [row for row in told if len(row) > 2])], HEADER[:1])
+    table = Table(HEADER, [row for row in told if len(row) > 2])
     return Section("What was tried", " ".join(untried), [drawn], table=table)
 
 

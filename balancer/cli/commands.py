@@ -165,6 +165,7 @@ def _configure(**given: Any) -> None:
 @option("--areas NAME,NAME", "Fit a term for each kind of layer, such as full,window1024, chosen by held-out error.")
 @option("--where COLUMN=VALUE", "Only rows with this value in a column.", to="only", multiple=True)
 @option("--force", "Accept a fit whose error is too large, and say so.", is_flag=True)
+@html_option
 @json_option
 def _fit(**given: Any) -> None:
     """Fit seconds = c0 + a*sum(l) + b*sum(l^2) to MEASUREMENTS (CSV, Parquet, JSONL).

@@ -5,15 +5,18 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from balancer.cli.run import say, say_json
+from balancer.cli.run import check_page, say, say_json, say_page
 from balancer.cost.fit import CostFit, fit_cost
 from balancer.cost.integer import IntegerCost
 from balancer.errors import FitError, InputError
 from balancer.io.measurements import read_measurements
 
 
-def run(measurements: str, skip: int, areas: str | None, only: tuple[str, ...], force: bool, as_json: bool) -> None:
-    """Fit, and say what was found."""
+def run(
+    measurements: str, skip: int, areas: str | None, only: tuple[str, ...], force: bool, page: str | None, as_json: bool
+) -> None:
+    """Fit, say what was found, and write the page if one is wanted."""
+    check_page(page)
     lengths, seconds, degrees = read_measurements(measurements, dict(map(_condition, only)))
     # Rows are cut here, not while reading: --skip counts the steps that --where has left.
     lengths, seconds, degrees = lengths[skip:], seconds[skip:], None if degrees is None else degrees[skip:]
@@ -27,10 +30,16 @@ def run(measurements: str, skip: int, areas: str | None, only: tuple[str, ...], 
         raise FitError(f"{measurements}: {error}{hint}") from error
     except ValueError as error:
         raise InputError(f"{measurements}: {error}") from error
+    if page is not None:
+        from balancer.report.fit_page import fit_page
+        from balancer.report.page import write_page
+
+        write_page(page, fit_page(fit, str(cost.model), measurements))
     if as_json:
         say_json(_document(fit, cost, skip, by_areas=areas is not None))
     else:
         say(*_lines(fit, cost, os.path.basename(measurements), by_areas=areas is not None))
+        say_page(page)
 
 
 def _condition(text: str) -> tuple[str, str]:

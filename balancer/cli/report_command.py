@@ -1,6 +1,7 @@
 """``balancer report``: a plan file checked against its log, and what it gains."""
 
 import os
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -10,17 +11,19 @@ from balancer.errors import InputError
 from balancer.io.measurements import read_rank_times
 from balancer.offline.check import check_run
 from balancer.offline.engines import Serial
-from balancer.offline.load import log_of
+from balancer.offline.load import load_steps, log_of
 from balancer.offline.of_step import check_made_by
 from balancer.offline.step_table import summary
 from balancer.plan.step_plan import StepPlan
 from balancer.report.measured import MeasuredSteps
-from balancer.report.page_data import PageData
 from balancer.report.plan_log import about_plan
 from balancer.report.shards import SharedPacks
 from balancer.report.table import costs_of
 from balancer.report.text import of_costs
 from balancer.step import read_step
+
+if TYPE_CHECKING:
+    from balancer.report.plan_page import Drawn
 
 
 def run(
@@ -38,19 +41,19 @@ def run(
             "--html and --measured look at every step, which one process does: leave --engine and --jobs out"
         )
     times = MeasuredSteps(measured or "", {} if measured is None else read_rank_times(measured))
-    packs, data = SharedPacks(), PageData()
+    packs, drawn = SharedPacks(), None if page is None else _drawn(plan)
 
-    def each(of_step: StepPlan, short: bool) -> None:
-        if page is not None:
-            data.add(of_step, short)
+    def each(of_step: StepPlan) -> None:
+        if drawn is not None:
+            drawn.add(of_step)
         times.add(of_step)
         packs.add(of_step)
 
     with timed() as seconds:
         with progress(as_json) as tick:
             steps = check_run(plan, log, engine=who, tick=tick, each=each)
-        if page is not None:
-            _write_page(page, steps, data, plan, log or log_of(plan))
+        if page is not None and drawn is not None:
+            _write_page(page, steps, drawn, plan, log or log_of(plan))
     fit = None if measured is None else times.fit()
     more = about_plan(plan, log) if as_json else {}
     more |= {} if fit is None else {"measured": fit.as_json()}
@@ -63,9 +66,16 @@ def run(
         say_page(page)
 
 
-def _write_page(page: str, steps: pa.Table, data: PageData, plan: str, log: str | None) -> None:
+def _drawn(plan: str) -> "Drawn":
+    """Return what gathers what the page draws; which step that is, the table in the file says."""
+    from balancer.report.plan_page import Drawn
+
+    return Drawn(load_steps(plan))
+
+
+def _write_page(page: str, steps: pa.Table, drawn: "Drawn", plan: str, log: str | None) -> None:
     from balancer.report.page import write_page
     from balancer.report.plan_page import plan_page
 
     of_log = "" if log is None else f", a plan of {os.path.basename(log)}"
-    write_page(page, plan_page(steps, data, f"{plan}{of_log}", plan, log or ""))
+    write_page(page, plan_page(steps, drawn, f"{plan}{of_log}", plan, log or ""))

@@ -16,14 +16,12 @@ from balancer.io.log_files import LogPath
 from balancer.offline.of_step import OfModels
 from balancer.offline.settings import LogSettings
 from balancer.offline.step_table import JSON_VERSION
-from balancer.plan.step_plan import StepPlan
 from balancer.problem.cuts.sequence_groups import LongShort, SequenceGroups
 from balancer.report.plan_log import about
-from balancer.report.simulation_data import SimulationData
 from balancer.report.simulation_page import Assumptions, simulation_page
 from balancer.report.simulation_table import print_simulation, saved_seconds
 from balancer.report.table import print_lines
-from balancer.simulate import Cluster, PhaseModel, StepTime, read_cluster, simulate_log
+from balancer.simulate import Cluster, PhaseModel, read_cluster, simulate_log
 from balancer.step import StepFile
 from balancer.strategies import strategies_for
 
@@ -60,18 +58,11 @@ def run(
     chosen = strategies_for(job.settings.setup)
     if strategies is not None:
         chosen = tuple(dict.fromkeys(name.strip() for name in strategies.split(",")))
-    data, taken = SimulationData(waits), dict[str, list[float]]()
-
-    def watch(strategy: str, plan: StepPlan, time_of: StepTime) -> None:
-        taken.setdefault(strategy, []).append(time_of.seconds)
-        if page is not None:
-            data.add(strategy, plan, time_of)
-
     started = time.perf_counter()
     with progress(as_json) as tick:
         found = simulate_log(
             job.log, job.settings, models, cluster, strategies=chosen, num_steps=num_steps, overlap=overlap,
-            waits=waits, tick=tick, watch=watch,
+            waits=waits, tick=tick,
         )  # fmt: skip
     runtime_s = time.perf_counter() - started
     bytes_given = bool(step.of_phases("bytes_in") or step.of_phases("bytes_out"))
@@ -83,10 +74,10 @@ def run(
     if page is not None:
         from balancer.report.page import write_page
 
-        write_page(page, simulation_page(found, data, stated, str(job.log.path)))
-    saved = saved_seconds(taken)
+        write_page(page, simulation_page(found, stated, str(job.log.path)))
     if as_json:
-        pairs = {name: {"saved_s": {"mean": mean, "standard_error": error}} for name, (mean, error) in saved.items()}
+        saved = saved_seconds(found).items()
+        pairs = {name: {"saved_s": {"mean": mean, "standard_error": error}} for name, (mean, error) in saved}
         say_json({
             "version": JSON_VERSION, **about(job.log, job.settings),
             "cost": {phase.name: str(phase.cost) for phase in job.settings.setup.phases},
@@ -94,12 +85,12 @@ def run(
             "assumed": {
                 "efficiency": efficiency, "checkpointing": checkpointing, "overlap": overlap, "waits": waits,
             },
-            "strategies": {name: run.as_json() | pairs.get(name, {}) for name, run in found.strategies.items()},
+            "strategies": {name: run | pairs.get(name, {}) for name, run in found.strategies.items()},
         })  # fmt: skip
         return
     console = table_console()
     console.print(job.title, style="bold", markup=False, highlight=False, soft_wrap=True)
-    print_simulation(console, found, stated, efficiency, saved)
+    print_simulation(console, found, stated, efficiency)
     print_lines(console, f"{runtime_s:.2f} s")
     say(*_unconstrained(job.settings, chosen))
     say_page(page)

@@ -26,13 +26,13 @@ from balancer.plan.step_plan import StepPlan
 
 def check_run(
     path: str, log: str | os.PathLike[str] | None = None, *, engine: Engine | None = None,
-    tick: Tick = lambda _: None, each: Callable[[StepPlan, bool], None] = lambda *_: None,
+    tick: Tick = lambda _: None, each: Callable[[StepPlan], None] = lambda _: None,
 ) -> pa.Table:  # fmt: skip
     """Replay every step of a plan from its log, check it, and return the table of its steps.
 
     `tick` is as for :func:`balancer.offline.run.plan_run`. By default this process checks; other engines need a folder
-    of parts, and a log whose rows can be counted. `each` is called with every step plan, and whether
-    it is short of samples, in order; by this process alone.
+    of parts, and a log whose rows can be counted. `each` is called with every step plan, in order; by
+    this process alone.
     """
     if engine is not None and not isinstance(engine, Serial):
         return _in_parts(path, log, engine, tick)
@@ -43,7 +43,7 @@ def check_run(
     for number, plan in enumerate(checked_steps(path, log, on_epoch=lambda found: epochs.append(found.as_json()))):
         short = settings is not None and settings.is_short(plan.num_samples)
         table.add(number, plan, begins + table.samples, short)
-        each(plan, short)
+        each(plan)
         tick(plan.num_samples)
     return with_epochs(table.table(), epochs)
 

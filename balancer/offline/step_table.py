@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from balancer.cost import Sharing
 from balancer.layouts.step_plan import LaidOutStepPlan
@@ -24,11 +25,13 @@ from balancer.plan.step_plan import PhasePlan, StepPlan
 from solvers.types import SolveStatus
 
 __all__ = ["COLUMNS", "JSON_VERSION", "Column", "StepRows", "allowed_gap", "fallen_back", "full_steps", "joined_epochs",
-           "phases_in", "ratios_in", "restored", "stored", "summary", "table_of", "total", "waiting",
+           "phases_in", "ratio_columns", "ratios_in", "restored", "stored", "summary", "table_of", "total", "waiting",
            "with_epochs", "worst"]  # fmt: skip
 
 JSON_VERSION = 2
 """Of the documents that ``--json`` prints; it rises when a name in them changes its meaning or goes."""
+
+_ROWS_AT_ONCE = 4096
 
 _EPOCHS = b"epochs"
 """In the table's metadata: what was found of each epoch whose samples run early or late."""
@@ -41,6 +44,8 @@ class Column(NamedTuple):
     type: pa.DataType
     says: str
 
+
+Floats = NDArray[np.float64]
 
 _TEXT, _COUNT, _TIME = pa.string(), pa.int64(), pa.float64()
 
@@ -103,21 +108,28 @@ def table_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column] = COLU
 
 
 class StepRows:
-    """Rows of the table, step by step."""
+    """Gathers rows of the table, step by step."""
 
-    def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
+    def __init__(self, columns: Sequence[Column] = COLUMNS) -> None:
+        self._columns, self._rows, self._tables = columns, list[Mapping[str, Any]](), list[pa.Table]()
         self.steps = self.samples = 0  # so far
 
     def add(self, step: int, plan: StepPlan, first_row: int = 0, short: bool = False) -> None:
         """Take in a step, which begins at `first_row` of the log, unless its samples say themselves where they are."""
-        self.rows += rows_of(step, plan, first_row, short)
+        self.take(rows_of(step, plan, first_row, short), plan.num_samples)
+
+    def take(self, rows: Iterable[Mapping[str, Any]], samples: int) -> None:
+        """Take in the rows of a step of so many samples."""
+        self._rows += rows
         self.steps += 1
-        self.samples += plan.num_samples
+        self.samples += samples
+        if len(self._rows) >= _ROWS_AT_ONCE:  # as Python has them, rows take a hundred times the room
+            self._tables.append(table_of(self._rows, self._columns))
+            self._rows = []
 
     def table(self) -> pa.Table:
         """Return the table of all steps so far."""
-        return table_of(self.rows)
+        return pa.concat_tables([*self._tables, table_of(self._rows, self._columns)])
 
 
 def rows_of(step: int, plan: StepPlan, first_row: int = 0, short: bool = False) -> Iterator[dict[str, Any]]:
@@ -258,6 +270,18 @@ def ratios_in(rows: pa.Table) -> tuple[float, float, float]:
     return _over(before, even_before), _over(after, even), _over(bound, even)
 
 
+def ratio_columns(rows: pa.Table) -> tuple[Floats, Floats, Floats]:
+    """Return the imbalance ratio of each row: as samples lay, as planned, and at the proven bound: float64[n] each."""
+    spent, even = (
+        [rows[name].to_numpy() for name in names] for names in (("before", "after", "bound"), ("even_before", "even"))
+    )
+    before, after, bound = (
+        np.divide(each, of, out=np.ones(len(rows)), where=of > 0)
+        for each, of in zip(spent, (even[0], even[1], even[1]), strict=True)
+    )
+    return before, after, bound
+
+
 def _over(spent: float, even: float) -> float:
     return spent / even if even else 1.0
 
@@ -360,10 +384,10 @@ def _worst_cap(capped: pa.Table) -> dict[str, Any] | None:
     """Return, of all steps that one sample caps, the worst one's sample: its row is what a reader can look up."""
     if not len(capped):
         return None
-    ratio = [_over(*of) for of in zip(capped["bound"].to_pylist(), capped["even"].to_pylist(), strict=True)]
+    ratio = ratio_columns(capped)[-1]
     at = int(np.argmax(ratio))
     step, row, length = (capped[name][at].as_py() for name in ("step", "cap_row", "cap_length"))
-    return {"step": step, "row": row, "length": length, "imbalance_ratio_best_possible": ratio[at]}
+    return {"step": step, "row": row, "length": length, "imbalance_ratio_best_possible": float(ratio[at])}
 
 
 def _groups(rows: pa.Table) -> dict[str, int]:
@@ -392,13 +416,13 @@ def _finite(value: float) -> float | None:
 
 def worst(steps: pa.Table, count: int = 10) -> list[dict[str, Any]]:
     """Return the most uneven rows, the worst first and of equals the earlier: step, phase, ratios, and what caps it."""
-    ratio = [_over(*of) for of in zip(steps["after"].to_pylist(), steps["even"].to_pylist(), strict=True)]
+    ratios = ratio_columns(steps)
+    first = np.argsort(-ratios[1], kind="stable")[:count]
+    shown = steps.select(["step", "phase", "cap_row", "cap_length"]).take(first).to_pylist()
     return [
-        {name: row[name] for name in ("step", "phase", "cap_row", "cap_length")} | {
-            "before": _over(row["before"], row["even_before"]), "after": _over(row["after"], row["even"]),
-            "best_possible": _over(row["bound"], row["even"]),
-        } for row in steps.take(np.argsort(-np.array(ratio), kind="stable")[:count]).to_pylist()
-    ]  # fmt: skip
+        row | dict(zip(_WHEN, (float(each[i]) for each in ratios), strict=True))
+        for row, i in zip(shown, first, strict=True)
+    ]
 
 
 # Epochs whose samples run early or late ----------------------------------------------------------------------------

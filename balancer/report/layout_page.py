@@ -6,7 +6,7 @@ from functools import partial
 from balancer.report import charts
 from balancer.report.layouts import assumptions, excluded, in_words, numbers_of
 from balancer.report.page import Card, Chart, Page, Section, Table, html
-from balancer.report.plan_page import pipeline_section
+from balancer.report.plan_page import pipeline_chart
 from balancer.report.simulation_page import as_seconds
 from balancer.report.text import counted
 from balancer.simulate.configure import Configuration
@@ -25,12 +25,14 @@ def layout_page(found: Configuration, source: str) -> Page:
     if found.formula is not None:
         cards.append(_card("DFLOP's formula", found.formula, found))
     shape = f"{counted(given.num_gpus, 'GPU')}, {counted(given.steps[0].num_samples, 'sample')} a step"
-    about = f"{shape}. {in_words(first)}."
-    footer = "A prediction from lengths, shapes and data sheets by the assumptions above, not a measurement."
+    about = (
+        f"{shape}. {in_words(first)}. A prediction from lengths, shapes and data sheets by the assumptions below, not "
+        "a measurement."
+    )
     others = [each.seconds for mode, each in found.best.items() if mode != first.layout.mode]
     lead = f"The fastest layout found takes {as_seconds(first.seconds)} a step"
     lead += f", where the best of another mode takes {as_seconds(min(others))}." if others else "."
-    return Page(source, "layouts", lead, about, cards, list(_sections(found)), footer)
+    return Page(source, lead, about, cards, list(_sections(found)))
 
 
 def _fits(each: Priced, found: Configuration) -> bool:
@@ -48,20 +50,20 @@ def _card(name: str, each: Priced, found: Configuration) -> Card:
 def _sections(found: Configuration) -> Iterator[Section]:
     yield _time_and_memory(found)
     given = found.case.given
-    lines = [*excluded(found), *assumptions(given), f"Cluster: {given.cluster.source or 'of a file'}"]
-    yield Section("Layouts, and what was assumed", "", lines=lines)
+    lines = [*excluded(found), *assumptions(given), f"Cluster: {given.cluster.source or 'of a file'}."]
+    yield Section("Layouts, and what was assumed", " ".join(lines))
     run = timeline(found.case, _TIMELINE_S)
     if run is not None:
         words = (
-            "The replica that takes longest in the first step. Numbers are micro-batches; what is blank is idle. "
+            "The replica that takes longest in the first step; what is blank is idle. "
             f"Besides, a step has {as_seconds(found.winner.sync_s)} at gradients and parameters"
         )
         ahead = found.winner.encoder_s
         words += f", and {as_seconds(ahead)} of encoders before the pipeline and after it." if ahead else "."
         name = "slowest replica"
         between = {} if run.between is None else {name: run.between}
-        title = "Timeline of the fastest layout"
-        yield pipeline_section(title, words, {name: run.run}, (1e10, "seconds"), between=between, key="timeline")
+        drawn = pipeline_chart({name: run.run}, (1e10, "seconds"), between)
+        yield Section("Timeline of the fastest layout", words, [drawn])
 
 
 def _time_and_memory(found: Configuration) -> Section:
@@ -74,18 +76,18 @@ def _time_and_memory(found: Configuration) -> Section:
     )
     room = room_of(found.case.given) / 2**30
     draw = partial(charts.time_over_memory, table=points, others=hollow, room=room, bound=found.lower_bound_s)
-    columns = ("layout", "s a step", "GiB")
-    numbers = Table(columns, [("", [(in_words(each), f"{each.seconds:.4g}", _gib(each, found)) for each in some])
-                              for some in (found.table, beside) if some], ["layout"])  # fmt: skip
-    note = "Hollow: the best of the other modes, and what DFLOP's formula chooses." * bool(beside)
-    drawn = Chart("pareto", "Seconds of a step by gibibytes of a GPU", draw, numbers, note=note, height=3.2, width=6.0)
-    rows = [(f"{each.layout.mode}; {in_words(each)}", f"{each.seconds:.4g}", *numbers_of(each)) for each in found.table]
-    table = Table(("layout", "s a step", "over its bound", "idle", "MFU", "GiB"), [("", rows)], ["layout"])
+    note = " Hollow: the best of the other modes, and what DFLOP's formula chooses." * bool(beside)
+    drawn = Chart("Seconds of a step by gibibytes of a GPU", draw, height=3.2, width=6.0)
+    rows = [
+        (f"{each.layout.mode}; {in_words(each)}", f"{each.seconds:.4g}", *numbers_of(each)[:-1], _gib(each, found))
+        for each in (*found.table, *beside)
+    ]
     words = (
         "The layouts that no other one beats in both time and memory, of all that were scheduled, the fastest first. "
-        f"Of a GPU's memory {room:,.1f} GiB are room; what needs more is red."
+        f"Of a GPU's memory {room:,.1f} GiB are room; what needs more is red.{note}"
     )
-    return Section("Time and memory", words, [drawn], table=table)
+    columns = ("layout", "s a step", "over its bound", "idle", "MFU", "GiB")
+    return Section("Time and memory", words, [drawn], Table(columns, rows))
 
 
 def _gib(each: Priced, found: Configuration) -> str:

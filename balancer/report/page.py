@@ -1,10 +1,10 @@
-"""A page that needs nothing but itself: charts, each with its numbers and a sentence, filled into ``page.html``.
+"""The one kind of page: a title, a lead, cards, and sections of a heading, words, charts and a table.
 
-Text is escaped by the template, and so is what :func:`html` puts into a sentence of HTML. Names that users chose go
-through :func:`named`.
+A page needs nothing but itself, and has no script. Text is escaped by the template, and so is what :func:`html` puts
+into a sentence of HTML. Names that users chose go through :func:`named`, and stand in no chart.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -16,16 +16,13 @@ from markupsafe import Markup
 from balancer._version import __version__
 from balancer.io._atomic import write_whole
 from balancer.problem.phases import SINGLE_PHASE
-from balancer.report.charts import DARK, LIGHT, svg_of
+from balancer.report.charts import svg_of
 from balancer.report.text import printable, shortened
 
-__all__ = ["Card", "Chart", "Page", "Section", "Table", "as_cell", "html", "named",
-           "numbers_of", "write_page"]  # fmt: skip
+__all__ = ["Card", "Chart", "Page", "Section", "Table", "html", "named", "write_page"]
 
 LONGEST_NAME = 120
 """Characters of a name that are shown."""
-
-Draw = Callable[[Any], Any]
 
 
 def html(words: str, *values: object) -> Markup:
@@ -43,30 +40,10 @@ def named(name: str, longest: int = LONGEST_NAME) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells in groups, each under a heading; in the columns that `texts` names is text, in others are numbers.
-
-    Of a group without rows `empty` is said. Without columns rows are facts: a name, and what it is.
-    """
+    """Cells as they are shown; the first column is text. Without columns rows are facts: a name, and what it is."""
 
     columns: Sequence[str]
-    groups: Sequence[tuple[str, Sequence[Sequence[object]]]]
-    texts: Sequence[str] = ()
-    empty: str = ""
-
-
-def numbers_of(columns: Mapping[str, Iterable[object]], texts: Sequence[str] = ()) -> Table:
-    """Return the arrays that a chart draws as a table, a column each; shorter ones end early."""
-    cells = [[as_cell(value) for value in values] for values in columns.values()]
-    most = max(map(len, cells), default=0)
-    rows = [[column[i] if i < len(column) else "" for column in cells] for i in range(most)]
-    return Table(list(columns), [("", rows)], texts)
-
-
-def as_cell(value: object) -> str:
-    """Show a number in four digits at least; text as it is."""
-    if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
-    return value if isinstance(value, str) else f"{value:,}"
+    rows: Sequence[Sequence[object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,74 +59,48 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart, the numbers that it draws, and a sentence that is read aloud, which may hold names.
+    """A chart, and a sentence that is read aloud in its place, which may hold names.
 
-    Each of `draw` draws a panel, in a matplotlib figure of a size in inches; panels stand side by side, or one below
-    the other where there is no room. Of `keys`, names and their colours, it has a legend.
+    `draw` draws into a matplotlib figure of a size in inches.
     """
 
-    key: str
     says: str
-    draw: Draw | Sequence[Draw]
-    numbers: Table
+    draw: Callable[[Any], Any]
     caption: str = ""
-    keys: Sequence[tuple[str, str]] = ()
-    note: str = ""
     height: float = 2.6
-    width: float = 4.6
-    broad: bool = False
+    width: float = 5.4
+    broad: bool = False  # takes the whole width of a screen
 
-    def panels(self) -> list[Markup]:
-        """Return each as inline SVG."""
-        draws = [self.draw] if callable(self.draw) else self.draw
-        keys = [self.key] if len(draws) == 1 else [f"{self.key}-{i}" for i in range(len(draws))]
-        return [Markup(svg_of(key, draw, self.height, self.width)) for key, draw in zip(keys, draws, strict=True)]
+    def svg(self, number: int, heading: str) -> Markup:
+        """Return it as inline SVG; the number and the heading of its section keep its ids apart from others'."""
+        key = "".join(letter for letter in heading.lower() if letter.isalpha())
+        return Markup(svg_of(f"{key}{number}", self.draw, self.height, self.width))
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the page: a sentence, charts, and below them a table, lines, or what can be pasted.
+    """A part of the page: words, charts, a table, and what can be pasted, each with a line that says what for."""
 
-    With several charts, or a broad one, it takes the whole width of a screen; others stand two and two, and two beside
-    a tall one.
-    """
-
-    title: str
-    words: str
+    heading: str
+    words: str = ""
     charts: Sequence[Chart] = ()
     table: Table | None = None
-    lines: Sequence[str] = ()
     pasted: Sequence[tuple[str, str]] = ()
-    tall: bool = False
-    hero: bool = False  # above the cards
-
-    @property
-    def is_half(self) -> bool:
-        """Whether half of a screen is enough."""
-        return len(self.charts) < 2 and all(callable(chart.draw) and not chart.broad for chart in self.charts)
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A whole page.
+    """A whole page; `lead` is the one sentence that a reader shall take away, `about` says of how much it is."""
 
-    `source` is in a user's words, such as a file's path; `what` stands behind it in the title, `lead` is the one
-    sentence that a reader shall take away, and `about` a line below it.
-    """
-
-    source: str
-    what: str
+    title: str  # in a user's words, such as a file's path
     lead: str
     about: str
     cards: Sequence[Card]
     sections: Sequence[Section]
-    footer: str
 
     def __str__(self) -> str:
         """Return it as HTML."""
-        return _template().render(
-            page=self, title=f"{shortened(self.source, LONGEST_NAME)}: {self.what}", version=__version__
-        )
+        return _template().render(page=self, title=shortened(self.title, LONGEST_NAME), version=__version__)
 
 
 def write_page(path: str, page: Page) -> None:
@@ -161,17 +112,10 @@ def write_page(path: str, page: Page) -> None:
 def _template() -> jinja2.Template:
     # Strict: a name that the template misspells is an error, and not a blank on the page.
     made = jinja2.Environment(
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        finalize=_shown,
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
     )
     made.filters["named"] = named
-    on_paper = LIGHT | {"card": LIGHT["page"], "ink": "#000000"}
-    text = resources.files("balancer.report").joinpath("page.html").read_text(encoding="utf-8")
-    return made.from_string(text, {"light": LIGHT, "dark": DARK, "on_paper": on_paper})
+    return made.from_string(resources.files("balancer.report").joinpath("page.html").read_text(encoding="utf-8"))
 
 
 def _shown(value: object) -> object:

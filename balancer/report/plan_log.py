@@ -34,7 +34,6 @@ from balancer.problem.cuts.in_slots import InSlots
 from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE, Phase
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import as_phases, as_topology
-from balancer.report.page_data import PageData
 from balancer.report.remarks import warnings_of
 from balancer.report.text import counted
 from balancer.step import PhaseKeys, StepFile, read_step
@@ -116,16 +115,13 @@ class LogPlan:
 
         require_plotting("to_html()")
         from balancer.report.page import write_page
-        from balancer.report.plan_page import plan_page
+        from balancer.report.plan_page import Drawn, plan_page
 
-        source, log = f"a plan of {self.log.path.name}", str(self.log.path)
-        write_page(os.fspath(path), plan_page(self.steps, self._page_data(), source, self.out or "", log))
-
-    def _page_data(self) -> PageData:
-        data = PageData()
+        drawn = Drawn(self.steps)
         for plan in plans_of(self.log, self.settings):
-            data.add(plan, self.settings.is_short(plan.num_samples))
-        return data
+            drawn.add(plan)
+        title, log = f"a plan of {self.log.path.name}", str(self.log.path)
+        write_page(os.fspath(path), plan_page(self.steps, drawn, title, self.out or "", log))
 
     def __repr__(self) -> str:
         ranks = counted(self.settings.setup.topology.num_ranks, "rank")

@@ -1,13 +1,18 @@
-"""A log under several strategies on a cluster, step after step; only sums are kept, so memory does not grow."""
+"""A log under several strategies on a cluster: the table of steps, with the strategy of each and its seconds."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from statistics import stdev
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from balancer.errors import InputError
 from balancer.io.logs import LengthLog, choose_length, read_columns
 from balancer.offline.settings import LogSettings
+from balancer.offline.step_table import COLUMNS, Column, StepRows, rows_of, total
 from balancer.offline.steps import compare_log
 from balancer.plan.step_plan import StepPlan
 from balancer.simulate.cluster import Cluster
@@ -16,134 +21,40 @@ from balancer.simulate.step import StepTime, step_time
 from balancer.strategies import strategies_for
 from solvers.arguments import as_count
 
+_TIME, _COUNT = pa.float64(), pa.int64()
 
-@dataclass(slots=True)
-class PhaseTotals:
-    """Sums over steps of one phase."""
-
-    compute_s: float = 0.0
-    waiting_s: float = 0.0
-    useful_flops: float = 0.0
-    executed_flops: float = 0.0
-    peak_tokens: int = 0
-
-
-@dataclass(slots=True)
-class StrategyTotals:
-    """Sums over the steps of one strategy, and how far steps are apart; constant memory."""
-
-    steps: int = 0
-    samples: int = 0
-    # Of all steps; what computing, waiting and exchanges take adds up to `seconds`
-    seconds: float = 0.0
-    compute_s: float = 0.0
-    waiting_s: float = 0.0
-    exchange_s: float = 0.0
-    fastest_s: float = math.inf
-    slowest_s: float = 0.0
-    useful_flops: float = 0.0
-    peak_flops: float = 0.0  # of all GPUs together
-    activation_bytes: float = 0.0  # the most of any GPU and step
-    # Micro-batches of every rank, in the steps that have fewest and most; 1 without them
-    fewest_slots: int = 0
-    most_slots: int = 0
-    phases: dict[str, PhaseTotals] = field(default_factory=dict)
-    # [seconds, inter-node bytes, intra-node bytes]: nothing hidden
-    streams: dict[str, list[float]] = field(default_factory=dict)
-    _mean: float = 0.0
-    _squares: float = 0.0  # sum of squared distances from the mean
-
-    def add(self, step: StepTime) -> None:
-        """Take in the next step."""
-        seconds = step.seconds
-        self.steps += 1
-        self.samples += step.samples
-        self.seconds += seconds
-        self.compute_s += step.compute_s
-        self.waiting_s += step.waiting_s
-        self.exchange_s += step.exchange_s
-        self.fastest_s, self.slowest_s = min(self.fastest_s, seconds), max(self.slowest_s, seconds)
-        before = seconds - self._mean  # Welford (1962): no large sums are subtracted
-        self._mean += before / self.steps
-        self._squares += before * (seconds - self._mean)
-        self.useful_flops += step.useful_flops
-        self.peak_flops = step.peak_flops
-        self.activation_bytes = max(self.activation_bytes, step.activation_bytes)
-        self.fewest_slots = min(self.fewest_slots or step.num_slots, step.num_slots)
-        self.most_slots = max(self.most_slots, step.num_slots)
-        for name, phase in step.phases.items():
-            totals = self.phases.setdefault(name, PhaseTotals())
-            totals.compute_s += phase.compute_s
-            totals.waiting_s += phase.waiting_s
-            totals.useful_flops += phase.useful_flops
-            totals.executed_flops += phase.executed_flops
-            totals.peak_tokens = max(totals.peak_tokens, phase.peak_tokens)
-        for name, exchange in step.exchanges.items():
-            stream = self.streams.setdefault(name, [0.0, 0.0, 0.0])
-            stream[0] += exchange.seconds
-            stream[1] += exchange.inter_node_bytes
-            stream[2] += exchange.intra_node_bytes
-
-    @property
-    def deviation_s(self) -> float:
-        """Standard deviation of the step time over steps; 0 for one step."""
-        return math.sqrt(self._squares / (self.steps - 1)) if self.steps > 1 else 0.0
-
-    @property
-    def mfu(self) -> float:
-        """Useful FLOPs of all steps over what all GPUs could do in their time."""
-        return self.useful_flops / (self.peak_flops * self.seconds) if self.seconds else 0.0
-
-    @property
-    def samples_per_s(self) -> float:
-        """Samples a second, of all ranks together."""
-        return self.samples / self.seconds if self.seconds else 0.0
-
-    def as_json(self) -> dict[str, Any]:
-        """Return all numbers by name; seconds and bytes are a step's mean."""
-        steps = max(1, self.steps)
-        return {
-            "step_s": {
-                "mean": self.seconds / steps,
-                "deviation": self.deviation_s,
-                "fastest": self.fastest_s if self.steps else 0.0,
-                "slowest": self.slowest_s,
-            },
-            "compute_s": self.compute_s / steps,
-            "waiting_s": self.waiting_s / steps,
-            "exchange_s": self.exchange_s / steps,
-            "mfu": self.mfu,
-            "samples_per_s": self.samples_per_s,
-            "activation_bytes": self.activation_bytes,
-            "micro_batches": {"fewest": self.fewest_slots, "most": self.most_slots},
-            "phases": {
-                name: {
-                    "compute_s": phase.compute_s / steps,
-                    "waiting_s": phase.waiting_s / steps,
-                    "useful_flops": phase.useful_flops / steps,
-                    "executed_flops": phase.executed_flops / steps,
-                    "peak_tokens": phase.peak_tokens,
-                }
-                for name, phase in self.phases.items()
-            },
-            "streams": {
-                name: {
-                    "exchange_s": seconds / steps,
-                    "inter_node_bytes": inter_node / steps,
-                    "intra_node_bytes": intra_node / steps,
-                }
-                for name, (seconds, inter_node, intra_node) in self.streams.items()
-            },
-        }
+SIMULATED = (
+    Column("strategy", pa.string(), "By which strategy the step was planned."),
+    Column("compute_s", _TIME, "Seconds that a rank computes, on the mean."),
+    Column("waiting_s", _TIME, "Seconds that it waits for the slowest."),
+    Column("useful_flops", _TIME, "FLOPs of all ranks."),
+    Column("executed_flops", _TIME, "The same with padding and recomputation."),
+    Column("peak_tokens", _COUNT, "Elements on the rank that holds most at a time, padding included."),
+    Column("exchange_s", _TIME, "Of a stream: seconds of the slowest rank, nothing hidden."),
+    Column("inter_node_bytes", _COUNT, "Of a stream: bytes that cross nodes, both ways together."),
+    Column("intra_node_bytes", _COUNT, "Of a stream: bytes that stay within nodes."),
+    Column("step_s", _TIME, "In the last phase's row: what the step takes, the sum of the next three."),
+    Column("step_compute_s", _TIME, "In the last phase's row: seconds that a rank computes all phases, on the mean."),
+    Column("step_waiting_s", _TIME, "In the last phase's row: seconds that a rank waits, on the mean."),
+    Column("step_exchange_s", _TIME, "In the last phase's row: seconds of exchanges that computing does not hide."),
+    Column("step_flops", _TIME, "In the last phase's row: useful FLOPs of all phases."),
+    Column("peak_flops", _TIME, "In the last phase's row: FLOPs that all GPUs could do in a second."),
+    Column("activation_bytes", _TIME, "In the last phase's row: activations of a GPU of the rank that holds most."),
+    Column("step_slots", _COUNT, "In the last phase's row: micro-batches of every rank; 1 without them."),
+)
+"""What a simulation adds to the columns of the table of steps."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Simulation:
     """What a simulation of a log found.
 
     Attributes
     ----------
-    strategies : dict of str to StrategyTotals
+    table : pyarrow.Table
+        A row a step, strategy and phase or stream: the columns of the table of steps, and :data:`SIMULATED`.
+    first : dict of str to StepTime
+        The first step by each strategy, with what each rank takes.
     steps : int
         Simulated by each strategy.
     rows : int
@@ -153,10 +64,83 @@ class Simulation:
         a multiple of a step's.
     """
 
-    strategies: Mapping[str, StrategyTotals]
+    table: pa.Table
+    first: Mapping[str, StepTime] = field(repr=False)
     steps: int
     rows: int
     passes: float
+
+    def of(self, strategy: str) -> pa.Table:
+        """Return the rows of a strategy."""
+        return self.table.filter(pc.equal(self.table["strategy"], strategy))
+
+    def seconds(self, strategy: str) -> list[float]:
+        """Return what each step takes by a strategy."""
+        seconds: list[float] = self.of(strategy)["step_s"].drop_null().to_pylist()
+        return seconds
+
+    @cached_property
+    def strategies(self) -> dict[str, dict[str, Any]]:
+        """What the steps of each strategy add up to, by the names of ``--json``."""
+        return {strategy: _summary(self.of(strategy)) for strategy in self.first}
+
+
+def _summary(rows: pa.Table) -> dict[str, Any]:
+    """Return all numbers of a strategy by name; seconds and bytes are a step's mean."""
+    whole = rows.filter(pc.is_valid(rows["step_s"]))
+    phases, streams = rows.filter(pc.is_valid(rows["compute_s"])), rows.filter(pc.is_valid(rows["exchange_s"]))
+    steps, seconds = len(whole), whole["step_s"].to_pylist()
+    taken = total(whole["step_s"])
+    peak = taken * whole["peak_flops"][0].as_py()
+
+    def mean(of: pa.Table, *names: str) -> dict[str, float]:
+        return {name: total(of[name]) / steps for name in names}
+
+    def by_name(of: pa.Table) -> dict[str, pa.Table]:
+        return {name: of.filter(pc.equal(of["phase"], name)) for name in pc.unique(of["phase"]).to_pylist()}
+
+    return {
+        "step_s": {
+            "mean": taken / steps, "deviation": stdev(seconds) if steps > 1 else 0.0, "fastest": min(seconds),
+            "slowest": max(seconds),
+        },
+        **{name: total(whole[f"step_{name}"]) / steps for name in ("compute_s", "waiting_s", "exchange_s")},
+        "mfu": total(whole["step_flops"]) / peak if peak else 0.0,
+        "samples_per_s": total(whole["samples"]) / taken if taken else 0.0,
+        "activation_bytes": pc.max(whole["activation_bytes"]).as_py(),
+        "micro_batches": dict(zip(("fewest", "most"), pc.min_max(whole["step_slots"]).as_py().values(), strict=True)),
+        "phases": {
+            name: mean(of, "compute_s", "waiting_s", "useful_flops", "executed_flops")
+            | {"peak_tokens": pc.max(of["peak_tokens"]).as_py()}
+            for name, of in by_name(phases).items()
+        },
+        "streams": {
+            name: mean(of, "exchange_s", "inter_node_bytes", "intra_node_bytes")
+            for name, of in by_name(streams).items()
+        },
+    }  # fmt: skip
+
+
+def _rows(number: int, strategy: str, plan: StepPlan, step: StepTime) -> list[dict[str, Any]]:
+    """Return the rows of a step."""
+    rows = {row["phase"]: row for row in rows_of(number, plan, number * plan.num_samples)}
+    for name, phase in step.phases.items():
+        rows[name] |= {
+            "compute_s": phase.compute_s, "waiting_s": phase.waiting_s, "useful_flops": phase.useful_flops,
+            "executed_flops": phase.executed_flops, "peak_tokens": phase.peak_tokens,
+        }  # fmt: skip
+    rows[[*plan.phases][-1]] |= {
+        "step_s": step.seconds, "step_compute_s": step.compute_s, "step_waiting_s": step.waiting_s,
+        "step_exchange_s": step.exchange_s, "step_flops": step.useful_flops, "peak_flops": step.peak_flops,
+        "activation_bytes": step.activation_bytes, "step_slots": step.num_slots,
+    }  # fmt: skip
+    for name, exchange in step.exchanges.items():
+        row = rows.setdefault(name, {"step": number, "phase": name, "samples": plan.num_samples})
+        row |= {
+            "exchange_s": exchange.seconds, "inter_node_bytes": exchange.inter_node_bytes,
+            "intra_node_bytes": exchange.intra_node_bytes,
+        }  # fmt: skip
+    return [row | {"strategy": strategy} for row in rows.values()]
 
 
 def simulate_log(
@@ -170,9 +154,8 @@ def simulate_log(
     overlap: float = 0.0,
     waits: str = "phase",
     tick: Callable[[int], None] = lambda _: None,
-    watch: Callable[[str, StepPlan, StepTime], None] | None = None,
 ) -> Simulation:
-    """Simulate a log under several strategies; memory does not grow with the steps.
+    """Simulate a log under several strategies.
 
     Parameters
     ----------
@@ -190,8 +173,6 @@ def simulate_log(
         As :func:`balancer.simulate.step_time` takes them.
     tick : callable
         Called with the samples of every step that is done.
-    watch : callable, optional
-        Called for every step, with its strategy, its plan and its time.
 
     Returns
     -------
@@ -212,17 +193,17 @@ def simulate_log(
     elif steps is None:
         steps = max(1, rows // settings.samples_per_step)
     strategies = strategies or strategies_for(settings.setup)
-    totals = {strategy: StrategyTotals() for strategy in strategies}
+    found = {strategy: StepRows((*COLUMNS, *SIMULATED)) for strategy in strategies}
+    first: dict[str, StepTime] = {}
     for strategy, plan in compare_log(log, settings, strategies, steps, endless=endless):
         step = step_time(plan, models, cluster, overlap=overlap, waits=waits)
-        totals[strategy].add(step)
-        if watch is not None:
-            watch(strategy, plan, step)
+        first.setdefault(strategy, step)
+        found[strategy].take(_rows(found[strategy].steps, strategy, plan, step), plan.num_samples)
         tick(plan.num_samples)
-    first = totals[strategies[0]]
-    if not first.steps:
+    if not first:
         raise InputError(f"{log.path}: fills no step, and a short one is not simulated")
-    return Simulation(totals, first.steps, rows, first.samples / rows)
+    table, any_of = pa.concat_tables([each.table() for each in found.values()]), found[strategies[0]]
+    return Simulation(table, first, any_of.steps, rows, any_of.samples / rows)
 
 
 def _count_rows(log: LengthLog, settings: LogSettings) -> int:

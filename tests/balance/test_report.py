@@ -14,7 +14,6 @@ import balancer
 from balancer.offline.step_table import StepRows, ratios_in, restored, stored, summary, table_of
 from balancer.plan.reasons import Reason, Reasons
 from balancer.plan.step_plan import as_step_plan
-from balancer.report.page_data import PageData
 from balancer.report.table import as_alike, as_bytes, as_ratios, print_summary
 
 
@@ -213,11 +212,13 @@ def test_who_computes_in_micro_batches(encoders, sync, cut, piecewise):
     micro_batches = balancer.MicroBatches(9, sync, encoders=encoders)
     columns = {"vision": [4, 0, 2, 1, 3, 0], "llm": [5, 4, 3, 2, 2, 2]}
     plan = balancer.orchestrate(columns, {n: n for n in columns}, 2, cut=micro_batches)
-    steps, data = steps_of([plan]), PageData()
-    data.add(plan)
+    steps = steps_of([plan])
     phases = summary(steps)["phases"]
     assert [name for name in phases if "sync" in phases[name]] == cut
     assert ("not cut into micro-batches; ranks meet once a step" in text_of(steps)) == piecewise
-    assert data.asked["llm"].endswith(f"micro-batches of at most 9, sync {sync}")
+    pytest.importorskip("matplotlib")
+    from balancer.report.plan_page import asked_for, encoder_slots
+
+    assert asked_for(plan["llm"]).endswith(f"micro-batches of at most 9, sync {sync}")
     where = "in the micro-batches of the samples" if encoders == "slot" else "before the first micro-batch"
-    assert data.asked["vision"].endswith(where)
+    assert asked_for(plan["vision"], encoder_slots(plan, "vision")).endswith(where)

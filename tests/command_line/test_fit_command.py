@@ -116,3 +116,16 @@ def test_what_cannot_be_fitted(refused, tmp_path):
     path.write_text("lengths,seconds\n" + "".join(f"{i},{1 / i}\n" for i in range(1, 20)))
     refused([path, "--force"], ["a = b = 0"], code=1)
     refused([write_steps(path), "--skip", -1], ["--skip"])
+
+
+def test_the_page_of_a_fit_shows_how_far_steps_are_from_it(command, tmp_path):
+    pytest.importorskip("matplotlib")
+    path = write_steps(tmp_path / "steps.csv")
+    outcome = command("fit", path, "--html", "fit.html")
+    assert outcome.code == 0, outcome.err
+    assert "page written to fit.html" in outcome.out
+    page = (tmp_path / "fit.html").read_text()
+    assert "Measured beside predicted" in page
+    assert page.count("<svg") == 1
+    assert page.count("<use") >= 60  # a point a step
+    assert command("fit", path, "--html", "fit.txt").code == 2

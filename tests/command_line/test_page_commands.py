@@ -29,8 +29,8 @@ def test_report_writes_a_page(planned, tmp_path):
     assert outcome.code == 0, outcome.err
     assert "page written to r.html" in outcome.out
     page = (tmp_path / "r.html").read_text()
-    assert " by rank</h2>" in page
-    assert "<title>p.parquet, a plan of log.npy: rank balance</title>" in page
+    assert "Where ranks wait</h2>" in page
+    assert "<title>p.parquet, a plan of log.npy</title>" in page
     assert planned("report", "p.parquet", "--html", "again.html", "--json").out.startswith("{")
     assert "<svg" in (tmp_path / "again.html").read_text()
 
@@ -89,7 +89,7 @@ def test_simulate_writes_a_page(simulate, tmp_path):
     assert outcome.code == 0, outcome.err
     assert "page written to s.html" in outcome.out
     text = (tmp_path / "s.html").read_text()
-    assert "Step 0 by rank" in text
+    assert "Where the time goes" in text
     assert "1 byte an element (no bytes_in, bytes_out given)" in text
     assert "7.62 billion parameters" in text
     assert simulate("--html", "again.html", "--json").out.startswith("{")

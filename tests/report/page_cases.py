@@ -5,7 +5,6 @@ import numpy as np
 import balancer
 from balancer.offline.step_table import StepRows
 from balancer.plan.step_plan import as_step_plan
-from balancer.report.page_data import PageData
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -25,11 +24,15 @@ def shown(name):
 
 def run_of(plans):
     """Return what a run of plans amounts to, for the page."""
-    rows, data = StepRows(), PageData()
+    from balancer.report.plan_page import Drawn
+
+    rows = StepRows()
     for number, plan in enumerate(map(as_step_plan, plans)):
         rows.add(number, plan, rows.samples)
-        data.add(plan)
-    return rows.table(), data
+    drawn = Drawn(rows.table())
+    for plan in map(as_step_plan, plans):
+        drawn.add(plan)
+    return rows.table(), drawn
 
 
 def plans_of(names=("vision", "llm"), steps=3, ranks=8, samples=6, seed=0):

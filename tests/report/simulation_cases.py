@@ -10,7 +10,6 @@ from balancer.offline.settings import LogSettings
 from balancer.problem.cuts import as_cut
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
-from balancer.report.simulation_data import SimulationData
 from balancer.report.simulation_page import Assumptions
 from balancer.simulate import CLUSTERS, PhaseModel, simulate_log
 from balancer.strategies import STRATEGIES
@@ -28,16 +27,15 @@ def log_of(folder, rows=60, seed=0):
 
 
 def simulated(log, names=("vision", "audio", "llm"), *, ranks=4, batch=3, steps=5, waits="phase", **options):
-    """Simulate a log; return what the page takes: what was found, its data, and what was assumed."""
+    """Simulate a log; return what the page takes: what was found, and what was assumed."""
     phases = tuple(Phase(name, f"c{i}", bytes_in=4, bytes_out=8) for i, name in enumerate(names))
     shapes = dict(zip(names, SHAPES[-len(names) :], strict=True))
     models = {name: PhaseModel.on(shape, H100.peak_flops, 0.5) for name, shape in shapes.items()}
     planned = PlanSettings(cut=as_cut(options.pop("cut", None)))
     settings = LogSettings(Setup(Topology.uniform(ranks, min(ranks, 2)), phases, planned), batch)
-    data = SimulationData(waits)
     options = {"strategies": tuple(STRATEGIES), "num_steps": steps} | options
-    found = simulate_log(open_log(log), settings, models, H100, waits=waits, watch=data.add, **options)
+    found = simulate_log(open_log(log), settings, models, H100, waits=waits, **options)
     assumed = Assumptions(
         "h100", H100, settings, shapes, dict.fromkeys(names, 10**9), models, False, 0.0, waits, bytes_given=True
     )  # fmt: skip
-    return found, data, assumed
+    return found, assumed

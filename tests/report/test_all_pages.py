@@ -16,18 +16,14 @@ import balancer
 pytest.importorskip("matplotlib")
 
 from balancer.advice.page import advice_page
+from balancer.report.charts import svg_of
 from balancer.report.layout_page import layout_page
 from balancer.report.plan_page import plan_page
 from balancer.report.simulation_page import simulation_page
 from balancer.simulate import configure as room
 from balancer.simulate.layout_bounds import room_of
 
-CHARTS = {
-    "plan": {f"{kind}-{i}" for kind in ("profile", "step", "steps", "lengths") for i in range(2)} | {"traffic"},
-    "simulation": {"split", "waiting", "timeline", "steps", "memory"},
-    "layouts": {"pareto", "timeline"},
-    "advice": {"tried"},
-}
+CHARTS = {"plan": 6, "simulation": 3, "layouts": 2, "advice": 1}
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +61,12 @@ def test_it_needs_nothing_outside_and_hangs_together(made):
         assert target in ids
 
 
-def test_every_chart_is_there_with_its_numbers_and_its_sentence(made):
+def test_every_chart_is_there_with_its_sentence(made):
     which, text, _ = made
     tags = Seen(text).tags
-    assert {attributes["id"] for tag, attributes in tags if tag == "figure"} == CHARTS[which]
-    of_pairs = sum(key.startswith(("profile", "step-")) for key in CHARTS[which])  # before and after, each on its own
-    assert sum(tag == "svg" for tag, _ in tags) == len(CHARTS[which]) + of_pairs
-    assert len([a["aria-label"] for _, a in tags if a.get("role") == "img"]) == len(CHARTS[which])
-    assert sum(tag == "details" for tag, _ in tags) == len(CHARTS[which])
-    assert not re.search(r"#0101", text)  # every mark has become a variable, so that charts suit the dark
+    assert sum(tag == "svg" for tag, _ in tags) == CHARTS[which]
+    assert len([a["aria-label"] for tag, a in tags if tag == "figure" and a["role"] == "img"]) == CHARTS[which]
+    assert len(text.encode()) < 65_536
 
 
 def test_the_same_run_makes_the_same_page(made):
@@ -90,3 +83,15 @@ def test_a_layout_that_does_not_fit_is_red(layouts):
     assert ("p", {"class": "big bad"}) in seen.tags
     assert ("span", {"class": "bad"}) in seen.tags
     assert "does not fit" in seen.text  # in the chart's legend
+
+
+def test_a_chart_says_what_is_drawn_and_cuts_no_digit_of_it():
+    def draw(figure):
+        axis = figure.subplots()
+        axis.plot([0, 1.23456789], [0, 1])
+        axis.set_yticks([0.25, 0.5], ["0.25", "0.5678"])
+
+    svg = svg_of("x", draw)
+    assert "0.25</text>" in svg
+    assert "0.5678</text>" in svg
+    assert not re.search(r'd="[^"]*\d\.\d\d', svg)

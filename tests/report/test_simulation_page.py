@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from page_cases import HOSTILE, shown
 from seen_page import Seen, assert_same_but_names
@@ -10,12 +12,9 @@ from simulation_cases import H100, log_of, simulated
 
 pytest.importorskip("matplotlib")
 
-from balancer.report.summary import as_range
-
 from balancer import MicroBatches
-from balancer.report.page_data import MOST_BARS
-from balancer.report.simulation_data import MOST_SLOW
 from balancer.report.simulation_page import as_seconds, simulation_page
+from balancer.report.table import as_range
 
 
 @pytest.fixture(scope="module")
@@ -42,24 +41,24 @@ def words_of(text):
 
 
 def test_the_headline_is_what_was_found(run, made):
-    found, data, _ = run
+    found, _ = run
     words = words_of(made)
     assert "5 steps by each strategy; the log's 60 rows were read 1 times" not in words
     assert "5 steps by each strategy. 4 GPUs ( h100 ), 4 ranks, 3 samples a rank. ±" in words
     base = found.strategies["as_sampled"]
     for name, totals in found.strategies.items():
-        assert f"{totals.samples_per_s / base.samples_per_s:.2f} ×" in words
-        assert f"{totals.mfu:.1%}".replace("%", " %") in words
-        mean, spread = np.mean(data.seconds[name]), np.std(data.seconds[name], ddof=1)
+        assert f"{totals['samples_per_s'] / base['samples_per_s']:.2f} ×" in words
+        assert f"{totals['mfu']:.1%}".replace("%", " %") in words
+        mean, spread = np.mean(found.seconds(name)), np.std(found.seconds(name), ddof=1)
         assert f"a step {as_seconds(mean)} ± {as_seconds(spread)}" in words
-    ratios = np.array(data.seconds["as_sampled"]) / data.seconds["orchestrated"]
+    ratios = np.array(found.seconds("as_sampled")) / found.seconds("orchestrated")
     assert f"{ratios.min():.2f} to {ratios.max():.2f} ×" in words
 
 
 def test_one_strategy_alone_is_compared_with_none(log):
     run = simulated(log, strategies=("orchestrated",))
     words = words_of(page_of(*run, "log"))
-    mfu = run[0].strategies["orchestrated"].mfu
+    mfu = run[0].strategies["orchestrated"]["mfu"]
     assert f"orchestrated {mfu:.1%}".replace("%", " %") + " MFU" in words
     assert "×" not in words
 
@@ -81,59 +80,36 @@ def test_what_is_assumed_is_stated(made):
 def test_the_slowest_steps_and_what_caps_them(run, made, log):
     import pyarrow.parquet as pq
 
-    found, data, _ = run
+    found, _ = run
     rows = pq.read_table(log).to_pydict()
     columns = dict(zip(("vision", "audio", "llm"), rows.values(), strict=True))
-    for name, slow in data.slow.items():
-        assert sorted((step.seconds for step in slow), reverse=True) == sorted(data.seconds[name], reverse=True)
-        for step in slow:
-            assert data.seconds[name][step.step] == step.seconds
-            if step.cap is not None:
-                assert step.cap // 12 == step.step
-                assert columns[step.phase][step.cap % found.rows] == step.cap_length
-    assert any(step.cap is not None for step in data.slow["as_sampled"])
-    worst = max(data.slow["orchestrated"])
-    assert f"{worst.step} {worst.seconds:.3g} {worst.waiting_s:.3g}" in words_of(made)
+    capped = [row for row in found.table.to_pylist() if row["cap_row"] is not None]
+    assert capped
+    for row in capped:
+        assert row["cap_row"] // 12 == row["step"]
+        assert columns[row["phase"]][row["cap_row"] % found.rows] == row["cap_length"]
+    for name in ("as_sampled", "orchestrated"):
+        seconds = found.seconds(name)
+        slowest = int(np.argmax(seconds))
+        waits = found.of(name)["step_waiting_s"].drop_null().to_pylist()[slowest]
+        assert f"{name.replace('_', ' ')} {slowest} {seconds[slowest]:.3g} {waits:.3g}" in words_of(made)
 
 
-@pytest.mark.parametrize("waits", ["phase", "step"])
-def test_the_step_drawn(log, waits):
-    found, data, assumed = simulated(log, waits=waits, strategies=("as_sampled", "orchestrated"))
-    for name, bars in data.bars.items():
-        assert bars.seconds == data.seconds[name][0]
-        assert bars.compute_end <= bars.seconds
-        if waits == "phase":
-            assert list(bars.ends) == ["vision", "audio", "llm"]
-            longest = sum(float(seconds.max()) for seconds in bars.phases.values())
-            assert list(bars.ends.values())[-1] == pytest.approx(longest) == pytest.approx(bars.compute_end)
-        else:
-            assert not bars.ends
-            assert max(sum(bars.phases.values())) == pytest.approx(bars.compute_end)
-    text = page_of(found, data, assumed, "log")
-    assert "Step 0 by rank" in text
-    assert ('id="waiting"' in text) == (waits == "phase")
+def test_a_step_of_a_strategy_is_the_sum_of_what_it_does(run):
+    found, _ = run
+    for name in found.strategies:
+        for row in (row for row in found.of(name).to_pylist() if row["step_s"] is not None):
+            parts = row["step_compute_s"] + row["step_waiting_s"] + row["step_exchange_s"]
+            assert row["step_s"] == pytest.approx(parts)
+            assert row["phase"] == "llm"
 
 
-@pytest.mark.parametrize("waits", ["phase", "step"])
-def test_many_ranks_and_steps_stay_small(tmp_path, waits):
+def test_many_ranks_and_steps_stay_small(tmp_path):
     log = log_of(tmp_path, rows=5000)
-    run = simulated(log, ranks=512, batch=4, steps=2, waits=waits, strategies=("as_sampled", "orchestrated"))
-    data = run[1]
-    for name in data.seconds:
-        data.seconds[name] *= 500  # as if it had gone on so
-    assert all(len(seconds) <= MOST_BARS for seconds in data.bars["orchestrated"].phases.values())
-    if waits == "step":
-        longest = max(sum(data.bars["orchestrated"].phases.values()))
-        assert longest == pytest.approx(data.bars["orchestrated"].compute_end)
-    text = page_of(*run, "log")
-    assert len(text.encode()) < 6e6 / 10
-    assert "Each row stands for 4 ranks" in text
-
-
-def test_slow_steps_are_few(log):
-    _, data, _ = simulated(log, steps=MOST_SLOW + 5, strategies=("as_sampled",))
-    slow = sorted(data.seconds["as_sampled"])[-MOST_SLOW:]
-    assert sorted(step.seconds for step in data.slow["as_sampled"]) == slow
+    found, assumed = simulated(log, ranks=512, batch=4, steps=2, strategies=("as_sampled", "orchestrated"))
+    again = [found.table.set_column(0, "step", pc.add(found.table["step"], 2 * i)) for i in range(500)]
+    text = page_of(replace(found, table=pa.concat_tables(again), steps=1000), assumed, "log")
+    assert len(text.encode()) < 65_536
 
 
 # --- hostile and odd ones --------------------------------------------------------------------------------------------
@@ -142,14 +118,14 @@ def test_slow_steps_are_few(log):
 def test_names_are_text(log, tmp_path):
     names = [name.replace(":", "").replace("=", "") for name in HOSTILE[:3]]
     plain = Seen(page_of(*simulated(log, steps=2), "log"))
-    found, data, assumed = simulated(log, names, steps=2)
+    found, assumed = simulated(log, names, steps=2)
     hostile = replace(
         assumed,
         cluster_name=HOSTILE[0],
         cluster=replace(assumed.cluster, source=HOSTILE[2] + "\U0001f680" * 999),
         model_names=dict(zip(names, HOSTILE[3:], strict=True)),
     )
-    text = page_of(found, data, hostile, HOSTILE[-1])
+    text = page_of(found, hostile, HOSTILE[-1])
     seen = Seen(text)
     assert_same_but_names(seen, plain)
     for name in (*names, *HOSTILE[3:]):
@@ -181,8 +157,8 @@ def test_how_many_micro_batches_every_strategy_makes(log):
     cut = simulated(log, cut=MicroBatches(900, over_long="own", allow_empty=True))
     text = " ".join(Seen(page_of(*cut, "log")).text)
     for run in cut[0].strategies.values():
-        assert run.most_slots > 1
-        assert f"micro-batches {as_range(run.fewest_slots, run.most_slots)}" in text
+        assert run["micro_batches"]["most"] > 1
+        assert f"micro-batches {as_range(**run['micro_batches'])}" in text
     assert "padding included, in a micro-batch." in text
     assert "encoders compute an item in the micro-batch of its sample" in text
     early = simulated(log, cut=MicroBatches(900, over_long="own", allow_empty=True, encoders="step"))

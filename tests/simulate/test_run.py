@@ -95,7 +95,7 @@ def test_totals_against_steps_one_by_one(log):
         plans = [plan for _, plan in compare_log(open_log(log), settings(drop_last=True), (strategy,))]
         steps = [step_time(plan, MODELS, H100, overlap=0.25) for plan in plans]
         seconds = [step.seconds for step in steps]
-        numbers = totals.as_json()
+        numbers = totals
         assert numbers["step_s"]["mean"] == pytest.approx(statistics.mean(seconds))
         assert numbers["step_s"]["deviation"] == pytest.approx(statistics.stdev(seconds))
         assert (numbers["step_s"]["fastest"], numbers["step_s"]["slowest"]) == (min(seconds), max(seconds))
@@ -111,7 +111,7 @@ def test_totals_against_steps_one_by_one(log):
 
 def test_strategies_do_the_same_work(log):
     found = simulate_log(open_log(log), settings(), MODELS, H100)
-    by_name = {name: totals.as_json() for name, totals in found.strategies.items()}
+    by_name = found.strategies
     work = [sum(phase["useful_flops"] for phase in numbers["phases"].values()) for numbers in by_name.values()]
     assert work == pytest.approx([work[0]] * len(work))
     assert by_name["as_sampled"]["exchange_s"] == 0
@@ -126,7 +126,8 @@ def test_a_short_log_is_read_again(log, tmp_path):
     long = simulate_log(open_log(tmp_path / "long.parquet"), settings(), MODELS, H100, strategies=["orchestrated"])
     assert (found.steps, long.steps) == (7, 7)
     assert found.passes == 7 * 24 / 70
-    assert found.strategies["orchestrated"] == long.strategies["orchestrated"]
+    assert found.strategies == long.strategies
+    assert found.seconds("orchestrated") == long.seconds("orchestrated")
 
 
 def peak_bytes(log, strategies, num_steps):
@@ -141,17 +142,18 @@ def peak_bytes(log, strategies, num_steps):
     return peak
 
 
-def test_memory_does_not_grow_with_steps(log):
+def test_memory_hardly_grows_with_steps(log):
+    """By a table's rows, and not by plans."""
     for strategies in (tuple(STRATEGIES), ("as_sampled", "orchestrated")):
-        assert peak_bytes(log, strategies, 24) < 1.1 * peak_bytes(log, strategies, 8)
+        assert peak_bytes(log, strategies, 24) < 1.3 * peak_bytes(log, strategies, 8)
 
 
 def test_a_log_of_less_than_a_step(tmp_path):
     pq.write_table(pa.table({name: values[:5] for name, values in COLUMNS.items()}), tmp_path / "few.parquet")
     found = simulate_log(open_log(tmp_path / "few.parquet"), settings(), MODELS, H100)
     assert (found.steps, found.rows, found.passes) == (1, 5, 24 / 5)
-    assert found.strategies["as_sampled"].samples == 24
-    assert found.strategies["as_sampled"].deviation_s == 0
+    assert set(found.table["samples"].to_pylist()) == {24}
+    assert found.strategies["as_sampled"]["step_s"]["deviation"] == 0
 
 
 def test_bad_arguments(log):
@@ -171,14 +173,13 @@ def test_every_strategy_in_micro_batches(log):
     assert list(cut.strategies) == list(STRATEGIES)
     for strategy, totals in cut.strategies.items():
         before = whole.strategies[strategy]
-        assert totals.useful_flops == pytest.approx(before.useful_flops)
-        assert totals.activation_bytes < before.activation_bytes
-        assert totals.phases["llm"].peak_tokens <= 1300
-        assert 1 <= totals.fewest_slots <= totals.most_slots > 1
-        said = totals.as_json()
-        assert said["micro_batches"] == {"fewest": totals.fewest_slots, "most": totals.most_slots}
-        assert before.as_json()["micro_batches"] == {"fewest": 1, "most": 1}
-    taken = {name: totals.seconds for name, totals in cut.strategies.items()}
+        for name, phase in totals["phases"].items():
+            assert phase["useful_flops"] == pytest.approx(before["phases"][name]["useful_flops"])
+        assert totals["activation_bytes"] < before["activation_bytes"]
+        assert totals["phases"]["llm"]["peak_tokens"] <= 1300
+        assert 1 <= totals["micro_batches"]["fewest"] <= totals["micro_batches"]["most"] > 1
+        assert before["micro_batches"] == {"fewest": 1, "most": 1}
+    taken = {name: totals["step_s"]["mean"] for name, totals in cut.strategies.items()}
     assert taken["orchestrated"] < taken["llm_only"] < taken["as_sampled"]
 
 
@@ -205,7 +206,7 @@ def test_json_is_what_the_library_says(log, command):
     document = json.loads(out)
     found = simulate_log(open_log(log), settings(), MODELS, H100, overlap=0.25, num_steps=3)
     saved = {name: of.pop("saved_s", None) for name, of in document["strategies"].items()}
-    assert document["strategies"] == {name: totals.as_json() for name, totals in found.strategies.items()}
+    assert document["strategies"] == found.strategies
     assert {name for name, pair in saved.items() if pair} == {*STRATEGIES} - {"as_sampled"}
     assert (document["steps"], document["rows"], document["passes"]) == (3, ROWS, 72 / 70)
     assert document["assumed"] == {"efficiency": 0.5, "checkpointing": False, "overlap": 0.25, "waits": "phase"}

@@ -5,16 +5,17 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any
 
-from balancer.advice.findings import Finding, Findings
+from balancer.advice.findings import WORTH, Finding, Findings
 from balancer.advice.remedies import REMEDIES, Case, Remedy, Way, prompts_of
-from balancer.advice.sample import sample_of
+from balancer.advice.sample import Sample, sample_of
 from balancer.advice.tried import Tried, tried
 from balancer.advice.words import lines_of
 from balancer.io.logs import LengthLog
 from balancer.offline.settings import LogSettings
 from balancer.report.plan_log import opened_by, settings_of
+from balancer.strategies import llm_only, strategies_for
 from solvers.arguments import as_count
-from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, UsageError, WordedError
+from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, UsageError
 
 __all__ = ["Advice", "Finding", "advise", "advise_opened"]
 
@@ -30,12 +31,14 @@ class Advice(Findings):
         A plan within the step, as it was asked for.
     sample : Sample
         The steps that everything was computed on.
-    waiting, waiting_error : float
-        Share of the time that ranks wait today, and its standard error where some of the log's steps were planned.
+    today : Finding
+        What the samples take as they lie.
+    last_alone : Finding or None
+        With several phases, what it does to balance the last one alone, as most trainers do.
     within : Finding
         What a plan within the step does.
     remedies : tuple of Finding
-        What could be done besides, in the order of ``balancer.advice.remedies.REMEDIES``.
+        What could be done beyond it, in the order of ``balancer.advice.remedies.REMEDIES``.
     capped, cap_row, cap_length, cap_ratio : int, int, int, float
         Sampled steps in which one sample alone is longer than a fair share; the worst one's row, length, and the
         imbalance ratio below which no plan of that step comes.
@@ -93,7 +96,7 @@ def advise(
     Examples
     --------
     >>> found = advise({"tokens": [900, 400, 100, 600, 500, 930, 70, 500]}, num_ranks=2, batch_per_rank=2)
-    >>> round(found.waiting, 3), round(found.within.waiting, 3), [each.name for each in found.chosen]
+    >>> round(found.today.waiting, 3), round(found.within.waiting, 3), [each.name for each in found.chosen]
     (0.267, 0.0, ['within_step'])
     """
     with opened_by(log, step, beside) as (opened, said, held):
@@ -118,21 +121,48 @@ def advise_opened(
     settings = replace(settings, setup=settings.setup.in_one_unit(), drop_last=not sample.is_short)
     plain, prompts = prompts_of(log, settings)
     # Without shared prompts: to share them is one of the remedies.
+    plain, prompts = prompts_of(log, settings)
     within = tried(sample, plain)
     if not within.steps:
         raise UsageError("no step is filled: the log has {n} samples", "give more", n=sample.stretches[0].num_rows)
+    today = _found_in(sample, within, Finding("today", "today, as sampled"), within.time("before"), "before")
+    changes = "a loss that is a sum over the global batch, divided once"
+    whole = Finding("within_step", "a plan within the step", changes, beside=today.title)
+    whole = _found_in(sample, within, whole, within.time("before"))
     case = Case(log, sample, plain, within, prompts)
-    error_before, error = within.waiting_errors(sample.steps_of_log)
-    whole = Finding(
-        "within_step", "a plan within the step", "a loss that is a sum over the global batch, divided once",
-        time=_ratio(within.after, within.before), best_possible=_ratio(within.bound, within.before),
-        waiting=within.waiting, waiting_error=error, saves=1 - _ratio(within.after, within.before),
-        moved=_moved(within, settings), steps=within.steps, tokens=within.tokens, plan_ms=within.plan_ms,
-    )  # fmt: skip
     others = tuple(_found(each, case, whole) for each in REMEDIES)
-    row, length, ratio = within.cap or (-1, 0, 1.0)
-    return Advice(log, plain, sample, within.waiting_before, error_before, whole, others, within.capped, row, length,
-                  ratio, gpus, price)  # fmt: skip
+    cap = within.cap or {"row": -1, "length": 0, "ratio": 1.0}
+    return Advice(
+        log, plain, sample, today, _last_alone(case, today), whole, others, within.capped, cap["row"], cap["length"],
+        cap["ratio"], gpus, price,
+    )  # fmt: skip
+
+
+def _last_alone(case: Case, today: Finding) -> Finding | None:
+    """Return what it does to balance the last phase alone, as most trainers do, where there are several."""
+    setup = case.settings.setup
+    if len(setup.phases) == 1 or llm_only.__name__ not in strategies_for(setup):
+        return None
+    about = Finding("llm_only", f"only {setup.phases[-1].name} balanced", beside=today.title)
+    try:
+        found = tried(case.sample, case.settings, llm_only)
+    except (ValueError, SolverError) as error:
+        return replace(about, why_not=str(error))
+    return _found_in(case.sample, found, about, case.within.time("before"))
+
+
+def _found_in(sample: Sample, found: Tried, about: Finding, today: float, when: str = "after", scale: float = 1.0,
+              beside: float = 1.0) -> Finding:  # fmt: skip
+    """Return what was found of a way: today's time is 1, and what it saves is of the row that it stands beside.
+
+    Times are `scale` times those of the steps that were planned; the row beside takes `beside`.
+    """
+    time = _ratio(scale * found.time(when), today)
+    return replace(
+        about, time=time, best_possible=_ratio(scale * found.bound, today), waiting=found.waiting(when),
+        waiting_error=found.waiting_error(sample.steps_of_log, when), saves=1 - _ratio(time, beside),
+        moved=found.moved if when == "after" else 0.0, steps=found.steps, tokens=found.tokens, plan_ms=found.plan_ms,
+    )  # fmt: skip
 
 
 def _refuse(settings: LogSettings) -> None:
@@ -156,15 +186,17 @@ def _ratio(taken: float, of: float) -> float:
     return taken / of if of else 1.0
 
 
-def _moved(found: Tried, settings: LogSettings) -> float:
-    return found.moved / (found.steps * settings.setup.topology.num_ranks)
-
-
 def _found(remedy: Remedy, case: Case, whole: Finding) -> Finding:
     """Try a remedy; where it takes long on fewer steps, beside a plan within the step of those."""
-    about = Finding(remedy.name, remedy.title, remedy.changes, remedy.assumed)
+    about = Finding(remedy.name, remedy.title, remedy.changes, remedy.assumed, whole.title)
     if case.sample.is_short and remedy.name.startswith(("defer", "step_tokens")):
         return replace(about, why_not="the log has no second step")
+    # Where costs are sums, no remedy that moves samples takes less than even ranks do: what cannot gain is not planned,
+    # and its kernels are not compiled.
+    even = case.within.waiting() < WORTH and all(phase.cost.additive for phase in case.settings.setup.phases)
+    if even and not remedy.computes_less:
+        waits = f"{whole.title} leaves ranks waiting under {WORTH:.0%} of the time".replace("%", " %")
+        return replace(about, why_not=f"nothing to gain: {waits}")
     try:
         way = remedy.way(case)
         if not isinstance(way, Way):
@@ -174,20 +206,12 @@ def _found(remedy: Remedy, case: Case, whole: Finding) -> Finding:
         within = case.within if sample is case.sample else tried(sample, case.settings)
         found = tried(sample, way.settings)
     # A remedy that cannot be planned is a finding; the advice goes on with the others.
-    except WordedError as error:
-        return replace(about, why_not=str(error))
     except (ValueError, SolverError) as error:
         return replace(about, why_not=str(error))
-    if not found.steps or not found.tokens or not within.after:
+    if not found.steps or not found.tokens or not within.time("after"):
         return replace(about, why_not="its steps hold nothing")
     # A token's even share of today's time; steps that are cut otherwise may leave out a few samples at the end, and
     # some steps have more long samples than all
-    even = whole.time * (1 - whole.waiting)
-    scale = even * within.tokens / (float(within.even) * found.tokens)
-    time = found.after * scale
-    return replace(
-        about, time=time, best_possible=found.bound * scale, waiting=found.waiting,
-        waiting_error=found.waiting_errors(sample.steps_of_log)[1], saves=1 - _ratio(time, whole.time),
-        moved=_moved(found, way.settings), steps=found.steps, tokens=found.tokens, options=way.options,
-        keywords=way.keywords, plan_ms=found.plan_ms,
-    )  # fmt: skip
+    scale = case.within.time("even") * within.tokens / (within.time("even") * found.tokens)
+    about = replace(about, options=way.options, keywords=way.keywords)
+    return _found_in(sample, found, about, case.within.time("before"), scale=scale, beside=whole.time)

@@ -24,6 +24,8 @@ class Finding:
     ----------
     name, title, changes, assumed : str
         As ``Remedy`` in ``balancer.advice.remedies`` has them.
+    beside : str
+        The title of the row that it is compared with; empty of today's.
     time : float
         What the samples take.
     best_possible : float
@@ -31,7 +33,7 @@ class Finding:
     waiting, waiting_error : float
         Share of the time that the mean rank waits, and its standard error where some of the log's steps were planned.
     saves : float
-        Share of the time that goes: of today's, and of remedies that of a plan within the step.
+        Share of the time that goes, of the row that it stands beside.
     moved : float
         What a rank sends to others in a step on average: elements of a single phase, bytes of several.
     steps, tokens : int
@@ -50,6 +52,7 @@ class Finding:
     title: str
     changes: str = ""
     assumed: str = ""
+    beside: str = ""
     time: float = 1.0
     best_possible: float = 1.0
     waiting: float = 0.0
@@ -72,7 +75,7 @@ class Finding:
         """Return the numbers by name, but what a clock gave."""
         if self.why_not:
             return {"why_not": self.why_not}
-        names = ("time", "best_possible", "waiting", "waiting_error", "saves", "steps")
+        names = ("beside", "time", "best_possible", "waiting", "waiting_error", "saves", "steps")
         return {name: getattr(self, name) for name in names} | {
             "moved_a_rank_and_step": self.moved, "options": dict(self.options),
         }  # fmt: skip
@@ -85,8 +88,8 @@ class Findings:
     log: LengthLog
     settings: LogSettings
     sample: Sample
-    waiting: float
-    waiting_error: float
+    today: Finding
+    last_alone: Finding | None
     within: Finding
     remedies: tuple[Finding, ...]
     capped: int
@@ -95,6 +98,11 @@ class Findings:
     cap_ratio: float
     gpus: int
     price: float | None = None
+
+    @property
+    def rows(self) -> tuple[Finding, ...]:
+        """All that was looked at, in the order in which it is shown: today first."""
+        return self.today, *((self.last_alone,) if self.last_alone else ()), self.within, *self.remedies
 
     @property
     def best(self) -> Finding | None:
@@ -125,23 +133,22 @@ class Findings:
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers by name, as ``balancer advise --json`` prints them, without what a clock gave."""
-        every = {each.name: each for each in (self.within, *self.remedies)}
         found: dict[str, Any] = {
             "version": JSON_VERSION,
             **about(self.log, self.settings),
             "gpus": self.gpus,
             "steps": self.within.steps,
             "sample": self.sample.in_words(self.within.steps),
-            "waiting": self.waiting,
-            "waiting_error": self.waiting_error,
-            "gpus_waiting": self.gpus * self.waiting,
+            "waiting": self.today.waiting,
+            "waiting_error": self.today.waiting_error,
+            "gpus_waiting": self.gpus * self.today.waiting,
             "capped_steps": self.capped,
             "capping_sample": {"row": self.cap_row, "length": self.cap_length,
                                "imbalance_ratio_best_possible": self.cap_ratio} if self.capped else None,
             "ways": {
-                name: each.as_json() | ({} if each.why_not else {
+                each.name: each.as_json() | ({} if each.why_not else {
                     "gpus_waiting": self.gpus * each.waiting, "gpu_hours_a_day": self.hours_a_day(each),
-                }) for name, each in every.items()
+                }) for each in self.rows[1:]
             },
             "worth": WORTH,
             "worth_it": [each.name for each in self.chosen],

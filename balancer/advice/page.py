@@ -29,14 +29,15 @@ def _sentence(words: str) -> str:
 
 def _lead(advice: Findings) -> str:
     """Say how many GPUs wait today, and how much less time steps then take."""
-    waits = f"Today {advice.gpus * advice.waiting:,.1f} of {counted(advice.gpus, 'GPU')} wait."
+    waits = f"Today {advice.gpus * advice.today.waiting:,.1f} of {counted(advice.gpus, 'GPU')} wait."
     then = (f"{each.title}: {percent(1 - each.time)} less time" for each in advice.chosen)
     return " ".join((waits, *map(_sentence, then)))
 
 
 def _cards(advice: Findings) -> Iterator[Card]:
-    waits = f"{advice.gpus * advice.waiting:,.1f} of {advice.gpus:,}"
-    yield Card("today", percent(advice.waiting), "of the time ranks wait, as samples are drawn", [("GPUs that wait", waits)])
+    waits = f"{advice.gpus * advice.today.waiting:,.1f} of {advice.gpus:,}"
+    words = "of the time ranks wait, as samples are drawn"
+    yield Card("today", percent(advice.today.waiting), words, [("GPUs that wait", waits)])
     for each in advice.chosen:
         rows = [("time", f"{each.time:.3f} of today's"), ("bound", f"{each.best_possible:.3f}"),
                 ("waiting", percent(each.waiting)),
@@ -49,10 +50,9 @@ def _cards(advice: Findings) -> Iterator[Card]:
 
 def _tried(advice: Findings) -> Section:
     """Return what today takes and what each remedy would, with the table of the screen."""
-    found = [each for each in (advice.within, *advice.remedies) if not each.why_not]
-    names = ["today, as sampled", *(each.title for each in found)]
-    times, waits = [1.0, *(each.time for each in found)], [advice.waiting, *(each.waiting for each in found)]
-    waiting = [time * share for time, share in zip(times, waits, strict=True)]
+    found = [each for each in advice.rows if not each.why_not]
+    names, times = [each.title for each in found], [each.time for each in found]
+    waiting = [each.time * each.waiting for each in found]
     working = [time - share for time, share in zip(times, waiting, strict=True)]
     parts = [charts.Bar(working, "after", "compute"), charts.Bar(waiting, "before", "waiting", "//")]
     draw = partial(charts.bars, names=names, parts=parts, xlabel="time of the same samples, today's being 1",
@@ -60,7 +60,7 @@ def _tried(advice: Findings) -> Section:
     says = f"Time by what is done, of compute and waiting: today 1, at best {min(times):.3f}"
     drawn = Chart(says, draw, height=1.2 + 0.3 * len(names), width=9.5, broad=True)
     told = list(rows_of(advice))
-    untried = [_sentence(": ".join(row).removeprefix("and ")) for row in told if len(row) == 2]
+    untried = [_sentence(": ".join(row)) for row in told if len(row) == 2]
     table = Table(HEADER, [row for row in told if len(row) > 2])
     return Section("What was tried", " ".join(untried), [drawn], table=table)
 

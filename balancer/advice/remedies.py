@@ -69,6 +69,8 @@ class Remedy:
         What it asks of the trainer.
     assumed : str
         What its numbers take for granted.
+    computes_less : bool
+        Whether it saves work, and not only waiting.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Remedy:
     way: Callable[[Case], Way | str]
     changes: str
     assumed: str = ""
+    computes_less: bool = False
 
 
 def _defer(steps: int) -> Callable[[Case], Way | str]:
@@ -221,7 +224,7 @@ REMEDIES = (
     ),
     Remedy(
         "shared_prompts", "a prompt computed once for its responses", _shared_prompts,
-        "a tree mask over each prompt and its responses, see docs/how_to/shared_prompts.md",
+        "a tree mask over each prompt and its responses, see docs/how_to/shared_prompts.md", computes_less=True,
     ),
 )  # fmt: skip
 """In the order in which they are shown: what asks least of a trainer first."""

@@ -54,7 +54,7 @@ def lines_of(advice: Findings, command: Sequence[str] = ()) -> Iterator[str]:
 
 def measured_line(advice: Findings) -> str:
     """Say what the clock gave."""
-    parts = [f"{each.title} {each.plan_ms:,.1f}" for each in (advice.within, *advice.remedies) if not each.why_not]
+    parts = [f"{each.title} {each.plan_ms:,.1f}" for each in advice.rows[1:] if not each.why_not]
     return f"planning took, in ms a step (median): {'; '.join(parts)}"
 
 
@@ -66,44 +66,38 @@ def _of_ranks(advice: Findings) -> str:
     return f"{ranks}{gpus}{batch}"
 
 
-HEADER = ("", "time", "waiting", "GPUs that wait", "bound", "saves")
+HEADER = ("", "time", "waiting", "GPUs that wait", "bound", "saves", "beside")
 
 
 def rows_of(advice: Findings) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of the table: today, a plan within the step, and what could be done besides.
+    """Yield the cells of the table: today, a plan within the step, and what could be done beyond it.
 
     A row of two cells is of what was not tried, and says why.
     """
-    yield (
-        "today, as sampled",
-        "1.000",
-        with_error(advice.waiting, advice.waiting_error),
-        f"{advice.gpus * advice.waiting:,.1f}",
-        "",
-        "",
-    )
-    for finding in (advice.within, *advice.remedies):
-        besides = "and " * (finding is not advice.within)
+    for finding in advice.rows:
         if finding.why_not:
-            yield f"{besides}{finding.title}", finding.why_not
+            yield finding.title, finding.why_not
+            continue
+        waits = with_error(finding.waiting, finding.waiting_error)
+        taken = finding.title, f"{finding.time:.3f}", waits, f"{advice.gpus * finding.waiting:,.1f}"
+        if not finding.beside:
+            yield *taken, "", "", ""
             continue
         saves = percent(finding.saves) if finding.is_worth_it else "nothing to gain"
-        yield (
-            f"{besides}{finding.title}", f"{finding.time:.3f}", with_error(finding.waiting, finding.waiting_error),
-            f"{advice.gpus * finding.waiting:,.1f}", f"{finding.best_possible:.3f}", saves,
-        )  # fmt: skip
+        yield *taken, f"{finding.best_possible:.3f}", saves, finding.beside
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """Align cells; the first column is text."""
+    """Align cells."""
     full = [row for row in rows if len(row) > 2]
     widths = [max(len(row[i]) for row in (full if i else rows)) for i in range(len(HEADER))]
     for row in rows:
         if len(row) == 2:
             yield f"{row[0]:<{widths[0]}}  {row[1]}"
             continue
-        cells = (f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))
-        yield f"{row[0]:<{widths[0]}}  {'  '.join(cells)}".rstrip()
+        first, *numbers, last = row  # text at both ends
+        cells = (f"{cell:>{width}}" for cell, width in zip(numbers, widths[1:-1], strict=True))
+        yield f"{first:<{widths[0]}}  {'  '.join(cells)}  {last}".rstrip()
 
 
 def percent(share: float) -> str:
@@ -137,8 +131,8 @@ def verdict(advice: Findings) -> Iterator[str]:
             f"length {advice.cap_length:,}, makes its step {advice.cap_ratio:.2f} times as long."
         )
     if not advice.chosen:
-        yield f"There is nothing to gain here: ranks wait {percent(advice.waiting)} of the time, and no remedy tried "\
-              f"saves {percent(WORTH)} of it."  # fmt: skip
+        waits, worth = percent(advice.today.waiting), percent(WORTH)
+        yield f"There is nothing to gain here: ranks wait {waits} of the time, and no remedy tried saves {worth} of it."
         return
     if not advice.within.is_worth_it:
         yield "A plan within the step alone has nothing to gain here."
@@ -148,7 +142,7 @@ def verdict(advice: Findings) -> Iterator[str]:
 
 def gained(advice: Findings, finding: Finding) -> str:
     """Say what it gains, in GPUs, in hours and in money."""
-    now, then = advice.gpus * advice.waiting, advice.gpus * finding.waiting
+    now, then = advice.gpus * advice.today.waiting, advice.gpus * finding.waiting
     hours = advice.hours_a_day(finding)
     money = "" if advice.price is None else f", {advice.price * hours:,.0f} at {advice.price:g} a GPU hour"
     return (
@@ -215,7 +209,7 @@ def assumed(advice: Findings) -> Iterator[str]:
         said = {text: each for text, each in said.items() if not each.name.startswith("defer")}
     for text, finding in said.items():
         yield f"{finding.title}: {text}."
-    if max(advice.waiting_error, *(each.waiting_error for each in (advice.within, *advice.remedies))) >= SHOWN:
+    if max(each.waiting_error for each in advice.rows) >= SHOWN:
         yield "± is one standard error: only some of the log's steps were planned; they are treated as independent."
     if fewer := [each for each in advice.remedies if not each.why_not and each.steps < advice.within.steps]:
         told = (f"{each.title} on {each.steps:,}" for each in fewer)

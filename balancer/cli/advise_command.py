@@ -32,7 +32,7 @@ def run(log: LogPath, price: float | None, page: str | None, as_json: bool, **op
         write_page(page, advice_page(found, typed))
     if as_json:
         # Apart from the summary, which is the same in every run of the same log.
-        ms = {each.name: each.plan_ms for each in (found.within, *found.remedies) if not each.why_not}
+        ms = {each.name: each.plan_ms for each in found.rows[1:] if not each.why_not}
         say_json(found.summary() | {"plan_ms_a_step": ms})
         return
     say(*lines_of(found, typed), "", measured_line(found))

@@ -31,7 +31,7 @@ __all__ = ["COLUMNS", "JSON_VERSION", "Column", "StepRows", "allowed_gap", "fall
 JSON_VERSION = 2
 """Of the documents that ``--json`` prints; it rises when a name in them changes its meaning or goes."""
 
-_ROWS_AT_ONCE = 4096
+_ROWS_AT_ONCE = 1024
 
 _EPOCHS = b"epochs"
 """In the table's metadata: what was found of each epoch whose samples run early or late."""

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +18,8 @@ from balancer.advice.remedies import REMEDIES
 from balancer.advice.sample import sample_of
 from balancer.advice.tried import Tried
 from balancer.advice.words import lines_of, measured_line, to_paste
+from balancer.offline.step_table import full_steps, table_of, total
+from balancer.offline.steps import compare_log
 from balancer.report.plan_log import opened_by, settings_of
 
 
@@ -27,7 +28,7 @@ def long_tailed(n, seed=0, sigma=1.5):
 
 
 def ways(advice):
-    return {each.name: each for each in (advice.within, *advice.remedies)}
+    return {each.name: each for each in advice.rows[1:]}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def advice():
 
 def test_within_the_step_it_says_what_a_plan_of_the_log_does(advice):
     numbers = balancer.plan_log({"tokens": long_tailed(640)}, num_ranks=8, batch_per_rank=8).summary()["phases"]["all"]
-    assert advice.waiting == pytest.approx(numbers["waiting_before"], abs=1e-12)
+    assert advice.today.waiting == pytest.approx(numbers["waiting_before"], abs=1e-12)
     assert advice.within.waiting == pytest.approx(numbers["waiting_after"], abs=1e-12)
     assert advice.least == pytest.approx(numbers["imbalance_ratio_best_possible"])
     assert advice.within.time == pytest.approx(numbers["imbalance_ratio_after"] / numbers["imbalance_ratio_before"])
@@ -52,7 +53,7 @@ def test_deferral_takes_what_a_plan_of_it_takes(advice, steps):
     ).summary()
     found, numbers = ways(advice)[f"defer_{steps}"], plan["phases"]["all"]
     assert found.waiting == pytest.approx(numbers["waiting_after"], abs=1e-12)
-    even = 1 - advice.waiting  # of all that today takes; the plan says it rounded up
+    even = 1 - advice.today.waiting  # of all that today takes; the plan says it rounded up
     assert found.time == pytest.approx(even * numbers["imbalance_ratio_after"])
     assert found.best_possible == pytest.approx(even * plan["across_steps"]["imbalance_ratio_best_possible"], rel=1e-4)
 
@@ -60,7 +61,7 @@ def test_deferral_takes_what_a_plan_of_it_takes(advice, steps):
 def test_no_way_beats_its_bound_or_even_ranks(advice):
     for each in ways(advice).values():
         if not each.why_not:
-            assert 1 - advice.waiting - 1e-9 <= each.best_possible <= each.time + 1e-9 <= 1 + 1e-9
+            assert 1 - advice.today.waiting - 1e-9 <= each.best_possible <= each.time + 1e-9 <= 1 + 1e-9
             assert 0 <= each.waiting < 1
     assert {name for name, each in ways(advice).items() if each.why_not} == {"shared_prompts"}
 
@@ -100,11 +101,15 @@ def test_where_lengths_are_equal_there_is_nothing_to_gain(lengths):
     assert found.chosen == ()
     assert "There is nothing to gain here: ranks wait 0.0 % of the time" in str(found)
     assert "loader" not in str(found)
+    # What cannot gain is not planned, and so compiles nothing.
+    *others, prompts = found.remedies
+    assert {each.why_not.partition(":")[0] for each in others} == {"nothing to gain"}
+    assert prompts.why_not.startswith("no columns say")
 
 
 def test_one_rank_waits_for_nobody():
     found = balancer.advise({"tokens": long_tailed(640)}, num_ranks=1, batch_per_rank=8)
-    assert (found.waiting, found.chosen) == (0.0, ())
+    assert (found.today.waiting, found.chosen) == (0.0, ())
 
 
 def test_a_log_of_one_row_says_nothing_of_full_steps():
@@ -121,7 +126,7 @@ def test_shared_prompts_are_found_by_their_columns_and_by_name():
     asked = {"num_ranks": 16, "batch_per_rank": 8, "length": "tokens"}
     found = balancer.advise(columns, **asked)
     shared = ways(found)["shared_prompts"]
-    assert shared.time < 1 - found.waiting  # less work, not only less waiting
+    assert shared.time < 1 - found.today.waiting  # less work, not only less waiting
     assert shared.options == {"phase.all.prefix": "uid", "phase.all.prefix_length": "prompt_tokens"}
     renamed = {"p": key, "q": prompt, "tokens": columns["tokens"]}
     said = balancer.advise(renamed, prefix="p", prefix_length="q", **asked)
@@ -135,10 +140,54 @@ def test_several_phases_are_added_up():
     batch = {"patches": lengths // 2, "tokens": lengths + 100}
     found = balancer.advise(batch, num_ranks=8, batch_per_rank=8, phases={"vision": "patches", "llm": "tokens"})
     numbers = balancer.plan_log(batch, num_ranks=8, batch_per_rank=8, phases={"vision": "patches", "llm": "tokens"})
-    spent = {name: (phase.spent_before, phase.spent_after) for name, phase in numbers.totals.phases.items()}
-    before, after = (sum(each) for each in zip(*spent.values(), strict=True))
-    assert found.within.time == pytest.approx(float(after / before))
+    full = full_steps(numbers.steps)
+    before, after = (total(full[name]) for name in ("before", "after"))
+    assert found.within.time == pytest.approx(after / before)
     assert "MB a step" in str(found)
+
+
+def test_with_several_phases_the_last_alone_stands_beside_today():
+    lengths = long_tailed(640)
+    batch = {"patches": lengths // 2, "tokens": lengths + 100}
+    asked = {"num_ranks": 8, "batch_per_rank": 8, "phases": {"vision": "patches", "llm": "tokens"}}
+    found = balancer.advise(batch, **asked)
+    with opened_by(batch, None, asked) as (log, said, _):
+        plans = [plan for _, plan in compare_log(log, settings_of(log, said, asked), ["llm_only"])]
+    before, after = (sum(getattr(plan[name], of) for plan in plans for name in ("vision", "llm"))
+                     for of in ("home_makespan", "makespan"))  # fmt: skip
+    alone = found.last_alone
+    assert alone.time == pytest.approx(after / before)
+    assert found.within.time < alone.time < 1
+    assert (alone.title, alone.beside, found.within.beside) == ("only llm balanced", *["today, as sampled"] * 2)
+    rows = str(found).split("\n")[2:]
+    assert rows[2].startswith("only llm balanced")
+    assert rows[2].endswith("today, as sampled")
+    assert found.last_alone not in found.chosen
+    assert "llm_only" in found.summary()["ways"]
+
+
+def test_every_row_says_beside_which_row_it_stands(advice):
+    assert advice.today.beside == ""
+    assert advice.last_alone is None
+    assert {each.beside for each in advice.remedies} == {advice.within.title}
+    for each in advice.remedies:
+        if not each.why_not:
+            assert each.saves == pytest.approx(1 - each.time / advice.within.time)
+
+
+@pytest.mark.parametrize("name", ["step_tokens", "sequence_groups", "context_shards"])
+def test_a_remedy_takes_what_a_plan_made_by_hand_takes(advice, name):
+    """By the words that are to be pasted into Python."""
+    found = ways(advice)[name]
+    keywords = eval(f"dict({found.keywords})", {"balancer": balancer})
+    asked = {"num_ranks": 8, "batch_per_rank": None if name == "step_tokens" else 8, "drop_last": True} | keywords
+    plan = balancer.plan_log({"tokens": long_tailed(640)}, **{k: v for k, v in asked.items() if v is not None})
+    steps = full_steps(plan.steps)
+    assert found.steps == len(steps)
+    assert found.waiting == pytest.approx(1 - total(steps["even"]) / total(steps["after"]), abs=1e-12)
+    scale = (1 - advice.today.waiting) / total(steps["even"])  # of even ranks, in today's time
+    assert found.time == pytest.approx(scale * total(steps["after"]))
+    assert found.best_possible == pytest.approx(scale * total(steps["bound"]))
 
 
 def test_costs_that_cannot_be_added_up_are_refused():
@@ -255,16 +304,19 @@ def test_a_sample_has_the_standard_error_that_the_jackknife_has():
     rng = np.random.default_rng(0)
     even = rng.integers(500, 900, 60)
     before, after = even + rng.integers(0, 900, 60), even + rng.integers(0, 50, 60)
-    found = Tried(of_steps=[(int(b), int(a), Fraction(int(e))) for b, a, e in zip(before, after, even, strict=True)])
+    rows = [{"step": i, "phase": "all", "ranks": 1, "makespan": 1, "before": b, "after": a, "even": e}
+            for i, (b, a, e) in enumerate(np.column_stack([before, after, even]).tolist())]  # fmt: skip
+    found = Tried(table_of(rows), [])
 
     def jackknife(taken):
         ratios = np.array([np.delete(even, i).sum() / np.delete(taken, i).sum() for i in range(60)])
         return float(np.sqrt(59 / 60 * np.square(ratios - ratios.mean()).sum()))
 
     wanted = (jackknife(before), jackknife(after))
-    assert found.waiting_errors(None) == pytest.approx(wanted, rel=0.05)
-    assert found.waiting_errors(120) == pytest.approx(tuple(each * 0.5**0.5 for each in wanted), rel=0.05)
-    assert found.waiting_errors(60) == (0.0, 0.0)
+    for name, error in zip(("before", "after"), wanted, strict=True):
+        assert found.waiting_error(None, name) == pytest.approx(error, rel=0.05)
+        assert found.waiting_error(120, name) == pytest.approx(error * 0.5**0.5, rel=0.05)
+        assert found.waiting_error(60, name) == 0.0
 
 
 def test_a_sampled_log_says_how_sure_it_is(tmp_path):
@@ -274,8 +326,8 @@ def test_a_sampled_log_says_how_sure_it_is(tmp_path):
     home = np.arange(len(lengths) // 64 * 64).reshape(-1, 8, 8)
     loads = lengths[home].sum(axis=2)
     waiting = 1 - loads.sum() / (8 * loads.max(axis=1).sum())
-    assert 0 < abs(advice.waiting - waiting) < 4 * advice.waiting_error
-    assert f"± {100 * advice.waiting_error:.1f}" in str(advice)
+    assert 0 < abs(advice.today.waiting - waiting) < 4 * advice.today.waiting_error
+    assert f"± {100 * advice.today.waiting_error:.1f}" in str(advice)
     assert "± is one standard error" in str(advice)
 
 

@@ -22,7 +22,7 @@ from balancer.plan.balance_report import even_rank_time
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.reasons import Reason, Reasons
 from balancer.plan.step_plan import PhasePlan, StepPlan
-from solvers.types import SolveStatus
+from solvers.types import SolveStatus, relative_gap
 
 __all__ = ["COLUMNS", "JSON_VERSION", "Column", "StepRows", "allowed_gap", "fallen_back", "full_steps", "joined_epochs",
            "phases_in", "ratio_columns", "ratios_in", "restored", "stored", "summary", "table_of", "total", "waiting",
@@ -80,7 +80,7 @@ COLUMNS = (
     Column("fell_back_percent", _TIME, "The percentage in that reason, where it differs from step to step."),
     Column("cap_row", _COUNT, "The log's row of the one sample that alone costs more than a fair share, if there is."),
     Column("cap_length", _COUNT, "The length of that sample."),
-    Column("idle_ranks", _COUNT, "Ranks that get no item in the whole step."),
+    Column("idle_ranks", _COUNT, "Of several phases: ranks that get no item of this one in the whole step."),
     Column("dummy_ranks", _COUNT, "Those of them that must compute something all the same."),
     Column("slots", _COUNT, "Micro-batches of every rank."),
     Column("sync", _TEXT, "Where ranks wait, if the phase is cut into micro-batches."),
@@ -137,7 +137,9 @@ def rows_of(step: int, plan: StepPlan, first_row: int = 0, short: bool = False) 
     of_step = {"step": step, "short": short, "samples": plan.num_samples}
     *encoders, last = plan.phases
     for name, phase in plan.phases.items():
-        row = of_step | {"phase": name} | _of_phase(phase.plan) | _of_items(phase)
+        row = of_step | {"phase": name} | _of_phase(phase.plan)
+        if not plan.is_single:
+            row |= _of_idle(phase)
         row["in_pipeline"] = follows = plan.encoders_in_pipeline and name != last
         if phase.plan.cut.meets and not (plan.encoders_first and name in encoders):
             row["slots"], row["sync"] = phase.plan.num_slots, phase.plan.cut.meets
@@ -161,7 +163,7 @@ def _of_phase(plan: DispatchPlan) -> dict[str, Any]:
     ranks, reason = plan.num_ranks, plan.fell_back
     row = {
         "cost": str(plan.cost), "model": plan.cost.model, "ranks": ranks, "holder": plan.cut.holder,
-        "elements": int(plan.lengths.sum()), "longest": int(plan.lengths.max(initial=0)),
+        "items": plan.num_samples, "elements": int(plan.lengths.sum()), "longest": int(plan.lengths.max(initial=0)),
         "makespan": int(plan.makespan), "lower_bound": int(plan.lower_bound), "bound_name": plan.bound_name,
         "status": str(plan.status), "gap": plan.gap, "stop_at": float(plan.stop_at),
         "before": float(plan.home_makespan * ranks), "after": float(plan.makespan * ranks),
@@ -181,10 +183,9 @@ def _of_phase(plan: DispatchPlan) -> dict[str, Any]:
     return row
 
 
-def _of_items(phase: PhasePlan) -> dict[str, Any]:
+def _of_idle(phase: PhasePlan) -> dict[str, Any]:
     idle = len(phase.idle_ranks)
-    must = phase.items.phase.every_rank_nonempty
-    return {"items": phase.plan.num_samples, "idle_ranks": idle, "dummy_ranks": idle if must else 0}
+    return {"idle_ranks": idle, "dummy_ranks": idle if phase.items.phase.every_rank_nonempty else 0}
 
 
 def _of_traffic(traffic: Any, least: int | None) -> dict[str, Any]:
@@ -206,24 +207,42 @@ def _joint(plan: StepPlan) -> tuple[float, float]:
 # A part's stretch of the table, as its file has it -----------------------------------------------------------------
 
 
+_DERIVED = ("gap", "after", "bound")
+"""Columns that follow from others, and so take no room in a file."""
+_CODEC, _LEVEL = "zstd", 9
+
+
 def stored(steps: pa.Table) -> str:
     """Return the table as text that goes into a file's metadata; the same bytes for the same steps."""
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_stream(sink, steps.schema, options=options) as writer:
-        writer.write_table(steps.combine_chunks())
-    return base64.b64encode(sink.getvalue()).decode()
+    kept, sink = steps.drop_columns([*_DERIVED]).combine_chunks(), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, kept.schema) as writer:
+        writer.write_table(kept)
+    stream = sink.getvalue()
+    # As a whole: many columns are alike, which compressing each by itself would not see.
+    squeezed = pa.Codec(_CODEC, compression_level=_LEVEL).compress(stream, asbytes=True)
+    return f"{stream.size}:{base64.b64encode(squeezed).decode()}"
 
 
 def restored(text: str) -> pa.Table:
     """Return the table that :func:`stored` gave; what is none raises ValueError."""
+    size, _, squeezed = text.partition(":")
     try:
-        found = pa.ipc.open_stream(base64.b64decode(text, validate=True)).read_all()
-    except (pa.ArrowException, TypeError) as error:
+        stream = pa.Codec(_CODEC).decompress(base64.b64decode(squeezed, validate=True), int(size))
+        found = pa.ipc.open_stream(stream).read_all()
+    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
         raise ValueError(f"no table of steps: {error}") from None
-    if found.schema.names != [each.name for each in COLUMNS] or found.schema.types != [each.type for each in COLUMNS]:
+    kept = [(each.name, each.type) for each in COLUMNS if each.name not in _DERIVED]
+    if [(each.name, each.type) for each in found.schema] != kept:
         raise ValueError("a table of steps with other columns than this release writes")
-    return found
+    makespan, bound, ranks = (found[name].to_pylist() for name in ("makespan", "lower_bound", "ranks"))
+    derived = {
+        "gap": [None if m is None else relative_gap(m, b) for m, b in zip(makespan, bound, strict=True)],
+        "after": [None if m is None else float(m * n) for m, n in zip(makespan, ranks, strict=True)],
+        "bound": [None if b is None else float(b * n) for b, n in zip(bound, ranks, strict=True)],
+    }
+    arrays = [pa.chunked_array([derived[each.name]], each.type) if each.name in derived else found[each.name]
+              for each in COLUMNS]  # fmt: skip
+    return pa.table(arrays, pa.schema([(each.name, each.type) for each in COLUMNS], found.schema.metadata))
 
 
 def with_epochs(steps: pa.Table, epochs: Sequence[Mapping[str, Any]]) -> pa.Table:

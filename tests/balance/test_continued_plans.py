@@ -19,6 +19,7 @@ from balancer.offline.claims import Claims
 from balancer.offline.engines import Processes, Serial
 from balancer.offline.load import checked_steps
 from balancer.offline.run import plan_run
+from balancer.offline.step_table import summary
 
 LENGTHS = np.random.default_rng(0).integers(1, 90, 50)
 
@@ -52,8 +53,8 @@ def test_a_report_names_the_row_of_the_log_that_planning_named(tmp_path):
     pq.write_table(pa.table({"tokens": lengths}), tmp_path / "log.parquet")
     first = planned(tmp_path / "log.parquet", tmp_path / "first.parquet", 2)
     rest = planned(tmp_path / "log.parquet", tmp_path / "rest.parquet", 3, "--continue", first, "--at-step", 2, batch=5)
-    phase = check_run(str(rest)).phases["all"]
-    assert (phase.cap_row, phase.cap_length) == (30, 500)
+    phase = summary(check_run(str(rest)))["phases"]["all"]
+    assert (phase["capping_sample"]["row"], phase["capping_sample"]["length"]) == (30, 500)
 
 
 def rows_by_step(plan):

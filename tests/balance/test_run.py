@@ -24,7 +24,7 @@ from balancer.offline.check import check_run
 from balancer.offline.engines import Processes, Serial
 from balancer.offline.parts import num_parts, parts_of
 from balancer.offline.run import plan_run
-from balancer.offline.step_table import COLUMNS, StepRows, restored, stored, summary
+from balancer.offline.step_table import COLUMNS, Column, StepRows, restored, stored, summary, table_of
 from balancer.offline.steps import plan_log, rows_of_steps
 from solvers import InfeasibleError
 
@@ -166,8 +166,10 @@ def test_the_documentation_has_every_column_of_the_table_of_steps():
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [(None, "has no table of steps: plan the log again"), ("AAAA", "no table of steps"), ("%", "Only base64"),
-     (stored(pa.table({"step": [1]})), "a table of steps with other columns")],
+    [(None, "has no table of steps: plan the log again"), ("AAAA", "no table of steps"),
+     ("9:%", "no table of steps: Only base64"), (f"{10**30}:AAAA", "no table of steps"),
+     (f"9:{'A' * 64}", "no table of steps"),
+     (stored(table_of([], (Column("other", pa.int64(), ""), *COLUMNS))), "a table of steps with other columns")],
 )  # fmt: skip
 def test_a_table_of_steps_that_is_none_is_told(folder, tmp_path, text, told):
     path = tmp_path / "plan.parquet"

@@ -25,7 +25,7 @@ STEPS, SAMPLES_A_RANK, PIXELS, MERGED = 4, 4, 6, 4  # PIXELS a patch, MERGED pat
 
 COST = "quadratic:a=200,b=1,d2=20,d4=30"  # d2 and d4: what two ranks, or four, exchange for a patch that they share
 PHASES = [
-    Phase("vision", "lengths(pixels)", COST, "lengths(made)", sequence_parallel=4, share_multiple_of=MERGED),
+    Phase("vision", "pixels", COST, "made", sequence_parallel=4, share_multiple_of=MERGED),
     Phase("llm", "tokens", own="words"),
 ]
 FIELDS = {"pixels": "vision", "words": "llm:own"}

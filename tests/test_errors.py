@@ -345,7 +345,7 @@ IMAGES = [[3], [4], [3], [4], [3], [1, 2, 70], [], []]
 """As lists, it is the third item of the sixth sample."""
 
 LLM = balancer.Phase("llm", "text")
-ENCODER = balancer.Phase("vision", "lengths(images)", max_tokens_per_rank=60)
+ENCODER = balancer.Phase("vision", "images", max_tokens_per_rank=60)
 OVER = "has length 70, 10 more than max_tokens_per_rank = 60; for this batch max_tokens_per_rank must be at least 70"
 
 
@@ -415,7 +415,7 @@ def test_the_command_line_is_told_of_rows_and_keys(tmp_path, capsys):
 
     log = tmp_path / "log.jsonl"
     asked = ["plan", str(log), "--ranks", "2", "--batch-per-rank", "2"]
-    encoder = ["--set", "phase.vision.length=lengths(images)", "--set", "phase.llm.length=text"]
+    encoder = ["--set", "phase.vision.length=images", "--set", "phase.llm.length=text"]
     llm = ["--set", "phase.llm.length=text", "--set", "phase.llm.max_tokens_per_rank=60"]
     log.write_text("".join(
         json.dumps({"images": images, "text": text}) + "\n"

@@ -95,7 +95,7 @@ def _title_of(log: LengthLog, settings: LogSettings, first: StepPlan | None) -> 
         seed = "" if settings.shuffle is None else f", shuffled by {settings.shuffle}"
         ranks += f", {counted(settings.epochs, 'epoch')}{seed}"
     if tuple(phase.name for phase in phases) == (SINGLE_PHASE,):
-        columns = () if "(" in phases[0].length else choose_length(log, phases[0].length)
+        columns = choose_length(log, phases[0].length)
         lists = set(columns) & set(log.list_columns)
         told = f"{phases[0].length}{' (values of a list)' if lists else ''}"
         return f"{name}: {told}, {ranks}, {costs[SINGLE_PHASE]}"

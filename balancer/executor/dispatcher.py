@@ -70,8 +70,8 @@ class Dispatcher:
         Must divide the ranks of the group; by default all share one node.
     phases : sequence of Phase, or mapping of name to length, optional
         The modules of a multimodal model, as :func:`balancer.orchestrate` takes them. A column that they name is a
-        field, or one that :meth:`dispatch` is given. Of a field the lengths count, or, where it has a number for each
-        sample, these numbers. By default there is one phase, which computes whole samples.
+        field, or one that :meth:`dispatch` is given. Of a field the lengths count, or, where it has whole numbers for
+        each sample, these numbers. By default there is one phase, which computes whole samples.
     fields : mapping of str to str, optional
         The phase that takes each field. An encoder gets the field's items. ``"llm:own"`` takes the pieces that the
         samples of that phase bring from home. All other fields go to the last phase, with their samples.
@@ -232,7 +232,7 @@ class Dispatcher:
         if seconds is not None:
             self._correction.observe(self.current, seconds)
 
-    def dispatch(self, samples: Any, lengths: Mapping[str, ArrayLike | Ragged] | None = None) -> Dispatched:
+    def dispatch(self, samples: Any, columns: Mapping[str, ArrayLike | Ragged] | None = None) -> Dispatched:
         """Exchange this rank's mini-batch for its balanced share of the global batch. All ranks call it.
 
         Parameters
@@ -242,8 +242,9 @@ class Dispatcher:
             :class:`RaggedTensor`, a list of tensors, or of lists of tensors (several items a sample). The entries of
             any other list are pickled one by one. Of any number of samples, none included: ``{}`` or ``[]``. Replica
             peers may give None.
-        lengths : mapping of str to int64[n] or lists, optional
-            Further columns, for `phases`, `length` or constraints: a number or a list of numbers a sample.
+        columns : mapping of str to int64[n] or lists, optional
+            What plans need of each sample and no field shows: a number or a list of numbers a sample, under the names
+            by which `phases`, `length` and constraints ask for them. They do not travel.
 
         Returns
         -------
@@ -264,14 +265,14 @@ class Dispatcher:
         TypeError, ValueError, InfeasibleError, SolverError
             What this rank handed in cannot be used, or cannot be planned.
         """
-        step = self.step(lambda: (samples, lengths or {}), self.ranks)
+        step = self.step(lambda: (samples, columns or {}), self.ranks)
         assert step is not None
         return self.hand_over(step)
 
     def step(
         self, draw: Callable[[], Any], onward: Ranks, is_over: Callable[[Sequence[str]], bool] = all_have_ended
     ) -> Dispatched | None:
-        """Make one step of what a rank draws: fields and lengths, or why there are none, as ``"ended"``.
+        """Make one step of what a rank draws: fields and columns, or why there are none, as ``"ended"``.
 
         None where the ranks' statuses say that all is over. Later exchanges of the step go by `onward`.
         """
@@ -303,8 +304,8 @@ class Dispatcher:
         drawn = draw()
         if isinstance(drawn, str):
             return {}, Message(status=drawn)
-        samples, lengths = drawn
-        held, message = read_batch(samples, lengths, self._asked)
+        samples, columns = drawn
+        held, message = read_batch(samples, columns, self._asked)
         path, most = self._most
         if most is not None and message.count > most:
             raise ValueError(f"{path}: batch_per_rank is {most}, but this rank hands in {message.count} samples")

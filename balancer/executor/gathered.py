@@ -39,20 +39,20 @@ class Message:
 
 
 def read_batch(
-    samples: Any, lengths: Mapping[str, ArrayLike | Ragged], asked: set[str]
+    samples: Any, columns: Mapping[str, ArrayLike | Ragged], asked: set[str]
 ) -> tuple[dict[str, Field], Message]:
     """Read what a caller hands in to dispatch; `asked` are the columns that lengths are read from."""
     held = read_fields(samples)
     # A field of whole numbers is the lengths themselves, not rows of one element.
     given = named_fields(samples)
     numbers = {name: found for name in asked & set(held) if (found := _numbers(held[name], given[name])) is not None}
-    columns = {name: _column(name, column) for name, column in {**numbers, **lengths}.items()}
+    read = {name: _column(name, column) for name, column in {**numbers, **columns}.items()}
     sizes = {name: len(one.rows) for name, one in held.items()}
-    sizes |= {f"lengths[{name!r}]": len(column) for name, column in columns.items()}
+    sizes |= {f"column {name!r}": len(column) for name, column in read.items()}
     if len(set(sizes.values())) > 1:
         raise ValueError(f"fields must have the same number of samples, got {sizes}")
     kinds = {name: (one.kind, one.rows) for name, one in held.items()}
-    return held, Message(count=next(iter(sizes.values()), 0), fields=kinds, columns=columns)
+    return held, Message(count=next(iter(sizes.values()), 0), fields=kinds, columns=read)
 
 
 def named_fields(samples: Any) -> dict[str, Any]:
@@ -69,20 +69,19 @@ def read_fields(samples: Any, what: str = "samples") -> dict[str, Field]:
 
 
 def _numbers(read: Field, data: Any) -> Any:
-    """Return the numbers of a field that has a whole one for each sample, else None."""
+    """Return the numbers of a field that has a whole one for each sample, or a list of them, else None."""
     if read.kind.form == "dense" and not read.kind.trailing and not read.kind.dtype.is_floating_point:
         return read.flat.tolist()
-    is_listed = read.kind.form == "object" and all(isinstance(entry, int) for entry in data)
-    return list(data) if is_listed else None
+    return list(data) if read.kind.form == "object" else None
 
 
 def _column(name: str, given: Any) -> Column:
-    """Read lengths that a caller gives: a number a sample, or a list a sample."""
+    """Read what a caller gives: a number a sample, or a list a sample."""
     if isinstance(given, Ragged):
         return given
     if isinstance(given, list | tuple) and len(given) and isinstance(given[0], list | tuple | np.ndarray):
         return Ragged.of(given)
-    return as_int64(f"lengths[{name!r}]", given)
+    return as_int64(f"column {name!r}", given)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +120,7 @@ class Gathered:
         """Return by name all that a plan and its exchange depend on, by digests."""
         found = {"numbers of samples": _sha(self.home.offsets)}
         found |= {f"field {name!r}": f"{self.kinds[name]} {_sha(rows)}" for name, rows in self.rows.items()}
-        return found | {f"lengths[{name!r}]": _sha(column) for name, column in self.columns.items()}
+        return found | {f"column {name!r}": _sha(column) for name, column in self.columns.items()}
 
     def step(self, setup: Setup) -> Step:
         """Return what there is to plan."""
@@ -145,7 +144,7 @@ class Gathered:
                 sample = int(column.row_of_value[at]) if isinstance(column, Ragged) else at
                 raise UsageError(
                     "{column} of {sample} must be >= 0, got {value}",
-                    column=f"lengths[{name!r}]", sample=Named("sample", sample), value=numbers[at],
+                    column=f"column {name!r}", sample=Named("sample", sample), value=numbers[at],
                 )  # fmt: skip
 
     def _only_ragged_field(self) -> str:
@@ -212,7 +211,7 @@ def _shown(message: Message, kinds: Mapping[str, Kind]) -> dict[str, str]:
         for name, (kind, rows) in message.fields.items()
     }  # fmt: skip
     return found | {
-        f"lengths[{name!r}]": "lists" if isinstance(column, Ragged) else "numbers"
+        f"column {name!r}": "lists" if isinstance(column, Ragged) else "numbers"
         for name, column in message.columns.items()
     }
 

@@ -56,7 +56,7 @@ class PrefetchDispatcher:
         None.
     dispatcher : Dispatcher
         Restoring and exchanges of activations go by its groups; the thread has groups of its own.
-    lengths : callable, optional
+    columns : callable, optional
         Given a mini-batch, returns the further columns that :meth:`Dispatcher.dispatch` takes.
     depth : int
         Steps that are made ahead.
@@ -93,7 +93,7 @@ class PrefetchDispatcher:
         loader: Iterable[Any] | None,
         dispatcher: Dispatcher,
         *,
-        lengths: Callable[[Any], Mapping[str, Any]] | None = None,
+        columns: Callable[[Any], Mapping[str, Any]] | None = None,
         depth: int = 1,
         overlap: bool = True,
         uneven: str = "continue",
@@ -111,7 +111,7 @@ class PrefetchDispatcher:
         if overlap and (reason := why_not_overlap(self._on_cuda, loader)):
             raise RuntimeError(reason)
         self.loader, self.dispatcher = loader, dispatcher
-        self._lengths, self._depth, self._stops = lengths, depth, uneven == "stop"
+        self._columns, self._depth, self._stops = columns, depth, uneven == "stop"
         self._overlap, self._collate = overlap, collate
         self._maker = dispatcher
         if overlap:
@@ -262,7 +262,7 @@ class PrefetchDispatcher:
                 return "ended"
             if self._sampler is None:
                 place = replace(place, loader=_state_of(self.loader))
-            return drawn, {} if self._lengths is None else self._lengths(drawn)
+            return drawn, {} if self._columns is None else self._columns(drawn)
 
         while (step := self._maker.step(draw, self.dispatcher.ranks, self._is_over)) is not None:
             place = replace(place, steps=place.steps + 1)

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from balancer._version import __version__
-from balancer.io.logs import LengthLog, choose_length, file_sha256, footer_sha256, unit_of
+from balancer.io.logs import LengthLog, file_sha256, footer_sha256, unit_of
 from balancer.io.store import is_remote, size_and_tag
 from balancer.offline.settings import LogSettings
+from balancer.offline.steps import columns_of
 from balancer.plan.reasons import Reasons
 from balancer.plan.rows import slots_beyond_rows
 from balancer.plan.step_plan import StepPlan
@@ -117,11 +118,9 @@ class PlanDigest:
 
 def sources_of(log: LengthLog, settings: LogSettings) -> list[dict[str, Any]]:
     """Return which bytes a log is: the files, each with size and SHA-256, or size, ETag and footer's in a store."""
-    units = {
-        phase.name: unit_of(log, choose_length(log, phase.numbers[0]))
-        for phase in settings.setup.phases
-        if "(" not in phase.length
-    }
+    phases = settings.setup.phases
+    sums, _ = columns_of(log, phases)
+    units = {phase.name: unit_of(log, sums[phase.length]) for phase in phases if phase.length in sums}
     return [{"file": str(file), **contents_of(file), "format": log.format, "unit": units} for file in log.files]
 
 

@@ -30,7 +30,7 @@ from balancer.offline.parts import Part, fitted, num_parts, parts_of
 from balancer.offline.scatter import is_large, scattered
 from balancer.offline.settings import LogSettings
 from balancer.offline.step_table import StepRows, restored, stored, with_epochs
-from balancer.offline.steps import Rows, plan_rows, reader_of, rows_of_steps
+from balancer.offline.steps import Rows, columns_of, plan_rows, reader_of, rows_of_steps
 from balancer.offline.target import check_target, is_parts
 from balancer.plan.rows import StepOfLog, append_phase, open_writer
 from solvers.errors import UsageError
@@ -176,7 +176,8 @@ def sorted_rows(
     log: LengthLog, counts: Sequence[int] | None, settings: LogSettings, engine: Engine, folder: PlanFolder | None
 ) -> Iterator[list[tuple[str, ...]] | None]:
     """Sort the rows of epochs that are shuffled into files, if one process cannot hold them, or several need them."""
-    num_columns = sum(len(phase.numbers) + 16 * len(phase.lists) for phase in settings.setup.phases)
+    sums, lists = columns_of(log, settings.setup.phases)
+    num_columns = len(sums) + 16 * len(lists)
     if (
         settings.shuffle is None
         or settings.across is not None

@@ -18,7 +18,7 @@ from balancer.offline.settings import LogSettings
 from balancer.plan.step_plan import StepPlan
 from balancer.problem.batch import HOMES, whole_batches
 from balancer.problem.block import Block
-from balancer.problem.phases import Columns, PhaseItems, resolve_phases
+from balancer.problem.phases import Columns, Phase, PhaseItems, resolve_phases, texts_of_items
 from balancer.problem.placement import Placement
 from balancer.problem.setup import Setup
 from balancer.problem.shuffle import shuffled
@@ -150,15 +150,29 @@ def _across(settings: LogSettings, epochs: Iterator[EpochRows]) -> Iterator[Rows
             first = stop
 
 
+def columns_of(log: LengthLog, phases: Sequence[Phase]) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+    """Return what phases read of a log: of each sum its columns, and the columns of lists that have their items."""
+    sums = {text: choose_length(log, text) for phase in phases for text in phase.numbers}
+    lists = [name for phase in phases for name in phase.lists]
+    for text in texts_of_items(phases):
+        if held := [name for name in sums[text] if name in log.list_columns]:
+            if len(sums[text]) > 1:
+                raise InputError(
+                    f"{log.path}: column {held[0]!r} has a list for each row, of which each number is an item: it "
+                    f"cannot be a part of {text!r}"
+                )
+            lists += sums.pop(text)
+    return sums, tuple(dict.fromkeys(lists))
+
+
 def reader_of(log: LengthLog, settings: LogSettings) -> Callable[..., Iterator[Block]]:
     """Return what reads the columns that the phases name: all rows of a log, or those of a `span`."""
-    phases = settings.setup.phases
-    sums = {text: choose_length(log, text) for phase in phases for text in phase.numbers}
+    phases, (sums, listed) = settings.setup.phases, columns_of(log, settings.setup.phases)
     stage = None if settings.across is None else settings.across.stage
     asked = (*(name for phase in phases for name in (phase.keep_together, phase.prefix, *phase.kinds_asked)), stage)
     keys = tuple(dict.fromkeys(name for name in asked if name))
     allowed = tuple(phase.allowed_ranks for phase in phases if phase.allowed_ranks)
-    lists = tuple(dict.fromkeys((*(name for phase in phases for name in phase.lists), *allowed)))
+    lists = tuple(dict.fromkeys((*listed, *allowed)))
     return functools.partial(read_columns, log, sums, keys, lists)
 
 

@@ -34,7 +34,7 @@ def open_writer(path: str | os.PathLike[str], setup: Setup, whole: bool = False,
     `more` is the writer's ``steps_per_group`` and ``nominal_column``.
     """
     return PlanWriter(
-        os.fspath(path), extra_columns=whole, item_column=setup.several_items or setup.in_gaps,
+        os.fspath(path), extra_columns=whole, item_column=setup.several_items,
         piece_columns=setup.shares, gap_columns=setup.in_gaps, **more,
     )  # fmt: skip
 
@@ -52,7 +52,7 @@ def append_phase(
     rows, slots, lengths = batch.rows_of(samples, step.first_row), plan.slot_of_sample, items.lengths
     homes = batch.home.rank_of_sample[samples] if whole else None
     drawn = None if step.nominal is None else step.nominal[samples]
-    several = setup.several_items or setup.in_gaps
+    several = setup.several_items
     item, place, piece = items.item_in_sample.astype(np.int32) if several else None, plan.target, None
     if setup.shares:
         held = plan.pieces

@@ -1,4 +1,7 @@
-"""Items inside samples: named functions from a row's lists, such as image sizes, to the lengths of its items."""
+"""Items inside samples: named functions from a row's lists, such as image sizes, to the lengths of its items.
+
+A list of the lengths themselves needs none: its column is named alone.
+"""
 
 import inspect
 import re
@@ -26,11 +29,6 @@ class _ValueOutsideError(ValueError):
     def __init__(self, argument: str, index: int, value: int, rule: str) -> None:
         super().__init__(f"{argument}[{index}] must be {rule}, got {value}")
         self.argument, self.index, self.value, self.rule = argument, index, value, rule
-
-
-def lengths(items: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Take the list as it is: its entries are the lengths of the items."""
-    return items
 
 
 def qwen2vl_patches(widths: NDArray[np.int64], heights: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -112,7 +110,7 @@ def _rounded(sides: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 ITEM_FUNCTIONS: dict[str, Callable[..., NDArray[np.int64]]] = {
-    function.__name__: function for function in (lengths, qwen2vl_patches, qwen2vl_tokens)
+    function.__name__: function for function in (qwen2vl_patches, qwen2vl_tokens)
 }
 """From the values of columns of lists, int64[k] each, to the lengths of their items, by name."""
 

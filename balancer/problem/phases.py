@@ -86,16 +86,16 @@ class Phase:
     ----------
     name : str
     length : str
-        The items' lengths: columns with one number for each sample, ``"image_patches"`` or ``"text+image"`` (an
-        encoder has no item if it is 0), or a function of columns of lists, ``"qwen2vl_patches(widths,heights)"``
-        or ``"lengths(clips)"``, for several items in a sample.
+        The items' lengths. Columns with one number for each sample, ``"image_patches"`` or ``"text+image"``: an encoder
+        has one item, or none if it is 0. A column with a list of numbers for each sample, ``"clips"``: each is an item.
+        Or a function of such columns, ``"qwen2vl_patches(widths,heights)"``.
     cost : str or CostModel
         As :func:`balancer.balance` takes it. Phases that are balanced jointly need costs in one unit.
     outputs : str, optional
         The elements that each item puts out, in the same form; by default its length.
     own : str, optional
         For the last phase: the elements that each sample adds from home, such as ``"text_tokens"``. By default its
-        length minus what it is fed, at least 0. Also a function of lists, for text in several segments.
+        length minus what it is fed, at least 0. A column of lists says it of text in several segments.
     bytes_in, bytes_out : int
         Bytes of an element on its way in and out.
     equal_counts : bool
@@ -130,7 +130,7 @@ class Phase:
     """
 
     name: Name = key("The module; the only phase needs none. The last is the language model.", default=SINGLE_PHASE)
-    length: Text = key("Its length: columns, text+image, or of several items lengths(clips).", default="")
+    length: Text = key("Its length: columns, text+image; or, of an encoder, one of lists of items.", default="")
     cost: Cost = key("linear, quadratic:a=24576,b=1, padded, flops:qwen2-7b, ...", default=parse_cost("linear"))
     outputs: Text | None = key("What each item puts out; by default its length.", default=None)
     own: Text | None = key("Of the last phase: what each sample adds besides what encoders put out.", default=None)
@@ -199,12 +199,12 @@ class Phase:
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """Every expression here that adds up columns of numbers."""
+        """Every expression here that names columns: of numbers, which are added up, or one of lists."""
         return tuple(text for text in self._expressions() if "(" not in text)
 
     @property
     def lists(self) -> tuple[str, ...]:
-        """Every column of lists that an expression here reads."""
+        """Every column of lists that a function here reads."""
         return tuple(name for text in self._expressions() if "(" in text for name in parse_items(text).columns)
 
     def _expressions(self) -> list[str]:
@@ -212,6 +212,12 @@ class Phase:
         counted = [limit.values for limit in self.limits if isinstance(limit, Everywhere)]
         given = self.length, self.outputs, self.own, self.prefix_length, *self.caps, *summed, *counted
         return [text for text in given if isinstance(text, str)]
+
+
+def texts_of_items(phases: Sequence[Phase]) -> frozenset[str]:
+    """Return what may name a column with a list of numbers for each sample: in all else, samples have one each."""
+    found = [text for phase in phases[:-1] for text in (phase.length, phase.outputs, *phase.caps)]
+    return frozenset(text for text in (*found, phases[-1].own) if text is not None and "(" not in text)
 
 
 CONSTRAINTS = ("equal_counts", MAX_TOKENS, "every_rank_nonempty", *tuple(OF_PLANS)[2:], "prefix_length")
@@ -404,9 +410,9 @@ class _Batch:
         return total.copy() if total.flags.writeable else total  # the caller may go on to change theirs
 
     def _one(self, name: str) -> NDArray[np.int64]:
-        column = self._column(name)
-        if isinstance(column, Ragged):
-            raise ValueError(f"column {name!r} holds lists; write lengths({name}) for an item an entry")
+        column: Any = self._column(name)
+        if _holds_lists(column):
+            raise ValueError(f"column {name!r} holds a list for each sample, where one number is asked for")
         array = as_int64(name, column)
         if array.size and array.min() < 0:
             sample = int(np.argmax(array < 0))
@@ -416,13 +422,16 @@ class _Batch:
             )  # fmt: skip
         return array
 
-    def _lists(self, expression: str) -> Ragged:
-        parsed = parse_items(expression)
-        lists = {}
-        for name in parsed.columns:
-            column = self._column(name)
-            lists[name] = column if isinstance(column, Ragged) else Ragged.of(column)  # type: ignore[arg-type]
-        found = parsed.evaluate(lists)
+    def _lists(self, expression: str) -> Ragged | None:
+        """Return what a function of columns of lists gives, or such a column itself; None of columns of numbers."""
+        if "(" not in expression:
+            name = expression if expression in self._columns else expression.strip()
+            if not _holds_lists(self._columns.get(name)):
+                return None
+            found = _ragged(self._column(name))
+        else:
+            parsed = parse_items(expression)
+            found = parsed.evaluate({name: _ragged(self._column(name)) for name in parsed.columns})
         if found.values.size and found.values.min() < 0:
             raise ValueError(f"{expression} must be >= 0, got {found.values.min()}")
         return found
@@ -431,12 +440,13 @@ class _Batch:
         self, expression: str, phase: Phase, whole: bool, like: Ragged | None = None, of: str = "outputs"
     ) -> Ragged:
         """Return the lengths of a phase's items, or, as many as those `like` them, their outputs or capped amounts."""
-        if "(" in expression:
+        listed = self._lists(expression)
+        if listed is not None:
             if whole:
                 raise ValueError(
                     f"phase {phase.name!r} computes whole samples: {expression!r} must be columns of numbers"
                 )
-            found = self._lists(expression)
+            found = listed
         else:
             lengths = self._numbers(expression)
             if whole:
@@ -449,10 +459,10 @@ class _Batch:
             found = Ragged(lengths[there], offsets_of(there))
         if like is not None and not np.array_equal(found.counts, like.counts):
             sample = int(np.argmax(found.counts != like.counts))
-            per_item = "write lengths(COL), of a column of lists with an entry for each item"
+            per_item = "name a column of lists with a number for each item"
             raise UsageError(
                 f"{{sample}} has {{count}} items but {{{of}}} = {{text!r}} gives {{found}}",
-                () if "(" in expression else per_item, sample=Named("sample", sample), count=like.counts[sample],
+                () if listed is not None else per_item, sample=Named("sample", sample), count=like.counts[sample],
                 text=expression, found=found.counts[sample],
             ).within(f"phase {phase.name!r}")  # fmt: skip
         return found
@@ -508,11 +518,22 @@ class _Batch:
 
     def own(self, phase: Phase, items: Ragged, feeders: Iterable[PhaseItems]) -> Ragged:
         """Return the pieces that each sample brings in from home besides what it is fed."""
-        if phase.own is not None and "(" in phase.own:
-            return self._lists(phase.own)
         if phase.own is None:
             return default_own(items.values, feeders)
-        return _pieces(self._numbers(phase.own))
+        listed = self._lists(phase.own)
+        return _pieces(self._numbers(phase.own)) if listed is None else listed
+
+
+def _holds_lists(column: Any) -> bool:
+    """Whether a column has a list for each sample, as far as the first one tells."""
+    if isinstance(column, Ragged):
+        return True
+    listed = isinstance(column, list | tuple) or (isinstance(column, np.ndarray) and column.dtype == np.object_)
+    return listed and len(column) > 0 and isinstance(column[0], list | tuple | np.ndarray)
+
+
+def _ragged(column: Any) -> Ragged:
+    return column if isinstance(column, Ragged) else Ragged.of(column)
 
 
 def default_own(lengths: NDArray[np.int64], feeders: Iterable[PhaseItems]) -> Ragged:

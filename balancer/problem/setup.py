@@ -60,7 +60,6 @@ class Setup:
     topology: Topology
     phases: tuple[Phase, ...]  # in the order in which they compute
     settings: PlanSettings = PlanSettings()  # noqa: RUF009 (frozen)
-    _several_items: bool = field(init=False, repr=False, compare=False)
     _shares: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -68,7 +67,6 @@ class Setup:
         if phases and self.settings.cut.limits:  # they name columns of samples, which the last phase computes
             phases = (*phases[:-1], replace(phases[-1], limits=self.settings.cut.limits))
         object.__setattr__(self, "phases", phases)
-        object.__setattr__(self, "_several_items", any("(" in phase.length for phase in self.phases))
         num_ranks = self.topology.num_ranks
         # With no samples at all: what is wrong with the phases themselves then shows before any step.
         for items in resolve_phases(columns_of_none(self.phases) or {"": []}, self.phases, num_ranks):
@@ -215,8 +213,8 @@ class Setup:
 
     @property
     def several_items(self) -> bool:
-        """Whether some phase may have several items a sample."""
-        return self._several_items
+        """Whether some phase may have several items a sample: encoders may."""
+        return len(self.phases) > 1
 
     def to_json(self) -> dict[str, Any]:
         """Return the setup as a plan file holds it."""

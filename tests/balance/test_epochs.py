@@ -33,7 +33,7 @@ def planned(folder, *arguments, exit_code=0, ranks=2):
 @pytest.mark.parametrize("several", [False, True])
 def test_every_epoch_is_the_log_in_its_order(tmp_path, drop, seed, several, capsys):
     phases = (
-        ["--set", "phase.vision.length=lengths(images)", "--set", "phase.llm.length=tokens"]
+        ["--set", "phase.vision.length=images", "--set", "phase.llm.length=tokens"]
         if several
         else ["--length", "tokens"]
     )

@@ -12,7 +12,7 @@ from nightly import examples
 
 from balancer.errors import InputError
 from balancer.io.logs import open_log, read_columns
-from balancer.problem.items import ITEM_FUNCTIONS, ItemsExpression, parse_items, qwen2vl_patches, qwen2vl_tokens
+from balancer.problem.items import ITEM_FUNCTIONS, parse_items, qwen2vl_patches, qwen2vl_tokens
 from balancer.problem.ragged import Ragged
 
 PAGES = Path(__file__).parents[2] / "data" / "docs_msdev_interleaved.parquet"
@@ -112,7 +112,7 @@ def test_largest_image_of_each_page():
     assert found == block.sums["largest"].tolist()
 
 
-@pytest.mark.parametrize("text", ["lengths(clips)", "qwen2vl_patches(w,h)", "qwen2vl_tokens(a b,c.d)"])
+@pytest.mark.parametrize("text", ["qwen2vl_patches(w,h)", "qwen2vl_tokens(a b,c.d)"])
 def test_expressions_come_back(text):
     expression = parse_items(text)
     assert str(expression) == text
@@ -120,22 +120,16 @@ def test_expressions_come_back(text):
     assert expression.name in ITEM_FUNCTIONS
 
 
-def test_lengths_are_the_list_itself():
-    clips = Ragged.of([[3, 0], [], [7]])
-    assert ItemsExpression("lengths", ("clips",)).evaluate({"clips": clips, "other": Ragged.of([])}) == clips
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("image_widths", ["'image_widths'", "FUNCTION(COLUMN", "qwen2vl_patches(WIDTHS, HEIGHTS)", "lengths("]),
+        ("image_widths", ["'image_widths'", "FUNCTION(COLUMN", "qwen2vl_patches(WIDTHS, HEIGHTS)"]),
         ("", ["''", "FUNCTION(COLUMN"]),
         ("qwen2vl_patches(a,b) + 1", ["FUNCTION(COLUMN"]),
-        ("patches(a,b)", ["'patches'", "qwen2vl_patches(WIDTHS, HEIGHTS)", "qwen2vl_tokens", "lengths("]),
+        ("patches(a,b)", ["'patches'", "qwen2vl_patches(WIDTHS, HEIGHTS)", "qwen2vl_tokens"]),
         ("qwen2vl_patches(a)", ["must name 2", "got 1", "qwen2vl_patches(WIDTHS, HEIGHTS)"]),
         ("qwen2vl_patches(a,b,c)", ["must name 2", "got 3"]),
         ("qwen2vl_patches(a,)", ["must name 2", "got 1"]),
-        ("lengths()", ["must name 1", "got 0"]),
     ],
 )
 def test_expressions_that_are_none(text, words):

@@ -234,7 +234,7 @@ def mixed_log(folder):
 
 @pytest.mark.parametrize("of_log", [{}, {"epochs": 3, "steps_per_part": 5}, {"epochs": 2, "drop_last": True}])
 def test_the_order_of_an_epoch_is_the_same_in_memory_and_by_files(tmp_path, monkeypatch, of_log):
-    phases = [Phase("vision", "lengths(images)"), Phase("llm", "tokens", keep_together="prompt")]
+    phases = [Phase("vision", "images"), Phase("llm", "tokens", keep_together="prompt")]
     log, settings = mixed_log(tmp_path), settings_of(phases, shuffle=11, **of_log)
     in_memory, summary = planned(log, settings, tmp_path / "memory")
     monkeypatch.setattr(scatter, "_MOST_HELD", 100)

@@ -122,11 +122,12 @@ def test_refused_altogether(arguments, words, command, log):
 @pytest.mark.parametrize(
     ("phases", "words"),
     [
+        (("text_tokens+image_widths", "text_tokens"), ["log.parquet: column 'image_widths' has a list for each row"]),
         (("f(x)", "text_tokens"), ["unknown function of items 'f'"]),
-        (("image_patches", "lengths(image_widths)"), ["phase 'llm' computes whole samples"]),
+        (("image_patches", "qwen2vl_patches(image_widths,image_heights)"), ["phase 'llm' computes whole samples"]),
         (
-            ("lengths(image_widths)", "text_tokens", *keys("phase.vision.outputs=text_tokens")),
-            ["has", "items but outputs", "; write lengths(COL), of a column of lists with an entry for each item"],
+            ("image_widths", "text_tokens", *keys("phase.vision.outputs=text_tokens")),
+            ["has", "items but outputs", "; name a column of lists with a number for each item"],
         ),
     ],
 )

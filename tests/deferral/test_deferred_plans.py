@@ -345,7 +345,7 @@ def test_continue_is_refused(run: Callable[..., str], log: Path, tmp_path: Path)
 
 
 PHASE_NAMES = "vision", "llm"
-PHASES = ["--set", "phase.vision.length=lengths(images)", "--set", "phase.llm.length=tokens", "--ranks", str(RANKS)]
+PHASES = ["--set", "phase.vision.length=images", "--set", "phase.llm.length=tokens", "--ranks", str(RANKS)]
 
 
 @pytest.fixture

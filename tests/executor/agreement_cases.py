@@ -60,7 +60,7 @@ def other_lengths(rank, odd):
 
 def other_ends(rank, odd):
     """Rank `odd` heard the same numbers, but otherwise where those of a sample end."""
-    made = dispatcher(phases=[Phase("vision", "lengths(images)"), Phase("llm", "tokens")])
+    made = dispatcher(phases=[Phase("vision", "images"), Phase("llm", "tokens")])
 
     def earlier(columns):
         ends = columns["images"].offsets.copy()
@@ -250,7 +250,7 @@ def loses_one(rank, victim, where, way):
 def loses_one_ahead(rank, victim):
     """A rank is gone while the others' threads make steps ahead."""
     batches = [{"id": [rank, rank]}] * 50
-    loader = PrefetchDispatcher(batches, made, lengths=lambda batch: {"tokens": [rank + 1, 5]})
+    loader = PrefetchDispatcher(batches, made, columns=lambda batch: {"tokens": [rank + 1, 5]})
     for number, _ in enumerate(loader):
         if rank == victim and number == 3:
             os._exit(7)

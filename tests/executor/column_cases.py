@@ -137,7 +137,7 @@ def keys_may_be_negative(rank):
 def items_that_do_not_fit(rank, odd):
     """One sample has two images by its column, and one by its field."""
     pixels = [[torch.ones(2)] * (2 if rank == odd and i == 1 else 1) for i in range(3)]
-    made = dispatcher(phases={"vision": "lengths(images)", "llm": "text"}, fields={"pixels": "vision"})
+    made = dispatcher(phases={"vision": "images", "llm": "text"}, fields={"pixels": "vision"})
     made.dispatch({"pixels": pixels}, {"images": [[2]] * 3, "text": [5] * 3})
 
 

@@ -285,7 +285,7 @@ def keeps_together(rank):
 # Phases: images as several items a sample, audio as at most one, text in between.
 
 PHASES = (
-    Phase("vision", "lengths(pixels)", outputs="lengths(tokens_of_image)"),
+    Phase("vision", "pixels", outputs="tokens_of_image"),
     Phase("audio", "mel"),
     Phase("llm", "total", own="text"),
 )

@@ -50,7 +50,7 @@ def follows(rank, arguments, overlap, tells):
         steps = PrefetchDispatcher(
             [handed_in(batch)[0] for batch in loader],
             dispatcher,
-            lengths=lambda batch: {"tokens": [int(name) for name in batch["id"]]},
+            columns=lambda batch: {"tokens": [int(name) for name in batch["id"]]},
             overlap=overlap,
             depth=2,
         )

@@ -209,7 +209,7 @@ def collates(rank):
         return sorted(int(sample["ids"][0]) for sample in samples), [sample["name"] for sample in samples]
 
     batches = [{**batch, "name": [str(int(row[0])) for row in batch["ids"]]} for batch in batches_of(rank, [3, 2])]
-    for numbers, found in made(batches, lengths=lambda b: {}, collate=collate):
+    for numbers, found in made(batches, columns=lambda b: {}, collate=collate):
         assert sorted(map(int, found)) == numbers
 
 

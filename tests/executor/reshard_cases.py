@@ -12,7 +12,7 @@ from balancer.cost import OnlineCost
 from balancer.executor import Dispatcher, PrefetchDispatcher, anchored
 from balancer.layouts.step_plan import LaidOutStepPlan
 
-PHASES = (Phase("vision", "lengths(images)"), Phase("llm", "tokens"))
+PHASES = (Phase("vision", "images"), Phase("llm", "tokens"))
 FIELDS = {"pixels": "vision", "text": "llm:own"}
 WIDTH, PATIENCE = 3, timedelta(seconds=15)
 
@@ -149,7 +149,7 @@ def ahead(rank, layouts):
     made = Dispatcher(None, 4, PHASES, fields=FIELDS, layouts=layouts, timeout=PATIENCE)
     loader = [handed_in(rank, seed, 9) for seed in range(3)]
     named = [fields | {"lengths": lengths} for fields, lengths in loader]
-    steps = PrefetchDispatcher([dict(one) for one in named], made, lengths=lambda batch: batch.pop("lengths"))
+    steps = PrefetchDispatcher([dict(one) for one in named], made, columns=lambda batch: batch.pop("lengths"))
     count = 0
     for _ in steps:
         out = made.current

@@ -44,12 +44,12 @@ def test_a_version_is_named_where_there_are_two_ranks(ranks):
 def test_lengths_that_differ_are_named(ranks):
     odd = ranks.size - 1
     errors = ranks.errors(cases.other_lengths, odd)
-    assert_blamed(errors, "ExecutorError", (odd,), "differs from the others in lengths['tokens'] (")
+    assert_blamed(errors, "ExecutorError", (odd,), "differs from the others in column 'tokens' (")
     ranks.run(cases.goes_on)
 
 
 def test_lists_that_end_elsewhere_are_named(four):
-    text = "differs from the others in lengths['images'] ("
+    text = "differs from the others in column 'images' ("
     assert_blamed(four.errors(cases.other_ends, 3), "ExecutorError", (3,), text)
     four.run(cases.goes_on)
 

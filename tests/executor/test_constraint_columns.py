@@ -117,7 +117,7 @@ def test_errors_say_which_entry_of_which_rank_a_sample_is(ranks):
     for column, given in (("tokens", -1), ("patches", -1), ("images", [3, -1])):
         for name, _, text in ranks.errors(cases.one_length_is_negative, last, column, given):
             assert name == "UsageError"  # a ValueError
-            assert f"lengths['{column}'] of sample {9 * last + 4} (entry 4 of rank {last}) must be >= 0, got -1" in text
+            assert f"column '{column}' of sample {9 * last + 4} (entry 4 of rank {last}) must be >= 0, got -1" in text
     ranks.run(cases.keys_may_be_negative)
     for name, _, text in ranks.errors(cases.items_that_do_not_fit, last):
         assert name == "ValueError"
@@ -128,7 +128,7 @@ def test_errors_say_which_entry_of_which_rank_a_sample_is(ranks):
     ("phases", "length", "settings", "text"),
     [
         (None, "text+", {}, "no column ''"),
-        (None, "lengths(images)", {}, "must be columns of numbers"),
+        (None, "qwen2vl_patches(w,h)", {}, "must be columns of numbers"),
         ([], None, {}, "at least one phase"),
         ([Phase("v", "p"), Phase("v", "t")], None, {}, "phases must have different names"),
         ([Phase("v", "p", outputs="lengths("), Phase("llm", "t")], None, {}, "must be FUNCTION"),
@@ -146,7 +146,7 @@ def test_what_no_step_can_be_planned_by_is_refused_before_the_first(phases, leng
 )
 def test_a_rehearsal_without_samples_refuses_nothing_that_needs_some(settings):
     as_setup(FOUR, None, "linear", "tokens", settings)
-    phases = [Phase("v", "lengths(images)", every_rank_nonempty=True), Phase("llm", "text", own="lengths(pieces)")]
+    phases = [Phase("v", "images", every_rank_nonempty=True), Phase("llm", "text", own="pieces")]
     as_setup(FOUR, phases, "linear", None, {"mode": "joint"})
 
 

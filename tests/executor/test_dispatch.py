@@ -152,7 +152,7 @@ ONE = "one entry a sample, dense of float32 [*, 2] on cpu"
     [
         ("name", f"field 'a' (none, not '{ONE}')"),
         ("more", "field 'extra' ('one entry a sample, object of uint8 [*] on cpu', not none)"),
-        ("column", "lengths['extra'] ('numbers', not none)"),
+        ("column", "column 'extra' ('numbers', not none)"),
         ("items", f"field 'a' ('several items a sample, lists of float32 [*] on cpu', not '{ONE}')"),
         ("dtype", f"field 'a' ('one entry a sample, dense of int32 [*, 2] on cpu', not '{ONE}')"),
         ("shape", f"field 'a' ('one entry a sample, dense of float32 [*, 3] on cpu', not '{ONE}')"),

@@ -102,7 +102,7 @@ def test_all_phases_have_as_many_micro_batches_and_steps(tmp_path, most):
     shape = ["--ranks", "2", "--batch-per-rank", "2", "--overwrite", "--out", str(tmp_path / "plan.parquet")]
     phases = [
         "--set",
-        "phase.vision.length=lengths(images)",
+        "phase.vision.length=images",
         "--set",
         "phase.llm.length=tokens",
         "--set",
@@ -216,7 +216,7 @@ def test_errors_name_what_is_wrong(tmp_path):
 
 def test_an_encoder_whose_items_ranks_share_has_slots_of_its_own(tmp_path):
     images = balancer.Ragged.of([[400, 3], [3], [5, 9], [2], [8], [60], [4], [1]])
-    phases = [balancer.Phase("vision", "lengths(images)", sequence_parallel=4), balancer.Phase("llm", "tokens")]
+    phases = [balancer.Phase("vision", "images", sequence_parallel=4), balancer.Phase("llm", "tokens")]
     step = balancer.orchestrate({"images": images, "tokens": [500] * 8}, phases, 4)
     step.save(tmp_path / "plan.parquet")
     samples = step.phases["vision"].items.sample_of_item

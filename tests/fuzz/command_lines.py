@@ -150,10 +150,10 @@ SEVERAL: list[Option] = [
     (
         1.0,
         "phase.a.length",
-        _of("patches", "lengths(images)", odd=("no", "", "tokens", "qwen2vl_patches(tokens,patches)", "no(x)")),
+        _of("patches", "images", odd=("no", "", "tokens", "qwen2vl_patches(tokens,patches)", "no(x)")),
     ),
     (1.0, "phase.b.length", _of("tokens+patches", "tokens")),
-    (0.2, "phase.a.outputs", _of("patches", odd=("lengths(images)", "tokens", "no"))),
+    (0.2, "phase.a.outputs", _of("patches", odd=("images", "tokens", "no"))),
     (0.2, "phase.b.own", _of("tokens", odd=("no", "b"))),
     (0.2, "phase.a.bytes_in", _of(4, odd=("x", 99999999999999))),
     (0.1, "phase.c.bytes_out", _of(4, odd=("x", 99999999999999))),

@@ -231,9 +231,9 @@ def _of_errors():
 
 
 _ENCODERS = (
-    Phase("vision", "lengths(images)", outputs="lengths(tokens)", bytes_in=1176, bytes_out=8192),
+    Phase("vision", "images", outputs="tokens", bytes_in=1176, bytes_out=8192),
     Phase("audio", "frames", outputs="audio", bytes_in=256),
-    Phase("llm", "total", own="lengths(segments)", bytes_in=4),
+    Phase("llm", "total", own="segments", bytes_in=4),
 )
 
 
@@ -315,9 +315,9 @@ def _of_step_errors():
         "names twice": refused([llm, llm]),
         "columns of unequal length": refused({"e": "a", "llm": "b"}, {"a": [1], "b": [1, 2]}),
         "outputs that do not match": refused(
-            [Phase("e", "lengths(a)", outputs="lengths(c)"), llm], {"a": [[1], []], "c": [[1, 2], []], "b": [5, 6]}
+            [Phase("e", "a", outputs="c"), llm], {"a": [[1], []], "c": [[1, 2], []], "b": [5, 6]}
         ),
-        "items of whole samples": refused([Phase("llm", "lengths(a)")], {"a": [[1], []]}),
+        "items of whole samples": refused([Phase("llm", "a")], {"a": [[1], []]}),
         "lists as numbers": refused([Phase("llm", "a")], {"a": Ragged.of([[1], []])}),
         "negative": refused({"llm": "a"}, {"a": [1, -2]}),
         "unknown mode": refused(two, mode="together"),

@@ -24,7 +24,7 @@ _PLAIN = {
     "own": {"cut": MicroBatches(30, "step", over_long="own")},
 }
 _PHASES = (
-    Phase("vision", "lengths(pixels)", outputs="lengths(tokens_of_image)"),
+    Phase("vision", "pixels", outputs="tokens_of_image"),
     Phase("audio", "mel"),
     Phase("llm", "total", own="text"),
 )

@@ -24,9 +24,9 @@ _PAGES = (
 )
 _CLIPS = (
     "clips.jsonl --ranks 4 --ranks-per-node 2 --batch-per-rank 16 "
-    "--set phase.vision.length=lengths(images) "
-    "--set phase.audio.length=lengths(clips) --set phase.audio.outputs=lengths(put_out) "
-    "--set phase.llm.length=total --set phase.llm.own=lengths(segments)"
+    "--set phase.vision.length=images "
+    "--set phase.audio.length=clips --set phase.audio.outputs=put_out "
+    "--set phase.llm.length=total --set phase.llm.own=segments"
 )
 
 
@@ -273,8 +273,8 @@ OTHERS = {
         f"plan {_OMNI} {_PHASES} --set cut.tokens=90000 --set phase.llm.equal_counts=true",
         f"plan {_OMNI} {_PHASES} --set phase.vision.bytes_in=x",
         f"plan {_OMNI} --set phase.vision.length=nosuch --set phase.llm.length=text_tokens",
-        "plan clips.jsonl --ranks 4 --batch-per-rank 4 --set phase.a.length=total --set phase.b.length=lengths(images)",
-        f"plan {_CLIPS} --set phase.vision.outputs=lengths(clips)",
+        "plan clips.jsonl --ranks 4 --batch-per-rank 4 --set phase.a.length=total --set phase.b.length=images",
+        f"plan {_CLIPS} --set phase.vision.outputs=clips",
         "plan clips.jsonl --ranks 4 --batch-per-rank 4 --set phase.a.length=qwen2vl_patches(images,clips) "
         "--set phase.b.length=total",
         "plan clips.jsonl --ranks 4 --batch-per-rank 4 --set phase.a.length=area(images) --set phase.b.length=total",

@@ -6,7 +6,7 @@ IMAGES = [[5, 3], [], [7], [2, 2, 2], [], [9], [1], [4, 4], [], [], [6, 1], [8],
 TEXT = [4, 9, 2, 7, 1, 3, 8, 5, 6, 2, 2, 9, 4]
 AUDIO = [0, 5, 0, 0, 8, 0, 2, 0, 0, 0, 6, 0, 1]
 PHASES = (
-    Phase("vision", "lengths(images)", bytes_in=3, bytes_out=2),
+    Phase("vision", "images", bytes_in=3, bytes_out=2),
     Phase("audio", "audio", cost="quadratic:a=2,b=1"),
     Phase("llm", "text+audio", own="text"),
 )

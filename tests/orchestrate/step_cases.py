@@ -32,7 +32,7 @@ def cases(draw, most_samples=10, **phase_options) -> Case:
         if draw(st.booleans()):
             lists = [[length + 1 for length in draw(counts)] for _ in range(n)]
             batch[name] = Ragged.of(lists)
-            phases.append(Phase(name, f"lengths({name})", bytes_in=2, bytes_out=3, **phase_options))
+            phases.append(Phase(name, f"{name}", bytes_in=2, bytes_out=3, **phase_options))
         else:
             numbers = [draw(st.integers(0, 30)) for _ in range(n)]
             lists = [[number] if number else [] for number in numbers]

@@ -34,7 +34,7 @@ COST = CostModel(3, 1, sharing=Sharing(0, ((2, 4), (4, 6)), overhead=40))
 
 def phases(size, multiple=2, **more):
     images = Phase(
-        "vision", "lengths(images)", COST, outputs="lengths(made)", bytes_in=3, bytes_out=5, sequence_parallel=size,
+        "vision", "images", COST, outputs="made", bytes_in=3, bytes_out=5, sequence_parallel=size,
         share_multiple_of=multiple, **more,
     )  # fmt: skip
     return [images, Phase("llm", "tokens", own="text", bytes_in=7)]
@@ -246,7 +246,7 @@ def test_a_cap_shares_what_time_alone_would_not():
 def test_a_cap_goes_with_items_that_stay_together_groups_and_the_command_to_stay_home():
     batch = batch_of(*LONG) | {"page": np.array([0, 1, 2, 0, 4, 5, 6, 7])}
     for more, how in (({"keep_together": "page"}, {}), ({}, {"group_size": 4}), ({}, {"home_rank": np.arange(8)})):
-        asked_for = phases(4, max_tokens_per_rank=90, max_samples_per_rank=6, caps={"lengths(made)": 45}, **more)
+        asked_for = phases(4, max_tokens_per_rank=90, max_samples_per_rank=6, caps={"made": 45}, **more)
         plan = orchestrate(batch, asked_for, Topology.uniform(8, 4), **how)["vision"]
         held, rank = plan.shares.lengths, plan.shares.place.rank_of_sample
         assert np.bincount(rank, held).max() <= 90
@@ -270,7 +270,7 @@ def test_a_cap_goes_with_items_that_stay_together_groups_and_the_command_to_stay
             "the batch has 11 items, shared or not, 3 more than 8 ranks hold with max_samples",
         ),
         (
-            {"caps": {"lengths(made)": 21}},
+            {"caps": {"made": 21}},
             r"has 176 'lengths\(made\)', shared or not, 8 more than 8 ranks hold with the cap",
         ),
     ],

@@ -183,7 +183,7 @@ def test_a_sample_with_no_text_and_one_with_nothing():
 
 def test_a_sample_with_ten_thousand_images():
     images = Ragged.of([[1] * 10_000, [500], []])
-    phases = [Phase("vision", "lengths(images)"), Phase("llm", "tokens")]
+    phases = [Phase("vision", "images"), Phase("llm", "tokens")]
     plan = orchestrate({"images": images, "tokens": [10_000, 500, 40]}, phases, 4)
     assert plan["vision"].gap <= balancer.planner.EPS
     assert plan["vision"].imbalance_ratio < 1.001
@@ -193,6 +193,23 @@ def test_an_empty_batch():
     plan = orchestrate({"image": [], "text": []}, {"vision": "image", "llm": "text"}, 2)
     assert plan.num_samples == 0
     assert plan["llm"].imbalance_ratio == 1.0
+
+
+IMAGES = [[5, 3], [], [0, 7, 2]]
+
+
+@pytest.mark.parametrize(
+    "images", [IMAGES, Ragged.of(IMAGES), np.array([np.array(row) for row in IMAGES], dtype=object)],
+    ids=["lists", "Ragged", "arrays"],
+)  # fmt: skip
+def test_each_number_of_a_list_is_an_item(images):
+    batch = {"images": images, "made": [[1, 1], [], [0, 2, 1]], "pieces": [[4], [3, 2], []], "text": [6, 5, 3]}
+    phases = [Phase("vision", "images", outputs="made"), Phase("llm", "text", own="pieces")]
+    plan = orchestrate(batch, phases, 2)
+    items = plan.phases["vision"].items
+    assert items.lengths.tolist() == [5, 3, 0, 7, 2]
+    assert (items.sample_of_item.tolist(), items.outputs.tolist()) == ([0, 0, 2, 2, 2], [1, 1, 0, 2, 1])
+    assert plan.phases["llm"].items.own.to_lists() == [[4], [3, 2], []]
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------
@@ -205,8 +222,8 @@ BATCH = {"image": [4, 0, 9], "text": [1, 2, 7], "lists": Ragged.of([[1], [2, 2],
     ("batch", "phases", "options", "message"),
     [
         (BATCH, {"vision": "images", "llm": "text"}, {}, "no column 'images'; columns there are: image, text, lists"),
-        (BATCH, {"vision": "lists", "llm": "text"}, {}, r"'lists' holds lists; write lengths\(lists\)"),
-        (BATCH, {"vision": "image", "llm": "lengths(lists)"}, {}, "phase 'llm' computes whole samples"),
+        (BATCH, {"vision": "image+lists", "llm": "text"}, {}, "column 'lists' holds a list for each sample"),
+        (BATCH, {"vision": "image", "llm": "lists"}, {}, "phase 'llm' computes whole samples"),
         (BATCH, {}, {}, "at least one phase"),
         (BATCH, [Phase("a", "image"), Phase("a", "text")], {}, "different names, got a, a"),
         (BATCH, [Phase("a", "image", own="text"), Phase("llm", "text")], {}, "phase 'a': own is for the last phase"),
@@ -214,7 +231,7 @@ BATCH = {"image": [4, 0, 9], "text": [1, 2, 7], "lists": Ragged.of([[1], [2, 2],
         (BATCH | {"image": [1, -2, 3]}, {"v": "image", "llm": "text"}, {}, r"image of sample 1 must be >= 0, got -2"),
         (BATCH, {"v": "image", "llm": "text"}, {"mode": "both"}, "mode must be one of separate, joint"),
         (BATCH, {"v": "image", "llm": "text"}, {"group_size": 3}, "group_size must divide the 2 ranks, got 3"),
-        (BATCH, [Phase("v", "lengths(lists)", outputs="image"), Phase("llm", "text")], {}, "'v': sample 1 has 2 items"),
+        (BATCH, [Phase("v", "lists", outputs="image"), Phase("llm", "text")], {}, "'v': sample 1 has 2 items"),
         (BATCH, CAPPED, {}, r"'v': item 1 \(of sample 2\) has length 9"),
     ],
 )  # fmt: skip

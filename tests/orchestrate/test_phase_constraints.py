@@ -20,8 +20,8 @@ from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from solvers import InfeasibleError, SolverError
 
-ITEMS = {"vision": "lengths(images)", "audio": "audio", "llm": "text"}
-AMOUNTS = {"vision": "lengths(pixels)", "audio": "clips+seconds", "llm": "text+audio"}
+ITEMS = {"vision": "images", "audio": "audio", "llm": "text"}
+AMOUNTS = {"vision": "pixels", "audio": "clips+seconds", "llm": "text+audio"}
 """Of each phase a quantity that is not its length."""
 
 
@@ -168,7 +168,7 @@ def test_all_phases_at_once(rng):
 def test_items_of_samples_with_one_key_run_on_one_rank_though_their_samples_do_not():
     images = [[4, 4], [4], [1] * 6, [2, 2, 2]]
     batch = {"images": Ragged.of(images), "text": [9, 9, 9, 9], "book": ["b", "a", "b", "c"]}
-    plan = orchestrate(batch, [Phase("vision", "lengths(images)", keep_together="book"), Phase("llm", "text")], 3)
+    plan = orchestrate(batch, [Phase("vision", "images", keep_together="book"), Phase("llm", "text")], 3)
     samples = plan.phases["vision"].items.sample_of_item
     by_book = [set(plan["vision"].rank_of_sample[np.isin(samples, of)].tolist()) for of in ([0, 2], [1], [3])]
     assert sorted(map(len, by_book)) == [1, 1, 1]
@@ -227,7 +227,7 @@ def test_balance_and_a_step_of_one_phase_are_one_plan(rng):
 # --- in the dispatcher, and in logs ----------------------------------------------------------------------------------
 
 OF_PHASES = {
-    "vision": {"keep_together": "key", "caps": {"lengths(pixels)": 60}, "rank_speeds": (1, 2, 1)},
+    "vision": {"keep_together": "key", "caps": {"pixels": 60}, "rank_speeds": (1, 2, 1)},
     "audio": {"allowed_ranks": "ranks", "initial_loads": (9, 0, 0), "min_samples_per_rank": 1},
     "llm": {"max_samples_per_rank": 5, "keep_together": "book", "caps": {"text+audio": 50, "audio": 30}},
 }
@@ -316,7 +316,7 @@ def test_steps_of_a_log_keep_to_what_is_asked_and_so_does_their_file(log, tmp_pa
 @pytest.mark.parametrize(
     ("changed", "rule"),
     [
-        ({"vision": {"caps": {"lengths(pixels)": 1}}}, "phase 'vision': rank . holds .* lengths.pixels., cap 1"),
+        ({"vision": {"caps": {"pixels": 1}}}, "phase 'vision': rank . holds .* pixels, cap 1"),
         ({"audio": {"keep_together": "nobody"}}, "column 'nobody'"),
         ({"audio": {"min_samples_per_rank": 9}}, "phase 'audio': rank . holds . samples, least 9"),
         ({"llm": {"max_samples_per_rank": 2}}, "phase 'llm': rank . holds . samples, cap 2"),
@@ -346,7 +346,7 @@ def test_a_file_whose_plans_do_not_keep_to_what_it_says_is_refused(changed, rule
 def test_a_step_that_cannot_keep_to_it_is_named_with_its_phase_and_row(log):
     keys = pa.array([*range(12), *[7] * 12], pa.int64())  # all alike in the second step
     pq.write_table(pq.read_table(log.path).set_column(4, "key", keys), log.path)
-    phases = (Phase("vision", "lengths(images)", keep_together="key", max_samples_per_rank=12), CONSTRAINED[2])
+    phases = (Phase("vision", "images", keep_together="key", max_samples_per_rank=12), CONSTRAINED[2])
     message = r"log\.parquet: step 1: phase 'vision': max_samples_per_rank: items 0, 1, .* must stay together"
     with pytest.raises(InfeasibleError, match=message):
         list(plan_log(open_log(log.path), settings_of(phases)))
@@ -358,9 +358,9 @@ def test_a_step_that_cannot_keep_to_it_is_named_with_its_phase_and_row(log):
 
 @pytest.mark.parametrize("encoders", ["slot", "step"])
 def test_the_last_phase_keeps_to_it_with_micro_batches_too(encoders, log, tmp_path):
-    phases = (Phase("vision", "lengths(images)"), CONSTRAINED[2])
+    phases = (Phase("vision", "images"), CONSTRAINED[2])
     if encoders == "step":
-        phases = (Phase("vision", "lengths(images)", keep_together="key", min_samples_per_rank=1), CONSTRAINED[2])
+        phases = (Phase("vision", "images", keep_together="key", min_samples_per_rank=1), CONSTRAINED[2])
     cut = MicroBatches(12, encoders=encoders, allow_empty=True)
     plans = write_plan(tmp_path / "plan.parquet", log, settings_of(phases, cut=cut))
     columns = log_columns()

@@ -36,9 +36,9 @@ def any_step(rng):
             at_least=int(rng.integers(1, 4)), allow_empty=True, encoders=str(rng.choice(["slot", "step"])),
         )  # fmt: skip
     phases = [
-        Phase("vision", "lengths(images)", outputs=rng.choice([None, "lengths(out)"]), bytes_in=3, bytes_out=2),
+        Phase("vision", "images", outputs=rng.choice([None, "out"]), bytes_in=3, bytes_out=2),
         Phase("audio", "audio", outputs=rng.choice([None, "tokens+audio"])),
-        Phase("llm", "text", own=rng.choice([None, "tokens", "lengths(pieces)"]), cost=rng.choice(["linear", "padded"])
+        Phase("llm", "text", own=rng.choice([None, "tokens", "pieces"]), cost=rng.choice(["linear", "padded"])
               if cut is None else "quadratic:a=2,b=1", keep_together=rng.choice([None, "key"]) if cut else None),
     ]  # fmt: skip
     sizes = [1] * ranks if rng.random() < 0.5 else [ranks]
@@ -110,8 +110,8 @@ def saved(tmp_path):
     batch = {"images": balancer.Ragged.of(IMAGES), "text": TEXT, "audio": AUDIO}
     batch["out"] = balancer.Ragged.of([[length + 1 for length in row] for row in IMAGES])
     phases = [
-        Phase("vision", "lengths(images)", outputs="lengths(out)"), Phase("audio", "audio"),
-        Phase("llm", "text", own="lengths(images)"),
+        Phase("vision", "images", outputs="out"), Phase("audio", "audio"),
+        Phase("llm", "text", own="images"),
     ]  # fmt: skip
     cut = MicroBatches(8, over_long="own", encoders="slot")
     asked = {"home_rank": [s % 3 for s in range(len(TEXT))], "cut": cut}

@@ -16,7 +16,7 @@ from solvers.errors import ContradictionError
 from solvers.packing import SYNCS
 
 COLUMNS = st.sampled_from(["text", "text+image", "a b", "é+ü"])
-LISTS = st.sampled_from(["lengths(images)", "qwen2vl_patches(widths,heights)"])
+LISTS = st.sampled_from(["images", "qwen2vl_patches(widths,heights)"])
 COSTS = st.sampled_from(["linear", "linear:a=3", "quadratic:a=24576,b=1", "padded", "convolution:a=9,b=1,c=40,p=1"])
 EPS = st.floats(0, 0.99, allow_subnormal=False) | st.fractions(0, Fraction(99, 100)) | st.just(0)
 CUTS = st.builds(
@@ -148,7 +148,7 @@ BEFORE = {"cut": MicroBatches(9, encoders="step")}
     [
         ((), {}, "there must be at least one phase"),
         ((LLM, LLM), {}, "phases must have different names, got llm, llm"),
-        ((Phase("llm", "lengths(text)"),), {}, "phase 'llm' computes whole samples"),
+        ((Phase("llm", "qwen2vl_patches(w,h)"),), {}, "phase 'llm' computes whole samples"),
         ((Phase("v", "images", own="text"), LLM), {}, "phase 'v': own is for the last phase, which the others feed"),
         ((Phase("v", "images", "padded"), LLM), {"method": "lpt"}, "method 'lpt' does not take cost 'padded'"),
         ((VISION, LLM), {"method": "padded"}, "method 'padded' takes padded costs, not cost 'linear'"),
@@ -193,7 +193,7 @@ BEFORE = {"cut": MicroBatches(9, encoders="step")}
         ),
         ((Phase("v", "images", rank_speeds=(1,)), LLM), {}, "phase 'v': rank_speeds must have a number for each of 2"),
         ((Phase("v", "images", caps={"f(x)": 3}), LLM), {}, "unknown function of items 'f'"),
-        ((VISION, Phase("llm", "text", caps={"lengths(x)": 3})), {}, "phase 'llm' computes whole samples"),
+        ((VISION, Phase("llm", "text", caps={"qwen2vl_patches(w,h)": 3})), {}, "phase 'llm' computes whole samples"),
     ],
 )
 def test_what_no_step_can_be_planned_by_is_refused_with_a_reason(phases, settings, message):

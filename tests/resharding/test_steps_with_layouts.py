@@ -29,7 +29,7 @@ from balancer.simulate import CLUSTERS, PhaseModel, step_time
 from balancer.simulate.step import exchange_seconds
 
 PHASES = [
-    Phase("vision", "lengths(patches)", outputs="lengths(outputs)", bytes_in=3, bytes_out=4),
+    Phase("vision", "patches", outputs="outputs", bytes_in=3, bytes_out=4),
     Phase("audio", "frames", bytes_out=2),
     Phase("llm", "tokens", bytes_in=2),
 ]

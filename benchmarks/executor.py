@@ -63,7 +63,7 @@ def measured(rank, size, form, placement):
     dispatcher = Dispatcher(length="ids", time_budget=0.001, placement=placement)
     samples = mini_batch(rank, size, form)
     ranks = dispatcher.ranks
-    gathered = put_together(ranks.say(read_batch(samples, {}, set())[1]))
+    gathered = put_together(ranks.say(read_batch(samples, {}, set(), ranks.memory)[1]))
     step_plan = plan_step(gathered.step(dispatcher.setup))
     plan = step_plan["all"]
     crossing = np.zeros((RANKS, RANKS), dtype=np.int64)
@@ -77,7 +77,7 @@ def measured(rank, size, form, placement):
         dist.all_to_all_single(torch.empty_like(forth), back, sends, receives)
 
     def full():
-        held, _ = read_batch(samples, {}, set())
+        held, _ = read_batch(samples, {}, set(), ranks.memory)
         step = Dispatched(step_plan, gathered, held, dispatcher._shared, ranks, ranks)
         assert len(step.data) == 3
         step.restore()

@@ -188,9 +188,9 @@ class Dispatched(Mapping[str, Any]):
             all-to-all. Results take one small collective more, as their lengths are not known. What replica peers hand
             in is not looked at: they get what their leader gets.
 
-            Where ranks share samples, there are two kinds of results. Entries as long as :meth:`lengths`, or as those
-            without padding, are results of tokens: they come home put together, without padding. All others are
-            results of samples: those of the first rank of each group come home, so reduce them over the group before.
+            Where ranks share samples, there are two kinds of results. Entries as long as :meth:`lengths` are results of
+            tokens: they come home put together, without padding. All others are results of samples: those of the first
+            rank of each group come home, so reduce them over the group before.
         phase : str, optional
             The encoder whose items the entries are results of; they come home as a list by item.
 
@@ -207,15 +207,18 @@ class Dispatched(Mapping[str, Any]):
 
     def _trips_of_results(self, results: Any, way: Way) -> tuple[dict[str, Trip], dict[str, Field]]:
         """Tell all ranks what results are like, and find their way home."""
-        held, failure = attempt(lambda: _read_results(results, len(way.here)) if self.ranks.leads else {})
+        held, failure = attempt(lambda: _read_results(results, len(way.here), self.ranks) if self.ranks.leads else {})
         kinds = {name: (field.kind, field.rows) for name, field in (held or {}).items()}
         message = Message(count=len(way.here), fields=kinds, error=None if failure is None else summary(failure))
-        said: list[Message] = self.ranks.say(message)
+        parts = [name for name, (_, rows) in kinds.items() if way.are_parts(rows)]
+        said: list[tuple[Message, list[str]]] = self.ranks.say((message, parts))
         if failure is not None:
             raise failure
-        check_failed("reading results", [each.error for each in said])
-        gathered = put_together(said)
-        return {name: way.trip_of_results(name, gathered) for name in gathered.kinds}, held or {}
+        check_failed("reading results", [each.error for each, _ in said])
+        gathered, of_all = put_together([each for each, _ in said]), [names for each, names in said if each.count]
+        return {
+            name: way.trip_of_results(name, gathered, all(name in names for names in of_all)) for name in gathered.kinds
+        }, held or {}
 
     def _moved(self, trips: Mapping[str, Trip], held: Mapping[str, Field], forth: bool) -> dict[str, Field]:
         """Bring fields from home or back, in one all-to-all."""
@@ -296,9 +299,9 @@ class Dispatched(Mapping[str, Any]):
         return self._inputs[phase]
 
 
-def _read_results(results: Any, num_samples: int) -> dict[str, Field]:
+def _read_results(results: Any, num_samples: int, ranks: Ranks) -> dict[str, Field]:
     """Read what was computed of each of so many samples; ValueError if entries are not one a sample."""
-    fields = read_fields(results, "results")
+    fields = read_fields(results, ranks.memory, "results")
     for name, field in fields.items():
         if len(field.rows) != num_samples or isinstance(field.rows, Ragged):
             what = f"result {name!r}" if name else "results"

@@ -7,6 +7,7 @@ A step is told in :meth:`Dispatcher.step`: draw and read the mini-batch, say to 
 from __future__ import annotations
 
 import os
+import pickle
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +24,6 @@ from balancer.cost import CostModel, OnlineCost
 from balancer.described import as_dict, said_of
 from balancer.errors import InputError
 from balancer.executor.arguments import as_setup
-from balancer.executor.broadcast import plan_of_words, words_of_plan
 from balancer.executor.dispatched import Dispatched, Shared
 from balancer.executor.exchange import compile_runs
 from balancer.executor.fields import Field
@@ -305,7 +305,7 @@ class Dispatcher:
         if isinstance(drawn, str):
             return {}, Message(status=drawn)
         samples, columns = drawn
-        held, message = read_batch(samples, columns, self._asked)
+        held, message = read_batch(samples, columns, self._asked, self.ranks.memory)
         path, most = self._most
         if most is not None and message.count > most:
             raise ValueError(f"{path}: batch_per_rank is {most}, but this rank hands in {message.count} samples")
@@ -325,13 +325,11 @@ class Dispatcher:
 
         if not self._broadcasts:
             return plan()
-        made, failure = attempt(plan) if self._speaks else (None, None)
-        words = self.ranks.tell(None if made is None else words_of_plan(made))
+        words, failure = attempt(lambda: pickle.dumps(plan())) if self._speaks else (None, None)
+        words = self.ranks.tell(words)
         if failure is not None:
             raise failure
-        if made is None and words is not None:
-            made = plan_of_words(words, gathered.step(self.setup))
-        return made
+        return None if words is None else pickle.loads(words)  # noqa: S301 (of own ranks)
 
     @property
     def _speaks(self) -> bool:

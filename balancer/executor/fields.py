@@ -14,8 +14,9 @@ Form        What is handed in                                    A row of a samp
 
 from __future__ import annotations
 
+import math
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
@@ -29,10 +30,13 @@ from torch import Tensor
 from balancer.problem.ragged import Ragged, offsets_of
 from solvers.arguments import as_int64
 
-__all__ = ["Column", "Field", "Kind", "RaggedTensor", "nothing", "read", "write"]
+__all__ = ["Column", "Field", "Kind", "RaggedTensor", "Room", "nothing", "read", "write"]
 
 Column: TypeAlias = NDArray[np.int64] | Ragged
 """A number for each sample, or a list of numbers for each."""
+
+Room: TypeAlias = Callable[[str, int, torch.device], Tensor]
+"""Gives uint8[size] by a name, on a device: the same memory at each call, as fresh pages cost more than copies."""
 
 ACCEPTED = "a tensor, a jagged nested tensor, a RaggedTensor, a NumPy array of numbers, or a list"
 
@@ -142,8 +146,11 @@ def nothing(kind: Kind, device: torch.device) -> Tensor:
 # Reading.
 
 
-def read(name: str, data: Any) -> Field:
-    """Read one field; TypeError or ValueError names the field, the entry and what is accepted."""
+def read(name: str, data: Any, room: Room) -> Field:
+    """Read one field; TypeError or ValueError names the field, the entry and what is accepted.
+
+    Rows are put together in a `room` of the host, and stay there until the next field of this name is read.
+    """
     if isinstance(data, RaggedTensor):
         rows = data.lengths.view()  # as Ragged makes its arrays read-only
         return _field(
@@ -154,10 +161,10 @@ def read(name: str, data: Any) -> Field:
             raise TypeError(f"field {name!r} must be {ACCEPTED}, got an array of {data.dtype}; a list of it will do")
         data = torch.from_numpy(np.ascontiguousarray(data))
     if isinstance(data, Tensor):
-        return _read_jagged(name, data) if data.is_nested else _read_dense(name, data)
+        return _read_jagged(name, data, room) if data.is_nested else _read_dense(name, data)
     if not isinstance(data, list | tuple):
         raise TypeError(f"field {name!r} must be {ACCEPTED}, got {type(data).__name__}")
-    return _read_list(name, data)
+    return _read_list(name, data, room)
 
 
 def _field(name: str, form: str, flat: Tensor, rows: Column) -> Field:
@@ -175,28 +182,28 @@ def _read_dense(name: str, values: Tensor) -> Field:
     return _field(name, "dense", values, np.ones(len(values), dtype=np.int64))
 
 
-def _read_jagged(name: str, nested: Tensor) -> Field:
+def _read_jagged(name: str, nested: Tensor, room: Room) -> Field:
     if nested.layout is not torch.jagged:
         raise TypeError(f"field {name!r} must be jagged: torch.nested.as_nested_tensor(rows, layout=torch.jagged)")
     if isinstance(nested.shape[1], int):  # which the ragged dimension's size is not
         raise ValueError(f"field {name!r} must be ragged in the dimension after the first; transpose it")
     if nested.lengths() is not None:  # rows with holes between them
         rows = nested.unbind()
-        return _field(name, "jagged", _whole(name, rows), _sizes(rows))
+        return _field(name, "jagged", _whole(name, rows, room), _sizes(rows))
     return _field(name, "jagged", nested.values(), nested.offsets().diff().cpu().numpy().astype(np.int64))
 
 
-def _read_list(name: str, data: Sequence[Any]) -> Field:
+def _read_list(name: str, data: Sequence[Any], room: Room) -> Field:
     if not data:
         return _unknown(np.empty(0, dtype=np.int64))
     if isinstance(data[0], Tensor):
-        whole = _whole(name, data)
+        whole = _whole(name, data, room)
         return _read_dense(name, whole) if data[0].ndim == 0 else _field(name, "list", whole, _sizes(data))
     if all(isinstance(entry, list | tuple) and all(isinstance(item, Tensor) for item in entry) for entry in data):
         items = [item for entry in data for item in entry]
         if items and items[0].ndim == 0:
             raise ValueError(f"field {name!r} must hold items of at least one dimension, got scalars")
-        whole = _whole(name, items) if items else None
+        whole = _whole(name, items, room) if items else None
         rows = Ragged(_sizes(items), offsets_of(_sizes(data)))
         return _unknown(rows) if whole is None else _field(name, "lists", whole, rows)
     # Of own ranks alone, as torch.distributed's collectives of objects are.
@@ -213,7 +220,7 @@ def _sizes(rows: Sequence[Any]) -> NDArray[np.int64]:
     return np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
 
 
-def _whole(name: str, tensors: Sequence[Any]) -> Tensor:
+def _whole(name: str, tensors: Sequence[Any], room: Room) -> Tensor:
     """Join tensors of one kind; TypeError or ValueError names the first entry that is not like the first."""
     first = tensors[0]
     # All at once first: mini-batches have thousands of rows, and a loop over them is slow.
@@ -238,7 +245,12 @@ def _whole(name: str, tensors: Sequence[Any]) -> Tensor:
         )
     if first.layout is not torch.strided:
         return first  # which is refused by name
-    return torch.stack(list(tensors)) if first.ndim == 0 else torch.cat(list(tensors))
+    # Devices have memory at hand; what requires grad is refused by name.
+    if first.ndim == 0 or first.device.type != "cpu" or any(one.requires_grad for one in tensors):
+        return torch.stack(list(tensors)) if first.ndim == 0 else torch.cat(list(tensors))
+    shape = sum(map(len, tensors)), *first.shape[1:]
+    whole = room(f"field {name}", math.prod(shape) * first.element_size(), first.device).view(first.dtype).view(shape)
+    return torch.cat(list(tensors), out=whole)
 
 
 # Writing.

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from balancer.executor.arguments import ONLY_LENGTH
-from balancer.executor.fields import Column, Field, Kind, read
+from balancer.executor.fields import Column, Field, Kind, Room, read
 from balancer.executor.ranks import ExecutorError, check_alike
 from balancer.problem.phases import SINGLE_PHASE, columns_of_none
 from balancer.problem.placement import Placement
@@ -39,10 +39,10 @@ class Message:
 
 
 def read_batch(
-    samples: Any, columns: Mapping[str, ArrayLike | Ragged], asked: set[str]
+    samples: Any, columns: Mapping[str, ArrayLike | Ragged], asked: set[str], room: Room
 ) -> tuple[dict[str, Field], Message]:
     """Read what a caller hands in to dispatch; `asked` are the columns that lengths are read from."""
-    held = read_fields(samples)
+    held = read_fields(samples, room)
     # A field of whole numbers is the lengths themselves, not rows of one element.
     given = named_fields(samples)
     numbers = {name: found for name in asked & set(held) if (found := _numbers(held[name], given[name])) is not None}
@@ -60,12 +60,12 @@ def named_fields(samples: Any) -> dict[str, Any]:
     return dict(samples) if isinstance(samples, Mapping) else {SINGLE_FIELD: samples}
 
 
-def read_fields(samples: Any, what: str = "samples") -> dict[str, Field]:
-    """Read fields by name, or one field without."""
+def read_fields(samples: Any, room: Room, what: str = "samples") -> dict[str, Field]:
+    """Read fields by name, or one field without; they stay until the next are read into the same memory."""
     named = named_fields(samples)
     if not all(isinstance(name, str) for name in named):
         raise TypeError(f"fields must have names that are str, got {list(named)}")
-    return {name: read(name or what, data) for name, data in named.items()}
+    return {name: read(name or what, data, room) for name, data in named.items()}
 
 
 def _numbers(read: Field, data: Any) -> Any:

@@ -22,7 +22,7 @@ from balancer.executor.gathered import Gathered
 from balancer.executor.layouts import parts_from_home, rows_of_gpus
 from balancer.executor.moves import Move, OwnPart, Segments
 from balancer.layouts.resharding import Shards
-from balancer.layouts.step_plan import LaidOutStepPlan, reshard, reshard_on, shards_of
+from balancer.layouts.step_plan import LaidOutStepPlan, reshard_on, shards_of
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.pieces import Pieces, segments
 from balancer.plan.step_plan import StepPlan, own_name
@@ -41,11 +41,10 @@ class Trip(NamedTuple):
     before: tuple[Kind, Column]
     after: tuple[Kind, Column]
     lengths: NDArray[np.int64] | None  # int64[n]: of whole rows; None: parts of rows travel
-    padded: bool = True  # of parts: whether what pads them is there
 
     def move(self, forth: bool) -> Move:
         """Return this rank's part, from home or back."""
-        return self.way.move(forth, self.lengths, self.padded)
+        return self.way.move(forth, self.lengths)
 
     @property
     def shards(self) -> Shards | None:
@@ -59,10 +58,8 @@ class Parts(NamedTuple):
     lengths: NDArray[np.int64]  # int64[n]: elements of the items
     here: NDArray[np.int64]  # int64[k]: elements of this rank's rows, padding included
     # Functions, as these take time, and most steps cut no field of most ways.
-    everywhere: Callable[[], NDArray[np.int64]]  # the same of all ranks, rank after rank
-    bare: Callable[[], NDArray[np.int64]] | None  # and without padding, where that is known
     forth: Callable[[], Segments | OwnPart]
-    back: Callable[[bool], Segments | OwnPart]  # given whether what comes back has padding
+    back: Callable[[], Segments | OwnPart]
     shards: Shards | None = None  # with layouts: forth are windows of these
 
 
@@ -88,18 +85,18 @@ class Way:
         """Return the elements of each row of this rank after, given the items' lengths."""
         return lengths[self.here] if self.parts is None else self.parts.here
 
-    def move(self, forth: bool, lengths: NDArray[np.int64] | None, padded: bool) -> Move:
+    def move(self, forth: bool, lengths: NDArray[np.int64] | None) -> Move:
         """Return this rank's part: of whole rows of these lengths, or of parts."""
         # Fields of the same lengths, such as token ids and labels, travel alike.
-        key = forth, padded, None if lengths is None else lengths.tobytes()
+        key = forth, None if lengths is None else lengths.tobytes()
         if key not in self._moves:
-            self._moves[key] = self._segments(forth, lengths, padded).on(self.rank)
+            self._moves[key] = self._segments(forth, lengths).on(self.rank)
         return self._moves[key]
 
-    def _segments(self, forth: bool, lengths: NDArray[np.int64] | None, padded: bool) -> Segments | OwnPart:
+    def _segments(self, forth: bool, lengths: NDArray[np.int64] | None) -> Segments | OwnPart:
         if lengths is None:
             assert self.parts is not None
-            return self.parts.forth() if forth else self.parts.back(padded)
+            return self.parts.forth() if forth else self.parts.back()
         found = Segments.of_rows(self.home, self.rows, lengths)
         if forth:
             return found
@@ -122,16 +119,16 @@ class Way:
             return Trip(self, before, (after, rows.take(self.here)), rows.sums())
         return Trip(self, before, (after, rows[self.here]), rows)
 
-    def trip_of_results(self, name: str, gathered: Gathered) -> Trip:
-        """Return how results travel, by how long they are on all ranks."""
+    def are_parts(self, rows: Column) -> bool:
+        """Whether results on this rank are as long as what it has of each item."""
+        return self.parts is not None and np.array_equal(rows, self.parts.here)  # type: ignore[arg-type]
+
+    def trip_of_results(self, name: str, gathered: Gathered, are_parts: bool) -> Trip:
+        """Return how results travel: as the parts of items that they are on all ranks, or whole."""
         kind, sizes = gathered.kinds[name], np.asarray(gathered.rows[name])
         at_home, after = self.home.samples_on_rank(self.rank), (kind, gathered.rows_at(name, self.rank))
-        if self.parts is not None and (self.from_rank is None or kind.by_token):
-            before = kind, self.parts.lengths[at_home]
-            if np.array_equal(sizes, self.parts.everywhere()):
-                return Trip(self, before, after, None)
-            if self.parts.bare is not None and np.array_equal(sizes, self.parts.bare()):
-                return Trip(self, before, after, None, padded=False)
+        if self.parts is not None and are_parts and (self.from_rank is None or kind.by_token):
+            return Trip(self, (kind, self.parts.lengths[at_home]), after, None)
         if self.from_rank is None:
             raise ValueError(f"results of {self.name!r} must be as long as the rows that they are of")
         # Several ranks may have a result of one item, and of unequal lengths: one counts.
@@ -209,20 +206,16 @@ def _in_segments(way: Way, step: StepPlan) -> Way:
     """
     laid_out, name, rank = isinstance(step, LaidOutStepPlan), way.name, way.rank
     if laid_out:
-        own = reshard_on(step, rank, name)  # each GPU composes its own part alone: all parts are as many as GPUs
+        # Each GPU composes its own part alone: all parts are as many as GPUs.
+        own = reshard_on(step, rank, name)
         cut = own[1].stream
         forth: Segments | OwnPart = OwnPart(*(Segments.of_stream(each.stream) for each in own))
     else:
         cut = step.streams[name]
         forth = Segments.of_stream(cut)
-
-    def everywhere() -> NDArray[np.int64]:
-        of_all = reshard(step, name).stream if laid_out else cut
-        return of_all.lengths[of_all.target.samples]
-
     here = cut.lengths[cut.target.samples_on_rank(rank)]
     lengths = step.phases[name.removesuffix(":own")].items.own.values
-    parts = Parts(lengths, here, everywhere, None, lambda: forth, lambda padded: forth.home())
+    parts = Parts(lengths, here, lambda: forth, lambda: forth.home())
     return replace(way, rows=_rows_of(cut.target), from_rank=None, parts=parts)
 
 
@@ -231,25 +224,12 @@ def _in_shares(way: Way, plan: DispatchPlan) -> Way:
     lengths, pieces, (item, place, sizes) = plan.lengths, plan.pieces, plan.shares
 
     @cache
-    def without_padding() -> Pieces:
-        return replace(pieces, stop=np.maximum(pieces.start, np.minimum(pieces.stop, lengths[pieces.sample])))
-
-    @cache
-    def forth(padded: bool = True) -> Segments:  # O(pieces log pieces), over all ranks
+    def forth() -> Segments:  # O(pieces log pieces), over all ranks
         there = Pieces.whole(plan.home, lengths)
-        between = segments(way.name, there, pieces, lengths)
-        return Segments.of_pieces(between, there, pieces if padded else without_padding())
+        return Segments.of_pieces(segments(way.name, there, pieces, lengths), there, pieces)
 
-    def bare() -> NDArray[np.int64]:
-        held, size = without_padding(), np.int64(place.num_ranks)
-        # Shares are in order of items, then of ranks; a share may have several pieces.
-        share = np.searchsorted(item * size + place.rank_of_sample, held.sample * size + held.place.rank_of_sample)
-        found = np.zeros(len(item), dtype=np.int64)
-        np.add.at(found, share, held.lengths)
-        return found[place.samples]
-
-    here, everywhere = sizes[place.samples_on_rank(way.rank)], lambda: sizes[place.samples]
-    parts = Parts(lengths, here, everywhere, bare, forth, lambda padded: forth(padded).home())
+    here = sizes[place.samples_on_rank(way.rank)]
+    parts = Parts(lengths, here, forth, lambda: forth().home())
     return replace(way, rows=Ragged(item[place.samples], place.offsets), parts=parts)
 
 
@@ -266,8 +246,8 @@ def _in_shards(way: Way, shards: Shards, num_gpus: int) -> Way:
         return parts_from_home(way.name, way.home, shards, way.rank, num_gpus, devices)
 
     every, last = tuple(range(mesh.layout.pp)), (mesh.layout.pp - 1,)
-    here, everywhere = shards.share[rows.row(way.rank)], lambda: shards.share[rows.values]
-    parts = Parts(shards.lengths, here, everywhere, None, lambda: to(every), lambda padded: to(last).home(), shards)
+    here = shards.share[rows.row(way.rank)]
+    parts = Parts(shards.lengths, here, lambda: to(every), lambda: to(last).home(), shards)
     return replace(way, rows=rows, from_rank=mesh.gpus[-1, :, 0, 0][shards.place.rank_of_sample], parts=parts)
 
 

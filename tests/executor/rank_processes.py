@@ -7,6 +7,7 @@ The job's store is in the test's own process, so that any rank may be killed; or
 
 import contextlib
 import functools
+import importlib.util
 import multiprocessing
 import os
 import signal
@@ -16,6 +17,7 @@ import traceback
 from datetime import timedelta
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
+from pathlib import Path
 
 import torch.distributed as dist
 
@@ -58,10 +60,10 @@ class Ranks:
             self.processes.append(process)
             port = port or here.recv()
 
-    def start(self, function, *arguments):
+    def start(self, function, *arguments, **named):
         for pipe in self.pipes:
             with contextlib.suppress(OSError):
-                pipe.send((function.__module__, function.__name__, arguments))
+                pipe.send((function.__code__.co_filename, function.__name__, arguments, named))
 
     def end_after(self):
         """Let each rank end as soon as it has replied."""
@@ -84,9 +86,9 @@ class Ranks:
                     replies[rank] = pipe.recv()
         return replies
 
-    def run(self, function, *arguments):
-        """Run ``function(rank, *arguments)`` on all ranks and return the results."""
-        self.start(function, *arguments)
+    def run(self, function, *arguments, **named):
+        """Run ``function(rank, *arguments, **named)`` on all ranks and return the results."""
+        self.start(function, *arguments, **named)
         replies = self.collect()
         failed = [
             f"rank {rank}: {reply and reply[3]}" for rank, reply in enumerate(replies) if not (reply and reply[0])
@@ -128,10 +130,20 @@ class Ranks:
             self.stop()
 
 
+def _found(path, name, arguments, named):
+    """Return a function of a file that may be a test's, whose body is meant."""
+    from each_rank import BODIES
+
+    file = Path(path)
+    if file.stem not in sys.modules:
+        spec = importlib.util.spec_from_file_location(file.stem, file)
+        sys.modules[file.stem] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return BODIES.get((file.stem, name)) or getattr(sys.modules[file.stem], name), arguments, named
+
+
 def _serve(rank, size, port, pipe, timeout, path):
     sys.path[:] = path
-    import importlib
-
     import torch
 
     multiprocessing.current_process().daemon = False  # so that a loader may have workers
@@ -148,10 +160,9 @@ def _serve(rank, size, port, pipe, timeout, path):
             break
         if call is None:
             break
-        module, name, arguments = call
         try:
-            result = getattr(importlib.import_module(module), name)(rank, *arguments)
-            reply = True, result
+            function, arguments, named = _found(*call)
+            reply = True, function(rank, *arguments, **named)
         except Exception as error:  # told to the test, which judges
             reply = False, type(error).__name__, getattr(error, "ranks", ()), traceback.format_exc()
         pipe.send(reply)

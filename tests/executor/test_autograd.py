@@ -1,89 +1,195 @@
-"""Exchanges that gradients take back: their derivatives, mixed precision, compilation, and ranks that have nothing."""
+"""Exchanges that gradients take back: a linear map whose backward is the transposed one; and the loss of all ranks."""
 
+import warnings
 from itertools import chain
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
-import autograd_cases as cases
 import torch
+import torch.distributed as dist
+from dispatch_cases import dispatcher
+from each_rank import each_rank, raises_on
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
 from ranks_of import ranks_of
 
-from balancer.executor import RaggedTensor, count_labels
+from balancer import Phase
+from balancer.executor import ExecutorError, RaggedTensor, anchored, count_labels, global_token_mean
+
+PHASES = (Phase("vision", "images"), Phase("llm", "tokens", own="text"))
 
 ranks = ranks_of(1, 2, 4)
 
 
+def step(rank, seed, counts, phases=PHASES):
+    """A step whose encoder has at most one item a sample, and some ranks no sample; rows of the encoder and of text."""
+    rng = np.random.default_rng([seed, rank])
+    images, text = rng.integers(0, 4, counts[rank]), rng.integers(0, 4, counts[rank])
+    columns = {"images": images, "text": text, "tokens": images + text}
+    made = dispatcher(phases=phases)
+    made._shared.agreed.clear()  # what another test agreed on
+    out = made.dispatch(*(({"id": list(range(counts[rank]))}, columns) if counts[rank] else ({},)))
+    items = out.plan.phases["vision"].items
+    fed = items.lengths[np.isin(items.sample_of_item, out.samples)].sum()
+    return out, int(out.lengths("vision").sum()), int(out.lengths("llm").sum() - fed)
+
+
+def total(value):
+    value = value.detach().clone().reshape(())
+    dist.all_reduce(value)
+    return value.item()
+
+
 @settings(max_examples=examples(10))
-@given(st.data(), st.integers(0, 1000))
-def test_the_backward_is_the_transposed_exchange(ranks, data, seed):
-    counts = data.draw(st.lists(st.integers(0, 4), min_size=ranks.size, max_size=ranks.size).filter(any))
-    ranks.run(cases.transposed, seed, counts)
+@given(seed=st.integers(0, 1000), counts=st.lists(st.integers(0, 4), min_size=4, max_size=4).filter(lambda c: c[0]))
+@each_rank
+def test_the_backward_is_the_transposed_exchange(rank, seed, counts):
+    """<y, A x> = <A' y, x> over all ranks; and a second derivative through both."""
+    out, *rows = step(rank, seed, counts)
+    torch.manual_seed(seed + rank)
+    vision, own = (torch.randn(count, 3, dtype=torch.float64, requires_grad=True) for count in rows)
+    inputs = out.inputs("llm", {"vision": vision}, own).values
+    weights = torch.randn_like(inputs)
+    gradients = torch.autograd.grad((inputs * weights).sum(), (vision, own))
+    back = total(sum((gradient * x).sum() for gradient, x in zip(gradients, (vision, own), strict=True)))
+    np.testing.assert_allclose(total((inputs * weights).sum()), back, rtol=1e-10)
+    before = total(vision.square().sum() + own.square().sum())
+    assert total(inputs.square().sum()) == pytest.approx(before, rel=1e-10)
+    inputs = out.inputs("llm", {"vision": vision}, own).values
+    first = torch.autograd.grad((inputs**3).sum(), (vision, own), create_graph=True)
+    second = torch.autograd.grad(sum(gradient.sum() for gradient in first), (vision, own))
+    for x, gradient in zip((vision, own), second, strict=True):
+        torch.testing.assert_close(gradient, 6 * x)
 
 
+@pytest.mark.parametrize("few", [True, False])
 @pytest.mark.parametrize("enabled", [True, False])
-def test_mixed_precision(ranks, enabled):
-    assert all(ranks.run(cases.mixed_precision, [3] + [0] * (ranks.size - 1), enabled))
-    assert all(ranks.run(cases.mixed_precision, [4] * ranks.size, enabled))
+@each_rank
+def test_mixed_precision(rank, few, enabled):
+    """Encoders under autocast put out bfloat16, embeddings float32; ranks without a row know neither."""
+    out, vision, own = step(rank, 0, [3, 0, 0, 0] if few else [4] * 4)
+    encoder, embedded = torch.nn.Linear(4, 6), torch.ones(own, 6, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+        encoded = encoder(torch.ones(vision, 4))
+        assert encoded.dtype is (torch.bfloat16 if enabled else torch.float32)
+        inputs = out.inputs("llm", {"vision": encoded}, embedded).values
+        anchored((inputs * 2).sum(), inputs).backward()
+    torch.testing.assert_close(embedded.grad, torch.full_like(embedded, 2.0))
+    assert encoder.bias.grad.tolist() == [2.0 * vision] * 6
+    assert inputs.dtype is torch.float32
 
 
-def test_ranks_without_a_row_adopt_dtype_and_shape(ranks):
-    ranks.run(cases.only_half, [1] + [0] * (ranks.size - 1))
+@each_rank
+def test_ranks_without_a_row_adopt_dtype_and_shape(rank):
+    out, rows, _ = step(rank, 0, [1, 0, 0, 0], (PHASES[0], Phase("llm", "images")))
+    vision = torch.ones(rows, 2, dtype=torch.bfloat16) if rows else torch.empty(0, 7)
+    inputs = out.inputs("llm", {"vision": vision}).values
+    assert (inputs.dtype, tuple(inputs.shape[1:])) == (torch.bfloat16, (2,))
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_compiled(ranks, backend):
-    if ranks.size != 2:
-        pytest.skip("slow")
-    ranks.run(cases.compiled, [3, 2], backend)
+@each_rank(sizes=(2,))
+def test_compiled(rank, backend):
+    out, *rows = step(rank, 2, [3, 2])
+    vision, own = (torch.randn(count, 3, requires_grad=True) for count in rows)
+
+    def forward(vision, own):
+        inputs = out.inputs("llm", {"vision": vision * 2}, own.sin()).values
+        return anchored((inputs.cos() * inputs).sum(), inputs)
+
+    plain = torch.autograd.grad(forward(vision, own), (vision, own))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        again = torch.autograd.grad(torch.compile(forward, backend=backend)(vision, own), (vision, own))
+    for one, other in zip(plain, again, strict=True):
+        torch.testing.assert_close(one, other)
 
 
-def test_frozen_encoders(ranks):
-    ranks.run(cases.frozen, [2] * ranks.size)
+@each_rank
+def test_frozen_encoders(rank):
+    out, vision, own = step(rank, 1, [2] * 4)
+    encoded, embedded = torch.ones(vision, 2, requires_grad=True), torch.ones(own, 2)
+    assert not out.inputs("llm", {"vision": encoded}, embedded, differentiable=False).values.requires_grad
+    with torch.no_grad():
+        assert not out.inputs("llm", {"vision": encoded}, embedded).values.requires_grad
 
 
-@pytest.mark.parametrize(
-    ("what", "name", "text"),
-    [
-        ("rows", "ValueError", "rows on this rank, one for each element, but has"),
-        ("missing", "KeyError", "outputs must have what 'vision' puts out"),
-        ("strange", "KeyError", "'smell' does not feed phase 'llm'"),
-        ("own", "ValueError", "own must have"),
-        ("phase", "KeyError", "encoders feed the last, 'llm'"),
-    ],
-)
-def test_inputs_that_do_not_fit(ranks, what, name, text):
-    for found, _, traceback in ranks.errors(cases.wrong_rows, what):
-        assert found == name
-        assert text in traceback
+@each_rank
+def test_inputs_that_do_not_fit(rank):
+    out, vision, own = step(rank, 4, [4] * 4)
+    good, text = {"vision": torch.ones(vision, 2)}, torch.ones(own, 2)
+    for phase, outputs, own_rows, error, said in [
+        (
+            "llm",
+            {"vision": torch.ones(vision + 1, 2)},
+            text,
+            ValueError,
+            "rows on this rank, one for each element",
+        ),
+        ("llm", {"vision": [torch.ones(1, 2)] * (vision + 1)}, text, ValueError, "torch.cat makes one tensor of it"),
+        ("llm", {}, text, KeyError, "outputs must have what 'vision' puts out"),
+        ("llm", good | {"smell": torch.ones(1)}, text, KeyError, "'smell' does not feed phase 'llm'"),
+        ("llm", good, None, ValueError, "own must have"),
+        ("vision", good, text, KeyError, "encoders feed the last, 'llm'"),
+    ]:
+        with pytest.raises(error) as caught:
+            out.inputs(phase, outputs, own_rows)
+        assert said in str(caught.value)
+    if dist.get_world_size() > 1:
+        width = 3 if rank == 1 else 2
+        with raises_on([1], ExecutorError, "in the shape of an element of the inputs of phase 'llm' ([3], not [2])"):
+            out.inputs("llm", {"vision": torch.ones(vision, width)}, torch.ones(own, width))
+    out.inputs("llm", good, text)
+    with pytest.raises(ValueError, match="a model that changes them needs a new Dispatcher"):
+        out.inputs("llm", {"vision": torch.ones(vision, 2).double()}, text)
 
 
-def test_widths_that_differ_between_ranks_are_named(ranks):
-    if ranks.size == 1:
-        pytest.skip("nobody else")
-    for found, blamed, text in ranks.errors(cases.wrong_rows, "width"):
-        assert (found, blamed) == ("ExecutorError", (1,))
-        assert "in the shape of an element of the inputs of phase 'llm' ([3], not [2])" in text
-
-
-def test_a_dtype_that_grows_later_is_refused(ranks):
-    for found, _, text in ranks.errors(cases.wider_later):
-        assert found == "ValueError"
-        assert "a model that changes them needs a new Dispatcher" in text
+# The loss.
 
 
 @pytest.mark.parametrize("gradients", ["averaged", "summed"])
-def test_global_token_mean(ranks, gradients):
-    ranks.run(cases.token_mean, gradients)
+@each_rank
+def test_global_token_mean(rank, gradients):
+    """Value and gradient equal those of one process, whoever holds which tokens."""
+    size = dist.get_world_size()
+    counts = [3] if size == 1 else [0, 7, 2, 5][:size]
+    weight = torch.tensor(2.0, requires_grad=True)
+    everything = [torch.arange(1.0, n + 1) + other for other, n in enumerate(counts)]
+    whole = (torch.cat(everything) * weight).sin().mean()
+    (wanted,) = torch.autograd.grad(whole, weight)
+    loss = global_token_mean((everything[rank] * weight).sin().sum(), counts[rank], gradients=gradients)
+    (mine,) = torch.autograd.grad(loss, weight)
+    dist.all_reduce(mine)
+    torch.testing.assert_close(loss, whole)
+    torch.testing.assert_close(mine / (size if gradients == "averaged" else 1), wanted)
+    nothing = global_token_mean((weight * torch.empty(0)).sum(), torch.tensor(0), gradients=gradients)
+    nothing.backward()
+    assert nothing.item() == weight.grad.item() == 0.0
 
 
-def test_masked_labels_are_not_counted(ranks):
-    for found, by_lengths in ranks.run(cases.masked_labels):
-        assert by_lengths < 0.6 * found
+@each_rank
+def test_masked_labels_are_not_counted(rank):
+    """Half of the labels are masked, unevenly: the loss is that of one process, and by lengths another."""
+    random = torch.Generator().manual_seed(0)
+    rows = [[torch.randint(0, 9, (4 + 5 * other + row,), generator=random) for row in range(3)] for other in range(4)]
+    rows = rows[: dist.get_world_size()]
+    for of_rank in rows:
+        for place, row in enumerate(of_rank):
+            row[1 : len(row) // 2 + 1 + place] = -100  # the first label is of no token, masked or not
+    logits = [[torch.randn(len(row), 9, generator=random) for row in of_rank] for of_rank in rows]
+
+    def loss_of(scores, labels, reduction="sum"):  # as causal language models shift them
+        ahead = torch.cat([one[:-1] for one in scores]), torch.cat([one[1:] for one in labels])
+        return torch.nn.functional.cross_entropy(*ahead, reduction=reduction)
+
+    whole = loss_of(list(chain(*logits)), list(chain(*rows)), "mean")
+    found = global_token_mean(loss_of(logits[rank], rows[rank]), count_labels(rows[rank]))
+    torch.testing.assert_close(found, whole)
+    assert global_token_mean(loss_of(logits[rank], rows[rank]), sum(map(len, rows[rank]))) < 0.6 * found
 
 
 @pytest.mark.parametrize(
@@ -93,21 +199,19 @@ def test_masked_labels_are_not_counted(ranks):
         (float("nan"), 1.5, "count must be a finite number >= 0, got nan"),
         (float("inf"), 1.5, "count must be a finite number >= 0, got inf"),
         (0, 1.5, "got 0 beside a loss_sum of 1.5"),
-        (torch.tensor(0), float("nan"), "got 0 beside a loss_sum of nan"),
+        (0, float("nan"), "got 0 beside a loss_sum of nan"),
     ],
 )
-def test_a_count_that_cannot_be_the_batchs_is_refused_on_all_ranks(ranks, count, loss, why):
-    odd = ranks.size - 1
-    for rank, (name, _, text) in enumerate(ranks.errors(cases.counts_that_cannot_be, odd, count, loss)):
-        assert name == "ValueError"
-        assert (why if rank == odd else "count of another rank") in text
-
-
-@pytest.mark.parametrize("listed", [False, True])
-def test_labels_in_place_of_a_count_are_refused(ranks, listed):
-    for name, _, text in ranks.errors(cases.labels_for_a_count, listed):
-        assert name == "ValueError"
-        assert text.endswith("of labels it is count_labels(labels)\n")
+@each_rank
+def test_a_count_that_cannot_be_the_batchs_is_refused_on_all_ranks(rank, count, loss, why):
+    odd = dist.get_world_size() - 1
+    for said in (count, torch.tensor(count)):
+        with pytest.raises(ValueError, match=why if rank == odd else "count of another rank"):
+            global_token_mean(torch.tensor(loss, requires_grad=True), said if rank == odd else 3)
+    labels = torch.ones(2, 3)
+    for wrong in (labels, list(labels)):
+        with pytest.raises(ValueError, match=r"of labels it is count_labels\(labels\)"):
+            global_token_mean(torch.tensor(1.0), wrong)
 
 
 ROWS = [[-100, 4, 5], [6], [-100, -100, 1, -100, 2]]

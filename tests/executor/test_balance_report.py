@@ -5,23 +5,32 @@ import pytest
 
 pytest.importorskip("torch")
 
-import report_cases as cases
-from rank_processes import Ranks
+import torch
+from each_rank import each_rank, everywhere
+from ranks_of import ranks_of
+
+from balancer import Phase
+from balancer.executor import Dispatcher, PrefetchDispatcher
+
+ranks = ranks_of(4)
 
 
-@pytest.fixture(scope="module")
-def ranks():
-    with Ranks(4) as four:
-        yield four
+def lengths_of(step, rank):
+    return np.random.default_rng([7, step, rank]).lognormal(4, 1, 5).astype(int) + 1
 
 
-def recount(held, power=1):
-    """Given of each rank and step the samples that it got: what a report must say of loads and moves."""
+def batch_of(step, rank):
+    return {"ids": [torch.arange(n) for n in lengths_of(step, rank)]}
+
+
+def check(report, held, power=1):
+    """Compare with a recount, given this rank's samples of each step: what a report must say of loads and moves."""
     spent, worked, volume, moved, crossing, worst = [0, 0], 0, 0, 0, 0, []
-    for step in range(len(held[0])):
-        lengths = np.concatenate([cases.lengths_of(step, rank) for rank in range(4)])
+    of_ranks = everywhere(held)
+    for step in range(len(held)):
+        lengths = np.concatenate([lengths_of(step, rank) for rank in range(4)])
         home, to = np.repeat(np.arange(4), 5), np.empty(20, dtype=int)
-        for rank, steps in enumerate(held):
+        for rank, steps in enumerate(of_ranks):
             to[steps[step]] = rank
         loads = [np.array([(lengths[of == rank] ** power).sum() for rank in range(4)]) for of in (home, to)]
         spent = [total + 4 * int(each.max()) for total, each in zip(spent, loads, strict=True)]
@@ -30,35 +39,48 @@ def recount(held, power=1):
         volume += int(lengths.sum())
         moved += int(lengths[home != to].sum())
         crossing += int(lengths[home // 2 != to // 2].sum())
-    return {
-        "steps": len(held[0]), "imbalance_before": spent[0] / worked, "imbalance": spent[1] / worked,
+    wanted = {
+        "steps": len(held), "imbalance_before": spent[0] / worked, "imbalance": spent[1] / worked,
         "gain": 1 - spent[1] / spent[0], "moved_share": moved / volume, "crossing_share": crossing / volume,
         "worst_step": int(np.argmax(worst)), "worst_imbalance": max(worst),
     }  # fmt: skip
+    assert {name: getattr(report, name) for name in wanted} == pytest.approx(wanted)
+    assert report.exchange_s > 0
+    assert report.plan_s > 0
 
 
-def check(found, power=1):
-    wanted = recount([held for _, held in found], power)
-    for numbers, _ in found:
-        assert {name: numbers[name] for name in wanted} == pytest.approx(wanted)
-        assert numbers["exchange_s"] > 0
-    return [numbers for numbers, _ in found]
+@pytest.mark.parametrize("options", [{}, {"cost": "quadratic:a=0,b=1", "planning": "broadcast"}])
+@each_rank
+def test_every_number_is_a_recount(rank, options):
+    made = Dispatcher(length="ids", ranks_per_node=2, **options)
+    assert made.report().steps == 0
+    held = [made.dispatch(batch_of(step, rank)).samples.tolist() for step in range(5)]
+    check(made.report(), held, 2 if options else 1)
 
 
-def test_every_number_is_a_recount(ranks):
-    found = check(ranks.run(cases.dispatches, 6, {}))
-    assert all(numbers["plan_s"] > 0 for numbers in found)
-    check(ranks.run(cases.dispatches, 3, {"cost": "quadratic:a=0,b=1", "planning": "broadcast"}), power=2)
+@pytest.mark.parametrize("taken", [1, 4, 6])
+@each_rank
+def test_steps_made_ahead_count_once_they_are_taken(rank, taken):
+    made = Dispatcher(length="ids", ranks_per_node=2)
+    loop = iter(PrefetchDispatcher([batch_of(step, rank) for step in range(6)], made))
+    held = []
+    for _ in range(taken):
+        next(loop)
+        held.append(made.current.samples.tolist())
+    loop.close()
+    check(made.report(), held)
 
 
-def test_steps_made_ahead_count_once_they_are_taken(ranks):
-    for taken in (1, 4, 6):
-        check(ranks.run(cases.takes_some, 6, taken))
-
-
-def test_each_phase_has_its_own(ranks):
-    for found, ratios in ranks.run(cases.of_phases):
-        for name, (before, after) in ratios.items():
-            assert (found[name]["imbalance_before"], found[name]["imbalance"]) == (before, after)
-        assert found["vision"]["imbalance_before"] != found["llm"]["imbalance_before"]
-        assert found["error"] == "\"no phase 'audio'; phases are vision, llm\""
+@each_rank
+def test_each_phase_has_its_own(rank):
+    made = Dispatcher(phases=[Phase("vision", "patches", outputs="images"), Phase("llm", "tokens", own="text")])
+    patches, text = 10 * lengths_of(1, rank), lengths_of(2, rank)
+    columns = {"patches": patches, "images": patches // 10, "text": text, "tokens": text + patches // 10}
+    step = made.dispatch({"id": torch.arange(5)}, columns).step
+    for name in ("vision", "llm"):
+        found, plan = made.report(name), step[name]
+        assert (found.imbalance_before, found.imbalance) == (plan.home_imbalance_ratio, plan.imbalance_ratio)
+    assert made.report().imbalance == made.report("llm").imbalance
+    assert made.report("vision").imbalance_before != made.report("llm").imbalance_before
+    with pytest.raises(KeyError, match="no phase 'audio'; phases are vision, llm"):
+        made.report("audio")

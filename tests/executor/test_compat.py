@@ -12,7 +12,24 @@ import solvers
 from balancer.compat import verl
 
 if find_spec("torch"):
-    import agreement_cases
+    import torch.distributed as dist
+    from each_rank import each_rank
+    from ranks_of import ranks_of
+
+    ranks = ranks_of(2)
+
+    @each_rank
+    def test_all_ranks_get_as_many_micro_batches_as_one_needs(rank):
+        found = verl.rearrange_micro_batches_idx([[7, 7, 7], [1, 1]][rank], 8, dp_group=dist.group.WORLD)
+        assert len(found) == 3
+
+    @each_rank
+    def test_ranks_learn_of_a_sample_that_does_not_fit_before_any_raises(rank):
+        with pytest.raises((solvers.InfeasibleError, ValueError)) as caught:
+            verl.rearrange_micro_batches_idx([[7, 9, 7], [1, 1]][rank], 8, dp_group=dist.group.WORLD)
+        assert type(caught.value).__name__ == ["ContradictionError", "UsageError"][rank]
+        assert rank == 0 or "of another rank" in str(caught.value)
+
 
 lengths = st.lists(st.integers(0, 2000), max_size=40)
 groups = st.integers(1, 12)
@@ -84,15 +101,6 @@ def test_micro_batches_of_groups_that_stay_together():
         verl.rearrange_micro_batches_idx([11], 10)
 
 
-def test_all_ranks_get_as_many_micro_batches_as_one_needs():
-    pytest.importorskip("torch")
-    from rank_processes import Ranks
-
-    with Ranks(2) as ranks:
-        found = ranks.run(agreement_cases.as_many_micro_batches)
-    assert [len(groups) for groups in found] == [3, 3]
-
-
 def test_the_average_that_exceeds_the_cap_elsewhere():
     assert sorted(verl.rearrange_micro_batches_idx([7] * 8, 8)) == [[i] for i in range(8)]
 
@@ -113,13 +121,3 @@ def test_a_cap_that_no_micro_batch_keeps_to_is_a_value_error_too():
             verl.rearrange_micro_batches_idx([11], 10)
     with pytest.raises(ValueError, match="3 micro-batches are needed, but a rank has only 2 samples"):
         verl.rearrange_micro_batches_idx([1, 1], 10, min_num_micro_batch=3, allow_empty=False)
-
-
-def test_ranks_learn_of_a_sample_that_does_not_fit_before_any_raises():
-    pytest.importorskip("torch")
-    from rank_processes import Ranks
-
-    with Ranks(2) as ranks:
-        found = ranks.errors(agreement_cases.one_rank_over_the_cap)
-    assert [kind for kind, _, _ in found] == ["ContradictionError", "UsageError"]
-    assert "of another rank" in found[1][2]

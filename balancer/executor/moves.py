@@ -49,9 +49,14 @@ class Segments(NamedTuple):
     after: NDArray[np.int64]
 
     @classmethod
-    def of_rows(cls, home: Placement, rows: Ragged, lengths: NDArray[np.int64]) -> "Segments":
-        """Rows of these lengths, from home to all ranks that list them, in the order in which a rank lists them."""
-        row, size = rows.values, lengths[rows.values]
+    def of_rows(
+        cls, home: Placement, rows: Ragged, lengths: NDArray[np.int64], sizes: NDArray[np.int64] | None = None
+    ) -> "Segments":
+        """Rows of these lengths, from home to all ranks that list them, in the order in which a rank lists them.
+
+        Given `sizes`, int64[k], what ranks list is as long as that, which may be another length on each of them.
+        """
+        row, size = rows.values, lengths[rows.values] if sizes is None else sizes
         ends = offsets_of(size)
         of_rank = ends[rows.offsets]
         target_at = ends[:-1] - np.repeat(of_rank[:-1], rows.counts)

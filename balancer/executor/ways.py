@@ -41,10 +41,11 @@ class Trip(NamedTuple):
     before: tuple[Kind, Column]
     after: tuple[Kind, Column]
     lengths: NDArray[np.int64] | None  # int64[n]: of whole rows; None: parts of rows travel
+    sizes: NDArray[np.int64] | None = None  # of results: of the rows of all ranks, of which some stay where they are
 
     def move(self, forth: bool) -> Move:
         """Return this rank's part, from home or back."""
-        return self.way.move(forth, self.lengths)
+        return self.way.move(forth, self.lengths, self.sizes)
 
     @property
     def shards(self) -> Shards | None:
@@ -85,19 +86,23 @@ class Way:
         """Return the elements of each row of this rank after, given the items' lengths."""
         return lengths[self.here] if self.parts is None else self.parts.here
 
-    def move(self, forth: bool, lengths: NDArray[np.int64] | None) -> Move:
+    def move(
+        self, forth: bool, lengths: NDArray[np.int64] | None, sizes: NDArray[np.int64] | None = None
+    ) -> Move:  # fmt: skip
         """Return this rank's part: of whole rows of these lengths, or of parts."""
         # Fields of the same lengths, such as token ids and labels, travel alike.
-        key = forth, None if lengths is None else lengths.tobytes()
+        key = forth, *(None if each is None else each.tobytes() for each in (lengths, sizes))
         if key not in self._moves:
-            self._moves[key] = self._segments(forth, lengths).on(self.rank)
+            self._moves[key] = self._segments(forth, lengths, sizes).on(self.rank)
         return self._moves[key]
 
-    def _segments(self, forth: bool, lengths: NDArray[np.int64] | None) -> Segments | OwnPart:
+    def _segments(
+        self, forth: bool, lengths: NDArray[np.int64] | None, sizes: NDArray[np.int64] | None
+    ) -> Segments | OwnPart:
         if lengths is None:
             assert self.parts is not None
             return self.parts.forth() if forth else self.parts.back()
-        found = Segments.of_rows(self.home, self.rows, lengths)
+        found = Segments.of_rows(self.home, self.rows, lengths, sizes)
         if forth:
             return found
         # Several ranks may have a row: that of one of them comes home.
@@ -135,7 +140,7 @@ class Way:
         counts = self.from_rank[self.rows.values] == self.rows.row_of_value
         of_item = np.zeros(len(self.home.samples), dtype=np.int64)
         of_item[self.rows.values[counts]] = sizes[counts]
-        return Trip(self, (kind, of_item[at_home]), after, of_item)
+        return Trip(self, (kind, of_item[at_home]), after, of_item, sizes)
 
     def _is_cut(self, name: str, gathered: Gathered, rows: Any, parts: Parts) -> bool:
         """Return whether a field travels in parts; ValueError if it must, and cannot."""

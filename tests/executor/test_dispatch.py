@@ -241,6 +241,7 @@ def test_a_dispatcher_of_a_step_file(rank, tmp_path):
         (lambda: iter([1]), TypeError, "field 'x' must be a tensor"),
     ],
 )  # fmt: skip
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, of nested tensors
 def test_what_is_no_field_is_refused(data, error, text):
     with pytest.raises(error) as caught:
         read("x", data(), lambda name, size, device: torch.empty(size, dtype=torch.uint8, device=device))

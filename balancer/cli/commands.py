@@ -146,7 +146,7 @@ def _simulate(**given: Any) -> None:
     type=int,
     default=1,
 )
-@option("--time-budget S", "Schedules to make, in seconds of work; counted, not timed.", type=float, default=5.0)
+@option("--layouts N", "Layouts of each mode to schedule, the best by estimate.", type=int, default=16)
 @option("--out FILE.json", "Write the fastest, for --set layout=FILE.json and simulate --layout.")
 @html_option
 @json_option

@@ -24,7 +24,7 @@ _DOING = "write the layout"
 
 def run(
     log: LogPath, as_json: bool, out: str | None, page: str | None, efficiency: float, curves: tuple[str, ...],
-    overlap: float, mode: str, num_steps: int, time_budget: float, generators: tuple[str, ...], **options: Any,
+    overlap: float, mode: str, num_steps: int, layouts: int, generators: tuple[str, ...], **options: Any,
 ) -> None:  # fmt: skip
     """Choose a layout, and write it if that is wanted."""
     check_page(page)
@@ -41,7 +41,7 @@ def run(
     rates: dict[str, Any] = {"efficiency": efficiency, "curves": curves, "overlap": overlap}
     asked = layout_arguments(step, **rates) | {
         "num_gpus": gpus, "batch": batch, "cluster": step.need("cluster"), "mode": mode, "num_steps": num_steps,
-        "time_budget": time_budget, "generators": generators,
+        "layouts": layouts, "generators": generators,
     }  # fmt: skip
     started = time.perf_counter()
     with progress(as_json, "layouts scheduled") as tick:

@@ -13,8 +13,7 @@ from balancer.simulate.layout_bounds import room_of
 from balancer.simulate.layout_price import Priced
 
 _MOST_ROWS = 12
-_MARKS = {"bound": "slower", "close": "at most 3 % faster", "memory": "do not fit", "left": "not reached",
-          "scheduled": "scheduled", "partly": "scheduled in part"}  # fmt: skip
+_MARKS = {"bound": "slower", "memory": "do not fit", "estimate": "slower by their estimates", "scheduled": "scheduled"}
 
 
 def print_layouts(console: Console, rows: Iterable[tuple[str, Priced]], title: str) -> None:
@@ -59,12 +58,8 @@ def excluded(found: Configuration) -> Iterator[str]:
         total = sum(counts.values())
         told = ", ".join(f"{counts[reason]:,} {_MARKS[reason]}" for reason in _MARKS if counts[reason])
         yield f"{mode}: {counted(total, 'layout')}; {told}"
-    if left := sum(counts["left"] + counts["partly"] for counts in found.counts.values()):
-        were = f"{counted(left, 'layout')} {'was' if left == 1 else 'were'}"
-        yield (
-            f"The budget ended before {were} scheduled with all numbers of micro-batches; with a larger --time-budget "
-            "one may be faster."
-        )
+    if left := sum(counts["estimate"] for counts in found.counts.values()):
+        yield f"{counted(left, 'layout')} may be faster than estimated: --layouts schedules more of them."
     behind = as_percent(found.winner.seconds / found.lower_bound_s - 1 if found.lower_bound_s else 0.0)
     yield f"None of these takes less than {found.lower_bound_s:.4g} s, proven: the first is within {behind} of it."
     if found.formula is not None:

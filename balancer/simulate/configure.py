@@ -1,4 +1,8 @@
-"""Which layout a cluster is to have: all that there are, most of them excluded by proof, the rest scheduled."""
+"""Which layout a cluster is to have: of all that there are, those of the best estimates are scheduled.
+
+A bound of a layout needs no schedule, and an estimate is that bound with what schedules add to it as a rule. So bounds
+say of most layouts that they are slower, and of the winner how far it may be from the best.
+"""
 
 from __future__ import annotations
 
@@ -20,26 +24,22 @@ from balancer.simulate.layout_bounds import LayoutCase, QuickBound, room_of
 from balancer.simulate.layout_memory import memory_of_devices
 from balancer.simulate.layout_price import Priced, price
 from balancer.simulate.layouts import Stub, numbers_of_slots, stubs_of
-from solvers.arguments import as_budget, unknown
+from solvers.arguments import as_count, unknown
 from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleError, UsageError
 
-REASONS = ("memory", "bound", "close", "scheduled", "partly", "left")
-"""Why a layout is not the winner: it does not fit; a bound proves that it is slower, or that it is no more than 3 %
-faster; it was scheduled, so that tables may show it; so it was, but the budget ended before numbers of micro-batches
-with which it may be more than 3 % faster; or it ended before any."""
+REASONS = ("memory", "bound", "estimate", "scheduled")
+"""Why a layout is not the winner: it does not fit; a bound proves that it is slower; by its estimate it is slower than
+those of its mode that were scheduled; it was scheduled, so that tables may show it."""
 
-# A layout that is no more than 3 % faster, by its bound, comes after all that may be faster by more.
-_CLOSE = 0.03
-# Seconds of a schedule's search, for each step: enough to tell layouts apart. The winner gets ten times as much.
+# Seconds of work in the search for each schedule, for each step: enough to tell layouts apart.
 _EACH_S = 0.02
 LAST_S = 0.2
-"""Seconds of work in the search for the winner, for each step."""
-# By so much longer a layout is taken to be with every further number of micro-batches, so that many have a turn.
-_AGAIN = 0.01
+"""The same in the search for the fastest layouts."""
 # Samples of a mean micro-batch, from which on DFLOP's formula, of means, says something.
 _FORMULA_SAMPLES = 4
-# Layouts of each mode that are scheduled before all others: bounds exclude most others by what these take.
-_FIRST = 2
+# Of each mode so many layouts are scheduled even if a bound says that they are slower. Of all that were scheduled so
+# many are with all numbers of micro-batches, and so many longer.
+_SHOWN, _ALL_NUMBERS, _LONGER = 2, 2, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,53 +88,78 @@ class Configuration:
 
 
 class _Search:
-    """Layouts in the order of their quick bounds; most are never looked at closer."""
+    """Layouts in the order of their quick bounds, of which a few of each mode are scheduled."""
 
-    def __init__(self, given: Given, stubs: Sequence[Stub], budget: float, tick: Callable[[int], None]) -> None:
+    def __init__(self, given: Given, stubs: Sequence[Stub], most: int, tick: Callable[[int], None]) -> None:
         quick = QuickBound(given)
-        self.given, self.left_s, self.tick = given, budget, tick
-        self.stubs = sorted(((quick.of(stub), i) for i, stub in enumerate(stubs)), key=lambda pair: pair)
-        self.stub_of = stubs
+        self.given, self.stubs, self.most, self.tick = given, stubs, most, tick
+        self.order = sorted((quick.of(stub), i) for i, stub in enumerate(stubs))
         self.cases: dict[int, list[LayoutCase]] = {}
         self.priced: dict[LayoutCase, Priced | None] = {}
-        self.best_s = inf
 
     def run(self) -> None:
-        """Schedule the most promising of each mode; then all that no bound excludes, as far as the budget goes."""
-        for mode in dict.fromkeys(stub.mode for stub in self.stub_of):
-            self._begin(pair for pair in self.stubs if self.stub_of[pair[1]].mode == mode)
-        alive: dict[LayoutCase, float] = {}
-        for bound, i in self.stubs:
-            cases = sorted(self.cases_of(i) if bound < self.best_s else (), key=lambda case: case.estimate_s)
-            alive |= {case: (1 + _AGAIN * k) * case.estimate_s for k, case in enumerate(cases)}
-        for close in (_CLOSE, 0.0):  # first what may be much faster
-            for case in sorted(alive, key=lambda case: alive[case]):
-                if case not in self.priced and case.bound_s < self.best_s / (1 + close):
-                    self.schedule(case)
+        """Schedule the layouts of the best estimates; the best of these with all micro-batch numbers, and longer."""
+        chosen, shown = sorted(self.best_estimates(), key=lambda cases: cases[0].estimate_s), Counter[str]()
+        best_s = inf
+        for cases in chosen:
+            mode = cases[0].layout.mode
+            # Of every mode there is something to show; of the rest no schedule is needed where a bound says enough.
+            if shown[mode] < _SHOWN or min(case.bound_s for case in cases) < best_s:
+                found = self._first_that_fits(cases)
+                shown[mode] += found is not None
+                best_s = best_s if found is None else min(best_s, found.seconds)
+        for _, i in () if self.found else self.order:  # there has to be an answer, if one fits
+            if self._first_that_fits(self.cases_of(i)):
+                break
+        for cases in sorted(chosen, key=self._seconds)[:_ALL_NUMBERS]:
+            for case in cases:
+                self.schedule(case)
+        fitting = self.found
+        for case in sorted(fitting, key=lambda case: fitting[case].seconds)[:_LONGER]:
+            self.priced[case] = _longer(case, fitting[case])
+
+    def best_estimates(self) -> list[list[LayoutCase]]:
+        """Return of each mode the layouts of the best estimates: the cases of each, the best one first."""
+        kept: dict[str, list[list[LayoutCase]]] = {}
+        for bound, i in self.order:
+            held = kept.setdefault(self.stubs[i].mode, [])
+            # Quick bounds ascend, and no estimate is below its layout's.
+            if len(held) == self.most and bound >= held[-1][0].estimate_s:
+                continue
+            if cases := self.cases_of(i):
+                held.append(cases)
+                held.sort(key=lambda each: each[0].estimate_s)
+                del held[self.most :]
+        return [cases for held in kept.values() for cases in held]
 
     def cases_of(self, i: int) -> list[LayoutCase]:
-        """Return the numbers of micro-batches with which a layout fits, none if it does not."""
+        """Return a layout with the numbers of micro-batches with which it fits, the best estimate first."""
         if i not in self.cases:
-            layout, room = self.stub_of[i].layout(self.given), room_of(self.given)
+            layout, room = self.stubs[i].layout(self.given), room_of(self.given)
             memory = memory_of_devices(layout, self.given.models, self.given.frozen)
             numbers = numbers_of_slots(self.given, layout) if (memory.states < room).all() else []
             cases = [LayoutCase.of(self.given, layout, k, memory) for k in numbers]
-            self.cases[i] = [case for case in cases if case.least_bytes <= room]
+            fitting = [case for case in cases if case.least_bytes <= room]
+            self.cases[i] = sorted(fitting, key=lambda case: case.estimate_s)
         return self.cases[i]
 
     def schedule(self, case: LayoutCase) -> Priced | None:
-        """Schedule it if the budget allows."""
-        if case in self.priced:
-            return self.priced[case]
-        self.left_s -= _cost_s(case, _EACH_S)
-        # One is always scheduled, whatever the budget: there has to be an answer.
-        if self.left_s < 0 and self.best_s < inf:
-            return None
-        found = self.priced[case] = price(case, _EACH_S)
-        self.tick(1)
-        if found is not None:
-            self.best_s = min(self.best_s, found.seconds)
-        return found
+        """Schedule a layout once."""
+        if case not in self.priced:
+            self.priced[case] = price(case, _EACH_S)
+            self.tick(1)
+        return self.priced[case]
+
+    @property
+    def found(self) -> dict[LayoutCase, Priced]:
+        """All that were scheduled and fit."""
+        return {case: each for case, each in self.priced.items() if each is not None}
+
+    def _first_that_fits(self, cases: Iterable[LayoutCase]) -> Priced | None:
+        return next((each for case in cases if (each := self.schedule(case)) is not None), None)
+
+    def _seconds(self, cases: Iterable[LayoutCase]) -> float:
+        return min((each.seconds for case in cases if (each := self.priced.get(case)) is not None), default=inf)
 
     def formula_pick(self) -> tuple[LayoutCase, float] | None:
         """Return what DFLOP's formula chooses among encoders as stages, and what it says.
@@ -143,40 +168,34 @@ class _Search:
         """
         best: tuple[LayoutCase, float] | None = None
         for least in (_FORMULA_SAMPLES, 0):
-            for bound, i in self.stubs if best is None else ():
-                if self.stub_of[i].mode == "stages" and (best is None or bound < best[1]):
+            for bound, i in self.order if best is None else ():
+                if self.stubs[i].mode == "stages" and (best is None or bound < best[1]):
                     for case in self.cases_of(i):
                         if case.samples >= least and (best is None or case.formula_s < best[1]):
                             best = case, case.formula_s
         return best
 
-    def reasons(self) -> dict[str, dict[str, int]]:
-        """Count layouts by mode and reason."""
+    def reasons(self, best_s: float) -> dict[str, dict[str, int]]:
+        """Count layouts by mode and reason, given the seconds of the winner."""
         counts: dict[str, Counter[str]] = {}
-        for bound, i in self.stubs:
-            counts.setdefault(self.stub_of[i].mode, Counter())[self._reason(bound, i)] += 1
+        for bound, i in self.order:
+            counts.setdefault(self.stubs[i].mode, Counter())[self._reason(bound, i, best_s)] += 1
         return {mode: {reason: count[reason] for reason in REASONS} for mode, count in counts.items()}
 
-    def _reason(self, bound: float, i: int) -> str:
-        if i not in self.cases and bound >= self.best_s:
+    def _reason(self, bound: float, i: int, best_s: float) -> str:
+        if i not in self.cases and bound >= best_s:
             return "bound"
         cases = self.cases_of(i)
-        if not cases:
-            return "memory"
+        if self._seconds(cases) < inf:
+            return "scheduled"
         if all(case in self.priced for case in cases):
-            return "scheduled" if any(self.priced[case] for case in cases) else "memory"
-        least = min(case.bound_s for case in cases if case not in self.priced)
-        shown, far = any(self.priced.get(case) for case in cases), least < self.best_s / (1 + _CLOSE)
-        if shown:
-            return "partly" if far else "scheduled"
-        if least >= self.best_s:
-            return "bound"
-        return "left" if far else "close"
+            return "memory"
+        return "bound" if min(case.bound_s for case in cases) >= best_s else "estimate"
 
-    def lower_bound_s(self) -> float:
+    def lower_bound_s(self, best_s: float) -> float:
         """Return what no layout takes less than: of those that were scheduled, their own bound."""
-        least = self.best_s
-        for bound, i in self.stubs:
+        least = best_s
+        for bound, i in self.order:
             if bound < least:
                 for case in self.cases_of(i):
                     found = self.priced.get(case)
@@ -184,18 +203,15 @@ class _Search:
         return least
 
     def result(self) -> Configuration:
-        """Return what was found, the winner scheduled with more time."""
-        pick = self.formula_pick()
-        formula = None if pick is None else price(pick[0], _EACH_S, limited=False)
-        found = {case: each for case, each in self.priced.items() if each is not None}
+        """Return what was found."""
+        pick, found = self.formula_pick(), self.found
         if not found:
             raise InfeasibleError(
                 f"none of {len(self.stubs)} layouts with {{num_gpus}} = {self.given.num_gpus} fits the memory",
                 InfeasibilityCertificate("memory", [], [], len(self.stubs), 0), "give more {gpus}, or larger ones",
             )  # fmt: skip
         first = min(found, key=lambda case: found[case].seconds)
-        found[first] = self.priced[first] = longer = _longer(first, found[first]) or found[first]
-        self.best_s = longer.seconds
+        formula = None if pick is None else price(pick[0], _EACH_S, limited=False)
         table: list[Priced] = []
         best: dict[str, Priced] = {}
         for each in sorted(found.values(), key=lambda each: (each.seconds, each.bytes)):
@@ -203,22 +219,11 @@ class _Search:
             # The table has what is fastest, and what is slower but holds less than all before.
             if not table or each.bytes < table[-1].bytes:
                 table.append(each)
+        best_s = table[0].seconds
         return Configuration(
-            table[0], tuple(table), best, self.reasons(), self.lower_bound_s(), formula, pick[1] if pick else 0.0, first
-        )
-
-    def _begin(self, numbers: Iterable[tuple[float, int]]) -> None:
-        """Schedule those whose estimates are best; none further on has a better one."""
-        fitting: list[LayoutCase] = []
-        least = inf
-        for bound, i in numbers:
-            # Quick bounds ascend, and no estimate is below its bound.
-            if len(fitting) >= _FIRST and bound >= least:
-                break
-            fitting += self.cases_of(i)
-            least = min(least, *(case.estimate_s for case in self.cases_of(i)), inf)
-        for case in sorted(fitting, key=lambda each: each.estimate_s)[:_FIRST]:
-            self.schedule(case)
+            table[0], tuple(table), best, self.reasons(best_s), self.lower_bound_s(best_s), formula,
+            pick[1] if pick else 0.0, first,
+        )  # fmt: skip
 
 
 def _longer(case: LayoutCase, found: Priced | None) -> Priced | None:
@@ -265,18 +270,6 @@ def modes_of(text: str, generators: Collection[str] = ()) -> tuple[str, ...]:
     return chosen
 
 
-_LIST_S = 6e-6  # about, that list schedules take of each op, and of a replica as much as a hundred do
-
-
-def _cost_s(case: LayoutCase, seconds: float) -> float:
-    """About how many seconds a schedule takes: its search, its linear program, its samples."""
-    cells, samples = case.num_slots * case.layout.num_stages, [step.num_samples for step in case.given.steps]
-    lists = 0.0
-    if case.layout.mode == "multiplexed" and case.apart:  # of every replica, some, whatever the budget
-        lists = _LIST_S * case.layout.llm.dp * (100 + 2 * cells)
-    return sum(seconds + lists + (2e-5 + 2 * (lists > 0) * _LIST_S) * count + 5e-4 * cells for count in samples)
-
-
 def configure(
     log: str | os.PathLike[str] | LengthLog,
     num_gpus: int,
@@ -293,7 +286,7 @@ def configure(
     throughput: Mapping[str, Throughput | Mapping[int, Throughput]] | None = None,
     overlap: float = 0.0,
     generators: Iterable[str] = (),
-    time_budget: float = 5.0,
+    layouts: int = 16,
     tick: Callable[[int], None] = lambda _: None,
 ) -> Configuration:
     """Choose how GPUs are split for the modules of a step, by exact schedules of a log's samples, and proofs.
@@ -327,8 +320,8 @@ def configure(
     generators : iterable of str
         The phases after the language model, which take its outputs, such as decoders of audio or images. They are last
         stages, where the backward of a micro-batch begins. So other modes have none.
-    time_budget : float
-        Seconds' worth of schedules, counted and not timed. Layouts that it does not reach are counted.
+    layouts : int
+        How many of each mode are scheduled at most: those of the best estimates, unless a bound excludes them.
     tick : callable
         Called for every schedule that is made.
 
@@ -352,11 +345,11 @@ def configure(
         efficiency=efficiency, throughput=throughput, overlap=overlap, generators=generators,
     )  # fmt: skip
     modes = modes_of(mode, given.generators)
-    search = _Search(given, list(stubs_of(given, modes)), as_budget(time_budget), tick)
+    search = _Search(given, list(stubs_of(given, modes)), as_count("layouts", layouts), tick)
     try:
         search.run()
     # What was found until then is the answer.
     except KeyboardInterrupt:
-        if search.best_s == inf:
+        if not search.found:
             raise
     return search.result()

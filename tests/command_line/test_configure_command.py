@@ -41,8 +41,8 @@ def test_a_layout_is_chosen_written_and_taken(command, log, tmp_path):
             path.stem,
             "--out",
             path,
-            "--time-budget",
-            0.1,
+            "--layouts",
+            2,
             *steps,
         )
         ran = command("configure", log, *PHASES, *MODELS, *asked, *(("--html", page) * (path.stem == "before")))
@@ -65,9 +65,7 @@ def test_a_layout_is_chosen_written_and_taken(command, log, tmp_path):
     steps = ("--ranks", replicas, "--batch-per-rank", 16 // replicas)
     compared = command("simulate", log, *PHASES, *MODELS, *steps, "--layout", files[0], "--layout", files[1], "--json")
     document = json.loads(compared.out)
-    asked = (
-        *typed("--gpus 2 --ranks 1 --batch-per-rank 16 --mode before --time-budget 0.1 phase.vision.pieces=256 --json"),
-    )
+    asked = (*typed("--gpus 2 --ranks 1 --batch-per-rank 16 --mode before --layouts 2 phase.vision.pieces=256 --json"),)
     chosen = json.loads(command("configure", log, *PHASES, *MODELS, *asked).out)
     models = {"vision": "internvit-300m", "llm": "qwen2-7b"}
     cost = {name: str(flops(model).cost_model()) for name, model in models.items()}
@@ -112,7 +110,7 @@ def test_the_first_sentence_names_the_best_of_the_other_modes(command, log, tmp_
         log,
         *PHASES,
         *MODELS,
-        *typed("--gpus 4 --ranks 1 --batch-per-rank 16 --time-budget 0.1"),
+        *typed("--gpus 4 --ranks 1 --batch-per-rank 16 --layouts 2"),
         "--html",
         page,
     )
@@ -136,8 +134,8 @@ def test_commands_to_go_on_with_run_as_printed(command, log, tmp_path, mode):
         mode,
         "--out",
         path,
-        "--time-budget",
-        0.02,
+        "--layouts",
+        1,
         *pages,
     )
     ran = command("configure", log, *PHASES, *MODELS, *asked)
@@ -152,7 +150,7 @@ def test_commands_to_go_on_with_run_as_printed(command, log, tmp_path, mode):
 
 
 def test_json(command, log):
-    asked = ("--gpus", 2, "--ranks", 1, "--batch-per-rank", 16, "--mode", "stages", "--time-budget", 0.1, "--json")
+    asked = ("--gpus", 2, "--ranks", 1, "--batch-per-rank", 16, "--mode", "stages", "--layouts", 2, "--json")
     told = json.loads(command("configure", log, *PHASES, *MODELS, *asked).out)
     assert told["winner"]["seconds"] >= told["lower_bound_s"]
     assert set(told["counts"]["stages"]) == set(room.REASONS)
@@ -230,7 +228,7 @@ def test_a_layout_that_does_not_go_with_the_rest(command, log, tmp_path, words, 
 
 def test_a_generator_is_laid_out_and_compared(command, log, tmp_path):
     phases = (*PHASES, *keys("phase.speech.length=patches", "phase.speech.model=whisper-large-v3-encoder"), *MODELS)
-    asked = ("--gpus", 4, "--ranks", 1, "--batch-per-rank", 16, "--time-budget", 0.1, "--generator", "speech")
+    asked = ("--gpus", 4, "--ranks", 1, "--batch-per-rank", 16, "--layouts", 2, "--generator", "speech")
     path = tmp_path / "speech.json"
     ran = command("configure", log, *phases, *asked, "--out", path)
     assert "Generators (speech) are last stages, where a micro-batch turns" in ran.out

@@ -165,7 +165,7 @@ def test_other_commands_take_the_file(command, log, tmp_path):
     file_of(tmp_path, text)
     simulated = json.loads(command("simulate", log, "--step", "step.toml", "--steps", 1, "--json").out)
     assert set(simulated["strategies"]) >= {"as_sampled", "orchestrated"}
-    found = command("configure", log, "--step", "step.toml", "--gpus", 4, "--mode", "before", "--time-budget", 0.01)
+    found = command("configure", log, "--step", "step.toml", "--gpus", 4, "--mode", "before", "--layouts", 1)
     assert found.code == 0, found.err
 
 

@@ -22,6 +22,7 @@ from solvers.deferral._search import search as search_hosts
 from solvers.deferral.bounds import Prices, cover_bound
 from solvers.partitioning import prefixes
 from solvers.pipeline import multiplex_slots
+from solvers.pipeline._gap_search import no_items
 from solvers.pipeline.solver import targets_of
 
 NEVER = 1 << 60
@@ -234,6 +235,7 @@ GAPS = (
     ),
     Part("a curve", {f"{STARTS}:_CURVES": multiplex_slots._CURVES[:1]}),
     Part("replicas evened", {f"{STARTS}:_evened": argument(2)}),
-    Part("the race", {"solvers.pipeline.multiplex_slots:_raced": lambda tried, units, goal: (tried[0], units)}),
-    Part("the search", {"solvers.pipeline._gap_list:Gaps.search": always(0)}),
+    Part("the race", {f"{STARTS}:_raced": lambda tried, units, goal: (tried[0], units)}),
+    Part("items that move", {f"{STARTS}:Items": lambda *_: no_items()}),
+    Part("the search", {f"{STARTS}:_searched": always(None)}),
 )

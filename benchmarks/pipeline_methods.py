@@ -106,7 +106,7 @@ def order_only(problem, seconds: float) -> np.ndarray:
     """Put the slots of `vector_lpt`, as they are, in a better order."""
     found, order = dealt(problem, problem.num_cells), problem.order
     rows, _ = lanes_of(problem, loads_of(problem, found))
-    ramp = Program.of(problem.items.sum(axis=1), problem.merged, order, problem.num_replicas).ramp()
+    ramp = Program.of(problem).ramp()
     wanted = np.argsort(-np.tile(ramp.share.sum(axis=1), problem.num_replicas), kind="stable")
     place = np.empty(problem.num_cells, dtype=np.int64)
     place[wanted] = np.argsort(-rows.sum(axis=1), kind="stable")

@@ -2,7 +2,6 @@
 
 from solvers.pipeline.multiplex import multiplex, multiplexed_lower_bound, run_turns
 from solvers.pipeline.multiplex_slots import schedule_multiplexed
-from solvers.pipeline.multiplex_verify import check_multiplex, check_multiplexed
 from solvers.pipeline.orders import OpOrder, gpipe, interleaved, one_f_one_b
 from solvers.pipeline.run import PipelineRun, run
 from solvers.pipeline.solver import schedule_pipeline
@@ -14,7 +13,7 @@ from solvers.pipeline.types import (
     PipelineResult,
     TaskRequest,
 )
-from solvers.pipeline.verify import check_pipeline
+from solvers.pipeline.verify import check_multiplex, check_multiplexed, check_pipeline
 
 __all__ = ["MultiplexResult", "MultiplexedResult", "OpOrder", "PipelineCut", "PipelineRequest",
            "PipelineResult", "PipelineRun", "TaskRequest", "check_multiplex", "check_multiplexed",

@@ -12,69 +12,12 @@ from numpy.typing import NDArray
 from solvers._jit import helper, kernel
 from solvers._loops import draw
 from solvers.groups import read_only
+from solvers.pipeline._flight import FlightSets
 from solvers.pipeline._problem import PipelineProblem
-from solvers.pipeline.orders import OpOrder
 
 Ints = NDArray[np.int64]
 NONE = np.int64(-1)
 """In place of an item where there is none."""
-_MOST_COMPARED = 2_000
-"""Sets of slots in flight that are compared in pairs, to leave out those that others contain: 4 million at most."""
-
-
-IN_SET = np.dtype(
-    [
-        ("number", np.int64),  # of the set
-        ("column", np.int64),  # the column of sizes that counts there
-        ("times", np.int64),  # how often, by the stages of the device
-    ]
-)
-"""That a slot is in a set."""
-
-
-class FlightSets(NamedTuple):
-    """What each device has in flight at once, wherever in its order that may be most: sets of slots. Read-only.
-
-    Slot k is in the sets of ``entries[first[k] : first[k + 1]]``.
-    """
-
-    first: Ints  # int64[K + 1]
-    entries: NDArray[np.void]  # IN_SET[e], sorted by slot
-    caps: Ints  # int64[sets]: the most that each may hold
-
-    @classmethod
-    def of(cls, order: OpOrder, caps: Ints | None, num_columns: int) -> "FlightSets":
-        """Return those of an order; with no caps, none."""
-        held, limits = np.zeros((0, order.num_slots, num_columns), dtype=np.int64), np.zeros(0, dtype=np.int64)
-        if caps is not None:
-            held, limits = _moments(order, caps, num_columns)
-        slots, sets, columns = np.nonzero(held.transpose(1, 0, 2))
-        entries = np.empty(len(slots), IN_SET)
-        entries["number"], entries["column"], entries["times"] = sets, columns, held[sets, slots, columns]
-        first = np.searchsorted(slots, np.arange(order.num_slots + 1)).astype(np.int64)
-        return cls(read_only(first), read_only(entries), read_only(limits))
-
-
-def _moments(order: OpOrder, caps: Ints, num_columns: int) -> tuple[Ints, Ints]:
-    """Return how often each set holds each slot and column, int64[sets, K, C], and the cap of each set.
-
-    What is held is most right before a backward, or at the end.
-    """
-    found = set[bytes]()
-    for device, cap in enumerate(caps.tolist()):
-        held = np.zeros((order.num_slots, num_columns), dtype=np.int64)
-        ops = [op for op in order.ops_of(device) if op[1] >= order.forward_only]
-        for at, (slot, stage, backward) in enumerate(ops):
-            held[slot, stage if num_columns > 1 else 0] += -1 if backward else 1
-            if not backward and (at + 1 == len(ops) or ops[at + 1][2]):
-                found.add(np.append(held, cap).tobytes())
-    flat = np.array([np.frombuffer(each, dtype=np.int64) for each in sorted(found)], dtype=np.int64)
-    flat = flat.reshape(len(found), order.num_slots * num_columns + 1)
-    if len(flat) <= _MOST_COMPARED:  # a set that is part of another with no larger a cap is under its own
-        part = (flat[:, None, :-1] <= flat[None, :, :-1]).all(axis=2) & (flat[:, None, -1] >= flat[None, :, -1])
-        np.fill_diagonal(part, False)
-        flat = flat[~part.any(axis=1)]
-    return flat[:, :-1].reshape(-1, order.num_slots, num_columns), flat[:, -1].copy()
 
 
 class Rules(NamedTuple):
@@ -91,10 +34,8 @@ class Rules(NamedTuple):
     def of(cls, problem: PipelineProblem) -> "Rules":
         """Return those of a problem."""
         work, sizes = np.ascontiguousarray(problem.items.T), np.ascontiguousarray(problem.sizes.T)
-        flight = FlightSets.of(problem.order, problem.flight_caps, len(problem.sizes))
-        return cls(
-            read_only(work), read_only(sizes), problem.caps, problem.may_be_empty, problem.num_slots, flight
-        )  # fmt: skip
+        rest = problem.caps, problem.may_be_empty, problem.num_slots, problem.flight
+        return cls(read_only(work), read_only(sizes), *rest)
 
 
 class Cells(NamedTuple):

@@ -1,4 +1,4 @@
-"""One pipeline with tasks in its gaps: the best of some list schedules, which a search then makes shorter.
+"""Schedules of tasks in a pipeline's gaps to begin with: the best of some list schedules.
 
 A list schedule lets every device do at any time what serves best; see :func:`list_schedule`. Of the device
 that decides next, in this order of preference,
@@ -8,10 +8,9 @@ that decides next, in this order of preference,
 3. the pipeline's next op, if it can start now;
 4. nothing, until something can.
 
-No rule is best everywhere, so some are tried (:data:`_RULES`).
+No rule is best everywhere, so some are tried (:func:`listed`).
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -20,9 +19,9 @@ from numpy.typing import NDArray
 from solvers._jit import helper, kernel
 from solvers.errors import TimeLimitError
 from solvers.groups import read_only
-from solvers.pipeline._gap_run import NEVER, Plan, ops_of, pipeline_of
-from solvers.pipeline._gap_search import Items, no_items, search_gaps
-from solvers.pipeline._problem import NO_CAP, SlotTasks, Tasks, held_by_given
+from solvers.pipeline._gap_run import NEVER
+from solvers.pipeline._gap_search import Gaps
+from solvers.pipeline._tasks import NO_CAP, SlotTasks, Tasks, held_by_given
 from solvers.pipeline.orders import OpOrder
 
 Ints = NDArray[np.int64]
@@ -31,8 +30,16 @@ _SPARE = 10
 """A tenth of all room is not for tasks that run ahead, so that the slot that is next finds some."""
 _UNITS = 160
 """Of work for each op of a list schedule; measured."""
-# Any seed does: it only has to be the same on all ranks.
-_SEED = 20_260_101
+_FREE = (
+    (1, 64, 0), (2, 64, 0.01), (2, 64, 0), (1, 0, 0.1), (1, 64, 0.03), (1, 64, 0.1), (2, 0, 0), (3, 64, 0),
+    (1, 64, 0.01), (1, 0, 0), (3, 64, 0.01), (1, 0, 0.01), (2, 0, 0.01), (1, 32, 0), (2, 32, 0), (4, 64, 0),
+)  # fmt: skip
+"""Rules as :class:`ListRule` has them, the slack as a part of the mean: what was best most often comes first."""
+_CAPPED = (
+    (1, 128, 0.01), (2, 128, 0.005), (2, 64, 0.01), (1, 64, 0.01), (2, 128, 0.01), (1, 128, 0.005), (1, 64, 0.02),
+    (3, 128, 0.01), (1, 64, 0),
+)  # fmt: skip
+"""The same where what is held has a cap; the others follow."""
 
 
 class ListRule(NamedTuple):
@@ -58,13 +65,18 @@ class PipelineOps(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A schedule; -1 where there is nothing yet. Writable."""
+    """A schedule. Writable."""
 
-    ends: Ints  # int64[K, 2 S]: when the pipeline's ops end
-    device: Ints  # int64[t]: where tasks run
-    forward_start: Ints  # int64[t]
-    backward_start: Ints  # int64[t]
-    turns: Ints  # int64[K 2 S + 2 t]: how many ops were left when each began; forwards of tasks, then backwards, behind
+    ends: Ints  # int64[K, 2 S]: when the pipeline's ops end; -1 where they have not
+    device: Ints  # int64[t]: where tasks run; -1 where they have not
+    sequence: Ints  # int64[D, 1 + L]: what each device has run, as solvers.pipeline._gap_run.Plan has it
+
+    @classmethod
+    def empty(cls, ops: PipelineOps, num_tasks: int) -> "Listed":
+        """Return one in which nothing has run."""
+        ends, device = np.full_like(ops.durations, -1), np.full(num_tasks, -1, dtype=np.int64)
+        most = 1 + int(np.diff(ops.offsets).max()) + 2 * num_tasks
+        return cls(ends, device, np.zeros((len(ops.offsets) - 1, 1 + most), dtype=np.int64))
 
 
 DEVICE = np.dtype(
@@ -273,7 +285,6 @@ def _wake_others(d, now, devices):
 def _begin(rule, ops, tasks, listed):
     """Set everything to where nothing has run."""
     num_devices, num_slots, n = len(ops.offsets) - 1, ops.durations.shape[0], len(tasks.each)
-    listed.ends[:], listed.device[:], listed.forward_start[:], listed.backward_start[:] = -1, -1, -1, -1
     devices, slots = np.zeros(num_devices, DEVICE), np.zeros(num_slots, SLOT)
     for i in range(n):
         slots[tasks.each[i]["slot"]]["left"] += 1
@@ -304,7 +315,7 @@ def list_schedule(rule, ops, tasks, listed):
     board = _begin(rule, ops, tasks, listed)
     # all arrays by names of their own: to take one from a tuple in every turn would cost as much as the turn
     durations, offsets, op_slots, cells, hop, _ = ops
-    ends, device, forward_start, backward_start, turns = listed
+    ends, device, sequence = listed
     devices, slots, each, num_devices = board.devices, board.slots, tasks.each, len(offsets) - 1
     num_slots, width, n = durations.shape[0], durations.shape[1], len(tasks.each)
     left, unplaced = _count(tasks, len(op_slots))
@@ -325,7 +336,7 @@ def list_schedule(rule, ops, tasks, listed):
         blocked = begun < num_slots and slots[begun]["left"] > 0
         waiting = blocked and devices[0]["free"] <= now and cells[devices[0]["next_op"]] == 0
         # 2. What it runs; a forward of the pipeline is let be, as what follows it waits for it.
-        i, back, soon, end = NO_TASK, NO_TASK, np.int64(NEVER), np.int64(NEVER)
+        i, back, soon, end, ran = NO_TASK, NO_TASK, np.int64(NEVER), np.int64(NEVER), np.int64(0)
         if begun < num_slots and (not runs or cell < width // 2 or blocked):
             target = _target(now, unplaced, devices) + rule.slack
             i = _forward(d, now, gap, target, begun, waiting, board)
@@ -334,16 +345,12 @@ def list_schedule(rule, ops, tasks, listed):
             forced = not has or (blocked and not known) or full
             back, soon = _backward(d, now, gap, forced, ends, queue, board)
         if i >= 0 and (back < 0 or (each[i]["slot"] == begun and waiting)):
-            end = _start_forward(i, d, now, queue, board)
-            forward_start[i] = now
+            end, ran = _start_forward(i, d, now, queue, board), durations.size + i
             unplaced -= each[i]["forward"] + each[i]["backward"]
-            turns[durations.size + i] = left
         elif back >= 0:
-            end = _start_backward(back, d, now, each, devices, queue)
-            backward_start[back] = now
-            turns[durations.size + n + back] = left
+            end, ran = _start_backward(back, d, now, each, devices, queue), durations.size + n + back
         elif runs:
-            turns[k * width + cell] = left
+            ran = k * width + cell
             end = ends[k, cell] = now + durations[k, cell]
             devices[d]["next_op"] += 1
             devices[d]["rest"] -= durations[k, cell]
@@ -356,6 +363,8 @@ def list_schedule(rule, ops, tasks, listed):
         if end < NEVER:
             left -= 1
             makespan = max(makespan, end)
+            sequence[d, 0] += 1
+            sequence[d, sequence[d, 0]] = ran
             devices[d]["free"] = devices[d]["wakes"] = end
         elif d > 0 or not waiting:
             continue
@@ -363,121 +372,40 @@ def list_schedule(rule, ops, tasks, listed):
     return makespan
 
 
-# --- the schedule of a pipeline --------------------------------------------------------------------------------------
-
-_RULES = (
-    (1, 64, 0), (2, 64, 0.01), (2, 64, 0), (1, 0, 0.1), (1, 64, 0.03), (1, 64, 0.1), (2, 0, 0), (3, 64, 0),
-    (1, 64, 0.01), (1, 0, 0), (3, 64, 0.01), (1, 0, 0.01), (2, 0, 0.01), (1, 32, 0), (2, 32, 0), (4, 64, 0),
-)  # fmt: skip
-"""As :class:`ListRule` has them, the slack as a part of the mean: the rules that were best most often come first."""
-_CAPPED = (
-    (1, 128, 0.01), (2, 128, 0.005), (2, 64, 0.01), (1, 64, 0.01), (2, 128, 0.01), (1, 128, 0.005), (1, 64, 0.02),
-    (3, 128, 0.01), (1, 64, 0),
-)  # fmt: skip
-"""The same where what is held has a cap; the others follow."""
+# --- the best of some ------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, eq=False)
-class Gaps:
-    """A schedule of one pipeline with tasks in its gaps."""
+def listed(durations: Ints, order: OpOrder, hop: int, tasks: Tasks, given: SlotTasks, units: int, goal: int) -> Gaps:
+    """Make list schedules for so much work, one at least, or until one meets the goal; return the best, run exactly.
 
-    order: OpOrder
-    hop: int
-    tasks: Tasks
-    given: SlotTasks
-    makespan: int
-    starts: Ints  # int64[K 2 S + 2 t]: of the pipeline's ops, and of tasks' forwards and backwards; -1: does not run
-    plan: Plan
-    items: Items
-    state: Ints
-
-    @classmethod
-    def listed(
-        cls, durations: Ints, order: OpOrder, hop: int, tasks: Tasks, given: SlotTasks, units: int, goal: int
-    ) -> "Gaps":
-        """Make list schedules for so much work, or until there is one, and keep the best; no items move.
-
-        Raises TimeLimitError where caps let none of them go on.
-        """
-        cells = read_only(order.stage + durations.shape[1] // 2 * order.backward)
-        ops = PipelineOps(
-            read_only(durations.view()), order.device_offsets, read_only(order.slot), cells, hop, tasks.window
-        )
-        best, kept = _best_list(ops, tasks, given, units, goal)
-        if kept is None:
-            least = -(-held_by_given(order, given) // order.num_devices)
-            raise TimeLimitError(
-                f"found no schedule under {{held_cap}}; with less than {least} on every device there is none",
-                "give a larger {held_cap}",
-            )
-        ran = np.where(kept.ends >= 0, kept.ends - durations, -1)
-        starts = np.concatenate([ran.ravel(), kept.forward_start, kept.backward_start])
-        sequence = _sequences(kept, starts, order)
-        plan = Plan(
-            sequence, ops_of(durations, order, hop, given, tasks.window), kept.device, given.each["slot"].copy()
-        )
-        return cls(order, hop, tasks, given, best, starts, plan, no_items(), np.array([_SEED], dtype=np.int64))
-
-    @property
-    def num_ops(self) -> int:
-        """Of the pipeline and the tasks."""
-        return len(self.starts)
-
-    @property
-    def durations(self) -> Ints:
-        """Of the pipeline's ops: int64[K, 2 S]."""
-        front = self.num_ops - 2 * len(self.plan.device)
-        return np.ascontiguousarray(self.plan.ops["took"][:front]).reshape(self.order.num_slots, -1)
-
-    def search(self, units: int, goal: int) -> int:
-        """Search for so much work; returns what was done."""
-        pipe = pipeline_of(self.order, len(self.plan.device), self.tasks.window, self.hop)
-        makespan, work = search_gaps(
-            (units, goal), self.plan, self.starts, self.order.graph, pipe, self.given, self.items, self.state
-        )
-        self.makespan = int(makespan)
-        return int(work)
-
-
-def _best_list(ops: PipelineOps, tasks: Tasks, given: SlotTasks, units: int, goal: int) -> tuple[int, Listed | None]:
-    """Return the best of as many list schedules as there is work for, and its makespan; None where there is none."""
-    (k, width), n = ops.durations.shape, len(given.each)
-    mean = (int(ops.durations.sum()) + int(given.each["forward"].sum()) + int(given.each["backward"].sum())) // (
-        len(ops.offsets) - 1
-    )
-    rules = [(*rule, False) for rule in _RULES]
-    if (tasks.caps < NO_CAP).any():
-        rules = [(*rule, True) for rule in _CAPPED] + rules
-    most = max(1, units // (_UNITS * (len(ops.cells) + 2 * n)))
+    Raises TimeLimitError where caps let none of them go on.
+    """
+    ops = PipelineOps(
+        read_only(durations.view()), order.device_offsets, read_only(order.slot),
+        read_only(order.stage + durations.shape[1] // 2 * order.backward), hop, tasks.window,
+    )  # fmt: skip
+    spent = int(durations.sum()) + int(given.each["forward"].sum()) + int(given.each["backward"].sum())
+    rules = [(*rule, True) for rule in _CAPPED] if (tasks.caps < NO_CAP).any() else []
+    rules += [(*rule, False) for rule in _FREE]
+    most = max(1, units // (_UNITS * (len(ops.cells) + 2 * len(given.each))))
     best, kept, window = NEVER, None, tasks.window
     while kept is None and window:  # the less runs ahead, the less is held
-        for at, (urgent, over, slack, capped) in enumerate(rules):
-            if at >= most and kept is not None:
+        for urgent, over, slack, capped in rules:
+            if most <= 0 and kept is not None:
                 break
-            device, ahead, back = (np.empty(n, dtype=np.int64) for _ in range(3))
-            turns = np.empty(k * width + 2 * n, dtype=np.int64)
-            listed = Listed(np.empty((k, width), dtype=np.int64), device, ahead, back, turns)
-            rule = ListRule(urgent, over, int(slack * mean), capped)
-            makespan = list_schedule(rule, ops._replace(window=window), given, listed)
+            made = Listed.empty(ops, len(given.each))
+            rule = ListRule(urgent, over, int(slack * (spent // order.num_devices)), capped)
+            makespan = list_schedule(rule, ops._replace(window=window), given, made)
+            most -= 1
             if makespan < best:
-                best, kept = int(makespan), listed
+                best, kept = int(makespan), made
             if best <= goal:
                 break
         window //= 2
-    return best, kept
-
-
-def _sequences(listed: Listed, starts: Ints, order: OpOrder) -> Ints:
-    """Return each device's ops in turn, with room for all tasks."""
-    stages, devices = order.num_stages, order.num_devices
-    stage = np.tile(np.arange(2 * stages) % stages % devices, order.num_slots)
-    owner = np.concatenate([stage, listed.device, listed.device])
-    ran = np.flatnonzero(starts >= 0)
-    turn = ran[np.argsort(-listed.turns[ran], kind="stable")]
-    counts = np.bincount(owner[turn], minlength=devices)
-    most = np.bincount(stage, minlength=devices).max() + 2 * len(listed.device)
-    sequence = np.zeros((devices, most + 2), dtype=np.int64)
-    for d in range(devices):
-        sequence[d, 0] = counts[d]
-        sequence[d, 1 : counts[d] + 1] = turn[owner[turn] == d]
-    return sequence
+    if kept is None:
+        least = -(-held_by_given(order, given) // order.num_devices)
+        raise TimeLimitError(
+            f"found no schedule under {{held_cap}}; with less than {least} on every device there is none",
+            "give a larger {held_cap}",
+        )
+    return Gaps.of(durations, order, hop, tasks, given, kept.device, kept.sequence)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from solvers._jit import helper
 from solvers._loops import first_largest
-from solvers.pipeline._problem import SlotTasks
+from solvers.pipeline._tasks import SlotTasks
 from solvers.pipeline.orders import OpOrder
 
 Ints = NDArray[np.int64]

@@ -1,11 +1,13 @@
 """A search among schedules of tasks in a pipeline's gaps: a move, an exact run, and whatever is no worse is kept.
 
-The search is :func:`search_gaps`, at the end. Moves give tasks to other places, exchange them, shift ops, or give
-items, with loads and tasks, to other slots. A task is moved only where, other ops starting as before, no path gets
-longer than the longest; so most of what a run would show to be worse is never run. A move changes the plan of a search,
-notes what it has changed, and returns the start of the first op that it may change, or -1 if there is no such move.
+The search is :func:`search_gaps`, near the end; :class:`Gaps` is what it goes on with. Moves give tasks other places,
+exchange them, shift ops, or give items, with loads and tasks, to other slots. A task is moved only where, other ops
+starting as before, no path gets longer than the longest; so most of what a run would show to be worse is never run. A
+move changes the plan of a search, notes what it has changed, and returns the start of the first op that it may change,
+or -1 if there is no such move.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -16,18 +18,23 @@ from solvers._loops import copy, draw
 from solvers.pipeline._gap_run import (
     NEVER,
     Clock,
+    Plan,
     away,
     critical,
     gate_op,
+    ops_of,
+    pipeline_of,
     place_of,
     run_ops,
     set_after,
     set_tails,
     since,
 )
-from solvers.pipeline._problem import NO_CAP
+from solvers.pipeline._tasks import NO_CAP, SlotTasks, Tasks
+from solvers.pipeline.orders import OpOrder
 
 Ints = NDArray[np.int64]
+_SEED = 20_260_101  # any does: it only has to be the same on all ranks
 _PASS = 180
 """Units of work that a step takes besides running ops anew; measured, as the next three."""
 _UNITS = 1
@@ -562,3 +569,51 @@ def search_gaps(settings, plan, starts, graph, pipe, tasks, items, state):
             set_after(plan, starts, pipe, need, waiting, at, after)
             stale, work = 0, work + _JUDGED * num_ops
     return makespan, work
+
+
+@dataclass(slots=True, eq=False)
+class Gaps:
+    """A schedule of one pipeline with tasks in its gaps."""
+
+    order: OpOrder
+    hop: int
+    tasks: Tasks
+    given: SlotTasks
+    makespan: int  # NEVER where ops wait for each other
+    starts: Ints  # int64[K 2 S + 2 t]: of the pipeline's ops, and of tasks' forwards and backwards; -1: does not run
+    plan: Plan
+    items: Items
+    state: Ints
+
+    @classmethod
+    def of(
+        cls, durations: Ints, order: OpOrder, hop: int, tasks: Tasks, given: SlotTasks, device: Ints, sequence: Ints
+    ) -> "Gaps":
+        """Run what devices are given to run in turn, exactly; no items move."""
+        starts = np.full(durations.size + 2 * len(device), -1, dtype=np.int64)
+        for row in sequence:
+            starts[row[1 : row[0] + 1]] = 0
+        plan = Plan(sequence, ops_of(durations, order, hop, given, tasks.window), device, given.each["slot"].copy())
+        found = cls(order, hop, tasks, given, 0, starts, plan, no_items(), np.array([_SEED], dtype=np.int64))
+        found.search(0, 0)
+        return found
+
+    @property
+    def num_ops(self) -> int:
+        """Of the pipeline and the tasks."""
+        return len(self.starts)
+
+    @property
+    def durations(self) -> Ints:
+        """Of the pipeline's ops: int64[K, 2 S]."""
+        front = self.num_ops - 2 * len(self.plan.device)
+        return np.ascontiguousarray(self.plan.ops["took"][:front]).reshape(self.order.num_slots, -1)
+
+    def search(self, units: int, goal: int) -> int:
+        """Run exactly, and search for so much work; returns what was done."""
+        pipe = pipeline_of(self.order, len(self.plan.device), self.tasks.window, self.hop)
+        makespan, work = search_gaps(
+            (units, goal), self.plan, self.starts, self.order.graph, pipe, self.given, self.items, self.state
+        )
+        self.makespan = int(makespan)
+        return int(work)

@@ -39,7 +39,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.bounds import Bound
-from solvers.pipeline._problem import PipelineProblem, SlotTasks, Tasks
+from solvers.pipeline._problem import PipelineProblem
+from solvers.pipeline._tasks import SlotTasks, Tasks
 from solvers.pipeline.orders import OpOrder
 from solvers.pipeline.run import Stages, all_ends_kernel
 from solvers.pipeline.types import PipelineCut

@@ -16,10 +16,11 @@ from solvers._budget import work_units
 from solvers.arguments import as_budget, as_labels
 from solvers.bounds import Bound
 from solvers.errors import ArgumentError, UsageError
-from solvers.pipeline._gap_list import Gaps
-from solvers.pipeline._gap_run import NEVER, Plan, ops_of
-from solvers.pipeline._gap_search import no_items
-from solvers.pipeline._problem import PipelineProblem, SlotTasks, Tasks, as_order, held_by_given
+from solvers.pipeline._gap_list import listed
+from solvers.pipeline._gap_run import NEVER
+from solvers.pipeline._gap_search import Gaps
+from solvers.pipeline._problem import PipelineProblem, as_order
+from solvers.pipeline._tasks import SlotTasks, Tasks, held_by_given
 from solvers.pipeline.bounds import multiplex_bound, multiplexed_bound
 from solvers.pipeline.orders import OpOrder
 from solvers.pipeline.ramp import Program
@@ -111,7 +112,7 @@ def multiplex(
     stages, durations, ops, tasks, given = _checked(asked, beside)
     tasks.check_room(ops, held_by_given(ops, given))
     units, bound = work_units(seconds), multiplex_bound(durations, ops, stages.hop, given)
-    gaps = Gaps.listed(durations, ops, stages.hop, tasks, given, units // 4, bound.value)
+    gaps = listed(durations, ops, stages.hop, tasks, given, units // 4, bound.value)
     gaps.search(units, bound.value)
     return result_of(gaps, bound, time.perf_counter() - started)
 
@@ -217,13 +218,7 @@ def run_turns(
         raise ArgumentError("task_device", f"hold one for each of {len(tasks.owner)} tasks", len(device))
     sequence = _sequences(device, np.asarray(forward_turn), np.asarray(backward_turn), given, order)
     bound = multiplex_bound(durations, order, stages.hop, given)
-    starts = np.full(durations.size + 2 * len(device), -1, dtype=np.int64)  # of what does not run
-    for row in sequence:
-        starts[row[1 : row[0] + 1]] = 0
-    ops = ops_of(durations, order, stages.hop, given, tasks.window)
-    plan = Plan(sequence, ops, device[given.each["number"]], given.each["slot"].copy())
-    gaps = Gaps(order, stages.hop, tasks, given, 0, starts, plan, no_items(), np.zeros(1, dtype=np.int64))
-    gaps.search(0, 0)  # which begins with an exact run
+    gaps = Gaps.of(durations, order, stages.hop, tasks, given, device[given.each["number"]], sequence)
     if gaps.makespan >= NEVER:
         raise UsageError("in these turns ops and tasks wait for each other: none of them comes first")
     return result_of(gaps, bound, time.perf_counter() - started)
@@ -270,5 +265,4 @@ def multiplexed_lower_bound(asked: PipelineRequest, beside: TaskRequest) -> Boun
     """
     problem = PipelineProblem.from_request(replace(asked, allow_empty=True))
     tasks = Tasks.from_request("task_item", beside, len(problem.work), problem.order)
-    program = Program.of(problem.items.sum(axis=1), problem.merged, problem.order, problem.num_replicas)
-    return multiplexed_bound(problem, tasks, program.ramp().cut)
+    return multiplexed_bound(problem, tasks, Program.of(problem).ramp().cut)

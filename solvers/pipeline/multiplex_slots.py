@@ -32,9 +32,10 @@ from solvers.bounds import Bound
 from solvers.errors import ArgumentError, TimeLimitError
 from solvers.groups import read_only
 from solvers.pipeline._cells import Rules
-from solvers.pipeline._gap_list import Gaps
-from solvers.pipeline._gap_search import Items
-from solvers.pipeline._problem import NO_CAP, PipelineProblem, Tasks, held_by_any
+from solvers.pipeline._gap_list import listed
+from solvers.pipeline._gap_search import Gaps, Items
+from solvers.pipeline._problem import PipelineProblem
+from solvers.pipeline._tasks import NO_CAP, Tasks, held_by_any
 from solvers.pipeline.bounds import multiplex_bound, multiplexed_bound
 from solvers.pipeline.multiplex import result_of
 from solvers.pipeline.ramp import Program, Ramp
@@ -101,7 +102,7 @@ def schedule_multiplexed(asked: PipelineRequest, beside: TaskRequest, *, time_bu
 def _scheduled(problem: PipelineProblem, tasks: Tasks, seconds: float, started: float) -> MultiplexedResult:
     tasks.check_room(problem.order, held_by_any(problem.order, tasks, problem.num_replicas))
     units = work_units(seconds)
-    program = Program.of(problem.items.sum(axis=1), problem.merged, problem.order, problem.num_replicas)
+    program = Program.of(problem)
     ramp = program.ramp()
     bound = multiplexed_bound(problem, tasks, ramp.cut)
     # a twentieth of the budget goes into the first start's exchanges, a tenth is set aside for lists
@@ -135,8 +136,8 @@ class _Replica:
         rows = np.ascontiguousarray(problem.items[:, members].T @ problem.merged.unit)
         durations = np.tile(problem.merged.fixed, (num_slots, 1))
         np.add.at(durations, slots, rows)
-        gaps = Gaps.listed(durations, problem.order, problem.merged.hop, tasks, given, units, goal)
-        if problem.flight_caps is None:  # the search does not know what is in flight
+        gaps = listed(durations, problem.order, problem.merged.hop, tasks, given, units, goal)
+        if not len(problem.flight.caps):  # the search does not know what is in flight
             at = np.searchsorted(members, tasks.owner[chosen[given.each["number"]]])
             by_item = np.argsort(at, kind="stable")
             first = np.searchsorted(at[by_item], np.arange(len(members) + 1)).astype(np.int64)

@@ -6,7 +6,9 @@ program. It is solved nearly, in two steps, each step of which is one exact run:
 1. *Volume* (Barahona and Anbil 2000): steps along critical paths that are averaged. The average is a flow along the
    order, :class:`solvers.pipeline.PipelineCut`, and no replica with mean loads ends before it.
 2. *Polish*: Polyak's steps from there to a level that is known to be near. They end at a gentle point, where slots are
-   alike that may be so; the program's own vertices are up to half a percent harder to fill with items.
+   are alike that may be so; the program's own vertices are up to half a percent harder to fill with items.
+3. *Within caps*: where slots may hold only so much, more of Polyak's steps, each followed by one to within the limits.
+   What is proven knows of no caps.
 
 Only sums, products and quotients of doubles, in one order: the same on every machine.
 """
@@ -19,8 +21,10 @@ from numpy.typing import NDArray
 from solvers._jit import helper, kernel
 from solvers._loops import copy_table
 from solvers.groups import read_only
+from solvers.pipeline._flight import largest
+from solvers.pipeline._problem import PipelineProblem
 from solvers.pipeline.orders import OpOrder
-from solvers.pipeline.run import Pipe, Stages, all_ends, critical_path, durations_of
+from solvers.pipeline.run import Pipe, all_ends, critical_path, durations_of
 from solvers.pipeline.types import PipelineCut
 
 Ints = NDArray[np.int64]
@@ -35,6 +39,15 @@ _CLOSE = 2e-4
 """Between makespan and bound, as a part of them: the end."""
 _SLACKS = (0.004, 0.001)
 """Above the bound: the levels that are polished to."""
+_FIRST, _LAST = 0.04, 0.001
+"""Within caps no level is known to be near: each is by such a part below what was met, half as much where that is in
+vain, from the first part to the last."""
+_LIKE_BITS = 20
+"""Of work and sizes that are compared, so that sums of products fit int64."""
+_PASSES = 8
+"""Through all limits after a step, at most."""
+_KEPT = 1e-4
+"""Over a limit: too little to count."""
 
 
 class Ramp(NamedTuple):
@@ -45,26 +58,81 @@ class Ramp(NamedTuple):
     cut: PipelineCut
 
 
+class Limits(NamedTuple):
+    """What caps leave room for: sums over some slots in a row, each 1 at most. Read-only."""
+
+    first: Ints  # int64[L]: the first slot of each sum
+    last: Ints  # int64[L]: and its last one
+    weights: Floats  # float64[L, K, M]: what a unit of a module's work in a slot counts
+    most: Floats  # float64[L]: 1, less what counts already
+
+    @classmethod
+    def of(cls, weights: Floats, most: Floats) -> "Limits":
+        """Return those of such weights."""
+        counts: NDArray[np.bool_] = weights.max(axis=2, initial=0.0) > 0
+        first, last = counts.argmax(axis=1), weights.shape[1] - 1 - counts[:, ::-1].argmax(axis=1)
+        return cls(*map(read_only, (first, last, weights, most)))
+
+    @classmethod
+    def of_caps(cls, problem: PipelineProblem) -> "Limits":
+        """Return what caps leave of shares of a mean replica's work; without those that others, or nothing, can break.
+
+        What an item holds is taken for a part of one module's work: of the module that is most like it, item by item.
+        """
+        slots, sizes, flight = problem.num_slots, problem.sizes, problem.flight
+        whole, module = sizes.sum(axis=1) / problem.num_replicas, _likeness(sizes, problem.items).argmax(axis=1)
+        count, entries = len(sizes) * slots, flight.entries
+        weights = np.zeros((count + len(flight.caps), slots, len(problem.items)))
+        # a sum for every column of sizes and every slot, then one for every set in flight
+        column, slot = np.divmod(np.arange(count), slots)
+        weights[np.arange(count), slot, module[column]] = whole[column]
+        column, slot = entries["column"], np.repeat(np.arange(slots), np.diff(flight.first))
+        np.add.at(weights, (count + entries["number"], slot, module[column]), entries["times"] * whole[column])
+        weights /= np.maximum(1, np.concatenate([np.repeat(problem.caps, slots), flight.caps]))[:, None, None]
+        weights = largest(weights[weights.max(axis=1).sum(axis=1) > 1], weights[:0])
+        return cls.of(weights, np.ones(len(weights)))
+
+    def around(self, totals: Floats, base: Floats) -> "Limits":
+        """Return those of loads whose modules sum up to `totals`, float64[M], on top of `base`, float64[K, M]."""
+        weights = self.weights / totals
+        most = self.most - (weights * base).sum(axis=(1, 2))
+        return Limits(self.first, self.last, read_only(weights), read_only(most))
+
+
+def _likeness(sizes: Ints, items: Ints) -> Floats:
+    """Return the cosine of each row of sizes and each module's work: float64[C, M]. Sums are of integers."""
+    cut = [row >> max(0, int(row.max(initial=0)).bit_length() - _LIKE_BITS) for row in (*sizes, *items)]
+    table = np.array(cut, dtype=np.int64)
+    ahead, back = table[: len(sizes), None], table[None, len(sizes) :]
+    likeness: Floats = (ahead * back).sum(axis=2) / np.sqrt(np.maximum(1, (back * back).sum(axis=2)))
+    return likeness
+
+
+_FREE = Limits.of(np.zeros((0, 1, 1)), np.zeros(0))
+
+
 class Program(NamedTuple):
     """A mean replica, in numbers that fit. Read-only."""
 
     pipe: Pipe
     totals: Floats  # float64[M]: work of each module
     order: OpOrder
+    limits: Limits  # of shares of it
 
     @classmethod
-    def of(cls, totals: Ints, stages: Stages, order: OpOrder, num_replicas: int) -> "Program":
+    def of(cls, problem: PipelineProblem) -> "Program":
         """Scale totals over all replicas and times so that the largest are so many bits long."""
+        totals, stages, order = problem.items.sum(axis=1), problem.merged, problem.order
         tops = [max(1, int(top)) for top in stages.unit.max(axis=1)]
         each = [int(t) * top for t, top in zip(totals, tops, strict=True)]
-        besides = [x * num_replicas for x in (*stages.fixed.tolist(), stages.hop)]
+        besides = [x * problem.num_replicas for x in (*stages.fixed.tolist(), stages.hop)]
         most = max(1, *each, *besides)
         work = np.array([max(1, (x << _TOTAL_BITS) // most) for x in each], dtype=np.float64)
         rows = zip(stages.unit.tolist(), tops, strict=True)
         unit = np.array([[(u << _UNIT_BITS) // top for u in row] for row, top in rows], dtype=np.int64)
         *fixed, hop = [(x << (_TOTAL_BITS + _UNIT_BITS)) // most for x in besides]
         pipe = Pipe(read_only(unit), read_only(np.array(fixed, dtype=np.int64)), order.graph, hop)
-        return cls(pipe, read_only(work), order)
+        return cls(pipe, read_only(work), order, Limits.of_caps(problem))
 
     def ramp(self, base: Floats | None = None) -> Ramp:
         """Return the ramp, or one around what lies in slots already: ``base``, float64[K, M], of a module's work."""
@@ -74,9 +142,16 @@ class Program(NamedTuple):
         steps = _STEPS if base is None else _STEPS_AROUND
         loads, flow = np.tile(rest / slots, (slots, 1)), np.zeros((2, num_ops))
         length, proven = volume(self.pipe, read_only(rest), read_only(fixed), steps, loads, flow)
+        given = self.pipe, read_only(rest), read_only(fixed)
         for slack in _SLACKS:
-            level = proven * (1 + slack)
-            length = min(length, polish(self.pipe, read_only(rest), read_only(fixed), steps // 2, level, loads))
+            length = min(length, polish(*given, _FREE, steps // 2, proven * (1 + slack), loads))
+        limits = self.limits.around(self.totals, fixed)
+        if over_limits(loads, limits) > _KEPT:
+            length, part = polish(*given, limits, 1, 0.0, loads), _FIRST
+            while part > _LAST and length > 0.0:
+                level = length * (1 - part)
+                length = polish(*given, limits, steps // 10, level, loads)
+                part = part if length <= level else part / 2
         along, across = np.empty(num_ops, dtype=np.int64), np.empty(num_ops, dtype=np.int64)
         whole_flow(self.pipe.graph, read_only(flow), 1 << BITS, along, across)
         place = self.order.place
@@ -175,6 +250,48 @@ def _onto_simplex(loads, m, total):
             break
 
 
+@helper
+def _over(n, loads, limits):
+    """By how much a sum is over its limit."""
+    over = -limits.most[n]
+    for k in range(limits.first[n], limits.last[n] + 1):
+        for m in range(loads.shape[1]):
+            over += limits.weights[n, k, m] * loads[k, m]
+    return over
+
+
+@kernel
+def over_limits(loads, limits):
+    """By how much sums exceed their limits at most; 0 where none does."""
+    most = 0.0
+    for n in range(len(limits.most)):
+        most = max(most, _over(n, loads, limits))
+    return most
+
+
+@helper
+def _to_within(loads, totals, limits):
+    """Move loads to within the limits, nearly: from limit to limit, each time as little as can be. O(L K M) a pass."""
+    for _ in range(_PASSES):
+        kept = True
+        for n in range(len(limits.most)):
+            over, square = _over(n, loads, limits), 0.0
+            if over <= _KEPT:
+                continue
+            kept = False
+            for k in range(limits.first[n], limits.last[n] + 1):
+                for m in range(len(totals)):
+                    square += (limits.weights[n, k, m] * totals[m]) ** 2
+            for k in range(limits.first[n], limits.last[n] + 1):
+                for m in range(len(totals)):
+                    if square > 0.0:
+                        loads[k, m] -= over / square * limits.weights[n, k, m] * totals[m] * totals[m]
+        if kept:
+            break
+        for m in range(len(totals)):
+            _onto_simplex(loads, m, totals[m])
+
+
 @kernel(turns=1000)
 def volume(pipe, totals, base, most_steps, loads, flow):
     """Find loads of a small makespan, and the flow that proves a bound: both, as makespan and bound, are returned.
@@ -186,11 +303,8 @@ def volume(pipe, totals, base, most_steps, loads, flow):
     slots, modules = loads.shape
     room, best, prices, paths = _room(pipe, loads), loads.copy(), np.zeros(loads.shape), np.zeros(flow.shape)
     least, proven, seen, constant = np.inf, -1.0, 0.0, 0.0
-    part, smooth, vain = (
-        0.5,
-        0.1,
-        0,
-    )  # a step's part of the gap; what a new path weighs; steps in vain, one after another
+    # a step's part of the gap; what a new path weighs; steps in vain, one after another
+    part, smooth, vain = 0.5, 0.1, 0
     for turn in range(most_steps):
         # 1. A run's critical path joins the average, which is worth what it says where each module is cheapest.
         makespan, added = _run_at(loads, base, pipe, room)
@@ -230,8 +344,9 @@ def volume(pipe, totals, base, most_steps, loads, flow):
 
 
 @kernel(turns=1000)
-def polish(pipe, totals, base, most_steps, level, loads):
+def polish(pipe, totals, base, limits, most_steps, level, loads):
     """Move loads to where the makespan is at most `level`, not far from where they were; return the least met."""
+    _to_within(loads, totals, limits)
     room, best, least = _room(pipe, loads), loads.copy(), np.inf
     for _ in range(most_steps):
         makespan, _ = _run_at(loads, base, pipe, room)
@@ -240,6 +355,7 @@ def polish(pipe, totals, base, most_steps, level, loads):
             copy_table(best, loads)
         if makespan <= level or not _step(loads, loads, room.slopes, makespan - level, totals):
             break
+        _to_within(loads, totals, limits)
     copy_table(loads, best)
     return least
 

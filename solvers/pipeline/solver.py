@@ -1,23 +1,19 @@
 """Micro-batches for pipelines: which item runs in which slot of which replica, the longest pipeline being short.
 
-Told in order in :func:`found`: the ramp of a mean replica (:mod:`solvers.pipeline.ramp`) is bent around items that
-are larger than any slot of it, slots are filled by it, items exchanged until slots come close to it
-(:mod:`solvers.pipeline._cells`), and then as long as the longest replica gets shorter
-(:mod:`solvers.pipeline._exchange`).
+Told from top to bottom, in the order in which it runs (:func:`found`):
 
-Some pipelines must not share all items: then each part's items are in slots of its own replicas, by one ramp for all.
-What a replica may hold for its pipeline to end in time is, to first order, a sum: no pipeline is shorter than the paths
-of a cut, on which a module's work counts at least as in the slot where it counts least. So items can be divided among
-parts by that sum alone; then every part is scheduled by itself, and is done as soon as it ends in time.
+1. the *ramp* of a mean replica (:mod:`solvers.pipeline.ramp`) says what each slot should hold;
+2. it is bent around *large items*, which no slot of it has room for (:func:`targets_of`);
+3. slots are *filled* by it, and items exchanged until slots come close to it (:func:`started`, with the kernels of
+   :mod:`solvers.pipeline._cells`);
+4. items are *exchanged* as long as the longest replica gets shorter, by exact runs (:mod:`solvers.pipeline._exchange`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from math import fsum
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,18 +26,17 @@ from solvers.groups import read_only
 from solvers.pipeline._cells import Cells, Rules, fill, fit, over_all
 from solvers.pipeline._exchange import exchange
 from solvers.pipeline._problem import PipelineProblem
-from solvers.pipeline.bounds import closed_form, fluid_bound, priced
+from solvers.pipeline.bounds import closed_form, fluid_bound
 from solvers.pipeline.orders import OpOrder
 from solvers.pipeline.ramp import Program, Ramp
 from solvers.pipeline.run import Pipe, all_ends_kernel
 from solvers.pipeline.types import PipelineRequest, PipelineResult
 from solvers.types import status_of
 
-__all__ = ["PipelineProblem", "held_by_replica", "pipeline_lower_bound", "schedule_parts", "schedule_pipeline"]
+__all__ = ["PipelineProblem", "pipeline_lower_bound", "schedule_pipeline"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-_BITS = 62  # of the sum of all costs, which fits int64
 _SEED = 20_260_101  # any does: it only has to be the same on all ranks
 _ROUNDS, _TRIES, _TRY = 4, 200, 10
 """Of fitting slots to the ramp: rounds, tries for each item in a round, and units of work that a try takes."""
@@ -155,7 +150,7 @@ def schedule_pipeline(
     seconds = as_budget(time_budget)
     problem = PipelineProblem.from_request(asked)
     # 1. The ramp to aim at, and what proves a bound.
-    program = _program(problem)
+    program = Program.of(problem)
     ramp = program.ramp()
     bound = _bound(problem, ramp)
     cut = ramp.cut if bound.name == "fluid" else None
@@ -180,11 +175,7 @@ def pipeline_lower_bound(asked: PipelineRequest) -> Bound:
     Bound(value=46, name='fluid')
     """
     problem = PipelineProblem.from_request(asked)
-    return _bound(problem, _program(problem).ramp())
-
-
-def _program(problem: PipelineProblem) -> Program:
-    return Program.of(problem.items.sum(axis=1), problem.merged, problem.order, problem.num_replicas)
+    return _bound(problem, Program.of(problem).ramp())
 
 
 def _bound(problem: PipelineProblem, ramp: Ramp) -> Bound:
@@ -193,62 +184,6 @@ def _bound(problem: PipelineProblem, ramp: Ramp) -> Bound:
     closed = closed_form(problem.items.T, stages, order, replicas)
     fluid = fluid_bound(problem.items.sum(axis=1), stages, order, ramp.cut, replicas)
     return fluid if fluid.value > closed.value else closed
-
-
-def held_by_replica(problem: PipelineProblem, makespan: int) -> tuple[NDArray[np.int64], int]:
-    """Return a cost of every item, int64[n], and how much of it a replica holds at most that ends by `makespan`.
-
-    Proven by the cut of the ramp, in exact integers: any other would do, but say less.
-
-    Examples
-    --------
-    >>> asked = PipelineRequest([[3], [1], [2], [2], [1], [3]], [[1, 1]], [[2, 2]], 2, 1)
-    >>> problem = PipelineProblem.from_request(asked)
-    >>> costs, most = held_by_replica(problem, 55)
-    >>> (costs / costs[1]).tolist(), most // int(costs[1])  # no item is beside another: 9 stages' times each
-    ([3.0, 1.0, 2.0, 2.0, 1.0, 3.0], 9)
-    """
-    totals, cut = problem.items.sum(axis=1), _program(problem).ramp().cut
-    prices, constant = priced(cut, problem.merged.unit, problem.merged.fixed, problem.merged.hop, problem.order)
-    least: list[Any] = prices.min(axis=0).tolist()
-    all_of_it = sum(price * int(total) for price, total in zip(least, totals, strict=True))
-    shift = max(0, all_of_it.bit_length() - _BITS)  # what is cut off makes a sum no larger
-    costs = np.zeros(problem.items.shape[1], dtype=object)
-    for price, row in zip(least, problem.items, strict=True):
-        costs += price * row.astype(object)
-    return (costs >> shift).astype(np.int64), max(0, (makespan << cut.bits) - constant) >> shift
-
-
-def schedule_parts(
-    problem: PipelineProblem, part_of_item: NDArray[np.int32], num_parts: int, longest: int, time_budget: float
-) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
-    """Schedule the items of each part on as many replicas of its own, until no pipeline takes more than `longest`.
-
-    The problem is that of all parts together; `num_parts` divides its replicas, and part p has the p-th so many. The
-    budget is for all parts, and one that needs none leaves it to no other. Returns replica and slot of every item, and
-    the longest part's makespan (of replicas that are tied: within parts alone).
-    """
-    each = problem.num_replicas // num_parts
-    program, units = _program(problem), work_units(time_budget / num_parts)
-    ramp = program.ramp()
-    replica, slot = np.empty(len(part_of_item), dtype=np.int32), np.empty(len(part_of_item), dtype=np.int32)
-    most = 0
-    for part in range(num_parts):
-        mine = np.flatnonzero(part_of_item == part)
-        own = _of_items(problem, mine, each)
-        cells = found(own, program, ramp, longest, units)
-        most = max(most, int(makespans_of(own, cells).max()))
-        replica[mine], slot[mine] = np.divmod(cells, problem.num_slots)
-        replica[mine] += np.int32(part * each)
-    return replica, slot, most
-
-
-def _of_items(problem: PipelineProblem, items: NDArray[np.int64], num_replicas: int) -> PipelineProblem:
-    """Return the problem of some of the items on fewer replicas, checked."""
-    return replace(
-        problem, work=read_only(problem.work[items]), items=read_only(np.ascontiguousarray(problem.items[:, items])),
-        sizes=read_only(np.ascontiguousarray(problem.sizes[:, items])), num_replicas=num_replicas,
-    ).checked()  # fmt: skip
 
 
 def found(problem: PipelineProblem, program: Program, ramp: Ramp, goal: int, units: int) -> Ints:
@@ -352,7 +287,7 @@ def started(
 def none_found(problem: PipelineProblem) -> TimeLimitError:
     """Return what to raise where no cells were found for all items: there may be some all the same."""
     n, names = len(problem.work), ["cap"] if (problem.caps < problem.sizes.sum(axis=1)).any() else []
-    names += [] if problem.flight_caps is None else ["in_flight_cap"]
+    names += ["in_flight_cap"] if len(problem.flight.caps) else []
     where = f"for all {n} {{items}} in {problem.num_slots} slots on each of {problem.num_replicas} replicas"
     remedies = [f"give a larger {as_words(names, ' or ')}"]
     remedies += ["more {num_slots}"] if problem.may_be_empty or n > problem.num_cells else []

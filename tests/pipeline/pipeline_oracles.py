@@ -139,8 +139,94 @@ def most_held(lists, held) -> float:
     return most
 
 
-def fluid_by_scipy(totals, forward, backward, lists, slots, hop=0) -> float:
-    """The linear program of real loads: loads, ends of ops and the makespan as variables."""
+def gap_starts(lists, took, tasks, device, turns, window, hop=0) -> dict[tuple, int]:
+    """When each op of a pipeline starts, (slot, stage, backward), and each of the tasks in its gaps, (task, backward).
+
+    `tasks` are slots, forwards and backwards; `turns` the places of forwards and backwards on their devices. All starts
+    begin at 0 and are put off as long as an op starts before what it waits for lets it.
+    """
+    stages = 1 + max(op[1] for each in lists for op in each)
+    took, owners = dict(took), [{} for _ in lists]
+    for i, (_, ahead, back) in enumerate(zip(*tasks, strict=True)):
+        took[i, False], took[i, True] = ahead, back
+        for halves, places in zip((False, True), turns, strict=True):
+            if places[i] >= 0:
+                owners[device[i]][places[i]] = i, halves
+    waits = []  # (op, other op, how long after its start)
+    for d, (each, own) in enumerate(zip(lists, owners, strict=True)):
+        rest = list(each)
+        row = [own[at] if at in own else rest.pop(0) for at in range(len(each) + len(own))]
+        waits += [(op, before, took[before]) for before, op in itertools.pairwise(row)]
+        for op in each:
+            before = op_before(op, stages)
+            if before:
+                waits.append((op, before, took[before] + hop * (before[1] % len(lists) != d)))
+    for i, (slot, ahead, back) in enumerate(zip(*tasks, strict=True)):
+        away = hop * (device[i] > 0)
+        waits.append(((slot, 0, False), (i, False), ahead + away))
+        if slot >= window:
+            waits.append(((i, False), (slot - window, 0, False), 0))
+        if back:
+            waits.append(((i, True), (slot, 0, True), took[slot, 0, True] + away))
+    starts, late = dict.fromkeys(took, 0), True
+    while late:
+        late = [(op, starts[before] + gap) for op, before, gap in waits if starts[op] < starts[before] + gap]
+        for op, start in late:
+            starts[op] = max(starts[op], start)
+    return starts
+
+
+def closed_forms(items, forward, backward, lists, replicas, slots, hop=0, fixed=None, tasks=((), (), ())):
+    """Bounds in closed form, by name, where tasks of items, if there are any, run in gaps.
+
+    The device that has most to do; the item that takes longest, forth and back; all devices together.
+    """
+    stages, devices, modules = len(forward[0]), len(lists), range(len(forward))
+    fixed = fixed or ([0] * stages, [0] * stages)
+    totals = [sum(item[m] for item in items) for m in modules]
+    each = [[forward[m][s] + backward[m][s] for s in range(stages)] for m in modules]
+    every = [fixed[0][s] + fixed[1][s] for s in range(stages)]
+    busiest = 0
+    for d in range(devices):
+        own = range(d, stages, devices)
+        spent = sum(totals[m] * sum(each[m][s] for s in own) for m in modules)
+        busiest = max(busiest, -(-spent // replicas) + slots * sum(every[s] for s in own))
+    trips = [sum(item[m] * sum(each[m]) for m in modules) for item in items]
+    back = sum(1 for s in range(stages - 1) if any((0, s, True) in ops for ops in lists))
+    around = sum(every) + (hop * (stages - 1 + back) if devices > 1 else 0)
+    longest = [[0, 0] for _ in items]
+    for i, *spent in zip(*tasks, strict=True):
+        longest[i] = [max(a, b) for a, b in zip(longest[i], spent, strict=True)]
+    whole = sum(trips) + replicas * slots * sum(every) + sum(tasks[1]) + sum(tasks[2])
+    return {
+        "work": busiest,
+        "largest_item": max(trips, default=0) + around,
+        "all_work": -(-whole // (replicas * devices)),
+        "item_with_tasks": max((t + sum(a) for t, a in zip(trips, longest, strict=True)), default=0) + around,
+    }
+
+
+def gap_forms(took, lists, tasks, alone, slots, allowed=None):
+    """Bounds of given slots with tasks in their gaps, by name; the pipeline alone takes `alone`."""
+    devices = len(lists)
+    own = [sum(took[op] for op in each) for each in lists]
+    total = sum(own) + sum(tasks[1]) + sum(tasks[2])
+    for i, (_, ahead, back) in enumerate(zip(*tasks, strict=True)):
+        where = [d for d in range(devices) if allowed is None or allowed[i][d]]
+        if len(where) == 1:
+            own[where[0]] += ahead + back
+    ends = alone
+    for column, slot in ((tasks[1], 0), (tasks[2], slots - 1)):
+        here = [took for took, k in zip(column, tasks[0], strict=True) if k == slot]
+        ends += max(max(here, default=0), -(-sum(here) // devices))
+    return {"work": max(*own, -(-total // devices)), "pipeline": alone, "ends": ends}
+
+
+def fluid_by_scipy(totals, forward, backward, lists, slots, hop=0, limits=()) -> float:
+    """The linear program of real loads: loads, ends of ops and the makespan as variables.
+
+    `limits` are pairs: what a unit of work counts by slot and module, and the most that all may count together.
+    """
     from scipy.optimize import linprog
 
     modules, stages = len(forward), len(forward[0])
@@ -169,6 +255,9 @@ def fluid_by_scipy(totals, forward, backward, lists, slots, hop=0) -> float:
         row[number[each[-1]]], row[-1] = 1, -1
         rows.append(row)
         bounds.append(0)
+    for weights, most in limits:
+        rows.append(np.append(np.ravel(weights), np.zeros(size - slots * modules)))
+        bounds.append(most)
     sums = np.zeros((modules, size))
     for m in range(modules):
         sums[m, m : slots * modules : modules] = 1

@@ -9,7 +9,7 @@ from compiled import from_python
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
-from pipeline_oracles import op_before
+from pipeline_oracles import closed_forms, durations, gap_forms, gap_starts, longest, op_before
 
 import solvers
 from solvers.errors import ArgumentError, CertificateError, InfeasibleError, UsageError
@@ -24,10 +24,13 @@ from solvers.pipeline import (
     one_f_one_b,
     schedule_multiplexed,
 )
-from solvers.pipeline._gap_list import Gaps, Listed, ListRule, PipelineOps, list_schedule
+from solvers.pipeline._gap_list import Listed, ListRule, PipelineOps, list_schedule
+from solvers.pipeline._gap_list import listed as best_list
 from solvers.pipeline._gap_run import critical, pipeline_of, set_after
-from solvers.pipeline._problem import NO_CAP, TASK, PipelineProblem, SlotTasks, Tasks
+from solvers.pipeline._problem import PipelineProblem
+from solvers.pipeline._tasks import NO_CAP, TASK, SlotTasks, Tasks
 from solvers.pipeline.multiplex_slots import _curved, _evened
+from solvers.pipeline.run import Stages
 
 QUICK = {"time_budget": 2e-4}
 BACK_TO_FRONT = OpOrder.of([[(k, s, b) for b in (False, True) for k in (2, 1, 0)] for s in range(2)], 3, 2)
@@ -41,7 +44,24 @@ def requests(work, forward, backward, *tasks, counts=(), **rules):
 
 
 def checked(problem, found, **rules):
+    """Check, and compare every op's start, and the bound, with those of the tests' own."""
     check_multiplex(*requests(*problem, **rules), found)
+    loads, forward, backward, *tasks = problem
+    lists, hop = [found.order.ops_of(d) for d in range(found.order.num_devices)], rules.get("hop", 0)
+    every = durations(loads, forward, backward)
+    took = {op: every[op] for each in lists for op in each}
+    turns = found.task_forward_turn.tolist(), found.task_backward_turn.tolist()
+    starts = gap_starts(lists, took, tasks, found.task_device.tolist(), turns, rules["window"], hop)
+    told = {(k, s, back): (found.backward_start if back else found.forward_start)[k, s] for k, s, back in took}
+    told |= {(i, back): (found.task_backward_start if back else found.task_forward_start)[i]
+             for i in range(len(tasks[0])) for back in (False, True) if tasks[1 + back][i] or not back}  # fmt: skip
+    assert {op: starts[op] for op in told} == told
+    devices = rules.get("task_devices")
+    allowed = None if devices is None or isinstance(devices, str) else np.asarray(devices).tolist()
+    if len(lists) == 1:
+        allowed = [[True]] * len(tasks[0])
+    forms = gap_forms(took, lists, tasks, longest(lists, took, len(forward[0]), hop), len(loads), allowed)
+    assert found.lower_bound == forms[found.bound_name]
 
 
 def best_makespan(
@@ -217,6 +237,10 @@ def test_slots_and_tasks_together(rules):
     asked = requests(*problem, counts=(2, 5), window=2, **rules)
     found = schedule_multiplexed(*asked, time_budget=5e-3)
     solvers.check_multiplexed(*asked, found)
+    work, forward, backward, *tasks = (each.tolist() for each in problem)
+    lists = [found.order.ops_of(d) for d in range(2)]
+    forms = closed_forms(work, forward, backward, lists, 2, 5, rules.get("hop", 0), tasks=tasks)
+    assert found.lower_bound == forms.get(found.bound_name, found.lower_bound) >= max(forms.values())
     assert found.gap < 0.4
     assert found == schedule_multiplexed(*asked, time_budget=5e-3)
     assert sorted(np.concatenate([found.tasks_of(r) for r in range(2)]).tolist()) == list(range(len(problem[3])))
@@ -267,22 +291,13 @@ def test_slots_to_be_found_are_counted():
         schedule_multiplexed(*asked)
 
 
-def test_a_list_says_when_its_orders_end(monkeypatch):
-    """What begins a search is run anew: no later than the list has it, hops and all."""
-    seen, search = [], Gaps.search
-
-    def recorded(self, units, goal):
-        before = self.makespan
-        done = search(self, 0, goal)
-        seen.append((before, self.makespan))
-        return done
-
-    monkeypatch.setattr(Gaps, "search", recorded)
-    for seed in range(30):
-        problem, rules = small(seed)
-        rules["hop"] = 3
-        checked(problem, multiplex(*problem, **rules, **QUICK), **rules)
-    assert all(after <= before for before, after in seen)
+def gaps_of(problem, *, window, hop=0, units=0, **rules):
+    """The best of some lists, run exactly."""
+    loads, forward, backward, *task = problem
+    order, stages = one_f_one_b(len(loads), len(forward[0])), Stages.from_tables(forward, backward, None, None, hop)
+    tasks = Tasks.from_request("task_slot", TaskRequest(*task, window, **rules), len(loads), order)
+    given = tasks.of_slots(tasks.owner, len(loads), np.arange(len(tasks.owner)))
+    return best_list(stages.durations(np.array(loads)), order, hop, tasks, given, units, 0)
 
 
 def test_a_cap_that_forwards_meet_slot_by_slot():
@@ -296,7 +311,8 @@ def test_a_cap_that_forwards_meet_slot_by_slot():
 def listed(loads, tasks, rule, *, stages=2, hop=0, allowed=None, caps=None):
     """One list schedule: its makespan, where tasks run, and when their forwards and backwards start.
 
-    An op takes as long as its slot's load forwards, and twice that backwards.
+    An op takes as long as its slot's load forwards, and twice that backwards. No op ends later than the list has it
+    where all run as early as their turns let them.
     """
     order, n = one_f_one_b(len(loads), stages), len(tasks)
     durations = np.array(loads)[:, None] * np.repeat([1, 2], stages)
@@ -306,10 +322,19 @@ def listed(loads, tasks, rule, *, stages=2, hop=0, allowed=None, caps=None):
     caps = np.array([NO_CAP] * stages if caps is None else caps)
     given = SlotTasks(*map(read_only, (given, allowed, first, caps)))
     own = (durations, order.device_offsets, order.slot, order.stage + stages * order.backward)
-    device, ahead, back = np.empty((3, n), dtype=np.int64)
-    made = Listed(np.empty_like(durations), device, ahead, back, np.empty(durations.size + 2 * n, dtype=np.int64))
-    makespan = list_schedule(ListRule(*rule[:3], bool(rule[3])), PipelineOps(*map(read_only, own), hop, 9), given, made)
-    return makespan, device.tolist(), [ahead.tolist(), back.tolist()]
+    ops = PipelineOps(*map(read_only, own), hop, 9)
+    made = Listed.empty(ops, n)
+    makespan = list_schedule(ListRule(*rule[:3], bool(rule[3])), ops, given, made)
+    turn = {op: at for row in made.sequence.tolist() for at, op in enumerate(row[1 : row[0] + 1])}
+    turns = [[turn.get(durations.size + half * n + i, -1) for i in range(n)] for half in range(2)]
+    took = {(k, s, back): int(durations[k, s + stages * back]) for k in range(len(loads)) for s in range(stages)
+            for back in (False, True)}  # fmt: skip
+    columns = [[task[at] for task in tasks] for at in range(3)]
+    starts = gap_starts([order.ops_of(d) for d in range(stages)], took, columns, made.device.tolist(), turns, 9, hop)
+    assert max(start + (took | {(i, b): t for b in (False, True) for i, t in enumerate(columns[1 + b])})[op]
+               for op, start in starts.items()) <= makespan  # fmt: skip
+    when = [[starts[i, half] if turns[half][i] >= 0 else -1 for i in range(n)] for half in (False, True)]
+    return makespan, made.device.tolist(), when
 
 
 @pytest.mark.parametrize(
@@ -393,19 +418,9 @@ def what_comes_after(gaps):
         (1, ([0], [9], [1]), [[False, True, False]]),  # the first op waits for a task of another device
     ],
 )
-def test_what_is_on_a_longest_path_and_what_comes_after(monkeypatch, slots, task, devices):
-    seen = []
-    monkeypatch.setattr(Gaps, "search", lambda self, *_: seen.append(self) or 0)
-    multiplex(
-        [[k % 3 + 1] for k in range(slots)],
-        [[1, 2, 1]],
-        [[2, 3, 2]],
-        *task,
-        window=2,
-        hop=1,
-        task_devices=devices,
-    )
-    gaps = seen[0]
+def test_what_is_on_a_longest_path_and_what_comes_after(slots, task, devices):
+    problem = [[k % 3 + 1] for k in range(slots)], [[1, 2, 1]], [[2, 3, 2]], *task
+    gaps = gaps_of(problem, window=2, hop=1, devices=devices)
     plan, size, starts = gaps.plan, gaps.num_ops, gaps.starts
     pipe = pipeline_of(gaps.order, len(plan.device), gaps.tasks.window, gaps.hop)
     on, path, after = (np.zeros(size, dtype=np.int64) for _ in range(3))

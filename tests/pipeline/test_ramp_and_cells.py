@@ -2,13 +2,24 @@
 
 import numpy as np
 import pytest
-from pipeline_oracles import ends_by_events, fluid_by_scipy
+from pipeline_oracles import ends_by_events, fluid_by_scipy, most_held
 
 from solvers.groups import read_only
 from solvers.pipeline import PipelineRequest, gpipe, interleaved, one_f_one_b
 from solvers.pipeline._cells import Cells, Rules, fill, fit, over_all
+from solvers.pipeline._exchange import exchange
+from solvers.pipeline._flight import FlightSets
 from solvers.pipeline.ramp import Program, polish, whole_flow
-from solvers.pipeline.solver import PipelineProblem, makespans_of, schedule_pipeline, started, targets_of
+from solvers.pipeline.run import Pipe
+from solvers.pipeline.solver import (
+    PipelineProblem,
+    lanes_of,
+    loads_of,
+    makespans_of,
+    schedule_pipeline,
+    started,
+    targets_of,
+)
 
 
 def problem_of(stages, slots, replicas=2, seed=0, each=8, **rules):
@@ -21,7 +32,7 @@ def problem_of(stages, slots, replicas=2, seed=0, each=8, **rules):
 
 
 def program_of(problem):
-    return Program.of(problem.items.sum(axis=1), problem.merged, problem.order, problem.num_replicas)
+    return Program.of(problem)
 
 
 ORDERS = [(4, 12, one_f_one_b(12, 4)), (3, 9, gpipe(9, 3)), (6, 9, interleaved(9, 3, 2)), (8, 5, one_f_one_b(5, 8))]
@@ -51,13 +62,100 @@ def test_a_ramp_around_what_lies_in_slots_already():
     assert 1.02 * free.length < ramp.length < 1.5 * free.length
 
 
+@pytest.mark.parametrize(
+    ("stages", "slots", "order", "most"),
+    [
+        (4, 12, one_f_one_b(12, 4), {"cap": 1.1}),
+        (4, 12, one_f_one_b(12, 4), {"in_flight_cap": 1.05}),
+        (4, 12, one_f_one_b(12, 4), {"cap": 1.4, "in_flight_cap": 1.2}),
+        (6, 9, interleaved(9, 3, 2), {"in_flight_cap": 1.02}),
+    ],
+)
+def test_a_ramp_within_caps_is_nearly_the_best_of_these(stages, slots, order, most):
+    """Sizes are the model's work, which is then what caps limit; an op of a stage of its own counts on its device."""
+    sizes = problem_of(stages, slots, 1).items[1]
+    mean = int(sizes.sum()) / slots
+    lists = [order.ops_of(d) for d in range(order.num_devices)]
+    flight = most_held(lists, np.full((1, slots), mean))
+    rules = {name: int(share * (mean if name == "cap" else flight)) for name, share in most.items()}
+    rules["cap"] = max(rules.get("cap", 0), int(sizes.max())) if "cap" in rules else int(sizes.sum())
+    problem = problem_of(stages, slots, 1, order=order, sizes=sizes, **rules)
+    totals, unit, half = problem.items.sum(axis=1), problem.merged.unit, problem.merged.num_stages
+    ramp, free = program_of(problem).ramp(), program_of(problem_of(stages, slots, 1, order=order)).ramp()
+    held = ramp.share[:, 1] * sizes.sum()
+    assert held.max() <= 1.005 * rules["cap"]
+    assert most_held(lists, held[None]) <= 1.005 * rules.get("in_flight_cap", np.inf)
+    assert np.abs(ramp.share - free.share).max() > 2e-3
+    assert (ramp.cut.from_device == free.cut.from_device).all()
+    ones = np.zeros((slots, 2))
+    limits = [(ones + np.outer(np.arange(slots) == k, [0, 1]), rules["cap"]) for k in range(slots)]
+    for ops in lists if "in_flight_cap" in rules else []:
+        now = np.zeros((slots, 2))
+        for slot, _, back in ops:
+            now[slot, 1] += -1 if back else 1
+            limits.append((now.copy(), rules["in_flight_cap"]))
+    best = fluid_by_scipy(totals, unit[:, :half].tolist(), unit[:, half:].tolist(), lists, slots, limits=limits)
+    loads = np.rint(ramp.share * totals).astype(int).tolist()
+    ends = ends_by_events(lists, loads, unit[:, :half].tolist(), unit[:, half:].tolist())
+    assert max(ends.values()) <= 1.01 * best
+
+
+def test_sizes_are_taken_for_work_of_the_module_that_is_most_like_them():
+    work = problem_of(4, 12).items
+    for like in (0, 1):
+        sizes = np.minimum(work[like] + work[1 - like] // 9, 3_000) + 1
+        limits = program_of(problem_of(4, 12, sizes=sizes, cap=3_001 + int(sizes.sum()) // 24)).limits
+        assert limits.weights.shape == (12, 12, 2)
+        assert (limits.weights.argmax(axis=2).max(axis=1) == like).all()
+        assert limits.weights.sum() == pytest.approx(12 * sizes.sum() / 2 / (3_001 + int(sizes.sum()) // 24))
+
+
+def test_limits_that_nothing_can_break_are_left_out():
+    sizes = problem_of(4, 12).items[1] + 1
+    whole, mean = int(sizes.sum()), int(sizes.sum()) // 24
+    assert len(program_of(problem_of(4, 12, sizes=sizes, cap=whole)).limits.most) == 0
+    # a slot's cap, and windows of four slots: 12 and 9, but where each slot alone keeps within its window's cap
+    both = {"sizes": sizes, "cap": int(max(sizes.max(), 2 * mean)), "in_flight_cap": 5 * mean}
+    assert len(program_of(problem_of(4, 12, **both)).limits.most) == 12 + 9
+    assert len(program_of(problem_of(4, 12, **both | {"cap": 5 * mean})).limits.most) == 9
+    by_stage = np.repeat(sizes[:, None], 4, axis=1)
+    assert len(program_of(problem_of(4, 12, sizes=by_stage, in_flight_cap=5 * mean)).limits.most) == 9
+
+
+@pytest.mark.parametrize(("chunks", "by_stage"), [(1, False), (1, True), (2, False), (2, True)])
+def test_sets_in_flight_are_where_an_order_holds_most(chunks, by_stage):
+    """Whatever slots hold, a device's fullest set is as full as the device ever is."""
+    order, rng = interleaved(9, 3, chunks) if chunks > 1 else one_f_one_b(9, 3), np.random.default_rng(5)
+    columns = order.num_stages if by_stage else 1
+    for device in range(3):
+        caps = np.where(np.arange(3) == device, 40, 10**6)
+        sets = FlightSets.of(order, caps, columns)
+        slots, each = np.repeat(np.arange(9), np.diff(sets.first)), sets.entries
+        for _ in range(40):
+            held, sums = rng.integers(0, 20, (9, columns)), np.zeros(len(sets.caps), dtype=np.int64)
+            np.add.at(sums, each["number"], held[slots, each["column"]] * each["times"])
+            now, most = 0, 0
+            for slot, stage, back in order.ops_of(device):
+                now += (-1 if back else 1) * int(held[slot, stage if by_stage else 0])
+                most = max(most, now)
+            assert sums[sets.caps == 40].max() == most
+    assert len(FlightSets.of(order, None, columns).caps) == 0
+
+
+def test_no_set_in_flight_is_part_of_another():
+    """The first of three devices holds three slots in turn, and the others fewer of these."""
+    assert len(FlightSets.of(one_f_one_b(9, 3), np.array([40, 40, 40]), 1).caps) == 7
+    assert len(FlightSets.of(one_f_one_b(9, 3), np.array([40, 30, 40]), 1).caps) == 7 + 8
+
+
 def test_polish_goes_down_to_a_level_and_no_further():
     problem = problem_of(4, 12)
     program = program_of(problem)
     length = program.ramp().length
     loads = np.tile(program.totals / 12, (12, 1))
-    even = polish(program.pipe, program.totals, read_only(np.zeros((12, 2))), 1, 0.0, loads.copy())
-    met = polish(program.pipe, program.totals, read_only(np.zeros((12, 2))), 2_000, 1.02 * length, loads)
+    given = program.pipe, program.totals, read_only(np.zeros((12, 2))), program.limits
+    even = polish(*given, 1, 0.0, loads.copy())
+    met = polish(*given, 2_000, 1.02 * length, loads)
     assert 1.015 * length < met <= 1.02 * length < even
     assert loads.sum(axis=0) == pytest.approx(program.totals)
     assert loads.min() >= 0
@@ -127,6 +225,62 @@ def test_caps_that_are_broken_are_mended(rule):
     fit(np.array([1]), 40_000, targets, weights, rules, cells)
     assert before > 0 == over_all(rules, cells)
     assert is_booked(rules, cells, 24)
+
+
+def placed(sizes, most, start, order, targets=(10.0, 9.0), **rules):
+    """Fill two cells that want so much work with items of 4, from where some are; return where all are."""
+    problem = PipelineProblem.from_request(
+        PipelineRequest([[4]] * len(sizes), [[1]], [[2]], 1, 2, sizes=sizes, cap=most, **rules)
+    )
+    rules, wanted = Rules.of(problem), read_only(np.array(targets)[:, None])
+    cells = Cells.of(rules, np.array(start), 2)
+    fill(read_only(np.array(order)), wanted, read_only(np.ones(1)), rules, cells)
+    assert is_booked(rules, cells, 2)
+    return cells.cell_of.tolist()
+
+
+def test_items_go_where_most_is_left_and_caps_allow_it():
+    assert placed([1, 1, 1], 9, [-1, -1, -1], [0, 1, 2]) == [0, 1, 0]
+    assert placed([1, 1, 1], 9, [-1, -1, -1], [0, 1, 2], (30.0, 1.0)) == [0, 0, 1]  # no slot stays empty
+    assert placed([1, 1, 1], 9, [-1, -1, -1], [0, 1, 2], (30.0, 1.0), allow_empty=True) == [0, 0, 0]
+    assert placed([1, 1, 1], 9, [0, -1, -1], [1, 2], allow_empty=True) == [0, 1, 0]
+    assert placed([2, 2, 2], 3, [0, 1, -1], [2], allow_empty=True) == [0, 1, 0]  # over by 1 on either: by targets
+    assert placed([3, 1, 2], 3, [0, 1, -1], [2]) == [0, 1, 1]
+    assert placed([1, 2, 2], 3, [1, 0, -1], [2]) == [1, 0, 1]
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("capped", [False, True])
+def test_exchanges_keep_the_rules_and_end_at_the_goal(tied, capped):
+    rules = {}
+    if capped:
+        sizes = problem_of(4, 8, 3, each=5).items[1]
+        mean = int(sizes.sum()) / 24
+        rules = {"sizes": sizes, "cap": int(max(2 * mean, sizes.max())), "in_flight_cap": int(5.5 * mean)}
+    problem = problem_of(4, 8, 3, each=5, tied=tied, **rules)
+    program, rule = program_of(problem), Rules.of(problem)
+    begun = started(problem, rule, problem.merged.unit.sum(axis=1), *targets_of(problem, program, program.ramp()), 0)
+    longest = int(makespans_of(problem, begun.cell_of).max())
+    pipe = Pipe(problem.merged.unit, problem.merged.fixed, problem.order.graph, problem.merged.hop)
+
+    def exchanged(goal, work):
+        cells = Cells(*(each.copy() for each in begun))
+        left = exchange(
+            np.array([1]), work, goal, pipe, rule, cells, *lanes_of(problem, loads_of(problem, cells.cell_of))
+        )
+        assert is_booked(rule, cells, 24)
+        assert over_all(rule, cells) == 0
+        assert cells.counts.min() > 0
+        return left, int(makespans_of(problem, cells.cell_of).max())
+
+    left, met = exchanged(0, 3_000_000)
+    assert left <= 0
+    assert met < 0.98 * longest
+    goal = (longest + met) // 2
+    left, nearer = exchanged(goal, 3_000_000)
+    assert left > 0
+    assert met <= nearer <= goal
+    assert exchanged(longest, 1_000)[1] == longest
 
 
 def test_slots_are_fitted_and_exchanges_shorten():

@@ -9,7 +9,7 @@ from compiled import compiled_and_plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
-from pipeline_oracles import best_makespan, fluid_by_scipy, most_held
+from pipeline_oracles import best_makespan, closed_forms, fluid_by_scipy, most_held
 
 import solvers
 from solvers.errors import CertificateError, InfeasibleError
@@ -66,6 +66,10 @@ def test_between_bound_and_optimum(problem):
     except solvers.TimeLimitError:
         return
     solvers.check_pipeline(work, forward, backward, result, **rules)
+    fixed = (rules["forward_overhead"], rules["backward_overhead"]) if "forward_overhead" in rules else None
+    forms = closed_forms(work, forward, backward, lists_of(result.order), replicas, slots, rules["hop"], fixed)
+    assert result.lower_bound == forms.get(result.bound_name, result.lower_bound)
+    assert result.lower_bound >= max(forms["work"], forms["largest_item"])
     best = best_of(work, forward, backward, replicas, result.order, rules)
     assert best is not None
     assert result.lower_bound <= best <= result.makespan

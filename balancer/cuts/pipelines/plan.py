@@ -102,6 +102,10 @@ class PipelinePlan(MicroBatchPlan):
             its ``pieces``, each of a module and an item, from a start to a stop. All say which ``kind`` of backward
             there is, and whether it does ``recompute``.
 
+            A plan's times assume besides that no encoder runs in a gap for slot k before the first stage has started
+            slot ``k - D``, of D devices, so that few outputs wait there. The lists do not say so: without that limit a
+            step may end earlier.
+
         Raises
         ------
         ValueError

@@ -24,7 +24,8 @@ from solvers.arguments import as_share
 from solvers.bounds import Bound
 from solvers.errors import InfeasibleError, SolverError
 from solvers.pipeline import MultiplexedResult, PipelineRequest, PipelineResult, TaskRequest, multiplexed_lower_bound
-from solvers.pipeline.solver import PipelineProblem, held_by_replica, pipeline_lower_bound, schedule_parts
+from solvers.pipeline.parts import held_by_replica, schedule_parts
+from solvers.pipeline.solver import PipelineProblem, pipeline_lower_bound
 from solvers.types import SolveStatus
 
 _MOST_TRIED = 4

@@ -30,7 +30,8 @@ from solvers.pipeline import (
     run,
     run_turns,
 )
-from solvers.pipeline.solver import PipelineProblem, held_by_replica
+from solvers.pipeline.parts import held_by_replica
+from solvers.pipeline.solver import PipelineProblem
 
 Ints = NDArray[np.int64]
 Times = tuple[int, ...]

@@ -110,7 +110,7 @@ NEAR_HOME = (
     Part("less room", {f"{NEAR}:_PARTS": (Fraction(1),)}),
 )  # fmt: skip
 
-PEEL = "solvers.grouping._search"
+PEEL = "solvers.grouping.sequence_groups"
 SEQUENCE_GROUPS = (
     Part("starts by items", {f"{PEEL}:_PEELING": (5, 5), f"{PEEL}:_PEELED_ITEM": 0}),
     Part("densities", {f"{PEEL}:_DENSITIES": (64,)}),
@@ -121,7 +121,7 @@ SEQUENCE_GROUPS = (
         "weights of time",
         {f"{PEEL}:_starts": Over(lambda starts: lambda *args: (s for s in starts(*args) if s[2] == 0))},
     ),
-    Part("slots solved anew", {f"{PEEL}:_Search.resolve": always(0)}),
+    Part("slots solved anew", {f"{PEEL}:resolve": lambda given, where, heights, num_slots, *_: (num_slots, 0)}),
     Part("several improved", {f"{PEEL}:_ROUNDS": ((1, 100),)}),
 )
 

@@ -25,8 +25,8 @@ from solvers import _jit
 
 AUTO, SEARCH = "solvers.partitioning.auto", "solvers.partitioning.search"
 SLOTS, SCHEDULE = "solvers.packing._schedule_search", "solvers.packing.schedule"
-PEEL, SHARDS = "solvers.grouping._search", "solvers.context._greedy"
-FILLED_SLOTS, RELOCATE = "solvers.grouping._kernels", "solvers.relocation"
+PEEL, SHARDS = "solvers.grouping.sequence_groups", "solvers.context._greedy"
+RELOCATE = "solvers.relocation"
 OF_SEARCH: dict[str, tuple[Any, ...]] = {
     f"{AUTO}:_FIRST_EACH": (10, 160),
     f"{AUTO}:_LEAST_EACH": (0, 160),
@@ -78,10 +78,10 @@ OTHERS: dict[str, dict[str, tuple[Any, ...]]] = {
         f"{PEEL}:_PEELING": ((3, 20), (5, 10)),
         f"{PEEL}:_PEELED_ITEM": (120, 480),
         f"{PEEL}:_ROUNDS": (((4, 20), (1, 100)),),
-        f"{FILLED_SLOTS}:MANY_GROUPS": (16, 256),
-        f"{FILLED_SLOTS}:_PATIENCE": (16, 256),
-        f"{FILLED_SLOTS}:_WEIGHTS": (2, 8),
-        f"{FILLED_SLOTS}:_HALVINGS": (8, 16),
+        f"{PEEL}:_MANY_GROUPS": (16, 256),
+        f"{PEEL}:_PATIENCE": (16, 256),
+        f"{PEEL}:_WEIGHTS": (2, 8),
+        f"{PEEL}:_HALVINGS": (8, 16),
     },
     "relocation": OF_RELOCATION,
     "relocation_equal": OF_RELOCATION,

@@ -2,6 +2,11 @@
 
 All groups of a degree run after those of larger degrees, and groups are aligned, so the ranks of a group reach it at
 the same time: a rank's time is the sum over the groups that it is in. Sharing costs rank-time, and evens ranks out.
+
+Told in the order in which it happens. A *target* is a time by which all ranks are to end. Items are placed under it,
+the longest first: each at the least degree at which some group has time and room, in the fullest such group
+(:func:`_place`). The least target that this meets is found by halving (:func:`_halve`). What is shared then stays so,
+and :func:`solvers.partition` divides the rest anew. The bound is in closed form (:func:`_bound`).
 """
 
 from __future__ import annotations
@@ -20,15 +25,12 @@ from solvers._jit import helper, kernel
 from solvers._loops import copy
 from solvers.arguments import as_budget, as_costs, as_count, as_int64, as_integer, as_labels
 from solvers.errors import ArgumentError, UsageError
-from solvers.grouping._problem import as_degrees, as_table
-from solvers.grouping.types import MOST_RANK_TIME
+from solvers.grouping.sequence_groups import MOST_RANK_TIME, as_degrees, as_table
 from solvers.groups import group_loads, read_only
 from solvers.partitioning import partition
 from solvers.types import Proven, status_of
 
 Ints = NDArray[np.int64]
-# What refutes a target, by the number that `_refuted` returns; 0: nothing does.
-_REASONS = ("", "longest", "area", "chain")
 _NONE = 1 << 62  # longer than anything takes: no way was found that keeps the caps
 _MOST_HELD = 2.0**62  # of all items
 
@@ -49,7 +51,7 @@ class LongShortResult(Proven):
     makespan : int
         The largest load.
     bound_name : str
-        ``"area"``, ``"longest"`` or ``"chain"``: see :func:`long_short`.
+        ``"area"`` or ``"longest"``: see :func:`long_short`.
     lower_bound, status, method, runtime_s
         As of :class:`solvers.PartitionResult`.
     """
@@ -78,18 +80,16 @@ class Sharing(NamedTuple):
     ranks: NDArray[np.int64]  # int64[D + 1]
 
 
-class Busy(NamedTuple):
-    """What ranks have so far; all of it is written."""
+class Placed(NamedTuple):
+    """Where items are, and what ranks have so far; all of it is written."""
 
+    level: NDArray[np.int64]  # int64[n]
+    first: NDArray[np.int64]  # int64[n]: the first rank of its group
     loads: NDArray[np.int64]  # int64[g]
     held: NDArray[np.int64]  # int64[q, g]
 
 
-class Chosen(NamedTuple):
-    """Where items are; all of it is written."""
-
-    level: NDArray[np.int64]  # int64[n]
-    first: NDArray[np.int64]  # int64[n]: the first rank of its group
+# --- items placed under a target -------------------------------------------------------------------------------------
 
 
 @helper
@@ -106,9 +106,9 @@ def _filled(given, held, d, i, start):
 
 
 @helper
-def _best_group(even, target, given, busy, d, i):
+def _best_group(even, target, given, placed, d, i):
     """The first rank of the best group of a level for an item, -1 if none has time and room. O(g q)."""
-    loads, table = busy.loads, given.table
+    loads, table = placed.loads, given.table
     best, rated = -1, -1
     for start in range(0, len(loads), given.ranks[d]):
         load = loads[start]
@@ -118,7 +118,7 @@ def _best_group(even, target, given, busy, d, i):
         # nowhere else. Time is compared first, as rooms take longer.
         if load + table[d, i] > target or not (even or load > rated):
             continue
-        filled = _filled(given, busy.held, d, i, start)
+        filled = _filled(given, placed.held, d, i, start)
         # 1024ths of what is used, turned around, so that the least full rates most and every rating is above -1.
         rating = 1100 - max(filled, _parts(load + table[d, i], target)) if even else load
         if filled >= 0 and rating > rated:
@@ -127,22 +127,22 @@ def _best_group(even, target, given, busy, d, i):
 
 
 @helper
-def _place_by(even, target, given, floor, busy, chosen):
-    """Place items as `_place_under` does: each in the busiest group, or in the least full one if `even`."""
-    loads, ranks = busy.loads, given.ranks
+def _place_by(even, levels, target, given, placed):
+    """Place items in order at one of the first `levels`: each in the busiest group, or the least full one if `even`."""
+    loads, held, ranks = placed.loads, placed.held, given.ranks
     loads[:] = 0
-    busy.held[:] = 0
+    held[:] = 0
     for i in range(given.table.shape[1]):
         best = -1
         # Few ranks first: a shared item takes more rank-time, so none is shared more widely than it has to be.
-        for d in range(floor[i], len(ranks)):
-            best = _best_group(even, target, given, busy, d, i)
+        for d in range(levels):
+            best = _best_group(even, target, given, placed, d, i)
             if best >= 0:
-                chosen.level[i], chosen.first[i] = d, best
+                placed.level[i], placed.first[i] = d, best
                 for r in range(best, best + ranks[d]):
                     loads[r] += given.table[d, i]
                     for q in range(len(given.caps)):
-                        busy.held[q, r] += given.shares[q, d, i]
+                        held[q, r] += given.shares[q, d, i]
                 break
         if best < 0:
             return -1
@@ -153,18 +153,25 @@ def _place_by(even, target, given, floor, busy, chosen):
 
 
 @helper
-def _place_under(target, given, floor, busy, chosen):
-    """Place items in order, each at the least level from its `floor` up that has time and room, in the busiest group.
-
-    Where that leaves some no room, in the one that is least full. Returns the largest load, or -1 if one had no place.
-    O(n g D) for each of the two ways.
-    """
-    most = _place_by(False, target, given, floor, busy, chosen)
+def _place(levels, target, given, placed):
+    """Place all items under a target; return the largest load, or -1 if one had no place. O(n g D) for either way."""
+    most = _place_by(False, levels, target, given, placed)
     if most < 0 and len(given.caps) > 0:
         # Only where something is capped, and only where the other way fails: filling groups one by one packs time
-        # better.
-        most = _place_by(True, target, given, floor, busy, chosen)
+        # better, and the least full group leaves room for more.
+        most = _place_by(True, levels, target, given, placed)
     return most
+
+
+@helper
+def _make_placed(level, first, given):
+    most = given.ranks[len(given.ranks) - 1]
+    return Placed(
+        level, first, np.zeros(most, dtype=np.int64), np.zeros((len(given.caps), most), dtype=np.int64)
+    )  # fmt: skip
+
+
+# --- the least target ------------------------------------------------------------------------------------------------
 
 
 @helper
@@ -186,158 +193,47 @@ def _on_all(given):
     return (taken if known else most), known
 
 
-@helper
-def _make_busy(given):
-    most = given.ranks[len(given.ranks) - 1]
-    return Busy(np.zeros(most, dtype=np.int64), np.zeros((len(given.caps), most), dtype=np.int64))
-
-
-@helper
-def _keep(chosen, trial):
-    copy(chosen.level, trial.level)
-    copy(chosen.first, trial.first)
-
-
 @kernel
-def _share(given, least, work, chosen):
-    """Halve a target down to `least`, then put one item after another on more ranks; return the smallest makespan.
+def _halve(given, least, work, level, first):
+    """Halve a target down to `least`; return the smallest makespan found, with its places in `level` and `first`.
 
-    `chosen` is that makespan's; `_NONE` if none was found that keeps the caps.
+    `_NONE` if none was found that keeps the caps.
     """
-    n, top = given.table.shape[1], len(given.ranks) - 1
-    floor, busy = np.zeros(n, dtype=np.int64), _make_busy(given)
-    trial = Chosen(np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64))
-    a_try = n * given.ranks[top] * len(given.ranks)
-    # What is always there: all items on all ranks. Where even that breaks a cap, nothing is known yet, and the search
-    # goes on until something is found.
+    n, levels = given.table.shape[1], len(given.ranks)
+    placed = _make_placed(np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64), given)
+    # What is always there: all items on all ranks. Where even that breaks a cap, nothing is known yet: then targets
+    # rise from the bound by steps that double, until one is met. Far above it nothing would spread items over ranks.
     high, known = _on_all(given)
-    chosen.level[:] = top
-    chosen.first[:] = 0
-    # Steps that double, up to the first that is met, then halves: near the bound, where the optimum mostly is.
-    low, step, met = least - 1, max(1, least >> 7), False
-    while high - low > 1 and (work > 0 or not known):
-        target = (low + high) // 2 if met else min(high - 1, low + step)
+    low, step = least - 1, max(1, least >> 7)
+    level[:] = levels - 1
+    first[:] = 0
+    # One part in 16,384 is less than dividing the rest anew gains.
+    while high - low > (max(1, high >> 14) if known else 1) and (work > 0 or not known):
+        target = (low + high) // 2 if known else min(high - 1, low + step)
         step *= 2
-        work -= a_try
-        most = _place_under(target, given, floor, busy, trial)
+        work -= n * given.ranks[levels - 1] * levels
+        most = _place(levels, target, given, placed)
         if most >= 0:
-            met, known, high = True, True, most
-            _keep(chosen, trial)
+            known, high = True, most
+            copy(level, placed.level)
+            copy(first, placed.first)
         else:
             low = target
-    if not known:
-        return _NONE
-    # Which items are shared need not be the longest: each in turn has to be on more ranks, or fewer, while that helps.
-    i = since = 0
-    while since < n and high > least and work > 0:
-        raised = floor[i]
-        for d in range(top + 1):
-            work -= a_try
-            if d == raised:
-                continue
-            floor[i] = d
-            most = _place_under(high - 1, given, floor, busy, trial)
-            if most >= 0:
-                high, raised, since = most, d, 0
-                _keep(chosen, trial)
-        floor[i] = raised
-        since += 1
-        i = (i + 1) % n
-    return high
-
-
-@helper
-def _fewest_busy(times, loads, first):
-    """Give items in order to the rank that is free first; return the largest load."""
-    loads[:] = 0
-    for i in range(len(times)):
-        # Items come longest first: LPT, ties to the lowest rank.
-        first[i] = np.argmin(loads)
-        loads[first[i]] += times[i]
-    return loads.max()
-
-
-@helper
-def _held_whole(given, first, held):
-    """Whether ranks have room for whole items, each on its rank. O(n q)."""
-    held[:] = 0
-    for i in range(len(first)):
-        for q in range(len(given.caps)):
-            held[q, first[i]] += given.shares[q, 0, i]
-            if held[q, first[i]] > given.caps[q]:
-                return False
-    return True
+    return high if known else _NONE
 
 
 @kernel(turns=200)
-def _share_enough(given, starts, enough, overhead, chosen, taken):
+def _halve_enough(given, starts, enough, overhead, level, first, taken):
     """Let each group of items end by `enough`, all of them whole, else some shared; -1 in `taken` where that fails."""
-    busy, most = _make_busy(given), starts[0]
-    for g in range(len(starts) - 1):
-        most = max(most, starts[g + 1] - starts[g])
-    floor = np.zeros(most, dtype=np.int64)
     for g in range(len(starts) - 1):
         here = slice(starts[g], starts[g + 1])
         mine = Sharing(given.table[:, here], given.shares[:, :, here], given.caps, given.ranks)
-        placed = Chosen(chosen.level[here], chosen.first[here])
-        placed.level[:] = 0
-        # Most groups end in time with all items whole: LPT is enough to see that, and it shares nothing.
-        taken[g] = _fewest_busy(mine.table[0], busy.loads, placed.first)
-        # Whole items end too late, or do not fit: share those that find no place.
-        if taken[g] > enough or not _held_whole(mine, placed.first, busy.held):
-            taken[g] = _place_under(enough - overhead, mine, floor, busy, placed)
-            # The overhead is of sharing at all, once.
+        placed = _make_placed(level[here], first[here], given)
+        taken[g] = _place(np.int64(1), enough, mine, placed)
+        if taken[g] < 0:  # whole items end too late, or do not fit: share those that find no place
+            taken[g] = _place(len(given.ranks), enough - overhead, mine, placed)
             if taken[g] >= 0 and placed.level.max() > 0:
-                taken[g] += overhead
-
-
-@helper
-def _refuted(target, table, ranks):
-    """Return why not all items end by `target`, some of them shared: a place in `_REASONS`; 0 if nothing says so."""
-    n, top = table.shape[1], len(ranks) - 1
-    room = ranks[top] * target
-    # Each item has to be quick enough at some degree, and takes at least the least rank-time among those.
-    area = 0  # of all items, each at its least rank-time among the degrees that are quick enough
-    for i in range(n):
-        least = -1
-        for d in range(top + 1):
-            if table[d, i] <= target and (least < 0 or ranks[d] * table[d, i] < least):
-                least = ranks[d] * table[d, i]
-        if least < 0:
-            return 1
-        area += least
-    if area > room:
-        return 2
-    # The longest item that is not on all ranks comes after all before it, which are: one sum for each that it may be.
-    chain = 0
-    for k in range(n):  # the first that is not on all ranks: it comes after all before it, which are
-        least, quickest = ranks[top] * table[top, k], -1
-        for d in range(top):
-            if table[d, k] <= target:
-                least = min(least, ranks[d] * table[d, k])
-                quickest = table[d, k] if quickest < 0 else min(quickest, table[d, k])
-        if quickest >= 0 and chain + quickest <= target and area <= room:
-            return 0
-        chain += table[top, k]
-        area += ranks[top] * table[top, k] - least
-    return 0 if chain <= target else 3
-
-
-@kernel(turns=200)
-def _least_target(table, ranks):
-    """Return the least target that is not refuted, and why the one below is."""
-    low, high = -1, 0
-    for i in range(table.shape[1]):
-        high += table[len(ranks) - 1, i]
-    reason = 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        why = _refuted(middle, table, ranks)
-        if why:
-            low, reason = middle, why
-        else:
-            high = middle
-    return high, reason
+                taken[g] += overhead  # of sharing at all, once
 
 
 def long_short(
@@ -379,14 +275,13 @@ def long_short(
     Notes
     -----
     Halves a target. Items, longest first, go where they fit under it, on as few ranks as possible: an item is shared if
-    it is too long for fewer ranks, or finds no place there. Then one item after another is put on more ranks, and stays
-    there if that ends sooner. Last, :func:`solvers.partition` divides the items anew that are not shared.
-    O(n * group_size * D) a try.
+    it is too long for fewer ranks, or finds no place there. Then :func:`solvers.partition` divides the items anew that
+    are not shared. O(n * group_size * D) a try.
 
-    The bound is the least target that nothing refutes. If items are shared, all end by a target less the overhead. Each
-    item then takes the least rank-time among the degrees at which it is quick enough: there must be one (``longest``),
-    and ranks for all (``area``). And let k be the longest item that is not on all ranks: longer ones are, one after
-    another, and k comes on top (``chain``).
+    The bound: let k be the longest item that is not on all ranks. Longer ones are, one after another; then comes k at
+    its quickest other degree (``longest``), and the rank-time of k and all that are shorter (``area``). The least of
+    that over all k is the bound. With several degrees also the least target at which each item takes its least
+    rank-time among the degrees that are quick enough, and ranks have time for all (``area``). O(n D log).
 
     References
     ----------
@@ -403,7 +298,7 @@ def long_short(
     order = np.argsort(-table[0], kind="stable")
     ordered = read_only(table[:, order])
     given = Sharing(ordered, *_no_caps(ordered.shape), ranks)
-    bound, name, makespan, level, first = _solved(given, extra, time_budget)
+    bound, name, (makespan, level, first) = _solved(given, extra, time_budget)
     degree_of_item, first_rank = _places(order, ranks[level], first)
     is_shared = degree_of_item > 1
     loads = _loads(ordered, ranks, level, first) + (extra if is_shared.any() else 0)
@@ -486,12 +381,12 @@ def long_short_groups(
     level, first = np.zeros((2, len(order)), dtype=np.int64)
     taken = np.zeros(num_groups, dtype=np.int64)
     given = Sharing(ordered, held, limits, ranks)
-    _share_enough(given, starts, enough, extra, Chosen(level, first), taken)
+    _halve_enough(given, starts, enough, extra, level, first, taken)
     # The few groups that could not end by `enough` decide the step, so that each gets a search of its own.
     for g in np.flatnonzero(taken < 0).tolist():
         mine = slice(starts[g], starts[g + 1])
         part = Sharing(read_only(ordered[:, mine]), read_only(held[:, :, mine]), limits, ranks)
-        taken[g], level[mine], first[mine] = _solved(part, extra, time_budget)[2:]
+        taken[g], level[mine], first[mine] = _solved(part, extra, time_budget)[2]
     taken[taken >= _NONE] = -1
     return *_places(order, ranks[level], first), taken
 
@@ -570,38 +465,58 @@ def _prepare(
     return np.vstack([single[None], rows]), read_only(np.array([1, *chain], dtype=np.int64)), overhead
 
 
-def _bound(table: Ints, ranks: Ints, overhead: int) -> tuple[int, str, int]:
-    """Return the lower bound, which argument proves it, and what is proven where no item is shared."""
-    longest, area = int(table[0].max(initial=0)), -(-int(table[0].sum()) // int(ranks[-1]))
-    whole = max(longest, area), "area" if area >= longest else "longest"
-    if len(ranks) == 1:
-        return *whole, whole[0]
-    least, reason = _least_target(table, ranks)
-    # Sharing none is always allowed, so the bound is the lesser of the two.
-    return *min(whole, (int(least) + overhead, _REASONS[reason])), whole[0]
+@kernel
+def _least_by_area(table, ranks, overhead, low):
+    """Return the least target from `low` on at which items have a quick degree each, and ranks for the rank-times."""
+    n, levels, size = table.shape[1], len(ranks), ranks[len(ranks) - 1]
+    high = overhead
+    for i in range(n):
+        high += table[levels - 1, i]
+    low -= 1
+    while high - low > 1:
+        target = (low + high) // 2
+        area, quick = 0, True
+        for i in range(n):
+            least = ranks[0] * table[0, i] if table[0, i] <= target else -1
+            for d in range(1, levels):
+                taken = ranks[d] * table[d, i]
+                if table[d, i] + overhead <= target and (least < 0 or taken < least):
+                    least = taken
+            quick &= least >= 0
+            area += max(0, least)
+        if quick and area <= size * target:
+            high = target
+        else:
+            low = target
+    return high
 
 
-def _solved(given: Sharing, overhead: int, budget: float) -> tuple[int, str, int, Ints, Ints]:
-    """Return the bound, its name, the makespan, and level and first rank of each item; items come longest first."""
-    bound, name, whole = _bound(given.table, given.ranks, overhead)
-    if len(given.ranks) == 1 or not given.table.shape[1]:
-        return bound, name, *_unshared(given, budget)
-    found = _shared(given, overhead, bound, budget)
-    if whole < found[0]:  # few items, or sharing that is dear: to share none may be better
-        found = min(found, _unshared(given, budget), key=itemgetter(0))
-    return bound, name, *found
-
-
-def _loads(table: Ints, ranks: Ints, level: Ints, first: Ints) -> Ints:
-    loads = np.zeros(int(ranks[-1]), dtype=np.int64)
-    for d, degree in enumerate(ranks.tolist()):
-        here = level == d
-        sums = group_loads(table[d][here], (first[here] // degree).astype(np.int32), len(loads) // degree)
-        loads += np.repeat(sums, degree)
-    return loads
+def _bound(table: Ints, ranks: Ints, overhead: int) -> tuple[int, str]:
+    """Return the lower bound, and which argument proves it; items come longest first."""
+    shared = np.append(0, np.cumsum(table[-1] if len(ranks) > 1 else 0 * table[0]))  # of the first k, on all ranks
+    left = -(-(table[0].sum() - np.append(0, np.cumsum(table[0]))) // ranks[-1])  # and the others, spread evenly
+    longest = np.append(table[:-1].min(axis=0) if len(ranks) > 1 else table[0], 0)
+    bounds = shared + np.maximum(longest, left) + overhead * (np.arange(len(shared)) > 0)
+    k = int(np.argmin(bounds)) if len(ranks) > 1 else 0
+    found = int(bounds[k])
+    if len(ranks) > 2 and (by_area := int(_least_by_area(table, ranks, overhead, found))) > found:
+        return by_area, "area"  # of one degree this proves no more
+    return found, "longest" if longest[k] > left[k] else "area"
 
 
 _Found = tuple[int, Ints, Ints]  # makespan; level and first rank of each item
+
+
+def _solved(given: Sharing, overhead: int, budget: float) -> tuple[int, str, _Found]:
+    """Return the bound, its name, and what was found; items come longest first."""
+    bound, name = _bound(given.table, given.ranks, overhead)
+    if len(given.ranks) == 1 or not given.table.shape[1]:
+        return bound, name, _unshared(given, budget)
+    found = _shared(given, overhead, bound, budget)
+    whole = max(int(given.table[0, 0]), -(-int(given.table[0].sum()) // int(given.ranks[-1])))
+    if whole < found[0]:  # few items, or sharing that is dear: to share none may be better
+        found = min(found, _unshared(given, budget), key=itemgetter(0))
+    return bound, name, found
 
 
 def _unshared(given: Sharing, budget: float) -> _Found:
@@ -616,8 +531,7 @@ def _unshared(given: Sharing, budget: float) -> _Found:
 def _shared(given: Sharing, overhead: int, bound: int, budget: float) -> _Found:
     """Share items, longest first, and then partition those anew that are not shared."""
     level, first = np.zeros((2, given.table.shape[1]), dtype=np.int64)
-    work = work_units(as_budget(budget))
-    best = int(_share(given, max(0, bound - overhead), work, Chosen(level, first)))
+    best = int(_halve(given, max(0, bound - overhead), work_units(as_budget(budget)), level, first))
     best += overhead * bool(level.any())
     mine = np.flatnonzero(level == 0)
     table, top = given.table, len(given.ranks) - 1
@@ -629,3 +543,12 @@ def _shared(given: Sharing, overhead: int, bound: int, budget: float) -> _Found:
         if again < best and _keeps_caps(given, level, anew):
             first, best = anew, again
     return best, level, first
+
+
+def _loads(table: Ints, ranks: Ints, level: Ints, first: Ints) -> Ints:
+    loads = np.zeros(int(ranks[-1]), dtype=np.int64)
+    for d, degree in enumerate(ranks.tolist()):
+        here = level == d
+        sums = group_loads(table[d][here], (first[here] // degree).astype(np.int32), len(loads) // degree)
+        loads += np.repeat(sums, degree)
+    return loads

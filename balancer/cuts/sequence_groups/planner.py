@@ -22,7 +22,7 @@ from balancer.problem.topology import Topology
 from solvers.arguments import as_share
 from solvers.bounds import Bound
 from solvers.errors import UsageError, Wording
-from solvers.grouping import SequenceProblem, SequenceRequest, closed_form
+from solvers.grouping import SequenceProblem, closed_form
 from solvers.groups import group_loads
 from solvers.packing import MOST_BINS
 
@@ -78,8 +78,8 @@ def groups_bound(plan: GroupPlan, settings: PlanSettings, search: bool) -> Bound
     """Return the closed-form bound on what the slots of a step take together."""
     problem, cut = plan.problem, plan.cut
     times, sizes = Units.from_problem(problem, cut)[1:]
-    asked = SequenceRequest(times.times, sizes, overhead=times.overhead, **cut.solver_keywords(problem.topology))
-    proven = closed_form(SequenceProblem.of(asked))
+    keywords = cut.solver_keywords(problem.topology)
+    proven = closed_form(SequenceProblem.of(times.times, sizes, overhead=times.overhead, **keywords))
     return Bound(proven.value * times.unit, proven.name)
 
 

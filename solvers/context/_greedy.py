@@ -49,8 +49,9 @@ def search(problem: Problem, caps: Ints, work: int) -> Iterator[Rows]:
     inside = []
     for node in range(nodes):
         mine = on_nodes.rank == node
-        rows = Rows(*(part[mine] for part in on_nodes))
-        *_, found = _passes(Search(problem, caps, each), rows._replace(rank=0 * rows.rank), work // (2 * nodes))
+        found = Rows(*(part[mine] for part in on_nodes))._replace(rank=np.zeros(np.count_nonzero(mine), dtype=np.int64))
+        if mine.any():  # with few tokens, and slack, a node may be empty
+            *_, found = _passes(Search(problem, caps, each), found, work // (2 * nodes))
         inside.append(found._replace(rank=found.rank + node * each))
     together = as_rows(*(np.concatenate(parts) for parts in zip(*inside, strict=True)))
     yield together

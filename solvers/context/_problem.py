@@ -15,6 +15,12 @@ from solvers.groups import read_only
 
 Ints = NDArray[np.int64]
 
+_BLOCK = 128
+"""Tokens of a kernel's tile: documents are cut at its multiples, where nothing else is asked for."""
+
+# Of so many blocks at least a rank's share is to be: with fewer there is no cut at which short documents are even.
+_BLOCKS_OF_A_RANK = 16
+
 MOST_TOKENS = 2**27
 """Tokens of a pack: tables of the bounds are as long as its longest document, and squares of it are far below int64."""
 
@@ -45,14 +51,15 @@ class Problem(NamedTuple):
 
 
 def as_problem(
-    lengths: ArrayLike, num_ranks: int, ranks_per_node: int | None, block: int, masks: Mapping[str, int] | None,
+    lengths: ArrayLike, num_ranks: int, ranks_per_node: int | None, block: int | None, masks: Mapping[str, int] | None,
     token_slack: int, pad: bool,
 ) -> Problem:  # fmt: skip
     """Check arguments as :func:`solvers.context_shards` has them."""
     given, _, total = as_costs(lengths, "lengths")
     ranks = as_count("num_ranks", num_ranks)
     node = ranks if ranks_per_node is None else as_count("ranks_per_node", ranks_per_node)
-    step, slack = as_count("block", block), as_integer("token_slack", token_slack)
+    slack = as_integer("token_slack", token_slack)
+    step = None if block is None else as_count("block", block)
     if not len(given):
         raise ArgumentError("lengths", "hold a document at least", "none")
     if (given == 0).any():
@@ -77,7 +84,15 @@ def as_problem(
     if total * ranks * int(found.weights.sum()) >= 2**60:
         raise UsageError("tokens of {lengths} times {num_ranks} times all layers of {masks} must be < 2**60")
     kinds, sizes, weights = (read_only(np.ascontiguousarray(each)) for each in found)
-    return Problem(read_only(given), kinds, sizes, weights, ranks, node, fewest, most, step)
+    return Problem(read_only(given), kinds, sizes, weights, ranks, node, fewest, most, step or block_of(total, ranks))
+
+
+def block_of(tokens: int, num_ranks: int) -> int:
+    """Return of how many tokens a block is where nobody says it: 128, or less where ranks have few."""
+    block = _BLOCK
+    while block > 1 and tokens < num_ranks * block * _BLOCKS_OF_A_RANK:
+        block //= 2
+    return block
 
 
 def caps_of(problem: Problem, eps: Fraction | float | str) -> Ints:

@@ -17,7 +17,7 @@ from solvers.context._problem import Problem, as_problem, caps_of, most_rows_hel
 from solvers.context.bounds import levels_of, travel_bound, work_bound
 from solvers.context.types import ContextShardsResult
 from solvers.errors import SolverError
-from solvers.types import status_of
+from solvers.types import SolveStatus, status_of
 
 Ints = NDArray[np.int64]
 
@@ -28,7 +28,7 @@ def context_shards(
     *,
     ranks_per_node: int | None = None,
     eps: Fraction | float | str = "0.02",
-    block: int = 128,
+    block: int | None = None,
     masks: Mapping[str, int] | None = None,
     token_slack: int = 0,
     pad: bool = False,
@@ -51,8 +51,9 @@ def context_shards(
         Consecutive ranks that share a node, all nodes alike: what crosses nodes then counts before what ranks receive.
     eps : float or str
         A rank's work is at most the mean and this share of it, of each mask; or that of the most even layout found.
-    block : int
-        Documents are cut at multiples of it from their start; up to ``g - 1`` cuts more make tokens exact.
+    block : int, optional
+        Documents are cut at multiples of it from their start; up to ``g - 1`` cuts more make tokens exact. By default
+        128; where a rank's tokens are fewer than 16 such blocks, the power of two of which they are 16.
     masks : dict from str to int, optional
         Layers by what their queries see: ``full`` (causal), ``windowN`` or ``chunkN``, and how many there are of each;
         by default ``{"full": 1}``.
@@ -68,7 +69,8 @@ def context_shards(
     Returns
     -------
     ContextShardsResult
-        Rows, what each rank computes, receives and sends, and proven bounds.
+        Rows, what each rank computes, receives and sends, and proven bounds. Its status speaks of rows received, and of
+        work: where that is less even than `eps` allows, and may be more even, the status is ``FEASIBLE``.
 
     Raises
     ------
@@ -97,10 +99,11 @@ def context_shards(
     """
     started, budget = time.perf_counter(), as_budget(time_budget)
     problem = as_problem(lengths, num_ranks, ranks_per_node, block, masks, token_slack, pad)
-    caps, most_rows = caps_of(problem, eps), most_rows_held(problem, max_rows_held)
-    rows, measured = _best(problem, caps, most_rows, work_units(budget))
+    asked, most_rows = caps_of(problem, eps), most_rows_held(problem, max_rows_held)
+    rows, measured = _best(problem, asked, most_rows, work_units(budget))
     # The bounds hold for the caps that the layout keeps, so both are reported together.
-    caps = np.maximum(caps, measured.work.max(axis=1))
+    most, least = measured.work.max(axis=1), work_bound(problem)
+    caps = np.maximum(asked, most)
     levels = levels_of(problem)
     bound, name = travel_bound(problem, caps, levels)
     crossing = travel_bound(problem, caps, levels, nodes=True)[0] if measured.crossing else 0
@@ -108,8 +111,9 @@ def context_shards(
     held = int(measured.received.max(axis=0).max()) + problem.tokens // num_ranks
     return ContextShardsResult(
         *rows, measured.work, measured.received, measured.sent, measured.crossing, measured.ranges, problem.weights,
-        total, caps, held, work_bound(problem), crossing, lower_bound=bound, bound_name=name,
-        status=status_of(total, bound), runtime_s=time.perf_counter() - started,
+        total, caps, held, least, crossing, lower_bound=bound, bound_name=name,
+        status=status_of(total, bound) if (most <= np.maximum(asked, least)).all() else SolveStatus.FEASIBLE,
+        runtime_s=time.perf_counter() - started,
     )  # fmt: skip
 
 

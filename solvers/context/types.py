@@ -49,7 +49,8 @@ class ContextShardsResult(Proven):
         ``"keys"``: a key is received by all ranks but one that its queries need; ``"cuts"``: a document longer than a
         shard is cut somewhere, which costs a window; or ``"keys + cuts"``.
     status, runtime_s
-        As of :class:`solvers.PartitionResult`; ``OPTIMAL`` if and only if ``total_received == lower_bound``.
+        As of :class:`solvers.PartitionResult`, and of work as well: ``OPTIMAL`` if and only if ``total_received ==
+        lower_bound``, and no rank has more work than `eps` allows, or than `bound_work` says that some rank has.
     """
 
     rank: Ints

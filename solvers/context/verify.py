@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from solvers.check import require, require_status
 from solvers.context.types import ContextShardsResult
+from solvers.types import SolveStatus
 
 Ints = NDArray[np.int64]
 
@@ -53,7 +54,7 @@ def check_context_shards(
     num_ranks: int,
     ranks_per_node: int | None = None,
     eps: Fraction | float | str = "0.02",
-    block: int = 128,
+    block: int | None = None,
     masks: Mapping[str, int] | None = None,
     token_slack: int = 0,
     pad: bool = False,
@@ -91,6 +92,8 @@ def check_context_shards(
     held = np.bincount(np.concatenate(owners), minlength=num_ranks)
     for r, tokens in enumerate(held.tolist()):
         require(least <= tokens <= most, f"rank {r} has {tokens} tokens, not within {least}..{most}")
+    if block is None:  # 128, or less where ranks have fewer than 16 such blocks
+        block = max(1, min(128, 1 << (total // (16 * num_ranks)).bit_length() >> 1))
     off = sum(int(((np.flatnonzero(np.diff(owner)) + 1) % block > 0).sum()) for owner in owners)
     require(off < num_ranks, f"{off} cuts are off the grid of {block}, more than {num_ranks - 1}")
     require(list(result.weights) == list(named.values()), f"weights are {list(result.weights)}, not those of the masks")
@@ -154,7 +157,7 @@ def _require_bounds(
     lengths: list[int], result: ContextShardsResult, masks: list[_Mask], ranks: tuple[int, int, int, int], eps: Fraction
 ) -> None:
     g, least, most, node = ranks
-    caps = [int(cap) for cap in result.caps]
+    caps, even = [int(cap) for cap in result.caps], True
     for k, mask in enumerate(masks):
         total = sum(int(each.sum()) for each in mask.work)
         largest = max(int(each.max()) for each in mask.work)
@@ -162,11 +165,16 @@ def _require_bounds(
         require(result.bound_work[k] == proven, f"bound_work[{k}] is {result.bound_work[k]}, not {proven}")
         allowed = max(asked, int(result.work[k].max()))
         require(caps[k] == allowed, f"caps[{k}] is {caps[k]}, not {allowed}")
+        even &= allowed <= max(asked, proven)
     bound = _Bound(lengths, masks)
     least_received = bound.total(result.weights, g, least, most, caps)
     require(result.lower_bound == least_received, f"lower_bound is {result.lower_bound}, not {least_received}")
     require(result.bound_name in ("keys", "cuts", "keys + cuts"), f"there is no bound {result.bound_name!r:.40}")
-    require_status(result.status, result.lower_bound, result.total_received, "total_received")
+    require(result.lower_bound <= result.total_received, "lower_bound exceeds total_received")
+    if even:
+        require_status(result.status, result.lower_bound, result.total_received, "total_received")
+    else:
+        require(result.status is SolveStatus.FEASIBLE, f"status is {result.status.value}, but work is not even")
     if node < g and result.crossing:
         each = bound.total(result.weights, g // node, least * node, most * node, [cap * node for cap in caps])
         require(result.bound_crossing == each, f"bound_crossing is {result.bound_crossing}, not {each}")

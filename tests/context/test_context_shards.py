@@ -171,3 +171,44 @@ def test_bad_input_is_told_in_a_line(asked, told):
     with pytest.raises(ValueError, match=told) as caught:
         context_shards(**({"lengths": [12, 4], "num_ranks": 4} | asked))
     assert "\n" not in str(caught.value)
+
+
+def test_short_documents_are_cut_where_work_is_even():
+    found = context_shards([4, 12], 2)
+    check_context_shards([4, 12], found, num_ranks=2)
+    assert found.work.tolist() == [[44, 44]]
+    assert found.total_received == context_shards([4, 12], 2, block=1).total_received
+    with pytest.raises(solvers.CertificateError, match="cuts are off the grid of 128"):
+        check_context_shards([6, 7, 19], context_shards([6, 7, 19], 4), num_ranks=4, block=128)
+
+
+@pytest.mark.parametrize(("tokens", "block"), [(2_047, 64), (2_048, 128), (32, 2), (31, 1), (5, 1), (100_000, 128)])
+def test_a_block_is_a_16th_of_what_a_rank_has_or_less(tokens, block):
+    assert as_problem([tokens] * 3, 3, None, None, None, 0, False).block == block
+    assert as_problem([tokens] * 3, 3, None, 7, None, 0, False).block == 7
+
+
+@pytest.mark.parametrize(("asked", "status"), [({"block": 128}, "feasible"), ({"block": 1}, "optimal")])
+def test_a_status_speaks_of_work_as_well(asked, status):
+    """With cuts at multiples of 128 alone, one rank has 18 % more work than the mean: nothing is optimal there."""
+    found = context_shards([4, 12], 2, **asked)
+    assert (found.status, found.total_received) == (status, found.lower_bound)
+    check_context_shards([4, 12], found, num_ranks=2, **asked)
+    other = solvers.SolveStatus.OPTIMAL if status == "feasible" else solvers.SolveStatus.FEASIBLE
+    with pytest.raises(solvers.CertificateError, match="status is"):
+        check_context_shards([4, 12], dataclasses.replace(found, status=other), num_ranks=2, **asked)
+
+
+def test_work_that_no_layout_evens_out_is_no_reason_to_say_less():
+    """One query sees all of the keys that there are to a rank: its work is proven to be the least."""
+    found = context_shards([3], 3, block=1)
+    assert found.work.max() == found.bound_work[0] == 3
+    assert found.status == "optimal"
+
+
+@pytest.mark.parametrize("lengths", [[1], [2], [1, 1], [3], [1, 1, 1]])
+@pytest.mark.parametrize(("ranks", "node"), [(4, 2), (6, 2), (6, 3), (4, 1)])
+@pytest.mark.parametrize("asked", [{"token_slack": 2}, {"token_slack": 2, "pad": True}, {"pad": True}])
+def test_nodes_may_be_empty(lengths, ranks, node, asked):
+    found = context_shards(lengths, ranks, ranks_per_node=node, time_budget=1e-4, **asked)
+    check_context_shards(lengths, found, num_ranks=ranks, ranks_per_node=node, **asked)

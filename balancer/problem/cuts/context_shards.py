@@ -44,8 +44,9 @@ class ContextShards(Cut):
         or a replica is whole nodes.
     pack_tokens : int
         No pack holds more tokens; a rank has a `degree`-th of a pack's, rounded up.
-    block : int
-        Documents are cut at multiples of it, up to ``degree - 1`` cuts of a pack aside.
+    block : int, optional
+        Documents are cut at multiples of it, up to ``degree - 1`` cuts of a pack aside. By default 128, and less where
+        ranks have few tokens: see :func:`solvers.context_shards`.
     masks : dict from str to int, optional
         The number of layers by mask, as in :func:`solvers.context_shards`. By default the layers of
         the cost, or full causal attention if the cost names none.
@@ -63,7 +64,7 @@ class ContextShards(Cut):
     degree: Count = key("How many ranks share each pack of documents.")
     pack_tokens: Size = key("Tokens of a pack at most.")
     masks: SizesByName | None = key("Layers by what queries see: {full = 1, window1024 = 5}.", default=None, hash=False)
-    block: Count = key("Documents are cut at its multiples.", default=128)
+    block: Count | None = key("Documents are cut at its multiples; 128, or less for few tokens.", default=None)
     sync: Annotated[str, one_of(*SHARD_SYNCS)] = key(
         "Where replicas wait: micro_batch or step.", default=SHARD_SYNCS[0]
     )

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -262,7 +263,9 @@ def across_steps(rng: np.random.Generator, **_: Any) -> Iterator[Case]:
         asked = {"step_tokens": ranks * 65_536, "max_tokens_per_rank": 131_072, "drop_last": True}
 
         def case(tokens: np.ndarray = tokens, ranks: int = ranks, delay: int = delay, asked: Answer = asked) -> Answer:
-            found = balancer.defer(tokens, ranks, early=delay, late=delay, cost="quadratic:a=70455,b=1", **asked)
+            new = "window" in signature(balancer.defer).parameters  # the other commit may have the words of b2a174ce
+            window = {"window": delay} if new else {"early": delay, "late": delay}
+            found = balancer.defer(tokens, ranks, cost="quadratic:a=70455,b=1", **window, **asked)
             return {"value": int(found.total), "bound": int(found.lower_bound)}
 
         yield f"{source} on {ranks}, {delay} steps", case

@@ -17,10 +17,9 @@ import pyarrow.parquet as pq
 
 import balancer
 from balancer.cost import flops, parse_cost
-from balancer.deferral.defer import Drawn
-from balancer.deferral.epoch import choose_steps
-from balancer.deferral.request import Request
-from balancer.deferral.work import PhaseWork, choose
+from balancer.deferral.settings import StepSettings
+from balancer.deferral.steps import Given, PhaseWork, choose, choose_steps
+from balancer.problem.across_steps import AcrossSteps
 from solvers._jit import compile_at_once
 from solvers.deferral import MOST_STEPS
 
@@ -40,33 +39,30 @@ def settings(ranks: int) -> dict[str, object]:
 
 
 def deferred(lengths: np.ndarray, ranks: int, delay: int) -> balancer.Deferral:
-    return balancer.defer(lengths, ranks, early=delay, late=delay, drop_last=True, **settings(ranks))
+    return balancer.defer(lengths, ranks, window=delay, drop_last=True, **settings(ranks))
 
 
 def table() -> None:
     """How much a step takes, over the even share, as planned; and what it does to training."""
-    print("ranks   D  floor  bound planned    gap  moved mean |d| long share of a step: before           after  most "
-          " token sample mean     s")  # fmt: skip
+    print("ranks   D  floor  bound planned    gap  moved mean |d| long share of a step: before, after "
+          "sample mean     s")  # fmt: skip
     for ranks in (32, 64):
         for delay in (0, 1, 2, 4, 8, 16):
             started = time.thread_time()
             found = deferred(documents(), ranks, delay)
             seconds, even, effects = time.thread_time() - started, found.even_share, found.effects
-            before, after = (
-                f"{a:.3f} +- {b:.3f}" for a, b in zip(effects.long_share, effects.long_spread, strict=True)
-            )
             print(f"{ranks:5} {delay:3} {found.floor / even:6.3f} {found.lower_bound / even:6.3f} "
                   f"{found.total / even:7.3f} {found.gap:6.2%} {effects.moved:6.1%} {effects.mean_displacement:8.2f} "
-                  f"{before:>28} {after:>15} {effects.largest_long_share[1]:5.2f} {effects.token_mean_weight:6.3f} "
-                  f"{effects.sample_mean_weight:11.2f} {seconds:5.1f} {found.fell_back}", flush=True)  # fmt: skip
+                  f"{effects.long_share[0]:28.3f}, {effects.long_share[1]:.3f} {effects.sample_mean_weight:11.2f} "
+                  f"{seconds:5.1f} {found.fell_back}", flush=True)  # fmt: skip
 
 
 def counts() -> None:
     """Steps cut by count, tokens within 5 % of their mean: with as many samples as nominally, and with any number."""
     for delay in (1, 2, 4):
-        for rule in ("exact", None):
-            found = balancer.defer(documents(), 64, batch_size=64 * 43, early=delay, late=delay, counts=rule, cost=COST,
-                                   drop_last=True)  # fmt: skip
+        for rule in ("exact", "any"):
+            found = balancer.defer(documents(), 64, step_samples=64 * 43, window=delay, counts=rule, cost=COST,
+                                   tokens_within="5%", drop_last=True)  # fmt: skip
             even = found.even_share
             print(f"64 ranks x 43, D = {delay}, counts {rule}: floor {found.floor / even:.3f}, bound "
                   f"{found.lower_bound / even:.3f}, planned {found.total / even:.3f} ({found.gap:.2%}); sample mean "
@@ -85,7 +81,7 @@ def online() -> None:
             offline = deferred(documents(), ranks, delay)
             lengths = documents()[offline.nominal_step >= 0]
             started, total, ran = time.thread_time(), 0, 0
-            buffer = balancer.DeferBuffer(delay, delay, ranks, **settings(ranks))
+            buffer = balancer.DeferBuffer(ranks, window=delay, **settings(ranks))
             steps = []
             for begin in range(0, len(lengths), 256):
                 buffer.push(lengths[begin : begin + 256])
@@ -210,11 +206,10 @@ def phases() -> None:
         drawn = order[: len(order) // (ranks * batch) * ranks * batch]
         each = (PhaseWork(*vision, ranks).taken(drawn), PhaseWork(text, None, ranks).taken(drawn))
         even = sum(int(phase.costs.sum()) / ranks for phase in each)
-        request = Request.of(ranks, ranks * batch, None, delay, delay, "exact", "5%", "linear", most_long_share=None,
-                             max_tokens_per_rank=None, micro_batch_tokens=None)  # fmt: skip
-        given = Drawn(request, tokens[drawn], request.nominal_steps(tokens[drawn]), phases=each).given()
-        alone = [choose((phase,), *given[1:]).step for phase in each]
-        both = choose(*given)
+        asked = StepSettings.of(ranks, ranks * batch, AcrossSteps(window=delay, tokens_within="5%"), "linear")
+        given = Given.of(asked, tokens[drawn], asked.nominal_steps(tokens[drawn]), None, each)
+        alone = [choose(given._replace(phases=(phase,))).step for phase in each]
+        both = choose(given)
         shown = [given.at_least(step) / even for step in (given.start, *alone, both.step)]
         print(f"{ranks:2d} x {batch} {delay:2d}  {shown[0]:6.3f}  {shown[1]:13.3f}  {shown[2]:10.3f}  {shown[3]:8.3f}  "
               f"{both.lower_bound / even:6.3f}")  # fmt: skip
@@ -225,11 +220,10 @@ def parts() -> None:
     for ranks, samples, delay in ((4, 200_000, 1), (4, 200_000, 4), (8, 400_000, 4)):
         lengths = documents()
         lengths = lengths[np.random.default_rng(0).integers(0, len(lengths), samples)]
-        request = Request.of(ranks, None, ranks * SHARE, delay, delay, None, 0.05, COST, most_long_share=None,
-                             max_tokens_per_rank=CAP, micro_batch_tokens=None)  # fmt: skip
-        nominal = request.nominal_steps(lengths)
-        whole = choose_steps(request, lengths, None, None, False)
-        total = sum(choose_steps(request, lengths[nominal // MOST_STEPS == k], None, None, False).chosen_floor
+        asked = StepSettings.of(ranks, None, AcrossSteps(window=delay, step_tokens=ranks * SHARE), COST, CAP)
+        nominal = asked.nominal_steps(lengths)
+        whole = choose_steps(asked, lengths)
+        total = sum(choose_steps(asked, lengths[nominal // MOST_STEPS == k]).chosen_floor
                     for k in range(int(nominal[-1]) // MOST_STEPS + 1))  # fmt: skip
         even = whole.even_share
         print(f"{ranks} ranks, {nominal[-1] + 1} steps, D = {delay}: whole {whole.chosen_floor / even:.5f}, "

@@ -63,7 +63,7 @@ def deferred(draws, ranks, tokens, cost, most):
     """Steps formed anew, no document more than DEFER steps from its own, and each planned."""
     lengths = np.array([length for draw in draws for held in draw for length in held], dtype=np.int64)
     found = balancer.defer(
-        lengths, ranks, step_tokens=ranks * tokens, early=DEFER, late=DEFER, cost=cost, max_tokens_per_rank=most
+        lengths, ranks, step_tokens=ranks * tokens, window=DEFER, cost=cost, max_tokens_per_rank=most
     )
     steps = [lengths[found.step_of_sample == step] for step in range(len(draws))]
     results = [shares(step, np.arange(len(step)) * ranks // len(step), ranks, cost, most) for step in steps]

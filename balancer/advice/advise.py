@@ -167,8 +167,8 @@ def _found_in(sample: Sample, found: Tried, about: Finding, today: float, when: 
 
 def _refuse(settings: LogSettings) -> None:
     """Refuse what is tried anyhow, as what it is compared with would not be there."""
-    if settings.across is not None and (settings.across.early or settings.across.late):
-        raise UsageError("{early} and {late} are tried anyhow: leave them out")
+    if settings.across is not None and settings.across.window:
+        raise UsageError("{window} is tried anyhow: leave it out")
     cut = settings.setup.settings.cut
     if cut.shares:
         raise UsageError(f"{{{cut.called}}} are tried anyhow: leave them out")

@@ -83,9 +83,8 @@ class Remedy:
 
 def _defer(steps: int) -> Callable[[Case], Way | str]:
     def way(case: Case) -> Way | str:
-        across = replace(case.settings.across or AcrossSteps(), early=steps, late=steps)
-        keys: dict[str, str | None] = {"deferral.early": str(steps), "deferral.late": str(steps)}
-        return Way(replace(case.settings, across=across), keys, f"early={steps}, late={steps}")
+        across = replace(case.settings.across or AcrossSteps(), window=steps)
+        return Way(replace(case.settings, across=across), {"deferral.window": str(steps)}, f"window={steps}")
 
     return way
 

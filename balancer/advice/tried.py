@@ -148,7 +148,7 @@ def tried(sample: Sample, settings: LogSettings, strategy: Callable[[Step], Step
         rows.add(rows.steps, plan, of_step.first_row)
         seconds.append(plan.runtime_s)
     across = settings.across
-    windows = bounds and across is not None and (across.early or across.late)
+    windows = bounds and across is not None and across.window
     return Tried(rows.table(), seconds, float(sum(bounds)) if windows else None)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from balancer.errors import InputError
 from balancer.io.log_files import LogPath
 from balancer.io.logs import LengthLog, choose_length, open_log
-from balancer.offline.across import request_of
+from balancer.offline.across import step_settings_of
 from balancer.offline.engines import Cluster, Engine, Processes, Serial
 from balancer.offline.of_step import OfModels, settings_of_step
 from balancer.offline.settings import LogSettings
@@ -58,7 +58,7 @@ def _first_plan(log: LengthLog, settings: LogSettings) -> StepPlan | None:
     hurried = replace(plan, time_budget=min(plan.time_budget, _READY_BUDGET))
     short = replace(settings, setup=replace(settings.setup, settings=hurried))
     if settings.across is not None:
-        request_of(settings)  # refuses what cannot be deferred before anything is planned
+        step_settings_of(settings)  # refuses what cannot be deferred before anything is planned
         short = replace(short, across=None, batch_per_rank=settings.batch_per_rank or 1)
         skipped = (SolverError,)  # a step that nothing is deferred from may hold no plan where the deferred ones do
     with contextlib.suppress(*skipped):
@@ -87,7 +87,7 @@ def _title_of(log: LengthLog, settings: LogSettings, first: StepPlan | None) -> 
     if (across := settings.across) is not None:
         tokens = across.step_tokens
         ranks = ranks if tokens is None else f"{counted(num_ranks, 'rank')}, steps of {counted(tokens, 'token')}"
-        if across.early or across.late:
+        if across.window:
             ranks += f", up to {across.early} early and {counted(across.late, 'step')} late"
     if settings.first_epoch or settings.first_sample:
         ranks += f", from sample {settings.first_sample:,} of epoch {settings.first_epoch} on"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from fractions import Fraction
 from itertools import pairwise
@@ -14,8 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 import solvers
 from balancer.cost import CostModel
-from balancer.deferral.request import Request
+from balancer.deferral.settings import StepSettings
 from balancer.planner import balance
+from balancer.problem.across_steps import AcrossSteps
+from balancer.problem.cuts import Cut
 from solvers.arguments import as_budget
 from solvers.deferral import UNLIMITED
 from solvers.errors import SolverError, UsageError
@@ -26,8 +26,7 @@ _FORESEEN = 2  # windows of steps; on the benchmark's log 1 is 2.6 points worse 
 
 _MOST_SEARCHES = 8  # for a step that ranks can take; 65 for 43 steps in which they are full to 95 % of their caps
 
-_STATE = ("version", "settings", "drawn", "next", "flushed", "nominal", "samples", "recent")
-_VERSION = 2
+_STATE = ("drawn", "next", "flushed", "nominal", "samples", "recent")
 
 
 class _Tighter(NamedTuple):
@@ -41,20 +40,31 @@ class _Tighter(NamedTuple):
         over = solvers.partition(lengths, num_ranks, time_budget=0.002, stop_at=0).makespan - cap
         less = max(2 * self.less, num_ranks * max(over, 1))
         # The first time less room may be enough, and tall samples may stay as they are.
-        return _Tighter(less, int(lengths[3 * lengths > cap].sum()) - 1 if self.less else UNLIMITED)
+        return _Tighter(less, max(0, int(lengths[3 * lengths > cap].sum()) - less) if self.less else UNLIMITED)
+
+    def lower(self, limits: dict[str, Any], start: Ints, num_ranks: int, cap: int) -> None:
+        """Lower, in place, what the first step may hold; but not below what it begins with."""
+        (least, most), tokens = limits["token_limits"], limits["tokens"]
+        tall = np.where(3 * tokens > cap, tokens, 0)
+        most[0] = max(min(most[0], num_ranks * cap - self.less), int(tokens[start == 0].sum()))
+        least[0] = min(least[0], most[0])
+        of_tall = np.full_like(most, UNLIMITED)
+        of_tall[0] = max(self.tall, int(tall[start == 0].sum()))
+        limits["sizes"] = np.vstack([limits["sizes"], tall])
+        limits["size_limits"] = np.vstack([limits["size_limits"], of_tall])
 
 
 class DeferBuffer:
     """Samples that were drawn and have not run, of all ranks.
 
     A nominal step is what is drawn for a step, cut by count or by tokens. Step t is chosen once the nominal steps up to
-    t + `early` are complete: so `early` steps are filled first. Samples that are not chosen wait, at most `late` steps.
+    t + early are complete: so `early` steps are filled first. Samples that are not chosen wait, at most `late` steps.
     The buffer expects that later steps are like the last steps that were drawn. Every rank that pushes the same
     lengths gets the same steps.
 
     Parameters
     ----------
-    early, late, num_ranks, batch_size, step_tokens, counts, tokens_within, cost, most_long_share, max_tokens_per_rank
+    num_ranks, step_samples, step_tokens, window, counts, tokens_within, cost, max_tokens_per_rank, cut
         As of :func:`balancer.defer`. Each step's search begins with samples in the order drawn, moved where a step has
         too many tokens. Where steps are cut by count and single samples are a large part of one, it may still be over
         `tokens_within`. With `max_tokens_per_rank` a plan is asked for before a step is handed out: its ranks can take
@@ -64,7 +74,7 @@ class DeferBuffer:
 
     Examples
     --------
-    >>> buffer = DeferBuffer(1, 1, 2, batch_size=5, counts="exact", tokens_within=None)
+    >>> buffer = DeferBuffer(2, step_samples=5, window=1)
     >>> buffer.push([8, 1, 1, 1, 1, 8, 1, 1, 1, 1])
     >>> buffer.flush()
     >>> [step.tolist() for step in buffer]
@@ -73,23 +83,21 @@ class DeferBuffer:
 
     def __init__(
         self,
-        early: int,
-        late: int,
         num_ranks: int,
         *,
-        batch_size: int | None = None,
+        step_samples: int | None = None,
         step_tokens: int | None = None,
-        counts: Literal["exact"] | float | Fraction | str | None = None,
-        tokens_within: float | Fraction | str | None = 0.05,
+        window: int | tuple[int, int] = 0,
+        counts: Literal["exact", "any"] | None = None,
+        tokens_within: float | Fraction | str | None = None,
         cost: str | CostModel = "linear",
-        most_long_share: float | Fraction | str | None = None,
         max_tokens_per_rank: int | None = None,
+        cut: Cut | None = None,
         time_budget: float = 0.25,
     ) -> None:
-        self._request = Request.of(
-            num_ranks, batch_size, step_tokens, early, late, counts, tokens_within, cost,
-            most_long_share=most_long_share, max_tokens_per_rank=max_tokens_per_rank, micro_batch_tokens=None,
-        )  # fmt: skip
+        across = AcrossSteps(window=window, tokens_within=tokens_within, counts=counts, step_tokens=step_tokens)
+        self._settings = StepSettings.of(num_ranks, step_samples, across, cost, max_tokens_per_rank, cut)
+        self._early, self._late = across.early, across.late
         self._time_budget = as_budget(time_budget)
         self._drawn = 0  # samples so far
         self._next = 0  # the step that is chosen next
@@ -101,11 +109,11 @@ class DeferBuffer:
 
     @property
     def _foreseen(self) -> int:
-        """Steps behind those known for which recent ones stand: what can wait is seen to find company there.
+        """Steps after those known for which recent ones stand: what can wait is seen to find company there.
 
         None where nothing is known ahead: the last step would be chosen before it is known to be the last.
         """
-        return _FORESEEN * (self._request.early + self._request.late) if self._request.early else 0
+        return _FORESEEN * (self._early + self._late) if self._early else 0
 
     def push(self, lengths: ArrayLike) -> None:
         """Add samples as they are drawn; they are numbered from 0 on over all pushes.
@@ -117,46 +125,42 @@ class DeferBuffer:
         """
         if self._flushed:
             raise UsageError("the buffer was flushed: nothing is pushed behind that", "make a new one for a new epoch")
-        new = self._request.checked(lengths)
+        new = self._settings.checked(lengths)
         open_step = self._next_nominal
         # Only the open step is cut anew: new samples may still fill it, complete ones do not change.
-        cut = self._samples[2] >= open_step
-        closed = self._samples[:, ~cut]
-        lengths_open = np.concatenate([self._samples[1, cut], new])
-        step = open_step + self._request.nominal_steps(lengths_open)
-        numbers = np.concatenate([self._samples[0, cut], self._drawn + np.arange(len(new))])
+        is_open = self._samples[2] >= open_step
+        of_open = np.concatenate([self._samples[1, is_open], new])
+        step = open_step + self._settings.nominal_steps(of_open)
+        numbers = np.concatenate([self._samples[0, is_open], self._drawn + np.arange(len(new))])
         self._drawn += len(new)
-        self._samples = np.concatenate([closed, np.stack([numbers, lengths_open, step])], axis=1)
-        self._close(int(step[-1]) if len(step) else open_step, lengths_open, step)
+        self._samples = np.concatenate([self._samples[:, ~is_open], np.stack([numbers, of_open, step])], axis=1)
+        last = int(step[-1]) if len(step) else open_step
+        # Cut by count, a full step is complete at once; cut by tokens, it is only when the next sample does not fit.
+        full = np.count_nonzero(step == last) == self._settings.step_samples
+        self._close(last + full, of_open, step)
 
     def flush(self) -> None:
         """Say that nothing more is drawn: what waits runs in the steps that are left."""
         if not self._flushed:
             self._flushed = True
-            cut = self._samples[2] >= self._next_nominal
-            if cut.any():
-                self._close(self._next_nominal + 1, self._samples[1, cut], self._samples[2, cut])
+            is_open = self._samples[2] >= self._next_nominal
+            if is_open.any():
+                self._close(self._next_nominal + 1, self._samples[1, is_open], self._samples[2, is_open])
 
     def _close(self, open_step: int, lengths: Ints, step: Ints) -> None:
-        """Count nominal steps that are complete: those before the open one, and the open one if it is full."""
-        first = self._next_nominal
-        # Cut by count, a full step is complete at once; cut by tokens, it is only when the next sample does not fit.
-        if self._request.batch_size is not None and np.count_nonzero(step == open_step) == self._request.batch_size:
-            open_step += 1
-        sums = np.zeros((2, open_step - first), dtype=np.int64)
-        whole = step < open_step
-        np.add.at(sums[0], step[whole] - first, lengths[whole])
-        np.add.at(sums[1], step[whole] - first, 1)
-        self._nominal = np.concatenate([self._nominal, sums], axis=1)
-        ends = np.searchsorted(step, np.arange(first, open_step + 1))
-        self._recent += [lengths[begin:end] for begin, end in pairwise(ends)]
+        """Count nominal steps that are complete: those before the open one."""
+        ends = np.searchsorted(step, np.arange(self._next_nominal, open_step + 1))
+        complete = [lengths[begin:end] for begin, end in pairwise(ends)]
+        sums = np.array([[each.sum() for each in complete], [len(each) for each in complete]], dtype=np.int64)
+        self._nominal = np.concatenate([self._nominal, sums.reshape(2, -1)], axis=1)
+        self._recent += complete
         # Not [-foreseen:], which would keep all where nothing is foreseen.
         self._recent = self._recent[len(self._recent) - min(len(self._recent), self._foreseen) :]
 
     @property
     def _oldest(self) -> int:
         """The nominal step with which `_nominal` begins: older ones have no sample left."""
-        return max(0, self._next - self._request.late)
+        return max(0, self._next - self._late)
 
     @property
     def _next_nominal(self) -> int:
@@ -166,7 +170,7 @@ class DeferBuffer:
     def ready(self) -> bool:
         """Whether the next step can be chosen."""
         ahead = self._next_nominal - self._next
-        return ahead > (0 if self._flushed else self._request.early)
+        return ahead > (0 if self._flushed else self._early)
 
     def next_step(self) -> Ints:
         """Return the numbers of the samples of the next step: int64[], those that were drawn first before others.
@@ -174,23 +178,18 @@ class DeferBuffer:
         Raises
         ------
         ValueError
-            If fewer steps than `early` are filled behind it, and the buffer was not flushed; or all have run.
+            If fewer steps than `early` are filled after it, and the buffer was not flushed; or all have run.
         InfeasibleError, SolverError
             No step was found that ranks can take under `max_tokens_per_rank`; it names the cap that is enough. The
             buffer is as it was.
         """
         if not self.ready():
-            done = (
-                "all steps have run"
-                if self._flushed
-                else f"{{early}} = {self._request.early} steps must be filled first"
-            )
-            raise UsageError(f"step {self._next} cannot be chosen: {done}", "ask ready(), push more, or flush()")
-        last = self._next_nominal - 1
-        known = self._samples[2] <= last
+            ahead = f"{self._early} step{'s' * (self._early != 1)} after it must be filled first"
+            raise UsageError(f"step {self._next} cannot be chosen: {'all have run' if self._flushed else ahead}",
+                             "ask ready(), push more, or flush()")  # fmt: skip
+        known = self._samples[2] < self._next_nominal
         waiting = self._samples[:, known]
-        step = self._fitting(waiting, last)
-        runs = step == self._next
+        runs = self._fitting(waiting)
         # Steps found for later samples are dropped: the next search knows more than this one.
         chosen: Ints = waiting[0, runs]
         self._samples = np.concatenate([waiting[:, ~runs], self._samples[:, ~known]], axis=1)
@@ -200,27 +199,30 @@ class DeferBuffer:
         self._nominal = self._nominal[:, self._oldest - oldest :]
         return chosen
 
-    def _fitting(self, waiting: Ints, last: int) -> Ints:
-        """Return a step of each sample that waits, so that ranks can take the next one."""
-        request, tighter, failure = self._request, _Tighter(), None
+    def _fitting(self, waiting: Ints) -> NDArray[np.bool_]:
+        """Return which of the samples that wait run in the next step, so that ranks can take it."""
+        asked, tighter, failure = self._settings, _Tighter(), None
+        cap = asked.max_tokens_per_rank
         for _ in range(_MOST_SEARCHES):
-            step = self._choose(waiting, last, tighter)
-            cap, lengths = request.max_tokens_per_rank, waiting[1, step == self._next]
+            runs = self._choose(waiting, tighter)
             if cap is None:
-                return step
+                return runs
+            lengths = waiting[1, runs]
             try:
-                balance(lengths, request.num_ranks, cost=request.cost, max_tokens_per_rank=cap, placement="any")
+                balance(
+                    lengths, asked.num_ranks, cost=asked.cost, max_tokens_per_rank=cap, cut=asked.cut, placement="any"
+                )
             except SolverError as error:
                 failure = failure or error  # of the step that was best otherwise
-                tighter = tighter.after(lengths, request.num_ranks, cap)
+                tighter = tighter.after(lengths, asked.num_ranks, cap)
             else:
-                return step
+                return runs
         assert failure is not None
         raise failure.within(f"step {self._next}")
 
-    def _choose(self, waiting: Ints, last: int, tighter: _Tighter) -> Ints:
-        """Return a step of each sample that waits, from the next one to the last that is known."""
-        request, begin = self._request, self._next
+    def _choose(self, waiting: Ints, tighter: _Tighter) -> NDArray[np.bool_]:
+        """Return which of the samples that wait run in the next step, by a search over all steps that are known."""
+        asked, begin, last = self._settings, self._next, self._next_nominal - 1
         _, lengths, nominal = waiting
         sums = self._nominal
         if not self._flushed:  # what comes next will be like what came
@@ -230,31 +232,25 @@ class DeferBuffer:
             last += len(expected)
             more = [[each.sum() for each in expected], [len(each) for each in expected]]
             sums = np.concatenate([sums, np.array(more, dtype=np.int64).reshape(2, -1)], axis=1)
-        rows = np.arange(self._oldest, last + 1)
+        rows, oldest = np.arange(self._oldest, last + 1), self._oldest
         # Steps before `begin` have run: no window may reach back to them.
-        first = np.maximum(rows - request.early, begin)
-        spans = np.stack([first, np.maximum(first, np.minimum(rows + request.late, last))], axis=1) - begin
-        ones = np.ones_like(lengths)
-        ahead = sums[:, begin - self._oldest :]
+        first = np.maximum(rows - self._early, begin)
+        spans = np.stack([first, np.maximum(first, np.minimum(rows + self._late, last))], axis=1) - begin
+        mine, ahead = spans[nominal - oldest], sums[:, begin - oldest :]
         # With exact counts the start says how many samples each step has, so it goes by samples and not by tokens.
-        turn = _in_turn(*((ones, nominal, ahead[1]) if request.counts == 0 else (lengths, nominal, ahead[0])))
-        start = np.clip(turn, *spans[nominal - self._oldest].T)
-        room = UNLIMITED if not tighter.less else request.num_ranks * (request.max_tokens_per_rank or 0) - tighter.less
-        if request.counts != 0:
-            most = request.most_tokens(sums[0])[begin - self._oldest :]
-            _keep_within(start, lengths, spans[nominal - self._oldest], most)
-        items = {"tokens": lengths, "counts": ones, "longest": lengths}
-        limits = request.limits(items, start, sums, begin - self._oldest)
+        amounts, shares = (np.ones_like(lengths), ahead[1]) if asked.is_exact else (lengths, ahead[0])
+        start = np.clip(_in_turn(amounts, nominal, shares), *mine.T)
+        if not asked.is_exact:
+            most = asked.most_tokens(sums[0])[begin - oldest :]
+            most[0] = min(most[0], asked.num_ranks * (asked.max_tokens_per_rank or UNLIMITED) - tighter.less)
+            _keep_within(start, lengths, mine, most)
+        limits = asked.limits(lengths, start, sums, begin - oldest)
         if tighter.less:
-            _tighten(
-                limits, start, room, np.where(3 * lengths > (request.max_tokens_per_rank or 0), lengths, 0), tighter
-            )
-        found = solvers.defer(
-            request.cost.sample_costs(lengths), nominal - self._oldest, spans, request.num_ranks, start=start,
-            time_budget=self._time_budget, **limits,
-        )  # fmt: skip
-        step: Ints = found.step_of_item[: waiting.shape[1]] + begin
-        return step
+            tighter.lower(limits, start, asked.num_ranks, asked.max_tokens_per_rank or 0)
+        costs, heights = asked.cut.least_work(asked.cost, lengths, asked.num_ranks)
+        found = solvers.defer(costs, nominal - oldest, spans, asked.num_ranks, start=start, heights=heights,
+                              time_budget=self._time_budget, **limits)  # fmt: skip
+        return np.asarray(found.step_of_item[: waiting.shape[1]] == 0)
 
     def __iter__(self) -> DeferBuffer:
         """Iterate over steps, as long as they can be chosen."""
@@ -267,10 +263,9 @@ class DeferBuffer:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what waits, and where the buffer is, as JSON."""
-        values = (_VERSION, repr(self._request), self._drawn, self._next, self._flushed, self._nominal.tolist(),
-                  self._samples.tolist(), [each.tolist() for each in self._recent])  # fmt: skip
-        state = dict(zip(_STATE, values, strict=True))
-        return state | {"digest": _digest(state)}
+        values = (self._drawn, self._next, self._flushed, self._nominal.tolist(), self._samples.tolist(),
+                  [each.tolist() for each in self._recent])  # fmt: skip
+        return dict(zip(_STATE, values, strict=True))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that a buffer of the same settings returned.
@@ -278,20 +273,11 @@ class DeferBuffer:
         Raises
         ------
         ValueError
-            Anything else; it names what differs.
+            What is no such state; it names what is missing.
         """
         if not isinstance(state, Mapping) or (missing := [name for name in _STATE if name not in state]):
             given = repr(state)[:80] if not isinstance(state, Mapping) else f"one without {', '.join(missing)}"
             raise UsageError("state must be what state_dict() returned, got {given}", given=given)
-        if state["version"] != _VERSION or isinstance(state["version"], bool):
-            raise UsageError("the state is of version {found}; this release reads {version}", found=state["version"],
-                             version=_VERSION)  # fmt: skip
-        # Compared as text: it has every field, and a saved state is JSON.
-        if state["settings"] != repr(self._request):
-            raise UsageError("the state is of other settings: {saved}; this buffer has {mine}", saved=state["settings"],
-                             mine=repr(self._request))  # fmt: skip
-        if state.get("digest") != _digest(state):
-            raise UsageError("the state was changed since state_dict() returned it: its digest does not match")
         self._drawn, self._next, self._flushed = int(state["drawn"]), int(state["next"]), bool(state["flushed"])
         self._nominal = np.array(state["nominal"], dtype=np.int64).reshape(2, -1)
         self._samples = np.array(state["samples"], dtype=np.int64).reshape(3, -1)
@@ -301,7 +287,7 @@ class DeferBuffer:
 def _in_turn(amounts: Ints, nominal: Ints, shares: Ints) -> Ints:
     """Return a step of each sample, in the order of their nominal steps: of all amounts each step has its share.
 
-    What ran early left room, and what is late takes it, so that everything behind moves by a step at most.
+    What ran early left room, and what is late takes it, so that everything after moves by a step at most.
     """
     order = np.argsort(nominal, kind="stable")
     filled = np.cumsum(amounts[order])
@@ -337,20 +323,3 @@ def _keep_within(step: Ints, lengths: Ints, windows: Ints, most: Ints) -> None:
                         break
                 if held[t] <= most[t]:
                     break
-
-
-def _tighten(limits: dict[str, Any], start: Ints, room: int, tall: Ints, tighter: _Tighter) -> None:
-    """Lower, in place, what the first step may hold: in all, and in tall samples; but not below what it begins with."""
-    least, most = limits["token_limits"]
-    most[0] = max(min(most[0], room), int(limits["tokens"][start == 0].sum()))
-    least[0] = min(least[0], most[0])
-    of_tall = np.full_like(most, UNLIMITED)
-    of_tall[0] = max(tighter.tall, int(tall[start == 0].sum()))
-    limits["sizes"] = np.vstack([limits["sizes"], tall])
-    limits["size_limits"] = np.vstack([limits["size_limits"], of_tall])
-
-
-def _digest(state: Mapping[str, Any]) -> str:
-    """Return a hash of all that a state says, by which a damaged one is refused."""
-    said = json.dumps([state[name] for name in _STATE], default=repr)
-    return hashlib.sha256(said.encode()).hexdigest()

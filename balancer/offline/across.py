@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.deferral.epoch import EpochSteps, check_steps, choose_steps
-from balancer.deferral.request import Request
-from balancer.deferral.work import PhaseWork
+from balancer.deferral.settings import StepSettings
+from balancer.deferral.steps import EpochSteps, PhaseWork, check_steps, choose_steps
 from balancer.errors import InputError, PlanError
 from balancer.io.logs import LengthLog
 from balancer.io.plan_reader import PlanFile
@@ -38,40 +37,31 @@ class EpochRows(NamedTuple):
     ends: Ints  # int64[T + 1]: where steps begin, and the last one ends
 
 
-def request_of(settings: LogSettings) -> Request:
+def step_settings_of(settings: LogSettings) -> StepSettings:
     """Return what is asked of the solver; UsageError says what is planned in a way that it cannot foresee."""
     across, setup = settings.across, settings.setup
     if across is None:
         raise ValueError("nothing is deferred")  # pragma: no cover
-    phase, cut = setup.phases[-1], setup.settings.cut
+    phase = setup.phases[-1]
     _refuse(setup)
-    slot_cap = cut.cap_on_tokens(setup.topology.num_ranks)
     if settings.samples_per_step and across.step_tokens is not None:
         raise UsageError("{batch_per_rank} and {step_tokens} both say where a step ends: give one of them")
-    return Request.of(
-        setup.topology.num_ranks, settings.samples_per_step or None, across.step_tokens, across.early, across.late,
-        None if across.counts == "any" else across.counts,
-        None if across.tokens_within == "any" else across.tokens_within, phase.cost,
-        most_long_share=across.most_long_share, max_tokens_per_rank=phase.max_tokens_per_rank,
-        micro_batch_tokens=None if slot_cap is None else slot_cap[1],
-    )  # fmt: skip
+    return StepSettings.of(setup.topology.num_ranks, settings.samples_per_step or None, across, phase.cost,
+                           phase.max_tokens_per_rank, setup.settings.cut)  # fmt: skip
 
 
 def _refuse(setup: Setup) -> None:
     """Refuse what makes a step's makespan more than a matter of its samples' costs."""
-    cut = setup.settings.cut
     if setup.settings.mode != "separate":
         raise UsageError("{defer} and {step_tokens} are for phases that are balanced each for itself",
                          "use {mode='separate'}")  # fmt: skip
-    cut.check_deferral()
     for phase in setup.phases:
         with of_phase(phase.name):
-            _refuse_phase(phase, phase is setup.phases[-1])
+            _refuse_phase(phase)
 
 
-def _refuse_phase(phase: Phase, is_last: bool) -> None:
-    named = ["rank_speeds", "initial_loads", "allowed_ranks", "prefix", "prefix_length"]
-    for name in named if is_last else [*named, "keep_together"]:
+def _refuse_phase(phase: Phase) -> None:
+    for name in ("rank_speeds", "initial_loads", "allowed_ranks", "prefix", "prefix_length", "keep_together"):
         if getattr(phase, name):
             raise UsageError(f"{{{name}}} cannot be combined with {{defer}} and {{step_tokens}}")
     if not (cost := phase.cost).additive:
@@ -124,11 +114,11 @@ def _parts_of(
         rows = shuffled(np.arange(len(whole)), len(whole), settings.shuffle or 0, settings.first_epoch + epoch)
         yield _Part(whole, rows, rows, True)
         return
-    request, length, rest = request_of(settings), settings.setup.phases[-1].length, None
+    asked, length, rest = step_settings_of(settings), settings.setup.phases[-1].length, None
     for block in read():
         rest = block if rest is None else Block.concatenate([rest, block])
         # A step is cut once the next one has begun, whatever comes behind
-        while len(step := request.nominal_steps(rest.sums[length])) and step[-1] >= _STEPS_AT_ONCE:
+        while len(step := asked.nominal_steps(rest.sums[length])) and step[-1] >= _STEPS_AT_ONCE:
             cut = int(np.searchsorted(step, _STEPS_AT_ONCE))
             yield _in_order(rest[:cut], False)
             rest = rest[cut:]
@@ -141,11 +131,11 @@ def _in_order(block: Block, is_last: bool) -> _Part:
 
 
 def _given(settings: LogSettings, part: _Part) -> tuple[Any, ...]:
-    """Return lengths, stages and keys of a part, in its order, whether a short last step is left out, and work."""
-    stage, together = settings.across and settings.across.stage, settings.setup.phases[-1].keep_together
-    keys = (part.block.keys[name][part.place] if name else None for name in (stage, together))
+    """Return lengths and stages of a part, in its order, whether a short last step is left out, and work."""
+    stage = settings.across and settings.across.stage
+    stages = part.block.keys[stage][part.place] if stage else None
     length = part.block.sums[settings.setup.phases[-1].length][part.place]
-    return (length, *keys, settings.drop_last and part.is_last, _work(settings.setup, part.block, part.place))
+    return length, stages, settings.drop_last and part.is_last, _work(settings.setup, part.block, part.place)
 
 
 def _work(setup: Setup, whole: Block, numbers: Ints) -> list[PhaseWork]:
@@ -175,7 +165,7 @@ def _work_of(items: PhaseItems, setup: Setup, num_samples: int) -> PhaseWork:
     costs, tallest = sums(each), np.zeros(num_samples, dtype=np.int64)
     np.maximum.at(tallest, items.sample_of_item, each if times is None else times)
     capped = [(sums(amounts), most) for amounts, most in zip(items.cap_amounts, phase.caps.values(), strict=True)]
-    if phase.max_tokens_per_rank is not None and phase is not setup.phases[-1]:  # of the last one the request says it
+    if phase.max_tokens_per_rank is not None and phase is not setup.phases[-1]:  # of the last one the settings say it
         capped.append((sums(items.lengths), phase.max_tokens_per_rank))
     alone = np.array_equal(costs, tallest)  # one item a sample, all of it on one rank
     return PhaseWork(costs, None if alone else tallest, num_ranks, tuple(capped))
@@ -184,7 +174,7 @@ def _work_of(items: PhaseItems, setup: Setup, num_samples: int) -> PhaseWork:
 def _steps_of(log: LengthLog, settings: LogSettings, part: _Part) -> EpochSteps:
     """Choose the steps of a part; errors call samples by their rows."""
     try:
-        return choose_steps(request_of(settings), *_given(settings, part))
+        return choose_steps(step_settings_of(settings), *_given(settings, part))
     except (ValueError, SolverError) as error:
         if not isinstance(error, WordedError):
             raise InputError(f"{log.path}: {error}") from None
@@ -207,8 +197,8 @@ class SavedSteps:
 
     def of(self, settings: LogSettings, part: _Part, base: int) -> EpochSteps:
         """Return the steps of a part whose first one has the number `base`; PlanError where they cannot be."""
-        request, given = request_of(settings), _given(settings, part)
-        nominal = request.nominal_steps(given[0], given[3])
+        asked, given = step_settings_of(settings), _given(settings, part)
+        nominal = asked.nominal_steps(given[0], given[2])
         count = int(nominal.max(initial=-1)) + 1
         # Rows stand in the order of steps, so those of a part are one stretch of the file.
         low, high = np.searchsorted(self._rows[0], [base, base + count])
@@ -229,6 +219,6 @@ class SavedSteps:
         step = np.full(len(part.numbers), -1, dtype=np.int64)
         step[place] = steps - base
         try:
-            return check_steps(request, *given, step=step)
+            return check_steps(asked, *given, step=step)
         except (ValueError, SolverError) as error:
             raise PlanError(f"{self._path}: {error}") from None

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from balancer._version import __version__
-from balancer.deferral.epoch import EpochSteps
+from balancer.deferral.steps import EpochSteps
 from balancer.errors import InputError
 from balancer.io.logs import LengthLog, rows_of_files
 from balancer.io.plan_folder import PlanFolder

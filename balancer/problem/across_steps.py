@@ -1,25 +1,40 @@
 """How a log's samples become steps, where a step is more than the next so many samples of each rank."""
 
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Annotated, Any, Self
 
-from balancer.described import A_SHARE, Amount, Share, Size, Text, as_dict, described, key, settle
+from balancer.described import A_SHARE, MOST_COUNT, Kind, Size, Text, as_dict, described, key, one_of, settle, whole
 from solvers.errors import UsageError
 
-ShareOrAny = Annotated[str, A_SHARE.or_word("any")]
-ShareExactOrAny = Annotated[str, A_SHARE.or_word("exact", "any")]
+_STEPS = whole(0, MOST_COUNT)
+
+
+def _window(value: Any) -> int | tuple[int, int]:
+    """Return (early, late), or one number where they are alike."""
+    if not isinstance(value, list | tuple):
+        return int(_STEPS.take(value))
+    early, late = map(_STEPS.take, value)
+    return early if early == late else (early, late)
+
+
+_OF_WINDOW = {"anyOf": [_STEPS.schema, {"type": "array", "items": _STEPS.schema, "minItems": 2, "maxItems": 2}]}
+Window = Annotated[
+    int | tuple[int, int], Kind("a whole number >= 0, or two of them: [early, late]", _OF_WINDOW, _window)
+]
+ShareOrAny = Annotated[str | float | Fraction, A_SHARE.or_word("any")]
+ExactOrAny = Annotated[str, one_of("exact", "any")]
 
 
 @described
 class AcrossSteps:
     """Which samples form a step, where a sample may run early or late; shares are kept as exact text."""
 
-    early: Amount = key("Steps that a sample may run early.", default=0)
-    late: Amount = key("Steps that a sample may run late.", default=0)
-    tokens_within: ShareOrAny = key('How far a step\'s tokens may be off: "5%", any.', default="1/20")
+    window: Window = key("Steps that a sample may run early or late: one number, or [early, late].", default=0)
+    # None: any where each step keeps its number of samples, 5 % where that is free
+    tokens_within: ShareOrAny | None = key('How far a step\'s tokens may be off: "5%", any.', default=None)
     # None: exact where steps are cut by count, any where they are cut by tokens
-    counts: ShareExactOrAny | None = key("Samples of a step: exact, any, or a share they may be off.", default=None)
-    most_long_share: Share | None = key("Most of a step's tokens that long samples may have.", default=None)
+    counts: ExactOrAny | None = key("Samples of a step: exact, or any.", default=None)
     stage: Text | None = key("A column; no sample runs across a change of it.", default=None)
     step_tokens: Size | None = None  # the most tokens of a step, instead of a number of samples for each rank
 
@@ -27,6 +42,24 @@ class AcrossSteps:
         settle(self)
         if self.counts is None:
             object.__setattr__(self, "counts", "exact" if self.step_tokens is None else "any")
+        if self.tokens_within is None:
+            object.__setattr__(self, "tokens_within", "any" if self.counts == "exact" else "1/20")
+        if self.counts == "exact" and (self.early == 0) != (self.late == 0):
+            raise UsageError(
+                f"{{counts}} = 'exact' with {{window}} = [{self.early}, {self.late}] leaves every sample in its "
+                "nominal step, as none can come in for one that leaves",
+                "let samples run both early and late, or give {counts} = 'any'",
+            )  # fmt: skip
+
+    @property
+    def early(self) -> int:
+        """Steps that a sample may run before its nominal one."""
+        return self.window if isinstance(self.window, int) else self.window[0]
+
+    @property
+    def late(self) -> int:
+        """Steps that a sample may run after its nominal one."""
+        return self.window if isinstance(self.window, int) else self.window[1]
 
     @classmethod
     def of_said(cls, **given: Any) -> Self | None:
@@ -35,12 +68,12 @@ class AcrossSteps:
         if not said:
             return None
         across = cls(**said)
-        if not (across.early or across.late):
+        if not across.window:
             # A limit of deferral alone would change nothing: whoever gave it meant to defer.
-            needed = sorted(set(said) - {"early", "late", "step_tokens", "stage"})
+            needed = sorted(set(said) - {"window", "step_tokens", "stage"})
             if needed:
                 raise UsageError(f"{{{needed[0]}}} limits what deferral may do to a step, and nothing is deferred",
-                                 "give {early} or {late}")  # fmt: skip
+                                 "give {window}")  # fmt: skip
             # Nothing is deferred, and steps are cut by count: this is a log's plain order, which has no settings.
             if across.step_tokens is None:
                 return None

@@ -197,11 +197,10 @@ def plan_log(
         Steps of `continued` that were trained.
     **beside
         ``num_ranks``, ``ranks_per_node``, ``topology``, ``batch_per_rank``, ``home``, ``drop_last``, ``epochs``,
-        ``shuffle``; ``early`` and ``late``, with ``step_tokens``, ``tokens_within``, ``counts``,
-        ``most_long_share`` as of :func:`balancer.defer`, and ``stage``, a column; ``phases`` as of
-        :func:`balancer.orchestrate`, or ``length``, ``cost`` and constraints (names of columns) of the only phase;
-        ``layout``, a :class:`balancer.StepLayout` or its file, as ``balancer configure --out`` writes it; ``cut``,
-        ``method``, ``placement``, ``eps`` and all other settings of planning.
+        ``shuffle``; ``window``, with ``step_tokens``, ``tokens_within`` and ``counts`` as of :func:`balancer.defer`,
+        and ``stage``, a column; ``phases`` as of :func:`balancer.orchestrate`, or ``length``, ``cost`` and constraints
+        (names of columns) of the only phase; ``layout``, a :class:`balancer.StepLayout` or its file, as ``balancer
+        configure --out`` writes it; ``cut``, ``method``, ``placement``, ``eps`` and all other settings of planning.
 
     Returns
     -------

@@ -176,20 +176,19 @@ def across_lines(found: Numbers) -> Iterator[str]:
     yield (
         f"across steps: {across['moved']:.0%} of the samples run in another step than the one they were drawn for, "
         f"{across['mean_displacement']:.2f} steps away on average over all samples, "
-        f"{across['largest_displacement']} at most; rank correlation with length {across['drift']:.2f}."
+        f"{across['largest_displacement']} at most."
     ).replace("%", " %")
     yield (
         f"without deferral steps take at least {across['imbalance_ratio_without']:.3f} of the even share, these steps "
         f"{across['imbalance_ratio_of_steps']:.3f}, any within the limits "
         f"{across['imbalance_ratio_best_possible']:.3f} (proven)."
     )
-    (before, after), (spread, spread_after) = across["long_share"], across["long_spread"]
+    before, after = across["long_share"]
     yield (
-        f"to training: long samples, of {across['long_from']:,} and more, have {before:.0%} +- {spread:.0%} of a "
-        f"step's tokens before and {after:.0%} +- {spread_after:.0%} after, {across['largest_long_share'][1]:.0%} at "
-        f"most. Their tokens weigh {across['token_mean_weight']:.2f} of what they did where a step's loss is divided "
-        f"by its tokens, {across['sample_mean_weight']:.2f} where by its samples, and exactly 1 where by a constant. "
-        "Clipping and Adam's moments see the gathering in any case."
+        f"to training: long samples, of {across['long_from']:,} and more, have {before:.0%} of a step's tokens before "
+        f"and {after:.0%} after, on average. Their tokens weigh {across['sample_mean_weight']:.2f} of what they did "
+        "where a step's loss is divided by its samples, and exactly 1 where by a constant. Clipping and Adam's moments "
+        "see the gathering in any case."
     ).replace("%", " %")
 
 

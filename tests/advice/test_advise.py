@@ -48,9 +48,7 @@ def test_within_the_step_it_says_what_a_plan_of_the_log_does(advice):
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
 def test_deferral_takes_what_a_plan_of_it_takes(advice, steps):
-    plan = balancer.plan_log(
-        {"tokens": long_tailed(640)}, num_ranks=8, batch_per_rank=8, early=steps, late=steps
-    ).summary()
+    plan = balancer.plan_log({"tokens": long_tailed(640)}, num_ranks=8, batch_per_rank=8, window=steps).summary()
     found, numbers = ways(advice)[f"defer_{steps}"], plan["phases"]["all"]
     assert found.waiting == pytest.approx(numbers["waiting_after"], abs=1e-12)
     even = 1 - advice.today.waiting  # of all that today takes; the plan says it rounded up
@@ -210,7 +208,7 @@ def test_pipelines_are_planned_within_the_step():
 @pytest.mark.parametrize(("given", "said"), [
     ({"price": float("nan")}, "price must be >= 0"), ({"price": -1}, "price must be >= 0"),
     ({"price": "two"}, "price must be a number"), ({"gpus_per_rank": 0}, "gpus_per_rank must be >= 1"),
-    ({"early": 2}, "early and late are tried anyhow"), ({"shuffle": 3}, "shuffle changes no advice"),
+    ({"window": 2}, "window is tried anyhow"), ({"shuffle": 3}, "shuffle changes no advice"),
     ({"cut": balancer.SequenceGroups((1, 2))}, "sequence_groups are tried anyhow"),
     ({"cut": balancer.ContextShards(2, 4096)}, "context_shards are tried anyhow"),
 ])  # fmt: skip

@@ -57,30 +57,22 @@ def rows_of(path: Path) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     "how",
     [
-        [*BY_COUNT, "--set", "deferral.early=2", "--set", "deferral.late=2"],
-        [*BY_TOKENS, "--set", "deferral.early=2", "--set", "deferral.late=2"],
+        [*BY_COUNT, "--set", "deferral.window=2"],
+        [*BY_TOKENS, "--set", "deferral.window=2"],
         BY_TOKENS,
-        [*BY_COUNT, "--set", "deferral.early=1", "--set", "deferral.late=1", "--set", "deferral.counts=20%"],
-        [*BY_COUNT, "--set", "deferral.early=0", "--set", "deferral.late=2", "--set", "deferral.counts=any"],
+        [*BY_COUNT, "--set", "deferral.window=1", "--set", "deferral.counts=any"],
+        [*BY_COUNT, "--set", "deferral.window=[0,2]", "--set", "deferral.counts=any"],
         [
             *BY_COUNT,
             "--set",
-            "deferral.early=2",
-            "--set",
-            "deferral.late=2",
+            "deferral.window=2",
             "--set",
             "deferral.stage=stage",
-            "--set",
-            "deferral.most_long_share=60%",
         ],
         [
             *BY_COUNT,
             "--set",
-            "deferral.early=3",
-            "--set",
-            "deferral.late=3",
-            "--set",
-            "phase.all.keep_together=prompt",
+            "deferral.window=3",
             "--set",
             "drop_last=true",
         ],
@@ -95,8 +87,10 @@ def test_planned_and_checked(run: Callable[..., str], log: Path, tmp_path: Path,
     rows, columns = rows_of(out), pq.read_table(log)
     keys = dict(word.split("=", 1) for word in how if "=" in word)
     moved = rows["step"] - rows["nominal_step"]
-    assert -int(keys.get("deferral.early", 0)) <= moved.min()
-    assert moved.max() <= int(keys.get("deferral.late", 0))
+    window = json.loads(keys.get("deferral.window", "0"))
+    early, late = (window, window) if isinstance(window, int) else window
+    assert -early <= moved.min()
+    assert moved.max() <= late
     assert len(np.unique(rows["sample"])) == len(rows["sample"]) == (400 if "drop_last" in keys else 407)
     order = np.argsort(rows["sample"])
     nominal, step = rows["nominal_step"][order], rows["step"][order]
@@ -113,34 +107,28 @@ def test_planned_and_checked(run: Callable[..., str], log: Path, tmp_path: Path,
         last = [nominal[stage == k].max() for k in range(3)]
         first = [nominal[stage == k].min() for k in range(3)]
         assert all(first[k] <= t <= last[k] for t, k in zip(step.tolist(), stage.tolist(), strict=True))
-    if "phase.all.keep_together" in keys:
-        assert (step[0::2] == step[1::2]).all()
 
 
 def test_it_says_what_it_does(run: Callable[..., str], log: Path, tmp_path: Path) -> None:
     out = tmp_path / "plan.parquet"
-    text = " ".join(
-        run("plan", log, *BY_TOKENS, "--set", "deferral.early=2", "--set", "deferral.late=2", "--out", out).split()
-    )
+    text = " ".join(run("plan", log, *BY_TOKENS, "--set", "deferral.window=2", "--out", out).split())
     assert "steps of 6,000 tokens, up to 2 early and 2 steps late" in text
     for part in ("across steps: ", "without deferral", "(proven)", "to training: ", "exactly 1 where by a constant"):
         assert part in text
-    found = json.loads(run("plan", log, *BY_TOKENS, "--set", "deferral.early=2", "--set", "deferral.late=2", "--json"))
+    found = json.loads(run("plan", log, *BY_TOKENS, "--set", "deferral.window=2", "--json"))
     across = found["across_steps"]
     assert across["even_share"] <= across["lower_bound"] <= across["floor"]
-    assert found["deferral"]["early"] == found["deferral"]["late"] == 2
-    in_memory = balancer.defer(
-        pq.read_table(log)["tokens"].to_numpy(), RANKS, step_tokens=6000, early=2, late=2, cost=COST
-    )
+    assert found["deferral"]["window"] == 2
+    in_memory = balancer.defer(pq.read_table(log)["tokens"].to_numpy(), RANKS, step_tokens=6000, window=2, cost=COST)
     assert (across["floor"], across["lower_bound"]) == (in_memory.floor, in_memory.lower_bound)
-    assert across["largest_long_share"] == list(in_memory.effects.largest_long_share)
-    assert across["token_mean_weight"] == in_memory.effects.token_mean_weight
+    assert across["long_share"] == list(in_memory.effects.long_share)
+    assert across["sample_mean_weight"] == in_memory.effects.sample_mean_weight
 
 
 def test_nothing_deferred_is_todays_plan(run: Callable[..., str], log: Path, tmp_path: Path) -> None:
     plain, zero = tmp_path / "plain.parquet", tmp_path / "zero.parquet"
     run("plan", log, *BY_COUNT, "--out", plain)
-    run("plan", log, *BY_COUNT, "--set", "deferral.early=0", "--set", "deferral.late=0", "--out", zero)
+    run("plan", log, *BY_COUNT, "--set", "deferral.window=0", "--out", zero)
     assert plain.read_bytes() == zero.read_bytes()
 
 
@@ -148,7 +136,7 @@ def test_step_file_and_python(run: Callable[..., str], log: Path, tmp_path: Path
     file = tmp_path / "step.toml"
     file.write_text(
         f'ranks = {RANKS}\nstep_tokens = 6000\n[[phase]]\nlength = "tokens"\ncost = "{COST}"\n'
-        "[deferral]\nearly = 1\nlate = 2\ntokens_within = 0.1\n"
+        "[deferral]\nwindow = [1, 2]\ntokens_within = 0.1\n"
     )
     by_file, by_options, by_python = (tmp_path / f"{name}.parquet" for name in "abc")
     run("plan", log, "--step", file, "--out", by_file)
@@ -157,9 +145,7 @@ def test_step_file_and_python(run: Callable[..., str], log: Path, tmp_path: Path
         log,
         *BY_TOKENS,
         "--set",
-        "deferral.early=1",
-        "--set",
-        "deferral.late=2",
+        "deferral.window=[1,2]",
         "--set",
         "deferral.tokens_within=10%",
         "--out",
@@ -170,7 +156,7 @@ def test_step_file_and_python(run: Callable[..., str], log: Path, tmp_path: Path
     assert by_python.read_bytes() == by_file.read_bytes()
     run("report", by_file, "--step", file)
     assert found.summary()["across_steps"]["steps"] == found.summary()["steps"]
-    keywords = balancer.plan_log(log, num_ranks=RANKS, step_tokens=6000, early=1, late=2, tokens_within="10%",
+    keywords = balancer.plan_log(log, num_ranks=RANKS, step_tokens=6000, window=(1, 2), tokens_within="10%",
                                  length="tokens", cost=COST)  # fmt: skip
     assert keywords.summary() == found.summary()
 
@@ -180,9 +166,7 @@ def test_parts_resumed_and_epochs(run: Callable[..., str], log: Path, tmp_path: 
     how = [
         *BY_TOKENS,
         "--set",
-        "deferral.early=2",
-        "--set",
-        "deferral.late=2",
+        "deferral.window=2",
         "--set",
         "epochs=2",
         "--set",
@@ -204,9 +188,7 @@ def test_ranks_read_it(run: Callable[..., str], log: Path, tmp_path: Path) -> No
         log,
         *BY_TOKENS,
         "--set",
-        "deferral.early=2",
-        "--set",
-        "deferral.late=2",
+        "deferral.window=2",
         "--set",
         "epochs=2",
         "--set",
@@ -238,20 +220,13 @@ def test_ranks_read_it(run: Callable[..., str], log: Path, tmp_path: Path) -> No
 
 def test_simulate_knows_it(run: Callable[..., str], log: Path) -> None:
     simulated = ["--cluster", "h100", "--set", "gpus_per_rank=1", "--model", "qwen2-7b", "--json"]
-    assert (
-        json.loads(
-            run("simulate", log, *BY_TOKENS, "--set", "deferral.early=2", "--set", "deferral.late=2", *simulated)
-        )["steps"]
-        > 3
-    )
+    assert json.loads(run("simulate", log, *BY_TOKENS, "--set", "deferral.window=2", *simulated))["steps"] > 3
     run(
         "simulate",
         log,
         *BY_TOKENS,
         "--set",
-        "deferral.early=2",
-        "--set",
-        "deferral.late=2",
+        "deferral.window=2",
         *simulated,
         "--steps",
         "40",
@@ -262,13 +237,18 @@ REFUSED = {
     "batch_per_rank and step_tokens": [*BY_COUNT, "--set", "step_tokens=6K"],
     "batch_per_rank is missing": GIVEN,
     "counts limits what deferral may do": [*BY_COUNT, "--set", "deferral.counts=exact"],
-    "leaves every sample in its nominal step": [*BY_COUNT, "--set", "deferral.late=2"],
-    "deferral.early must be a whole number >= 0": [
+    "leaves every sample in its nominal step": [*BY_COUNT, "--set", "deferral.window=[0,2]"],
+    "deferral.window must be a whole number >= 0, or two of them: [early, late]": [
         *BY_COUNT,
         "--set",
-        "deferral.early=-1",
+        "deferral.window=-1",
+    ],
+    "keep_together cannot be combined with ": [
+        *BY_COUNT,
         "--set",
-        "deferral.late=-1",
+        "deferral.window=2",
+        "--set",
+        "phase.all.keep_together=prompt",
     ],
     "padded": [
         *BY_COUNT[:-4],
@@ -277,30 +257,24 @@ REFUSED = {
         "--batch-per-rank",
         "5",
         "--set",
-        "deferral.early=2",
-        "--set",
-        "deferral.late=2",
+        "deferral.window=2",
     ],
     "rank_speeds cannot be combined with ": [
         *BY_COUNT,
         "--set",
-        "deferral.early=2",
-        "--set",
-        "deferral.late=2",
+        "deferral.window=2",
         "--set",
         "phase.all.rank_speeds=[1,1,1,2]",
     ],
     "max_tokens_per_rank": [
         *BY_TOKENS,
         "--set",
-        "deferral.early=2",
-        "--set",
-        "deferral.late=2",
+        "deferral.window=2",
         "--set",
         "phase.all.max_tokens_per_rank=2000",
     ],
-    "leave --jobs": [*BY_TOKENS, "--set", "deferral.early=2", "--set", "deferral.late=2", "--jobs", "2"],
-    "no column 'x'": [*BY_TOKENS, "--set", "deferral.early=2", "--set", "deferral.late=2", "--set", "deferral.stage=x"],
+    "leave --jobs": [*BY_TOKENS, "--set", "deferral.window=2", "--jobs", "2"],
+    "no column 'x'": [*BY_TOKENS, "--set", "deferral.window=2", "--set", "deferral.stage=x"],
     "step_tokens must be a whole number >= 1, such as": [*GIVEN, "--set", "step_tokens=4Q"],
 }
 
@@ -315,7 +289,7 @@ def test_older_readers_refuse_it(
     run: Callable[..., str], log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "plan.parquet"
-    run("plan", log, *BY_TOKENS, "--set", "deferral.early=2", "--set", "deferral.late=2", "--out", out)
+    run("plan", log, *BY_TOKENS, "--set", "deferral.window=2", "--out", out)
     older = tuple(name for name in plan_format.FEATURES if name != "across steps")
     monkeypatch.setattr(plan_format, "FEATURES", older)
     assert "needs 'across steps', which this release does not know" in run("report", out, ok=False)
@@ -324,7 +298,7 @@ def test_older_readers_refuse_it(
 @pytest.mark.parametrize("column", ["step", "nominal_step", "sample"])
 def test_changed_rows_are_found(run: Callable[..., str], log: Path, tmp_path: Path, column: str) -> None:
     out, changed = tmp_path / "plan.parquet", tmp_path / "changed.parquet"
-    run("plan", log, *BY_TOKENS, "--set", "deferral.early=1", "--set", "deferral.late=1", "--out", out)
+    run("plan", log, *BY_TOKENS, "--set", "deferral.window=1", "--out", out)
     table = pq.read_table(out)
     values = table[column].to_numpy().copy()
     where = np.flatnonzero(table["step"].to_numpy() == 3)[-1]
@@ -339,7 +313,7 @@ def test_changed_rows_are_found(run: Callable[..., str], log: Path, tmp_path: Pa
 
 def test_continue_is_refused(run: Callable[..., str], log: Path, tmp_path: Path) -> None:
     out = tmp_path / "plan.parquet"
-    run("plan", log, *BY_COUNT, "--set", "deferral.early=2", "--set", "deferral.late=2", "--out", out)
+    run("plan", log, *BY_COUNT, "--set", "deferral.window=2", "--out", out)
     text = run("plan", log, *BY_COUNT, "--continue", out, "--at-step", "3", ok=False)
     assert "its samples run early or late" in text
 
@@ -363,17 +337,15 @@ def pages(tmp_path: Path) -> Path:
     [
         [],
         ["--set", "phase.vision.cost=flops:qwen2-vl-vit", "--set", "phase.llm.cost=flops:qwen2-7b"],
-        ["--set", "phase.llm.keep_together=prompt", "--set", "phase.vision.max_tokens_per_rank=9000"],
+        ["--set", "phase.vision.max_tokens_per_rank=9000"],
     ],
 )
 def test_several_phases(run: Callable[..., str], pages: Path, tmp_path: Path, how: list[str]) -> None:
     out = tmp_path / "plan.parquet"
     asked = [*PHASES, *how, "--batch-per-rank", "6"]
-    told = json.loads(
-        run("plan", pages, *asked, "--set", "deferral.early=2", "--set", "deferral.late=2", "--out", out, "--json")
-    )
+    told = json.loads(run("plan", pages, *asked, "--set", "deferral.window=2", "--out", out, "--json"))
     assert told["across_steps"] == json.loads(run("report", out, "--json"))["across_steps"]
-    plain = json.loads(run("plan", pages, *asked, "--set", "deferral.early=0", "--set", "deferral.late=0", "--json"))
+    plain = json.loads(run("plan", pages, *asked, "--set", "deferral.window=0", "--json"))
     across = told["across_steps"]
     assert across["even_share"] <= across["lower_bound"] <= across["chosen_floor"] < across["floor"]
     before, after = (
@@ -409,9 +381,7 @@ def test_several_phases_refused(run: Callable[..., str], pages: Path, how: list[
         "--batch-per-rank",
         "6",
         "--set",
-        "deferral.early=2",
-        "--set",
-        "deferral.late=2",
+        "deferral.window=2",
         ok=False,
     )
     assert told in text, text
@@ -424,9 +394,7 @@ def test_caps_on_columns_hold_before_the_plan_does(run: Callable[..., str], log:
         log,
         *BY_TOKENS,
         "--set",
-        "deferral.early=3",
-        "--set",
-        "deferral.late=3",
+        "deferral.window=3",
         "--set",
         "phase.all.caps={stage=150}",
         "--out",
@@ -440,9 +408,7 @@ def test_caps_on_columns_hold_before_the_plan_does(run: Callable[..., str], log:
 def check_floors(run: Callable[..., str], log: Path, asked: list[str], folder: Path, phase: str) -> None:
     """Plan with and without deferral: no plan takes less than what its steps take at least, and deferral takes less."""
     out, plain = folder / "plan.parquet", folder / "plain.parquet"
-    told = json.loads(
-        run("plan", log, *asked, "--set", "deferral.early=2", "--set", "deferral.late=2", "--out", out, "--json")
-    )
+    told = json.loads(run("plan", log, *asked, "--set", "deferral.window=2", "--out", out, "--json"))
     assert told["across_steps"] == json.loads(run("report", out, "--json"))["across_steps"]
     run("plan", log, *asked, "--out", plain)
     spans = [sum(step[phase].makespan for step in checked_steps(path, log)) for path in (plain, out)]
@@ -491,9 +457,7 @@ def test_what_steps_take_at_least_holds_for_every_cut(
     check_floors(run, log, [*BY_COUNT, *CUTS[cut]], tmp_path, "all")
 
 
-@pytest.mark.parametrize(
-    "how", [[*BY_COUNT, "--set", "drop_last=true"], BY_TOKENS, [*BY_COUNT, "--set", "phase.all.keep_together=prompt"]]
-)
+@pytest.mark.parametrize("how", [[*BY_COUNT, "--set", "drop_last=true"], BY_TOKENS])
 def test_long_logs_come_in_parts(
     run: Callable[..., str], log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: list[str]
 ) -> None:
@@ -505,9 +469,7 @@ def test_long_logs_come_in_parts(
             log,
             *how,
             "--set",
-            "deferral.early=1",
-            "--set",
-            "deferral.late=1",
+            "deferral.window=1",
             "--set",
             "epochs=2",
             "--out",
@@ -522,9 +484,7 @@ def test_long_logs_come_in_parts(
             log,
             *how,
             "--set",
-            "deferral.early=1",
-            "--set",
-            "deferral.late=1",
+            "deferral.window=1",
             "--set",
             "epochs=2",
             "--out",

@@ -112,7 +112,7 @@ BATCHES: list[Option] = [
     (0.05, "plan.group_size", _of(1, 2, odd=(3, 0, "x"))),
     (0.05, "epochs", FEW),
     (0.05, "shuffle", _of(0, 7, odd=(-1, "x", ""))),
-    (0.02, "deferral.early", _of(0, 1, 2, odd=(-1, "x"))),
+    (0.02, "deferral.window", _of(0, 1, 2, "[0,1]", odd=(-1, "x", "[1]"))),
 ]
 ONE: list[Option] = [(1.0, "--length", LENGTHS), (0.3, "--cost", COSTS)]
 CONSTRAINTS: list[Option] = [

@@ -30,13 +30,13 @@ def right(rng, key):
         schema = schema["anyOf"][rng.integers(len(schema["anyOf"]))]
     if "enum" in schema or "const" in schema:
         return str(rng.choice(schema.get("enum", [schema.get("const")])))
-    if key.name in ("cost", "stop_at", "eps", "most_long_share", "tokens_within", "counts"):
+    if key.name in ("cost", "stop_at", "eps", "tokens_within"):
         return "padded" if key.name == "cost" else str(rng.choice(["0.1%", "0.25", "0"]))
     kind = schema["type"] if isinstance(schema["type"], str) else schema["type"][0]
     if key.name == "limits":
         return [{"kind": "everywhere", "values": "images"}, {"kind": "count", "most": 8}][: rng.integers(1, 3)]
     if kind == "array":
-        return [1, 2, 4]
+        return [1, 2, 4][: schema.get("maxItems", 3)]
     if kind == "object":
         return {"llm": 2, "vision+audio": 1}
     of_type = [value for value in OF_TYPE[kind] if kind != "integer" or value >= schema.get("minimum", 0)]

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from balancer import MicroBatches, Phase
 from balancer.cost import module
-from balancer.io.logs import open_log
+from balancer.io.log import open_log
 from balancer.offline.settings import LogSettings
 from balancer.plan.step_plan import StepPlan
 from balancer.plan.stream import Stream

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from balancer import Phase, Topology, balance, orchestrate
-from balancer.io.logs import open_log
+from balancer.io.log import open_log
 from balancer.offline.settings import LogSettings
 from balancer.offline.step_table import StepRows, phases_in, ratios_in, summary
 from balancer.offline.steps import compare_log, plan_log

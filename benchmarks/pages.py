@@ -16,7 +16,7 @@ from pathlib import Path
 
 from balancer import Phase, Topology
 from balancer.cost import module
-from balancer.io.logs import open_log
+from balancer.io.log import open_log
 from balancer.offline.settings import LogSettings
 from balancer.offline.step_table import StepRows
 from balancer.offline.steps import plan_log

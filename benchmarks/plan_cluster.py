@@ -164,7 +164,7 @@ def digest_of(folder: Path) -> str:
 
 def driver_s_a_part(engine: str, workers: int) -> float:
     """Return the processor's seconds that the driver spends on each part, of 1,000 small ones."""
-    from balancer.io.logs import open_log
+    from balancer.io.log import open_log
     from balancer.offline.engines import Cluster, Processes, _dealt, _Workers
     from balancer.offline.run import plan_run
     from balancer.offline.settings import LogSettings

@@ -16,8 +16,7 @@ from workloads import lognormal_lengths
 import balancer
 import solvers
 from balancer import CostModel
-from balancer.io.logs import open_log, read_columns
-from balancer.problem.batch import whole_batches
+from balancer.io.log import open_log, read_columns
 from solvers.groups import group_loads
 
 LOG = Path(__file__).parent.parent / "data" / "omni_mix_dev.parquet"
@@ -88,9 +87,8 @@ def main() -> None:
                 for method in methods:
                     row(f"{label}, {n:,} on {m:,}", instances, method, equal_counts)
             columns = ("text_tokens", "image_tokens", "audio_tokens")
-            blocks = read_columns(open_log(LOG), {"all": columns})
-            batches = (block[i : i + 1024] for block in whole_batches(blocks, 1024) for i in range(0, len(block), 1024))
-            instances = [(cost.sample_costs(batch.sums["all"]), 64) for batch in batches]
+            lengths = read_columns(open_log(LOG), {"all": columns}).sums["all"]
+            instances = [(cost.sample_costs(lengths[i : i + 1024]), 64) for i in range(0, len(lengths), 1024)]
             for method in methods:
                 row(f"{label}, omni_mix_dev, 1,024 on 64", instances, method, equal_counts)
 

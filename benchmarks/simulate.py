@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from balancer import MicroBatches, Phase, Topology
-from balancer.io.logs import open_log
+from balancer.io.log import open_log
 from balancer.offline.settings import LogSettings
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import balancer
 import solvers
 from balancer import Phase, SequenceGroups, Topology
-from balancer.io.logs import open_log
+from balancer.io.log import open_log
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log
 from balancer.problem.setup import Setup

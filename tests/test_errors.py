@@ -364,7 +364,7 @@ def in_a_trainer(columns, phases):
 
 
 def in_a_log(tmp_path, columns, phases):
-    from balancer.io.logs import open_log
+    from balancer.io.log import open_log
     from balancer.offline.settings import LogSettings
     from balancer.offline.steps import plan_log
     from balancer.problem.setup import Setup

@@ -10,7 +10,7 @@ from balancer.advice.remedies import REMEDIES, Case, Remedy, Way, prompts_of
 from balancer.advice.sample import Sample, sample_of
 from balancer.advice.tried import Tried, tried
 from balancer.advice.words import lines_of
-from balancer.io.logs import LengthLog
+from balancer.io.log import LengthLog
 from balancer.offline.settings import LogSettings
 from balancer.report.plan_log import opened_by, settings_of
 from balancer.strategies import llm_only, strategies_for
@@ -99,13 +99,11 @@ def advise(
     >>> round(found.today.waiting, 3), round(found.within.waiting, 3), [each.name for each in found.chosen]
     (0.267, 0.0, ['within_step'])
     """
-    with opened_by(log, step, beside) as (opened, said, held):
+    with opened_by(log, step, beside) as (opened, said):
         odd = [name for name in ("epochs", "shuffle", "first_epoch", "first_sample") if beside.get(name) is not None]
         if odd:
             raise UsageError(f"{{{odd[0]}}} changes no advice: leave it out")
-        found = advise_opened(opened, settings_of(opened, said, beside), price=price, gpus_per_rank=gpus_per_rank)
-        del held  # a table's file, which nobody reads any more
-    return found
+        return advise_opened(opened, settings_of(opened, said, beside), price=price, gpus_per_rank=gpus_per_rank)
 
 
 def advise_opened(

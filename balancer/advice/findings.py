@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from balancer.advice.sample import Sample
-from balancer.io.logs import LengthLog
+from balancer.io.log import LengthLog
 from balancer.offline.settings import LogSettings
 from balancer.offline.step_table import JSON_VERSION
 from balancer.report.plan_log import about

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from balancer.advice.sample import Sample
 from balancer.advice.tried import Tried
-from balancer.io.logs import LengthLog
+from balancer.io.log import LengthLog
 from balancer.offline.settings import LogSettings
 from balancer.problem.across_steps import AcrossSteps
 from balancer.problem.cuts import Cut

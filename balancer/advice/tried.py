@@ -157,7 +157,7 @@ def _plans(
 ) -> Iterator[tuple[Rows, StepPlan]]:
     for stretch in sample.stretches:
         rows = rows_of_steps(
-            sample.log, settings, read=stretch.reader(sample.log, settings),
+            sample.log, settings, rows=stretch.rows,
             on_epoch=lambda epoch: bounds.append(epoch.lower_bound),
         )  # fmt: skip
         steps = Steps(sample.log, settings)

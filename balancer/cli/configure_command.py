@@ -12,8 +12,8 @@ from balancer.cli.run import check_page, progress, say, say_json, say_page, tabl
 from balancer.cli.said import said_step
 from balancer.errors import InputError
 from balancer.io._atomic import target_of, write_whole
+from balancer.io.log import open_log
 from balancer.io.log_files import LogPath
-from balancer.io.logs import open_log
 from balancer.layouts.layout import StepLayout
 from balancer.report.layouts import print_configuration
 from balancer.simulate.configure import LAST_S, Configuration, configure

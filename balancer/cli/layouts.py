@@ -9,8 +9,8 @@ from balancer.cli.run import say_json, table_console
 from balancer.cost import CostModel, module
 from balancer.cost.throughput import ThroughputCurve
 from balancer.errors import InputError
+from balancer.io.log import open_log
 from balancer.io.log_files import LogPath, files_of
-from balancer.io.logs import open_log
 from balancer.layouts.layout import read_layout
 from balancer.offline.step_table import JSON_VERSION
 from balancer.problem.phases import SINGLE_PHASE, Phase

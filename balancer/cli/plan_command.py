@@ -7,11 +7,9 @@ from typing import Any
 
 from balancer.cli.run import print_run, progress, resumable, say, timed
 from balancer.cli.said import said_step
-from balancer.cli.settings import Job, engine_of, open_job
+from balancer.cli.settings import engine_of, open_job
 from balancer.errors import InputError
 from balancer.io.log_files import LogPath
-from balancer.io.logs import rows_of_files
-from balancer.io.store import is_remote
 from balancer.offline.continued import left_of
 from balancer.offline.engines import LostWorkerError
 from balancer.offline.run import plan_run
@@ -19,9 +17,6 @@ from balancer.offline.target import is_parts
 from balancer.problem.cuts import Cut
 from balancer.report.plan_log import about
 from balancer.report.remarks import to_train
-
-# Each file costs a look at its footer; for more, the bar shows no total rather than start late.
-_FEW_FILES = 100
 
 
 def run(
@@ -43,7 +38,7 @@ def run(
     job, kept = open_job(log, step, **order), list[int]()
     with (
         timed() as seconds,
-        progress(as_json, total=_num_samples(job), samples_per_step=job.settings.samples_per_step or 1) as tick,
+        progress(as_json, total=job.num_samples, samples_per_step=job.settings.samples_per_step or 1) as tick,
         resumable(out, (LostWorkerError,)),
     ):
         steps = plan_run(
@@ -61,11 +56,3 @@ def _next_steps(out: str, cut: Cut) -> Iterator[str]:
     for what, lines in to_train(out, cut.shares):
         yield f"{what}:"
         yield from (f"  {line}" for line in lines.split("\n"))
-
-
-def _num_samples(job: Job) -> int | None:
-    """Return how many samples there are, if a look at a few local files tells."""
-    if len(job.log.files) > _FEW_FILES or is_remote(job.log.path):
-        return None
-    counts = rows_of_files(job.log)
-    return None if counts is None else sum(counts) * job.settings.epochs - job.settings.first_sample

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from balancer.errors import InputError
+from balancer.io.log import LengthLog, choose_length, open_log
 from balancer.io.log_files import LogPath
-from balancer.io.logs import LengthLog, choose_length, open_log
 from balancer.offline.across import step_settings_of
 from balancer.offline.engines import Cluster, Engine, Processes, Serial
 from balancer.offline.of_step import OfModels, settings_of_step
 from balancer.offline.settings import LogSettings
-from balancer.offline.steps import plan_log
+from balancer.offline.steps import plan_log, read_rows
 from balancer.plan.step_plan import StepPlan
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.report.text import counted, of_costs
@@ -32,6 +32,12 @@ class Job:
     log: LengthLog
     settings: LogSettings
     title: str
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all epochs."""
+        rows = len(read_rows(self.log, self.settings))
+        return rows * self.settings.epochs - self.settings.first_sample
 
 
 def open_job(log: LogPath, step: StepFile, of_models: OfModels | None = None, **of_log: Any) -> Job:

@@ -8,8 +8,8 @@ import click
 from balancer.cli.run import say
 from balancer.described import keys_of, schema_of
 from balancer.io.columns import LengthUnknownError, listed
+from balancer.io.log import LengthLog, default_columns, open_log
 from balancer.io.log_files import LogPath
-from balancer.io.logs import LengthLog, default_columns, open_log
 from balancer.step import StepFile
 
 

@@ -30,8 +30,7 @@ from numpy.typing import NDArray
 
 from balancer.errors import InputError
 from balancer.io.columns import check_column, listed
-from balancer.io.formats import json_rows
-from balancer.io.logs import LengthLog, open_log
+from balancer.io.log import LengthLog, json_rows, open_log
 
 RankTimes = dict[int, dict[int, list[float]]]
 """Of each measured step, by number, of each rank the seconds of its micro-batches in order."""

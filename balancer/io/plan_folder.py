@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -114,8 +113,6 @@ class PlanFolder:
 
     def _check_entries(self) -> None:
         for entry in sorted(self._there):
-            if entry == self._scratch:
-                continue
             told = _TEMPORARY.fullmatch(entry)
             name = told[1] if told else entry
             # A temporary manifest is none yet: only one that is in place says whose the folder is.
@@ -134,17 +131,6 @@ class PlanFolder:
     def part(self, number: int) -> str:
         """Return the path of a part's file."""
         return os.path.join(self._folder, f"part-{self._token}-{number:05d}.parquet")
-
-    def scratch(self) -> str:
-        """Return a folder for what is of no use once the plan is complete; it is kept where a run ends before."""
-        path = os.path.join(self._folder, self._scratch)
-        if not self._remote:
-            os.makedirs(path, exist_ok=True)
-        return path
-
-    @property
-    def _scratch(self) -> str:
-        return f".scratch-{self._token}"
 
     def whole(self, number: int) -> dict[str, Any] | None:
         """Return the description of a part that a run before has written whole, if this one resumes; else None."""
@@ -174,8 +160,7 @@ class PlanFolder:
         if self._remote:
             # The manifest first: until it is replaced, readers need the old parts.
             write(f"{self._folder}/{MANIFEST}", to_json(header(description, key=self._key, parts=named)))
-            scratch = [f"{self._scratch}/{name}" for name in names_in(f"{self._folder}/{self._scratch}")]
-            for name in (set(self._old_parts) - {part["file"] for part in named}).union(scratch):
+            for name in set(self._old_parts) - {part["file"] for part in named}:
                 remove(f"{self._folder}/{name}")
             return as_path(self._where)
         with reported(self._where, "write the plan"):
@@ -189,7 +174,6 @@ class PlanFolder:
         sync_folder(self._folder)
         self._file.close()
         remove_leftovers(leftovers)
-        shutil.rmtree(os.path.join(self._folder, self._scratch), ignore_errors=True)
         return Path(self._where)
 
     def _begun(self) -> list[str]:

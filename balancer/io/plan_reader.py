@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from balancer.errors import InputError, PlanError
 from balancer.io._atomic import check_regular, reported
-from balancer.io.columns import as_numpy
+from balancer.io.cells import as_numpy
 from balancer.io.pack_files import PACKS_KEY
 from balancer.io.plan_format import (
     ARRAYS,

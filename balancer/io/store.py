@@ -5,6 +5,7 @@ Credentials are taken as the store's own library takes them, from its environmen
 must hold none, as plan files and errors name it.
 """
 
+import hashlib
 import io
 import os
 import re
@@ -20,6 +21,7 @@ from solvers.errors import not_installed
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _BUFFER_BYTES = 4 << 20
+_FOOTER_BYTES = 1 << 16
 
 
 class RemotePath(PurePosixPath):
@@ -158,6 +160,25 @@ def size_and_tag(path: str | os.PathLike[str]) -> tuple[int, str]:
     # Each store has a name of its own for it; the first that is there is taken.
     tags = (about.get(key) for key in ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "mtime"))
     return int(about["size"]), str(next((tag for tag in tags if tag), "")).strip('"')
+
+
+def footer_sha256(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a Parquet file's footer, or of the last 64 KiB of another file, in hexadecimal digits."""
+    with opened(path) as source:
+        size = source.size()
+        end = source.read_at(min(size, 8), max(0, size - 8))
+        # Parquet ends with the footer's length in 4 bytes and its magic number in 4.
+        length = int.from_bytes(end[:4], "little") + 8 if end[4:] == b"PAR1" else _FOOTER_BYTES
+        return hashlib.sha256(source.read_at(min(length, size), size - min(length, size))).hexdigest()
+
+
+def file_sha256(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file in 64 hexadecimal digits, without holding the file in memory."""
+    try:
+        with open(path, "rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{os.fspath(path)}: cannot be read: {error.strerror or error}") from error
 
 
 def exists(path: str | os.PathLike[str]) -> bool:

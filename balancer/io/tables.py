@@ -58,17 +58,6 @@ def _plain(values: Any) -> Any:
     )
 
 
-def write_table(table: Any, path: str) -> None:
-    """Write a table to a file of Arrow's, which is mapped where it is read."""
-    arrow = as_arrow(table)
-    if not arrow.column_names:
-        raise InputError("the table: has no columns; it needs one of lengths at least, such as {'tokens': lengths}")
-    if not len(arrow):
-        raise InputError("the table: holds no rows; a log needs at least one")
-    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, arrow.schema) as writer:
-        writer.write_table(arrow)
-
-
 def as_columns(table: Any) -> Mapping[str, Any]:
     """Return the columns of a table as :func:`balancer.orchestrate` takes them, each converted when it is asked for.
 

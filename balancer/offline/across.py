@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from balancer.deferral.settings import StepSettings
 from balancer.deferral.steps import EpochSteps, PhaseWork, check_steps, choose_steps
 from balancer.errors import InputError, PlanError
-from balancer.io.logs import LengthLog
+from balancer.io.log import LengthLog, LogColumns
 from balancer.io.plan_reader import PlanFile
 from balancer.offline.settings import LogSettings
-from balancer.problem.block import Block
 from balancer.problem.phases import Columns, Phase, PhaseItems, of_phase, resolve_phases
 from balancer.problem.setup import Setup
 from balancer.problem.shuffle import shuffled
@@ -31,7 +30,7 @@ _STEPS_AT_ONCE = MOST_STEPS
 class EpochRows(NamedTuple):
     """The rows of an epoch in the order in which they run."""
 
-    block: Block
+    block: LogColumns
     numbers: Ints  # int64[n]: which rows of the log they are
     nominal: Ints  # int64[n]: the step for which each was drawn, counted over all epochs
     ends: Ints  # int64[T + 1]: where steps begin, and the last one ends
@@ -70,19 +69,18 @@ def _refuse_phase(phase: Phase) -> None:
 
 
 def epochs_of(
-    log: LengthLog, read: Callable[[], Iterator[Block]], settings: LogSettings, endless: bool = False,
-    saved: "SavedSteps | None" = None, on_epoch: OnEpoch = lambda _: None,
+    log: LengthLog, whole: LogColumns, settings: LogSettings, endless: bool = False, saved: "SavedSteps | None" = None,
+    on_epoch: OnEpoch = lambda _: None, first_row: int = 0,
 ) -> Iterator[EpochRows]:  # fmt: skip
     """Yield the epochs of a log, over and over if `endless`; their steps are chosen, or `saved`.
 
     An epoch in the order of the log comes in parts of so many nominal steps, which no sample leaves, and `on_epoch` is
-    called for each: memory is that of a part's columns. A shuffled epoch is one part.
+    called for each. A shuffled epoch is one part. Row 0 of the columns is row `first_row` of the log.
     """
-    # Any row may come first in a shuffled epoch, so all of them are held; in the log's order a part is enough.
-    whole, base = None if settings.shuffle is None else Block.concatenate(list(read())), 0
+    base = 0
     for epoch in itertools.count() if endless else range(settings.epochs):
         before = base
-        for number, part in enumerate(_parts_of(settings, read, whole, epoch)):
+        for number, part in enumerate(_parts_of(settings, whole, epoch, first_row)):
             found = _steps_of(log, settings, part) if saved is None else saved.of(settings, part, base)
             on_epoch(replace(found, part=number))
             # Samples of no step are left out: those of a short last step that is dropped. They sort before all
@@ -100,34 +98,26 @@ def epochs_of(
 class _Part(NamedTuple):
     """Rows of an epoch whose steps are chosen together."""
 
-    block: Block
+    block: LogColumns
     place: Ints  # int64[n]: where in the block each sample of the epoch's order stands
     numbers: Ints  # int64[n]: which row of the log it is
     is_last: bool  # of its epoch
 
 
-def _parts_of(
-    settings: LogSettings, read: Callable[[], Iterator[Block]], whole: Block | None, epoch: int
-) -> Iterator[_Part]:
+def _parts_of(settings: LogSettings, whole: LogColumns, epoch: int, first_row: int) -> Iterator[_Part]:
     """Yield the parts of an epoch."""
-    if whole is not None:
-        rows = shuffled(np.arange(len(whole)), len(whole), settings.shuffle or 0, settings.first_epoch + epoch)
+    if settings.shuffle is not None:
+        rows = shuffled(np.arange(len(whole)), len(whole), settings.shuffle, settings.first_epoch + epoch)
         yield _Part(whole, rows, rows, True)
         return
-    asked, length, rest = step_settings_of(settings), settings.setup.phases[-1].length, None
-    for block in read():
-        rest = block if rest is None else Block.concatenate([rest, block])
-        # A step is cut once the next one has begun, whatever comes behind
-        while len(step := asked.nominal_steps(rest.sums[length])) and step[-1] >= _STEPS_AT_ONCE:
-            cut = int(np.searchsorted(step, _STEPS_AT_ONCE))
-            yield _in_order(rest[:cut], False)
-            rest = rest[cut:]
-    yield _in_order(Block.concatenate([] if rest is None else [rest]), True)
-
-
-def _in_order(block: Block, is_last: bool) -> _Part:
-    place = np.arange(len(block))
-    return _Part(block, place, block.first_row + place, is_last)
+    asked, length, first = step_settings_of(settings), settings.setup.phases[-1].length, 0
+    while first < len(whole):
+        step = asked.nominal_steps(whole.sums[length][first:])
+        # A part ends where the step after its last begins.
+        stop = first + int(np.searchsorted(step, _STEPS_AT_ONCE))
+        place = np.arange(stop - first)
+        yield _Part(whole.taken(slice(first, stop)), place, first_row + first + place, stop == len(whole))
+        first = stop
 
 
 def _given(settings: LogSettings, part: _Part) -> tuple[Any, ...]:
@@ -138,7 +128,7 @@ def _given(settings: LogSettings, part: _Part) -> tuple[Any, ...]:
     return length, stages, settings.drop_last and part.is_last, _work(settings.setup, part.block, part.place)
 
 
-def _work(setup: Setup, whole: Block, numbers: Ints) -> list[PhaseWork]:
+def _work(setup: Setup, whole: LogColumns, numbers: Ints) -> list[PhaseWork]:
     """Return what each phase takes of an epoch's samples."""
     columns: Columns = {**whole.sums, **whole.lists}
     found = resolve_phases(columns, setup.phases, setup.topology.num_ranks, whole.keys)

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from balancer.errors import InputError, PlanError
-from balancer.io.logs import LengthLog, rows_of_files
+from balancer.io.log import LengthLog
 from balancer.io.plan_format import MANIFEST, read_manifest
 from balancer.io.plan_reader import PlanFile, open_plan
 from balancer.offline.claims import Claims
@@ -17,10 +17,9 @@ from balancer.offline.description import PlanDigest
 from balancer.offline.engines import Engine, Serial, Tick
 from balancer.offline.load import checked_steps, replayed, source_of
 from balancer.offline.parts import Part, parts_of
-from balancer.offline.run import NOT_COUNTED, sorted_rows
 from balancer.offline.settings import LogSettings
 from balancer.offline.step_table import StepRows, with_epochs
-from balancer.offline.steps import rows_of_steps
+from balancer.offline.steps import read_rows, rows_of_steps
 from balancer.plan.step_plan import StepPlan
 
 
@@ -66,11 +65,8 @@ def _in_parts(path: str, log: str | os.PathLike[str] | None, engine: Engine, tic
     settings, source = claims.settings, source_of(claims, log)
     if settings.across is not None:
         raise InputError(f"{path}: its samples run early or late, which one process checks; report on it by one")
-    counts = rows_of_files(source)
-    if counts is None:
-        raise InputError(f"{source.path}: {NOT_COUNTED}")
-    with sorted_rows(source, counts, settings, engine, None) as files:
-        return _joined(path, claims, source, settings, list(parts_of(source, counts, settings, files)), engine, tick)
+    parts = list(parts_of(len(read_rows(source, settings)), settings))
+    return _joined(path, claims, source, settings, parts, engine, tick)
 
 
 def _joined(
@@ -82,9 +78,7 @@ def _joined(
     steps = [(part.first_step, part.stop_step) for part in parts]
     if len(named) != len(parts) or claims.num_steps != (steps[-1][1] if steps else 0):
         raise PlanError(f"{path}: its {MANIFEST} must name {len(parts)} parts of its log's steps, got {len(named)}")
-    # Parts name the files that they read: a task need not carry the names of thousands.
-    light = replace(source, files=(source.path,))
-    tasks = _tasks(claims.plan_file, light, settings, parts, named)
+    tasks = _tasks(claims.plan_file, source, settings, parts, named)
     done: dict[int, Any] = dict(engine.run(_check_part, tasks, tick))
     digest = PlanDigest(settings.steps_per_part)
     for number in range(len(parts)):
@@ -104,7 +98,7 @@ def _tasks(
 
 def _check_part(task: _Task, tick: Tick = lambda _: None) -> dict[str, Any]:
     """Check one part; return its digest and its stretch of the table of steps."""
-    rows = rows_of_steps(task.log, task.settings, stretches=task.part.stretches)
+    rows = rows_of_steps(task.log, task.settings, steps=task.part[1:])
     # Its row is the one that samples of the part are numbered from, so it is needed before the first plan.
     first = next(rows)
     digest, table = PlanDigest(first_step=task.part.first_step), StepRows()

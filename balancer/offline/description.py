@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from balancer._version import __version__
-from balancer.io.logs import LengthLog, file_sha256, footer_sha256, unit_of
-from balancer.io.store import is_remote, size_and_tag
+from balancer.errors import InputError
+from balancer.io.log import LengthLog, unit_of
+from balancer.io.store import file_sha256, footer_sha256, is_remote, size_and_tag
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import columns_of
 from balancer.plan.reasons import Reasons
@@ -118,6 +119,10 @@ class PlanDigest:
 
 def sources_of(log: LengthLog, settings: LogSettings) -> list[dict[str, Any]]:
     """Return which bytes a log is: the files, each with size and SHA-256, or size, ETag and footer's in a store."""
+    if log.table is not None:
+        raise InputError(
+            "a plan file names its log, and a table in memory has no name: write it to a file, and plan that"
+        )
     phases = settings.setup.phases
     sums, _ = columns_of(log, phases)
     units = {phase.name: unit_of(log, sums[phase.length]) for phase in phases if phase.length in sums}

@@ -2,25 +2,21 @@
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 
 from balancer.errors import InputError, PlanError, on_a_line
 from balancer.io._atomic import check_regular
+from balancer.io.log import LengthLog, open_log
 from balancer.io.log_files import LogPath, files_of
-from balancer.io.logs import LengthLog, open_log, rows_of_files
 from balancer.io.plan_reader import open_plan, read_footer
 from balancer.io.plan_rows import PlanStep
 from balancer.io.store import as_path, exists, is_remote
 from balancer.offline.across import OnEpoch, SavedSteps
 from balancer.offline.claims import Claims
 from balancer.offline.description import PlanDigest, contents_of
-from balancer.offline.engines import Serial
-from balancer.offline.parts import parts_of
 from balancer.offline.replay import of_plan, replay_step
-from balancer.offline.run import sorted_rows
 from balancer.offline.saved import load_saved
 from balancer.offline.settings import LogSettings
 from balancer.offline.step_table import StepRows, restored
@@ -113,26 +109,11 @@ def checked_steps(
     digest, steps = PlanDigest(settings.steps_per_part), 0
     source = source_of(claims, log)
     saved = None if settings.across is None else SavedSteps(claims.plan_file)
-    with _steps_of(source, settings, saved, on_epoch) as rows:
-        for plan in replayed(claims, source, settings, rows):
-            digest.add(plan)
-            steps += 1
-            yield plan
+    for plan in replayed(claims, source, settings, rows_of_steps(source, settings, saved=saved, on_epoch=on_epoch)):
+        digest.add(plan)
+        steps += 1
+        yield plan
     claims.check_digest(digest.hexdigest(), steps)
-
-
-@contextmanager
-def _steps_of(
-    log: LengthLog, settings: LogSettings, saved: SavedSteps | None, on_epoch: OnEpoch
-) -> Iterator[Iterator[Rows]]:
-    """Read the steps of a log; a shuffled one that is too long to be held is sorted into files first."""
-    counts = None if settings.shuffle is None else rows_of_files(log)
-    with sorted_rows(log, counts, settings, Serial(), None) as files:
-        stretches = None
-        if files is not None and counts is not None:
-            parts = parts_of(log, counts, settings, files)
-            stretches = [stretch for part in parts for stretch in part.stretches or ()]
-        yield rows_of_steps(log, settings, stretches=stretches, saved=saved, on_epoch=on_epoch)
 
 
 def load_plan(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from balancer.errors import PlanError
-from balancer.io.logs import LengthLog, choose_length, default_columns
+from balancer.io.log import LengthLog, choose_length, default_columns
 from balancer.io.plan_reader import open_plan
 from balancer.laid_out import LaidOut, laid_out
 from balancer.layouts.layout import StepLayout, read_layout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from balancer.errors import InputError
 from balancer.io._atomic import target_of
+from balancer.io.log import LengthLog, choose_length, default_columns, open_log, read_columns
 from balancer.io.log_files import LogPath
-from balancer.io.logs import LengthLog, choose_length, default_columns, open_log, read_columns
 from balancer.io.pack_files import PIECES, describe_packs, read_packs, write_packs
 from balancer.io.plan_format import to_json
 from balancer.io.store import is_remote
-from balancer.io.tables import is_table, write_table
 from balancer.offline.packed_rows import COST, PackSettings, pack_rows
 from balancer.offline.target import is_same
 from balancer.problem.limits import AnyLimit, HeldLimits, held_limits
@@ -258,18 +256,12 @@ def _read(
             row = int(lengths.argmin())
             raise UsageError(f"{{lengths}}[{row}] must be >= 0, got {lengths[row]}")
         return None, lengths, held_limits(settings.limits, len(lengths), 1)
-    with tempfile.TemporaryDirectory(prefix="seqbalancer-log-") as folder:
-        if is_table(log):
-            write_table(log, path := os.path.join(folder, "table.arrow"))
-            log = path
-        opened = open_log(log)
-        if out is not None and any(is_same(file, out) for file in opened.files):
-            raise InputError(f"{out}: the packs would overwrite their log; choose another --out")
-        lengths = _column(opened, default_columns(opened) if length is None else choose_length(opened, length))
-        held = held_limits(
-            settings.limits, len(lengths), 1, lambda name, _: _column(opened, choose_length(opened, name))
-        )
-        return str(opened.path), lengths, held
+    opened = open_log(log)
+    if out is not None and any(is_same(file, out) for file in opened.files):
+        raise InputError(f"{out}: the packs would overwrite their log; choose another --out")
+    lengths = _column(opened, default_columns(opened) if length is None else choose_length(opened, length))
+    held = held_limits(settings.limits, len(lengths), 1, lambda name, _: _column(opened, choose_length(opened, name)))
+    return str(opened.path), lengths, held
 
 
 def _check_target(out: str) -> None:
@@ -288,7 +280,7 @@ def _are_lengths(log: Any) -> bool:
 
 
 def _column(log: LengthLog, columns: tuple[str, ...]) -> NDArray[np.int64]:
-    return np.concatenate([block.sums[""] for block in read_columns(log, {"": columns})])
+    return read_columns(log, {"": columns}).sums[""]
 
 
 def _check_there(out: str, request: dict[str, Any]) -> None:

@@ -8,9 +8,8 @@ import functools
 import hashlib
 import itertools
 import os
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,27 +18,21 @@ import pyarrow as pa
 from balancer._version import __version__
 from balancer.deferral.steps import EpochSteps
 from balancer.errors import InputError
-from balancer.io.logs import LengthLog, rows_of_files
+from balancer.io.log import LengthLog
 from balancer.io.plan_folder import PlanFolder
 from balancer.io.plan_format import VERSION, to_json
 from balancer.io.plan_writer import PlanWriter
 from balancer.offline.across import OnEpoch
 from balancer.offline.description import PlanDigest, describe, sources_of
-from balancer.offline.engines import Cluster, Engine, Processes, Serial, Tick, cores
-from balancer.offline.parts import Part, fitted, num_parts, parts_of
-from balancer.offline.scatter import is_large, scattered
+from balancer.offline.engines import Engine, Processes, Serial, Tick, cores
+from balancer.offline.parts import Part, num_parts, parts_of
 from balancer.offline.settings import LogSettings
 from balancer.offline.step_table import StepRows, restored, stored, with_epochs
-from balancer.offline.steps import Rows, columns_of, plan_rows, reader_of, rows_of_steps
+from balancer.offline.steps import Rows, plan_rows, read_rows, rows_of_steps
 from balancer.offline.target import check_target, is_parts
 from balancer.plan.rows import StepOfLog, append_phase, open_writer
 from solvers.errors import UsageError
 
-NOT_COUNTED = (
-    "its rows cannot be counted without reading them, so its steps cannot be dealt out; write the log as Parquet, or "
-    "work in one process"
-)
-_MANY_FILES = 100
 _LONG = 8  # parts, for which it is worth while to start processes
 
 
@@ -49,7 +42,6 @@ class _Run:
 
     log: LengthLog
     settings: LogSettings
-    counts: Sequence[int] | None  # rows of each file of the log, where they are counted without reading them
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +63,10 @@ def plan_run(
 
     `out` is a file, or, with a trailing slash or where one exists, a folder of parts; with `resume`, parts that a
     killed run has left there are kept. By default processes on all cores plan a long log that can be cut, and else this
-    process. Other engines than this process write parts, and so no file, and take only logs whose rows can be counted
-    without reading them. `tick` is called with the samples that were planned since; `kept`, too, with those of a part
-    that was there. What is at `out`, and is not the plan of the same request, is replaced only to `overwrite` it.
+    process. Other engines than this process write parts, and so no file. `tick` is called with the samples that were
+    planned since; `kept`, too, with those of a part that was there. What is at `out`, and is not the plan of the same
+    request, is replaced only to `overwrite` it.
     """
-    settings = fitted(log, settings)
     if settings.across is not None:
         if not isinstance(engine, Serial | None):
             raise UsageError("samples that run early or late are of a whole epoch, which one process looks at",
@@ -84,17 +75,15 @@ def plan_run(
     if out is not None:
         check_target(out, log, settings, overwrite or resume)
     if out is None or is_parts(out):
-        counts = None if isinstance(engine, Serial) and settings.shuffle is None else rows_of_files(log)
-        engine = engine or _suited(counts, settings)
-        return _in_parts(_Run(log, settings, counts), out, engine, resume, tick, kept)
+        engine = engine or _suited(log, settings)
+        return _in_parts(_Run(log, settings), out, engine, resume, tick, kept)
     engine = engine or Serial()
     if resume or not isinstance(engine, Serial):
         what = "to resume" if resume else "for several processes"
         raise InputError(f"{out}: one file has no parts {what}; write a folder: {out}{os.sep}")
     digest, epochs, parts = PlanDigest(settings.steps_per_part), _Epochs(), list[dict[str, Any]]()
-    counts = None if settings.shuffle is None else rows_of_files(log)
-    with _writer(out, settings) as writer, sorted_rows(log, counts, settings, engine, None) as files:
-        for task, rows in _streamed(_Run(log, settings, counts), files, epochs.add):
+    with _writer(out, settings) as writer:
+        for task, rows in _streamed(_Run(log, settings), epochs.add):
             parts.append(_planned(task, rows, writer, tick))
             digest.join(parts[-1])
         steps, samples = _num_steps(log, settings, parts), sum(part["samples"] for part in parts)
@@ -118,9 +107,9 @@ class _Epochs:
         self.found.append(found.as_json())
 
 
-def _suited(counts: Sequence[int] | None, settings: LogSettings) -> Engine:
+def _suited(log: LengthLog, settings: LogSettings) -> Engine:
     """Return who plans if nobody says: starting processes takes a second or two."""
-    short = counts is None or num_parts(sum(counts), settings) < _LONG
+    short = num_parts(len(read_rows(log, settings)), settings) < _LONG
     return Serial() if short or cores() == 1 else Processes()
 
 
@@ -153,12 +142,8 @@ def _in_parts(run: _Run, out: str | None, engine: Engine, resume: bool, tick: Ti
         done: dict[int, dict[str, Any]] = {}
         epochs = _Epochs()
         found = functools.partial(_found, folder, done, tick, kept)
-        with sorted_rows(log, run.counts, settings, engine, folder) as files:
-            if isinstance(engine, Serial):
-                tasks = _here(run, folder, key, found, files, epochs.add)
-            else:
-                tasks = _elsewhere(run, folder, key, found, files)
-            done.update(engine.run(_plan_part, tasks, tick))
+        tasks = _tasks(run, folder, key, found, epochs.add)
+        done.update(engine.run(_plan_part, tasks, tick))
         parts = [done[number] for number in sorted(done)]
         # In the order of parts, not in that in which they were done: digests depend on it.
         digest = PlanDigest(settings.steps_per_part)
@@ -169,32 +154,6 @@ def _in_parts(run: _Run, out: str | None, engine: Engine, resume: bool, tick: Ti
         if folder is not None:
             folder.commit(describe(log, settings, steps, samples, digest, sources, epochs.sizes), parts)
     return table
-
-
-@contextmanager
-def sorted_rows(
-    log: LengthLog, counts: Sequence[int] | None, settings: LogSettings, engine: Engine, folder: PlanFolder | None
-) -> Iterator[list[tuple[str, ...]] | None]:
-    """Sort the rows of epochs that are shuffled into files, if one process cannot hold them, or several need them."""
-    sums, lists = columns_of(log, settings.setup.phases)
-    num_columns = len(sums) + 16 * len(lists)
-    if (
-        settings.shuffle is None
-        or settings.across is not None
-        or counts is None
-        or (isinstance(engine, Serial) and not is_large(sum(counts), num_columns))
-    ):
-        yield None
-    elif folder is not None:
-        yield scattered(log, counts, settings, reader_of(log, settings), folder.scratch(), engine)
-    elif isinstance(engine, Cluster):
-        raise InputError(
-            f"{log.path}: its shuffled rows are sorted into files, which all nodes must see: plan to a folder, and "
-            "report by processes of one machine"
-        )
-    else:
-        with tempfile.TemporaryDirectory() as scratch:
-            yield scattered(log, counts, settings, reader_of(log, settings), scratch, engine)
 
 
 def _key(sources: Iterable[Mapping[str, Any]], settings: LogSettings) -> str:
@@ -221,52 +180,34 @@ def _file_of(folder: PlanFolder | None, number: int) -> str | None:
     return None if folder is None else folder.part(number)
 
 
-def _here(
-    run: _Run, folder: PlanFolder | None, key: str, found: Callable[[int], bool],
-    files: Sequence[tuple[str, ...]] | None, on_epoch: OnEpoch,
-) -> Iterator[tuple[int, Any]]:  # fmt: skip
-    """Yield what is left to do, for this process, which reads the log once."""
-    for task, rows in _streamed(run, files, on_epoch):
+def _tasks(
+    run: _Run, folder: PlanFolder | None, key: str, found: Callable[[int], bool], on_epoch: OnEpoch
+) -> Iterator[tuple[int, Any]]:
+    """Yield the parts that are left to do; steps whose samples run early or late are chosen here, all of them."""
+    log, settings = run.log, run.settings
+    if settings.across is None:
+        for part in parts_of(len(read_rows(log, settings)), settings):
+            if not found(part.number):
+                yield part.number, (_Task(log, settings, part, key, _file_of(folder, part.number)), None)
+        return
+    for task, rows in _streamed(run, on_epoch):
         number = task.part.number
         if found(number):
-            # The log is read once, in order: rows of a part that is there must be passed over.
             for _ in rows:
                 pass
         else:
             yield number, (replace(task, key=key, file=_file_of(folder, number)), rows)
 
 
-def _elsewhere(
-    run: _Run, folder: PlanFolder | None, key: str, found: Callable[[int], bool],
-    files: Sequence[tuple[str, ...]] | None,
-) -> Iterator[tuple[int, Any]]:  # fmt: skip
-    """Yield what is left to do, for other processes, which read the rows of their part."""
+def _streamed(run: _Run, on_epoch: OnEpoch) -> Iterator[tuple[_Task, Iterator[Rows]]]:
+    """Yield part after part; the steps of one must be taken before the next part is asked for."""
     log, settings = run.log, run.settings
-    if run.counts is None:
-        raise InputError(f"{log.path}: {NOT_COUNTED}")
-    # Parts say themselves which files they need; all are named only for the sake of a message.
-    light = log if len(log.files) <= _MANY_FILES else replace(log, files=(log.path,))
-    for part in parts_of(log, run.counts, settings, files):
-        if not found(part.number):
-            task = _Task(light, settings, part, key, _file_of(folder, part.number))
-            yield part.number, (task, None)
-
-
-def _streamed(
-    run: _Run, files: Sequence[tuple[str, ...]] | None, on_epoch: OnEpoch
-) -> Iterator[tuple[_Task, Iterator[Rows]]]:
-    """Read a log once, part after part; the steps of one must be read before the next part is asked for."""
-    log, settings = run.log, run.settings
-    if files is not None and run.counts is not None:
-        for part in parts_of(log, run.counts, settings, files):
-            yield _Task(log, settings, part), rows_of_steps(log, settings, stretches=part.stretches)
-        return
     steps = rows_of_steps(log, settings, on_epoch=on_epoch)
     for number in itertools.count():
         if (first := next(steps, None)) is None:
             return
         begin, count = number * settings.steps_per_part, settings.steps_per_part
-        part = Part(number, begin, begin + count, None)
+        part = Part(number, begin, begin + count)
         yield _Task(log, settings, part), itertools.chain([first], itertools.islice(steps, count - 1))
 
 
@@ -274,7 +215,7 @@ def _plan_part(given: tuple[_Task, Iterator[Rows] | None], tick: Tick = lambda _
     """Plan one part, and write it if it has a file; return its description."""
     task, rows = given
     if rows is None:
-        rows = rows_of_steps(task.log, task.settings, stretches=task.part.stretches)
+        rows = rows_of_steps(task.log, task.settings, steps=task.part[1:])
     if task.file is None:
         return _planned(task, rows, None, tick)
     with _writer(task.file, task.settings) as writer:

@@ -6,6 +6,7 @@ from typing import Any
 
 from balancer.io.plan_writer import ROWS_PER_GROUP
 from balancer.layouts.setup import setup_from_json
+from balancer.offline.order import Order
 from balancer.problem.across_steps import AcrossSteps
 from balancer.problem.batch import HOMES
 from balancer.problem.setup import Setup
@@ -70,18 +71,10 @@ class LogSettings:
             return self.steps_per_part
         return max(1, ROWS_PER_GROUP // (self.samples_per_step * len(self.setup.phases)))
 
-    def begin_of(self, epoch: int) -> int:
-        """Return behind how many samples of its order an epoch of the plan begins."""
-        return self.first_sample if epoch == 0 else 0
-
-    def steps_of(self, epoch: int, num_rows: int) -> int:
-        """Return how many steps an epoch of a log of so many rows has."""
-        rows = max(0, num_rows - self.begin_of(epoch))
-        return rows // self.samples_per_step if self.drop_last else -(-rows // self.samples_per_step)
-
-    def first_step_of(self, epoch: int, num_rows: int) -> int:
-        """Return the number of the first step of an epoch; of the one behind the last, how many steps there are."""
-        return 0 if epoch == 0 else self.steps_of(0, num_rows) + (epoch - 1) * self.steps_of(1, num_rows)
+    def order(self, num_rows: int) -> Order:
+        """Return which rows of a log of so many form which step."""
+        return Order(num_rows, self.samples_per_step, self.epochs, self.shuffle, self.drop_last, self.first_epoch,
+                     self.first_sample)  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as the plan file's description holds them."""

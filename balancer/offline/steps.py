@@ -1,4 +1,4 @@
-"""A log in, a step plan for every global batch out, one after the other; memory does not grow with the log."""
+"""A log in, a step plan for every global batch out, one after the other."""
 
 import functools
 import itertools
@@ -11,17 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.errors import InputError
-from balancer.io.logs import LengthLog, Span, choose_length, read_columns
+from balancer.io.log import LengthLog, LogColumns, choose_length, read_columns
 from balancer.offline.across import EpochRows, OnEpoch, SavedSteps, epochs_of
-from balancer.offline.scatter import Scattered, gathered
+from balancer.offline.order import ROWS_AT_ONCE, Order
 from balancer.offline.settings import LogSettings
 from balancer.plan.step_plan import StepPlan
-from balancer.problem.batch import HOMES, whole_batches
-from balancer.problem.block import Block
+from balancer.problem.batch import HOMES
 from balancer.problem.phases import Columns, Phase, PhaseItems, resolve_phases, texts_of_items
 from balancer.problem.placement import Placement
 from balancer.problem.setup import Setup
-from balancer.problem.shuffle import shuffled
 from balancer.problem.smallest_cap import least_cap
 from balancer.step_planner import Step, plan_step, step_of
 from balancer.strategies import chosen, strategies_for
@@ -30,13 +28,11 @@ from solvers.errors import SolverError, WordedError, Wording
 
 # Rows of a log that are read on for the sake of a message: some seconds at most.
 _MOST_ROWS = 2**21
-# Of those in memory, of whose steps the items are found together: one call for many steps, and little memory.
-_ROWS_AT_ONCE = 2**16
 
 
 @dataclass(frozen=True, eq=False)
 class _Together:
-    """The columns of several global batches that were read together; as :class:`Rows` has them."""
+    """The columns of several global batches, of which items are found in one call; as :class:`Rows` has them."""
 
     setup: Setup
     columns: Columns
@@ -99,37 +95,46 @@ class Rows:
         return tuple([items.between(self.start, self.stop) for items in found])
 
 
-class Stretch(NamedTuple):
-    """Consecutive steps of one epoch: the number of the first one, and their rows."""
-
-    first_step: int
-    span: Span
-
-
 def rows_of_steps(
-    log: LengthLog, settings: LogSettings, endless: bool = False,
-    stretches: Sequence[Stretch | Scattered] | None = None, saved: SavedSteps | None = None,
-    on_epoch: OnEpoch = lambda _: None, read: Callable[[], Iterator[Block]] | None = None,
+    log: LengthLog, settings: LogSettings, endless: bool = False, *, steps: tuple[int, int] | None = None,
+    rows: tuple[int, int] | None = None, saved: SavedSteps | None = None, on_epoch: OnEpoch = lambda _: None,
 ) -> Iterator[Rows]:  # fmt: skip
-    """Read the columns that the phases name, step by step, epoch by epoch; if `endless`, the log over and over.
+    """Give the columns that the phases name, step by step, epoch by epoch; if `endless`, the log over and over.
 
-    Memory is a block's or a step's, unless the epochs are shuffled: then it is that of the columns. Given `stretches`,
-    those steps alone; each holds all rows of its steps. Where samples run early or late, memory is that of the columns
-    too; `saved` are the steps of a plan, and `on_epoch` is called with what was found for each epoch. `read` yields
-    rows instead of the whole log's.
+    Given `steps`, those from the first to before the last alone; given `rows`, those rows make the log. Where samples
+    run early or late, `saved` are the steps of a plan, and `on_epoch` is called with what was found for each epoch.
     """
-    read, size = read or reader_of(log, settings), settings.samples_per_step
+    whole, first_row = read_rows(log, settings), 0
+    if rows is not None:
+        first_row, whole = rows[0], whole.taken(slice(*rows))
     if settings.across is not None:
-        yield from _across(settings, epochs_of(log, read, settings, endless, saved, on_epoch))
+        yield from _across(settings, epochs_of(log, whole, settings, endless, saved, on_epoch, first_row))
         return
-    allowed = tuple(dict.fromkeys(phase.allowed_ranks for phase in settings.setup.phases if phase.allowed_ranks))
-    batches = _numbered(0, _batches(read, settings, endless), size) if stretches is None else ()
-    for number, block, numbers in itertools.chain(batches, _of(stretches or (), read, settings)):
-        asked: Columns = {**block.keys, **{name: block.lists[name] for name in allowed}}
-        together = _Together(settings.setup, {**block.sums, **block.lists}, asked, numbers)
+    size, order = settings.samples_per_step, settings.order(len(whole))
+    given = _endless(order) if endless else order.rows(*(steps or (0, order.num_steps)))
+    for number, numbers in given:
+        # The log's own order is told by where a step begins; else each sample's row is.
+        alike = settings.shuffle is None and settings.epochs == 1 and not endless
+        consecutive = len(numbers) == 0 or numbers[-1] - numbers[0] == len(numbers) - 1
+        in_order = settings.shuffle is None and consecutive
+        block = whole.taken(slice(int(numbers[0]), int(numbers[-1]) + 1) if in_order else numbers)
+        together = _together(settings, block, None if alike else numbers)
         for start in range(0, len(block), size):
-            first_row = block.first_row + start if settings.shuffle is None else 0
-            yield Rows(number + start // size, first_row, start, min(start + size, len(block)), together)
+            first = first_row + int(numbers[start]) if settings.shuffle is None else 0
+            yield Rows(number + start // size, first, start, min(start + size, len(block)), together)
+
+
+def _endless(order: Order) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yield the rows of full steps, one by one, over the log in its own order again and again."""
+    for step in itertools.count():
+        yield step, np.arange(step * order.samples_per_step, (step + 1) * order.samples_per_step) % order.num_rows
+
+
+def _together(settings: LogSettings, block: LogColumns, numbers: NDArray[np.int64] | None,
+              nominal: NDArray[np.int64] | None = None) -> _Together:  # fmt: skip
+    allowed = {phase.allowed_ranks for phase in settings.setup.phases}
+    asked: Columns = {**block.keys, **{name: column for name, column in block.lists.items() if name in allowed}}
+    return _Together(settings.setup, {**block.sums, **block.lists}, asked, numbers, nominal)
 
 
 def _across(settings: LogSettings, epochs: Iterator[EpochRows]) -> Iterator[Rows]:
@@ -139,11 +144,10 @@ def _across(settings: LogSettings, epochs: Iterator[EpochRows]) -> Iterator[Rows
         first = 0
         while first < len(epoch.ends) - 1:  # as many steps as have some 2**16 rows, but one at least
             low = int(epoch.ends[first])
-            stop = max(first + 1, int(np.searchsorted(epoch.ends, low + _ROWS_AT_ONCE, side="right")) - 1)
+            stop = max(first + 1, int(np.searchsorted(epoch.ends, low + ROWS_AT_ONCE, side="right")) - 1)
             high = int(epoch.ends[stop])
-            block = epoch.block[low:high]
-            together = _Together(settings.setup, {**block.sums, **block.lists}, block.keys, epoch.numbers[low:high],
-                                 epoch.nominal[low:high])  # fmt: skip
+            block = epoch.block.taken(slice(low, high))
+            together = _together(settings, block, epoch.numbers[low:high], epoch.nominal[low:high])
             for begin, end in itertools.pairwise((epoch.ends[first : stop + 1] - low).tolist()):
                 yield Rows(number, 0, begin, end, together)
                 number += 1
@@ -165,88 +169,15 @@ def columns_of(log: LengthLog, phases: Sequence[Phase]) -> tuple[dict[str, tuple
     return sums, tuple(dict.fromkeys(lists))
 
 
-def reader_of(log: LengthLog, settings: LogSettings) -> Callable[..., Iterator[Block]]:
-    """Return what reads the columns that the phases name: all rows of a log, or those of a `span`."""
+def read_rows(log: LengthLog, settings: LogSettings) -> LogColumns:
+    """Return the columns that the phases name, of all rows of a log."""
     phases, (sums, listed) = settings.setup.phases, columns_of(log, settings.setup.phases)
     stage = None if settings.across is None else settings.across.stage
     asked = (*(name for phase in phases for name in (phase.keep_together, phase.prefix, *phase.kinds_asked)), stage)
     keys = tuple(dict.fromkeys(name for name in asked if name))
     allowed = tuple(phase.allowed_ranks for phase in phases if phase.allowed_ranks)
     lists = tuple(dict.fromkeys((*listed, *allowed)))
-    return functools.partial(read_columns, log, sums, keys, lists)
-
-
-_Batches = tuple[Block, NDArray[np.int64] | None]
-"""The rows of consecutive steps, and, where they are of one of several epochs, which rows they are."""
-
-
-def _numbered(
-    number: int, batches: Iterable[_Batches], samples_per_step: int
-) -> Iterator[tuple[int, Block, NDArray[np.int64] | None]]:
-    """Say of consecutive global batches which step the first one is."""
-    for block, rows in batches:
-        yield number, block, rows
-        number += -(-len(block) // samples_per_step)
-
-
-def _of(
-    stretches: Sequence[Stretch | Scattered], read: Callable[..., Iterator[Block]], settings: LogSettings
-) -> Iterator[tuple[int, Block, NDArray[np.int64] | None]]:
-    """Yield some global batches, with the number of the first one."""
-    for stretch in stretches:
-        if isinstance(stretch, Stretch):
-            batches = _in_order(read(span=stretch.span), settings)
-        else:
-            batches = _gathered(stretch, settings)
-        yield from _numbered(stretch.first_step, batches, settings.samples_per_step)
-
-
-def _gathered(stretch: Scattered, settings: LogSettings) -> Iterator[_Batches]:
-    """Yield global batches of one epoch that is shuffled, from the files into which its rows are sorted."""
-    block, numbers = gathered(stretch)
-    for rows in _cuts(0, len(block), settings):
-        yield block[rows], numbers[rows]
-
-
-def _cuts(begin: int, end: int, settings: LogSettings) -> Iterator[slice]:
-    """Cut rows that lie in memory where steps end: what phases find in them takes memory too."""
-    size = settings.samples_per_step * max(1, _ROWS_AT_ONCE // settings.samples_per_step)
-    return (slice(first, min(first + size, end)) for first in range(begin, end, size))
-
-
-def _in_order(blocks: Iterator[Block], settings: LogSettings) -> Iterator[_Batches]:
-    """Yield the global batches of one epoch, or of a part of it, that is not shuffled."""
-    for block in whole_batches(blocks, settings.samples_per_step, settings.drop_last):
-        yield block, np.arange(block.first_row, block.first_row + len(block)) if settings.epochs > 1 else None
-
-
-def _batches(read: Callable[[], Iterator[Block]], settings: LogSettings, endless: bool) -> Iterator[_Batches]:
-    """Yield the global batches of all epochs."""
-    size = settings.samples_per_step
-    if endless:
-        blocks = itertools.chain.from_iterable(read() for _ in itertools.repeat(None))
-        yield from ((block, None) for block in whole_batches(blocks, size, settings.drop_last))
-    elif settings.shuffle is None:
-        for epoch in range(settings.epochs):
-            yield from _in_order(_behind(settings.begin_of(epoch), read()), settings)
-    else:
-        # A shuffled epoch takes rows from anywhere. Logs too long for that are sorted into files first
-        # (`scatter.py`).
-        whole = Block.concatenate(list(read()))
-        for epoch in range(settings.epochs):
-            begin = settings.begin_of(epoch)
-            end = min(len(whole), begin + settings.steps_of(epoch, len(whole)) * size)
-            for rows in _cuts(begin, end, settings):
-                positions = np.arange(rows.start, rows.stop)
-                numbers = shuffled(positions, len(whole), settings.shuffle, settings.first_epoch + epoch)
-                yield whole.taken(numbers), numbers
-
-
-def _behind(begin: int, blocks: Iterator[Block]) -> Iterator[Block]:
-    """Leave out the rows before the one numbered `begin`."""
-    for block in blocks:
-        if len(rest := block[max(0, begin - block.first_row) :]):
-            yield rest
+    return read_columns(log, sums, keys, lists)
 
 
 def _in_log(log: LengthLog, rows: Rows, error: ValueError | SolverError) -> InputError | SolverError:

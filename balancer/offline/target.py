@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from balancer.errors import InputError, PlanError
-from balancer.io.logs import LengthLog
+from balancer.io.log import LengthLog
 from balancer.io.plan_format import MANIFEST, to_json
 from balancer.io.plan_reader import open_plan
 from balancer.io.store import exists, is_folder, is_remote

@@ -1,12 +1,11 @@
 """A global batch: the samples that all ranks drew for one step, their lengths, and where they lie before dispatch."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from balancer.problem.block import Block
 from balancer.problem.placement import Placement
 from solvers.arguments import as_count, as_int64
 from solvers.errors import ArgumentError, ArgumentTypeError
@@ -87,29 +86,3 @@ def checked_prefixes(given: ArrayLike, num_samples: int) -> NDArray[np.int64]:
         index = int(np.argmax(array < 0))
         raise ArgumentError("prefix_length", "be >= 0", array[index], index)
     return array
-
-
-def whole_batches(blocks: Iterable[Block], samples_per_step: int, drop_last: bool = False) -> Iterator[Block]:
-    """Cut a stream of blocks of any size where global batches, of consecutive samples, end.
-
-    Each block that comes is of one batch or several; the last may be shorter, and is left out if `drop_last`. Where a
-    block of the stream holds whole batches, they come together and share its arrays. Memory is one block and one batch.
-    """
-    parts: list[Block] = []  # of the batch that is not full yet
-    held = 0
-    for block in blocks:
-        start = min(samples_per_step - held, len(block)) if held else 0
-        if start:
-            parts.append(block[:start])
-            held += start
-            if held < samples_per_step:
-                continue
-            yield Block.concatenate(parts)
-            parts, held = [], 0
-        stop = len(block) - (len(block) - start) % samples_per_step
-        if start < stop:
-            yield block[start:stop]
-        if stop < len(block):
-            parts, held = [block[stop:]], len(block) - stop
-    if held and not drop_last:
-        yield Block.concatenate(parts)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from balancer.described import as_dict, changed, said_of
 from balancer.errors import InputError, did_you_mean
 from balancer.io.columns import LengthUnknownError
+from balancer.io.log import LengthLog, choose_length, default_columns, open_log
 from balancer.io.log_files import LogPath, files_of
-from balancer.io.logs import LengthLog, choose_length, default_columns, open_log
 from balancer.io.plan_reader import open_plan
-from balancer.io.tables import is_table, write_table
+from balancer.io.tables import is_table
 from balancer.offline.claims import Claims, SavedClaims
 from balancer.offline.continued import left_of
 from balancer.offline.engines import Processes, Serial
@@ -54,15 +52,6 @@ _KEYWORDS = Wording({"cost of phases": "cost", "layouts": "layout", "layout": "s
 """What keywords of :func:`plan_log` are called that have another name elsewhere."""
 
 
-class _Folder:
-    """A folder for a table's file, which goes when nobody holds it any more."""
-
-    def __init__(self) -> None:
-        self.path = tempfile.mkdtemp(prefix="seqbalancer-log-")
-        self.file = os.path.join(self.path, "table.arrow")
-        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class LogPlan:
     """A log's plan: what it adds up to, and its rows.
@@ -82,7 +71,6 @@ class LogPlan:
     settings: LogSettings
     steps: pa.Table
     out: str | None = None
-    _held: Any = field(default=None, repr=False, compare=False)  # the folder of a table's file, as long as this is held
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers by name, as ``balancer plan --json`` prints them, without what depends on the clock."""
@@ -90,7 +78,7 @@ class LogPlan:
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write the plan to a file, or with a trailing slash to a folder; it is planned again, and the same."""
-        _check_named(self._held)
+        _check_named(self.log)
         plan_run(self.log, self.settings, os.fspath(path), engine=Serial(), overwrite=overwrite)
 
     def to_arrow(self) -> Any:
@@ -222,66 +210,54 @@ def plan_log(
         _check_named(log)
     engine = Processes(jobs) if jobs > 1 else Serial()
     target = None if out is None else os.fspath(out)
-    with opened_by(log, step, beside) as (opened, said, held):
-        settings = settings_of(opened, said, beside | _left(log, held, continued, at_step, beside))
+    with opened_by(log, step, beside) as (opened, said):
+        settings = settings_of(opened, said, beside | _left(log, continued, at_step, beside))
         found = plan_run(opened, settings, target, engine=engine, resume=resume, overwrite=overwrite)
-    return LogPlan(opened, settings, found, target, held)
+    return LogPlan(opened, settings, found, target)
 
 
 @contextlib.contextmanager
 def opened_by(
     log: Any, step: str | os.PathLike[str] | None, beside: Mapping[str, Any]
-) -> Iterator[tuple[LengthLog, StepFile, Any]]:
-    """Open a log, or a table, and a step file; errors in the context are told as Python's callers know things.
-
-    The last that it yields holds a table's file, as long as it is held.
-    """
-    held = None
-    if is_table(log):
-        held = _Folder()
-        write_table(log, held.file)
-    elif not isinstance(log, str | os.PathLike) and not all(isinstance(path, str | os.PathLike) for path in log):
+) -> Iterator[tuple[LengthLog, StepFile]]:
+    """Open a log, or a table, and a step file; errors in the context are told as Python's callers know things."""
+    if isinstance(log, list | tuple) and not all(isinstance(path, str | os.PathLike) for path in log):
         raise ArgumentTypeError("log", "be a path, paths, or a table", "numbers: give {'tokens': numbers}")
     said = StepFile() if step is None else read_step(step)
-    with _told(held, said.path):
-        yield open_log(held.file if held else log), said, held
+    with _told(said.path):
+        yield open_log(log), said
 
 
 def _left(
-    log: Any, held: _Folder | None, continued: str | os.PathLike[str] | None, at_step: int | None,
-    beside: Mapping[str, Any],
-) -> dict[str, Any]:  # fmt: skip
+    log: Any, continued: str | os.PathLike[str] | None, at_step: int | None, beside: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return what is left of a plan's epochs, as keywords."""
     if continued is None and at_step is None:
         return {}
     if continued is None or at_step is None:
         raise UsageError("{continued} and {at_step}, the steps of that plan that were trained, need each other")
-    _check_named(held)
+    _check_named(log)
     if odd := [name for name in ("epochs", "shuffle") if beside.get(name) is not None]:
         raise UsageError(f"{{{odd[0]}}} cannot be combined with {{continued}}, which goes on in the order of that plan")
     return left_of(continued, log, at_step)
 
 
 @contextlib.contextmanager
-def _told(held: _Folder | None, path: str) -> Iterator[None]:
-    """Tell errors in Python's words, and after a step file's name where there is one; call a table the table."""
+def _told(path: str) -> Iterator[None]:
+    """Tell errors in Python's words, and after a step file's name where there is one."""
     try:
         yield
     except WordedError as error:
         if not isinstance(error, InputError):
             raise (error.within(path) if path else error).in_words(_KEYWORDS) from error.__cause__
-        text = str(error)
-        if isinstance(error, LengthUnknownError):
-            text = f"{error.what}\nsay which: length='COLUMN[+COLUMN...]'"
-            text += f", such as length={error.likely!r}" * bool(error.likely)
-        if held is None and text == str(error):
+        if not isinstance(error, LengthUnknownError):
             raise
-        # The caller gave a table, and has never seen the name of its file.
-        raise InputError(text if held is None else text.replace(held.file, "the table")) from None
+        such = f", such as length={error.likely!r}" * bool(error.likely)
+        raise InputError(f"{error.what}\nsay which: length='COLUMN[+COLUMN...]'{such}") from None
 
 
-def _check_named(table: object) -> None:
-    if table is not None:
+def _check_named(log: Any) -> None:
+    if log.table is not None if isinstance(log, LengthLog) else is_table(log):
         raise InputError(
             "a plan file names its log, and a table in memory has no name: write it to a file, and plan that"
         )

@@ -15,7 +15,7 @@ from typing import Any
 
 from balancer.cost import Module
 from balancer.cost.throughput import Throughput
-from balancer.io.logs import LengthLog
+from balancer.io.log import LengthLog
 from balancer.layouts.layout import LAYOUT_MODES, StepLayout, check_place_of
 from balancer.problem.phases import Phase
 from balancer.simulate.cluster import Cluster
@@ -294,7 +294,7 @@ def configure(
     Parameters
     ----------
     log : str, path or LengthLog
-        A path, or what ``balancer.io.logs.open_log`` returns.
+        A path, or what ``balancer.io.log.open_log`` returns.
     num_gpus : int
     phases : sequence of Phase, or mapping of str to str
         In the order in which they compute: encoders, then the language model, then generators, if there are some.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from balancer.cost import AudioEncoder, Module, SaturatingThroughput, VisionEncoder, module
 from balancer.cost.throughput import Throughput
 from balancer.errors import InputError
-from balancer.io.logs import LengthLog, open_log
+from balancer.io.log import LengthLog, open_log
 from balancer.layouts.layout import as_generators, upstream
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import Steps, rows_of_steps

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from balancer.errors import InputError
-from balancer.io.logs import LengthLog, choose_length, read_columns
+from balancer.io.log import LengthLog, choose_length, read_columns
 from balancer.offline.settings import LogSettings
 from balancer.offline.step_table import COLUMNS, Column, StepRows, rows_of, total
 from balancer.offline.steps import compare_log
@@ -209,4 +209,4 @@ def simulate_log(
 def _count_rows(log: LengthLog, settings: LogSettings) -> int:
     """Read one column to its end; a damaged log is found out before the work."""
     phase = settings.setup.phases[-1]
-    return sum(len(block) for block in read_columns(log, {"": choose_length(log, phase.length)}))
+    return len(read_columns(log, {"": choose_length(log, phase.length)}))

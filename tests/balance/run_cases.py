@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from balancer import Phase, Topology
-from balancer.io.logs import open_log
+from balancer.io.log import open_log
 from balancer.offline.engines import Serial
 from balancer.offline.run import plan_run
 from balancer.offline.settings import LogSettings

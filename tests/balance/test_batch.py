@@ -1,16 +1,12 @@
 """Global batches: where samples lie, what callers may hand in, and how a stream is cut."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import balancer
-from balancer.problem.batch import HOMES, GlobalBatch, contiguous_homes, strided_homes, whole_batches
-from balancer.problem.block import Block
-from balancer.problem.ragged import Ragged
+from balancer.problem.batch import HOMES, GlobalBatch, contiguous_homes, strided_homes
 
 
 @given(st.integers(1, 6), st.integers(1, 5), st.data())
@@ -89,51 +85,3 @@ def test_lengths_are_checked_and_read_only():
     assert batch.lengths.dtype == np.int64
     with pytest.raises(ValueError, match="read-only"):
         batch.lengths[0] = 1
-
-
-def block_of(lengths):
-    pages = np.array([f"page {length}" for length in lengths], dtype=object)
-    images = Ragged.of([[length] * (length % 3) for length in lengths])
-    return Block({"length": np.array(lengths, dtype=np.int64)}, {"page": pages}, {"images": images})
-
-
-@given(st.lists(st.integers(0, 99), max_size=40), st.integers(1, 12), st.booleans(), st.data())
-def test_any_cut_into_blocks_gives_the_same_batches(stream, samples_per_step, drop_last, data):
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))  # blocks may be empty
-    whole = block_of(stream)
-    blocks = [whole[start:stop] for start, stop in pairwise([0, *cuts, len(stream)])]
-    wholes = list(whole_batches(iter(blocks), samples_per_step, drop_last))
-    assert all(len(batches) % samples_per_step == 0 for batches in wholes[:-1])
-    batches = [
-        batches[start : start + samples_per_step]
-        for batches in wholes
-        for start in range(0, len(batches), samples_per_step)
-    ]
-    found = [batch.sums["length"].tolist() for batch in batches]
-    expected = [stream[i : i + samples_per_step] for i in range(0, len(stream), samples_per_step)]
-    if drop_last and expected and len(expected[-1]) < samples_per_step:
-        expected.pop()
-    assert found == expected
-    for batch in batches:  # all columns are cut alike
-        rows = batch.sums["length"]
-        assert batch.keys["page"].tolist() == [f"page {length}" for length in rows]
-        assert batch.lists["images"].to_lists() == [[length] * (length % 3) for length in rows.tolist()]
-    assert [batch.first_row for batch in batches] == list(range(0, len(stream), samples_per_step))[: len(batches)]
-
-
-def test_batches_within_a_block_are_no_copy():
-    block = block_of(range(10))
-    batches = list(whole_batches([block], 4))
-    for batch in batches:
-        assert np.shares_memory(batch.sums["length"], block.sums["length"])
-        assert np.shares_memory(batch.keys["page"], block.keys["page"])
-        assert np.shares_memory(batch.lists["images"].values, block.lists["images"].values)
-    assert [len(batch) for batch in batches] == [8, 2]
-
-
-def test_batches_are_cut_as_the_stream_comes():
-    def stream():
-        yield block_of(range(5))
-        raise AssertionError("read ahead of need")
-
-    assert next(whole_batches(stream(), 2)).sums["length"].tolist() == [0, 1, 2, 3]

@@ -11,7 +11,7 @@ import pytest
 import balancer
 from balancer.cli.main import main
 from balancer.compat import PlannedBatchSampler
-from balancer.io.logs import open_log
+from balancer.io.log import open_log
 from balancer.io.plan_epochs import PlanEpochs
 from balancer.io.plan_reader import open_plan
 from balancer.offline.check import check_run

@@ -13,7 +13,7 @@ from toy_cut import InTurn, InTurnPlan
 import balancer
 from balancer.cli.main import main
 from balancer.cuts.rooms import ROOMS
-from balancer.io.logs import open_log
+from balancer.io.log import open_log
 from balancer.offline.settings import LogSettings
 from balancer.planner import replay_plan
 from balancer.problem.cuts import CUTS, cut_from_json

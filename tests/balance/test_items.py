@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nightly import examples
 
 from balancer.errors import InputError
-from balancer.io.logs import open_log, read_columns
+from balancer.io.log import open_log, read_columns
 from balancer.problem.items import ITEM_FUNCTIONS, parse_items, qwen2vl_patches, qwen2vl_tokens
 from balancer.problem.ragged import Ragged
 
@@ -98,16 +98,14 @@ def test_squares_at_which_rounding_errors_decide():
 )
 def test_items_of_each_page_sum_to_its_own_count(function, total):
     items = parse_items(f"{function}(image_widths,image_heights)")
-    rows = 0
-    for block in read_columns(open_log(PAGES), {"total": (total,)}, lists=items.columns):
-        assert items.evaluate(block.lists).sums().tolist() == block.sums["total"].tolist()
-        rows += len(block)
-    assert rows == 2898
+    columns = read_columns(open_log(PAGES), {"total": (total,)}, lists=items.columns)
+    assert items.evaluate(columns.lists).sums().tolist() == columns.sums["total"].tolist()
+    assert len(columns) == 2898
 
 
 def test_largest_image_of_each_page():
     items = parse_items("qwen2vl_patches(image_widths,image_heights)")
-    (block,) = read_columns(open_log(PAGES), {"largest": ("max_image_patches",)}, lists=items.columns)
+    block = read_columns(open_log(PAGES), {"largest": ("max_image_patches",)}, lists=items.columns)
     found = [max(row, default=0) for row in items.evaluate(block.lists).to_lists()]
     assert found == block.sums["largest"].tolist()
 

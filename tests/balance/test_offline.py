@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import plan_files
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from balance_cases import lengths_in
@@ -15,10 +14,9 @@ from plan_files import tamper
 
 import balancer
 from balancer import InputError, Phase, PlanError, Topology, load_plan
-from balancer.io.logs import open_log
+from balancer.io.log import open_log
 from balancer.offline.description import PlanDigest
 from balancer.offline.load import checked_steps
-from balancer.offline.parts import fitted
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log
 from balancer.plan.reasons import Reason
@@ -57,22 +55,6 @@ def write_plan(folder, settings, name="plan.parquet"):
 
 
 # --- planning --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("group", "per_step", "steps"),
-    [(1 << 20, 1 << 10, 1 << 10), (1_000_000, 1 << 10, 977), (300_000, 1000, 900), (1 << 17, 1 << 10, 976)],
-    ids=["a power of two", "few rows later", "three groups", "small groups"],
-)
-def test_parts_begin_where_row_groups_do(tmp_path, group, per_step, steps):
-    table = pa.table({"length": np.ones(group + 1, np.int8)})
-    pq.write_table(table, tmp_path / "log.parquet", row_group_size=group)
-    log, usual = open_log(tmp_path / "log.parquet"), settings_of(per_step // 2, topology=(2,))
-    found = fitted(log, usual)
-    assert found.steps_per_part == steps
-    assert LogSettings.from_json(found.to_json()) == found
-    for other in (dataclasses.replace(usual, steps_per_part=5), dataclasses.replace(usual, shuffle=1)):
-        assert fitted(log, other) == other
 
 
 @given(

@@ -26,7 +26,7 @@ from run_cases import (
 
 from balancer import InputError
 from balancer.cli.main import main
-from balancer.io.logs import open_log
+from balancer.io.log import open_log
 from balancer.offline.engines import Cluster, LostWorkerError, Processes
 from balancer.offline.run import plan_run
 

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.problem.block import Block
 from balancer.problem.ragged import Ragged
 
 INT64 = st.integers(-(2**63) + 1, 2**63 - 1)
@@ -119,51 +118,3 @@ def test_rows_that_are_not_there():
         ragged[0]
     with pytest.raises(ValueError, match="consecutive"):
         ragged[::2]
-
-
-# ---------------------------------------------------------------------------------------------------------
-# Blocks.
-
-
-def block_of(lengths, first_row=0):
-    pages = np.array([f"page {length}" for length in lengths], dtype=object)
-    images = Ragged.of([[length] * (length % 3) for length in lengths])
-    return Block({"length": np.array(lengths, dtype=np.int64)}, {"page": pages}, {"images": images}, first_row)
-
-
-def content(block):
-    columns = [column.tolist() for column in (*block.sums.values(), *block.keys.values())]
-    return [*columns, *(column.to_lists() for column in block.lists.values()), block.first_row]
-
-
-@given(st.lists(st.integers(0, 99), max_size=12), st.integers(-15, 15), st.integers(-15, 15))
-def test_blocks_are_cut_and_joined(lengths, start, stop):
-    block = block_of(lengths, first_row=7)
-    cut = block[start:stop]
-    first = slice(start, stop).indices(len(lengths))[0]
-    assert content(cut) == content(block_of(lengths[start:stop], 7 + first))
-    assert len(cut) == len(lengths[start:stop])
-    middle = abs(start)
-    assert content(Block.concatenate([block[:middle], block[middle:]])) == content(block)
-
-
-def test_blocks_are_read_only():
-    block = block_of([1, 2])
-    for array in (block.sums["length"], block.keys["page"], block[1:].sums["length"]):
-        with pytest.raises(ValueError, match="read-only"):
-            array[0] = array[-1]
-
-
-def test_what_is_no_block():
-    with pytest.raises(ValueError, match="at least one column"):
-        Block()
-    with pytest.raises(ValueError, match=r"same number of rows.*'a'.*2.*'b'.*1"):
-        Block({"a": np.arange(2)}, lists={"b": Ragged.of([[1]])})
-    with pytest.raises(ValueError, match="at least one block"):
-        Block.concatenate([])
-    with pytest.raises(ValueError, match="same columns"):
-        Block.concatenate([Block({"a": np.arange(2)}), Block({"b": np.arange(2)})])
-    with pytest.raises(TypeError, match="slices"):
-        block_of([1])[0]
-    with pytest.raises(ValueError, match="consecutive"):
-        block_of([1, 2])[::2]

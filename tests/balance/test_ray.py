@@ -25,7 +25,7 @@ from run_cases import (  # noqa: E402
 )
 
 from balancer import InputError, Phase  # noqa: E402
-from balancer.io.logs import open_log  # noqa: E402
+from balancer.io.log import open_log  # noqa: E402
 from balancer.offline.check import check_run  # noqa: E402
 from balancer.offline.engines import Cluster, LostWorkerError, Serial  # noqa: E402
 from balancer.offline.run import plan_run  # noqa: E402

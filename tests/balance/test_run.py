@@ -17,9 +17,8 @@ from run_cases import ALONE, PHASES, ROOT, planned, settings_of, snapshot
 
 import balancer
 from balancer import InputError, Phase, PlanError
-from balancer.io import formats, plan_writer
-from balancer.io.logs import Span, open_log, read_columns, rows_of_files
-from balancer.offline import scatter
+from balancer.io import plan_writer
+from balancer.io.log import open_log
 from balancer.offline.check import check_run
 from balancer.offline.engines import Processes, Serial
 from balancer.offline.parts import num_parts, parts_of
@@ -31,51 +30,6 @@ from solvers import InfeasibleError
 # ---------------------------------------------------------------------------------------------------------- rows
 
 
-@pytest.mark.parametrize("name", ["log.parquet", "many", "log.arrow", "log.npy"])
-def test_any_rows_of_a_log_are_read_as_if_all_were(folder, name):
-    log = open_log(folder / name)
-    column = "length" if name == "log.npy" else "tokens"
-    whole = np.concatenate([block.sums["x"] for block in read_columns(log, {"x": (column,)})])
-    counts = rows_of_files(log)
-    assert sum(counts) == len(whole) == 1000
-    for first, stop in ((0, 1), (0, 1000), (69, 141), (333, 334), (300, 700), (999, 1000)):
-        span = Span.of(log, counts, first, stop)
-        blocks = list(read_columns(log, {"x": (column,)}, span=span))
-        assert np.array_equal(np.concatenate([block.sums["x"] for block in blocks]), whole[first:stop])
-        starts = np.cumsum([first] + [len(block) for block in blocks[:-1]])
-        assert [block.first_row for block in blocks] == starts.tolist()
-
-
-@pytest.mark.parametrize(("name", "column"), [("log.parquet", "tokens"), ("log.npy", "length")])
-@pytest.mark.parametrize("left", [100, 510])
-def test_a_log_that_has_become_shorter_is_told_so(tmp_path, name, column, left):
-    def write(count):
-        if name == "log.npy":
-            np.save(tmp_path / name, np.arange(count))
-        else:
-            pq.write_table(pa.table({column: np.arange(count)}), tmp_path / name, row_group_size=70)
-
-    write(1000)
-    log = open_log(tmp_path / name)
-    blocks = read_columns(log, {"x": (column,)}, span=Span.of(log, rows_of_files(log), 500, 520))
-    write(left)
-    with pytest.raises(InputError, match=f"{name}: changed while it was read: it has no row {max(500, left)} any more"):
-        list(blocks)
-
-
-def test_only_the_row_groups_that_hold_a_part_are_read(folder, monkeypatch):
-    log, asked = open_log(folder / "log.parquet"), []
-    read = pq.ParquetFile.iter_batches
-
-    def noted(file, size, groups, columns):
-        asked.append(groups[0])
-        return read(file, size, groups, columns)
-
-    monkeypatch.setattr(formats.pq.ParquetFile, "iter_batches", noted)
-    list(read_columns(log, {"x": ("tokens",)}, span=Span.of(log, [1000], 500, 520)))
-    assert asked == [7]  # rows 490 to 559
-
-
 def test_an_error_names_the_row_whatever_part_it_is_in(tmp_path):
     tokens = [5] * 500
     tokens[417] = -3
@@ -83,16 +37,6 @@ def test_an_error_names_the_row_whatever_part_it_is_in(tmp_path):
     for engine in (Serial(), Processes(2)):
         with pytest.raises(InputError, match="column 'tokens', row 417: -3"):
             plan_run(open_log(tmp_path / "log.parquet"), settings_of(), engine=engine)
-
-
-@pytest.mark.parametrize("name", ["log.csv"])
-def test_rows_that_are_not_counted_are_planned_by_one_process(folder, tmp_path, name):
-    log = open_log(folder / name)
-    assert rows_of_files(log) is None
-    by_one = planned(folder / name, settings_of(), tmp_path / "one")[1]
-    assert len(by_one) == 32
-    with pytest.raises(InputError, match=r"cannot be counted without reading them.*write the log as Parquet"):
-        planned(folder / name, settings_of(), tmp_path / "two", engine=Processes(2))
 
 
 # ------------------------------------------------------------------------------------------------------ one and many
@@ -125,8 +69,8 @@ def test_every_engine_writes_the_same_folder_and_one_file_holds_the_same_plan(fo
 def test_parts_hold_the_steps_that_one_pass_reads(folder):
     log, settings = open_log(folder / "many"), settings_of(epochs=2, steps_per_part=5)
     apart = []
-    for part in parts_of(log, rows_of_files(log), settings):
-        steps = list(rows_of_steps(log, settings, stretches=part.stretches))
+    for part in parts_of(1000, settings):
+        steps = list(rows_of_steps(log, settings, steps=part[1:]))
         assert [rows.number for rows in steps] == list(range(part.first_step, part.stop_step))
         apart += steps
     for one, other in zip(apart, rows_of_steps(log, settings), strict=True):
@@ -232,53 +176,12 @@ def mixed_log(folder):
     return folder / "mixed.parquet"
 
 
-@pytest.mark.parametrize("of_log", [{}, {"epochs": 3, "steps_per_part": 5}, {"epochs": 2, "drop_last": True}])
-def test_the_order_of_an_epoch_is_the_same_in_memory_and_by_files(tmp_path, monkeypatch, of_log):
-    phases = [Phase("vision", "images"), Phase("llm", "tokens", keep_together="prompt")]
-    log, settings = mixed_log(tmp_path), settings_of(phases, shuffle=11, **of_log)
-    in_memory, summary = planned(log, settings, tmp_path / "memory")
-    monkeypatch.setattr(scatter, "_MOST_HELD", 100)
-    monkeypatch.setattr(scatter, "_ROWS_PER_FILE", 150)
-    by_files, other = planned(log, settings, tmp_path / "files")
-    assert in_memory == by_files
-    assert summary == other
-    sorted_anew, scattered = [], scatter._scatter
-    monkeypatch.setattr(scatter, "_scatter", lambda *given: sorted_anew.append(1) or scattered(*given))
-    assert check_run(f"{tmp_path}/files") == summary
-    assert len(sorted_anew) == 5 * settings.epochs
-    plan_run(open_log(log), settings, str(tmp_path / "plan"))
-    header = json.loads(pq.read_schema(tmp_path / "plan").metadata[b"balancer"])
-    assert header["description"] == json.loads(in_memory["manifest.json"])["description"]
-
-
 def test_processes_plan_and_check_shuffled_epochs(tmp_path):
     log, settings = mixed_log(tmp_path), settings_of(epochs=2, shuffle=11, steps_per_part=9)
     one, summary = planned(log, settings, tmp_path / "one")
     two, _ = planned(log, settings, tmp_path / "two", engine=Processes(2))
     assert one == two
     assert check_run(f"{tmp_path}/two", engine=Processes(2)) == summary
-
-
-def test_sorted_rows_are_kept_for_a_run_that_resumes(tmp_path, monkeypatch):
-    log, settings = mixed_log(tmp_path), settings_of(shuffle=11)
-    expected, _ = planned(log, settings, tmp_path / "expected")
-    monkeypatch.setattr(scatter, "_MOST_HELD", 100)
-    monkeypatch.setattr(scatter, "_ROWS_PER_FILE", 150)
-    made = []
-    sort = scatter._scatter
-
-    def interrupted(task, tick=None):
-        if len(made) == 3:
-            raise KeyboardInterrupt
-        made.append(task.file)
-        return sort(task)
-
-    monkeypatch.setattr(scatter, "_scatter", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        planned(log, settings, tmp_path / "out")
-    monkeypatch.setattr(scatter, "_scatter", lambda task, tick=None: made.append(task.file) or sort(task))
-    assert planned(log, settings, tmp_path / "out", resume=True)[0] == expected
-    assert len(made) == len(set(made)) == 5
 
 
 # ------------------------------------------------------------------------------------------------------------ resume

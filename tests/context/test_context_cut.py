@@ -15,7 +15,7 @@ import balancer
 from balancer import ContextShards
 from balancer.cli.main import main
 from balancer.cost import parse_cost
-from balancer.io.logs import open_log
+from balancer.io.log import open_log
 from balancer.offline.settings import LogSettings
 from balancer.planner import replay_plan
 from balancer.problem.cuts import cut_from_json

@@ -17,7 +17,7 @@ from balancer.cost.hf_config import read_config
 from balancer.cost.named import MODELS
 from balancer.cost.throughput import ThroughputCurve
 from balancer.errors import InputError, PlanError
-from balancer.io.logs import default_columns, open_log, parse_length, read_columns
+from balancer.io.log import default_columns, open_log, parse_length, read_columns
 from balancer.io.measurements import read_measurements
 from balancer.offline.load import checked_steps
 from balancer.offline.run import plan_run
@@ -43,8 +43,8 @@ def log(data: bytes, folder: Path) -> None:
     asked = [({"length": (name,)}, (), ()) for name in columns]
     asked += [({}, (name,), ()) for name in columns] + [({}, (), (name,)) for name in columns]
     for sums, keys, lists in asked:
-        _if_told(lambda sums=sums, keys=keys, lists=lists: list(read_columns(found, sums, keys, lists)))
-    list(read_columns(found, {"length": default_columns(found)}))
+        _if_told(lambda sums=sums, keys=keys, lists=lists: read_columns(found, sums, keys, lists))
+    read_columns(found, {"length": default_columns(found)})
 
 
 def plan(data: bytes, folder: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from balancer.cli.main import main
 from balancer.errors import InputError
-from balancer.io.logs import default_columns, open_log, read_columns, unit_of
+from balancer.io.log import default_columns, open_log, read_columns, unit_of
 from balancer.io.plan_reader import open_plan
 from balancer.offline.load import checked_steps
 
@@ -20,12 +20,7 @@ LENGTHS = [5, 0, 7, 31, 2, 2, 9, 1]
 
 def lengths_of(path, *columns):
     log = open_log(path)
-    blocks = list(read_columns(log, {"": columns or default_columns(log)}))
-    first = 0
-    for block in blocks:
-        assert block.first_row == first
-        first += len(block)
-    return [length for block in blocks for length in block.sums[""].tolist()]
+    return read_columns(log, {"": columns or default_columns(log)}).sums[""].tolist()
 
 
 def failure(path, *columns):
@@ -114,7 +109,7 @@ def test_files_of_one_log_are_of_one_kind(tmp_path):
     (tmp_path / "b.csv").write_text("n\n3\n")
     assert lengths_of(tmp_path / "*.csv") == [1, 2, 3]
     log = open_log(tmp_path / "*.csv")
-    assert [block.keys["n"].tolist() for block in read_columns(log, {}, ["n"])] == [["1", "2"], ["3"]]
+    assert read_columns(log, {}, ["n"]).keys["n"].tolist() == ["1", "2", "3"]
 
 
 def arrow(path, table):

@@ -1,8 +1,7 @@
 import hashlib
 import math
+import pickle
 import struct
-import tracemalloc
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -24,19 +23,23 @@ from log_writers import (
 from nightly import examples
 
 from balancer.errors import InputError
-from balancer.io import columns as columns_module
-from balancer.io import formats
-from balancer.io.assemble import Wanted, assembled
-from balancer.io.logs import (
+from balancer.io import cells
+from balancer.io import log as log_module
+from balancer.io.log import (
     LengthLog,
     default_columns,
     default_length,
-    file_sha256,
     open_log,
     parse_length,
     read_columns,
     unit_of,
 )
+from balancer.io.store import file_sha256
+
+
+def sent(log):
+    """Return what another process gets."""
+    return pickle.loads(pickle.dumps(log))  # noqa: S301 (its own)
 
 
 def failure_or_none(path):
@@ -70,13 +73,13 @@ def test_head_tells_format_and_columns(kind, tmp_path):
 def test_phases_are_sums_of_their_columns(kind, tmp_path):
     log = open_log(write(kind, tmp_path, DATA))
     phases = {"text": ("text_tokens",), "both": ("image_tokens", "text_tokens"), "image": ("image_tokens",)}
-    blocks = list(read_columns(log, phases))
-    assert len(blocks) == 1
-    assert list(blocks[0].sums) == list(phases)
-    assert blocks[0].sums["text"].tolist() == DATA["text_tokens"]
-    assert blocks[0].sums["image"].tolist() == DATA["image_tokens"]
-    assert blocks[0].sums["both"].tolist() == [6, 2, 20, LARGEST, 3]
-    for lengths in blocks[0].sums.values():
+    columns = read_columns(log, phases)
+    assert len(columns) == 5
+    assert list(columns.sums) == list(phases)
+    assert columns.sums["text"].tolist() == DATA["text_tokens"]
+    assert columns.sums["image"].tolist() == DATA["image_tokens"]
+    assert columns.sums["both"].tolist() == [6, 2, 20, LARGEST, 3]
+    for lengths in columns.sums.values():
         assert lengths.dtype == np.int64
         assert not lengths.flags.writeable
 
@@ -209,7 +212,7 @@ def test_absent_column_lists_those_there_are(kind, tmp_path):
 
 
 @every_format
-def test_wrong_phases_are_refused_before_iterating(kind, tmp_path):
+def test_wrong_phases_are_refused(kind, tmp_path):
     log = open_log(write(kind, tmp_path, {"a": [1], "b": [2]}))
     for phases, complaint in [
         ({}, "no columns asked for"),
@@ -223,7 +226,7 @@ def test_wrong_phases_are_refused_before_iterating(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow_file", "arrow_stream", "feather"])
 def test_bad_row_in_a_later_block_keeps_its_number(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(formats, "_ARROW_ROWS", 8)
+    monkeypatch.setattr(log_module, "_ARROW_ROWS", 8)
     values = list(range(30))
     values[20] = -1
     message = failure(write(kind, tmp_path, {"n": values}))
@@ -231,7 +234,7 @@ def test_bad_row_in_a_later_block_keeps_its_number(kind, tmp_path, monkeypatch):
 
 
 def test_sum_in_a_later_block_keeps_its_number(tmp_path, monkeypatch):
-    monkeypatch.setattr(formats, "_ARROW_ROWS", 8)
+    monkeypatch.setattr(log_module, "_ARROW_ROWS", 8)
     path = write("parquet", tmp_path, {"a": [1] * 20 + [LARGEST], "b": [1] * 21})
     assert failure(path, "a", "b").startswith("row 20: a + b")
 
@@ -271,19 +274,6 @@ def test_record_batch_that_claims_more_rows_than_it_has(kind, tmp_path):
     assert "cannot be read as Arrow IPC" in failure(path)
 
 
-def test_blocks_without_rows_are_no_blocks(tmp_path):
-    def blocks():
-        yield {"n": np.empty(0, dtype=np.int32)}, None
-        yield {"n": np.array([3], dtype=np.int32)}, None
-
-    def lengths(given):
-        return list(assembled(tmp_path, given, Wanted({"p": ("n",)}, {"n": columns_module.from_numpy}, {}, {})))
-
-    assert [block.sums["p"].tolist() for block in lengths(blocks())] == [[3]]
-    with pytest.raises(InputError, match="holds no rows"):
-        lengths(islice(blocks(), 1))
-
-
 def test_name_that_no_file_can_have():
     with pytest.raises(InputError, match="cannot be read"):
         open_log("a\0b")
@@ -297,7 +287,7 @@ def test_file_that_vanished(tmp_path):
         log = open_log(path)
         path.unlink()
         with pytest.raises(InputError, match="no such file"):
-            list(read_columns(log, {"p": ("n",)}))
+            read_columns(log, {"p": ("n",)})
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow_file", "arrow_stream", "feather", "npy"])
@@ -319,8 +309,7 @@ def test_empty_record_batches_are_skipped(tmp_path):
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
         for values in ([], [1, 2], [], [3]):
             writer.write_batch(pa.record_batch([pa.array(values, pa.int64())], schema))
-    blocks = [block.sums["p"].tolist() for block in read_columns(open_log(path), {"p": ("n",)})]
-    assert blocks == [[1, 2], [3]]
+    assert lengths_of(path, "n") == [1, 2, 3]
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow_file", "arrow_stream", "feather", "npy"])
@@ -379,74 +368,65 @@ def test_known_files_that_are_no_logs(head, remedy, tmp_path):
 
 
 # ---------------------------------------------------------------------------------------------------------
-# Streaming.
-
-
-def peak_memory(log, rows):
-    """Read all of a log of n = 0, 1, ... and m = 1; give the most that Arrow and that Python held meanwhile."""
-    pool = pa.default_memory_pool()
-    before = pool.bytes_allocated()
-    seen, arrow_peak = 0, 0
-    tracemalloc.start()
-    try:
-        for block in read_columns(log, {"sum": ("n", "m"), "n": ("n",)}):
-            size = len(block.sums["sum"])
-            assert size == len(block.sums["n"]) <= 1100
-            assert block.sums["n"][0] == seen
-            assert block.sums["sum"][-1] == seen + size
-            seen += size
-            arrow_peak = max(arrow_peak, pool.bytes_allocated() - before)
-        python_peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert seen == rows
-    return arrow_peak, python_peak
+# A log is read once.
 
 
 @every_format
-def test_memory_does_not_grow_with_the_log(kind, tmp_path, monkeypatch):
-    for name, value in [("_ARROW_ROWS", 1000), ("_JSON_ROWS", 1000), ("_NPY_ROWS", 1000), ("_CSV_BLOCK_BYTES", 512)]:
-        monkeypatch.setattr(formats, name, value)
-    peaks = []
-    for rows in (4_000, 4_000, 40_000):  # the first one warms up
-        data = {"n": list(range(rows)), "m": [1] * rows}
-        peaks.append(peak_memory(open_log(write(kind, tmp_path, data)), rows))
-    (_, (small_arrow, small_python), (large_arrow, large_python)) = peaks
-    assert large_python < 1.5 * small_python + 20_000
-    # What a page of Parquet or a record batch of a compressed file takes is its writer's choice.
-    if kind not in ("parquet", "feather"):
-        assert large_arrow < 1.5 * small_arrow + 20_000
+def test_a_column_is_read_once(kind, tmp_path):
+    log = open_log(path := write(kind, tmp_path, {"n": [5, 6], "m": [1, 2]}))
+    assert read_columns(log, {"n": ("n",)}).sums["n"].tolist() == [5, 6]
+    other = sent(log)  # what another process is sent
+    path.unlink()
+    assert read_columns(log, {"n": ("n",)}).sums["n"].tolist() == [5, 6]
+    for each, columns in ((log, ("n", "m")), (other, ("n",))):
+        with pytest.raises(InputError, match="no such file"):
+            read_columns(each, {"p": columns})
 
 
-def test_one_row_group_is_not_held_as_a_whole(tmp_path, monkeypatch):
-    rows = 1_000_000
-    path = tmp_path / "log.parquet"
-    table = pa.table({"n": np.arange(rows)})
-    pq.write_table(table, path, row_group_size=rows, compression="none", use_dictionary=False)
-    assert pq.ParquetFile(path).num_row_groups == 1
-    pool = pa.default_memory_pool()
-    before = pool.bytes_allocated()
-    peak = 0
-    for _ in read_columns(open_log(path), {"p": ("n",)}):
-        peak = max(peak, pool.bytes_allocated() - before)
-    assert peak < 8 * rows / 2
+def test_another_process_reads_a_log_once_for_all_that_it_is_sent(tmp_path):
+    log = open_log(write("csv", tmp_path, {"n": [5, 6]}))
+    first, second = (sent(log) for _ in range(2))
+    assert first is second is not log
+    assert first == log
 
 
-def test_nothing_is_read_ahead_of_need(tmp_path, monkeypatch):
-    monkeypatch.setattr(formats, "_ARROW_ROWS", 10)
-    path = write("parquet", tmp_path, {"n": [1] * 50 + [-1]})
-    blocks = read_columns(open_log(path), {"p": ("n",)})
-    assert next(blocks).sums["p"].tolist() == [1] * 10
-    with pytest.raises(InputError, match="row 50"):
-        list(blocks)
+def test_a_table_in_memory_is_a_log(tmp_path):
+    log = open_log({"n": [5, 6], "pages": [[1], [2, 3]]})
+    assert (log.integer_columns, log.list_columns) == (("n",), ("pages",))
+    assert read_columns(log, {"n": ("n",)}, lists=["pages"]).lists["pages"].to_lists() == [[1], [2, 3]]
+    other = sent(log)
+    assert read_columns(other, {"n": ("n",)}).sums["n"].tolist() == [5, 6]
+    with pytest.raises(InputError, match=r"the table: column 'n', row 1: -6 is negative; lengths must be >= 0"):
+        read_columns(open_log({"n": [5, -6]}), {"n": ("n",)})
+    with pytest.raises(InputError, match="the table: holds no rows"):
+        open_log({"n": []})
+
+
+def test_a_log_that_was_written_again_is_told_so(tmp_path):
+    path = write("parquet", tmp_path, {"n": [5, 6], "m": [1, 2]})
+    log = open_log(path)
+    assert len(read_columns(log, {"n": ("n",)})) == 2
+    write("parquet", tmp_path, {"n": [5, 6, 7], "m": [1, 2, 3]})
+    with pytest.raises(InputError, match="changed while it was read: it has 3 rows"):
+        read_columns(log, {"p": ("n", "m")})
+
+
+def test_a_row_longer_than_a_block_is_told_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_module, "_TEXT_BLOCK_BYTES", 1 << 20)
+    path = tmp_path / "log.csv"
+    path.write_text("n,text\n1,a\n2," + "x" * (1 << 21) + "\n")
+    assert failure(path, "n").startswith("a row is longer than 1 MiB")
+    path = tmp_path / "log.jsonl"  # is read line by line then
+    path.write_text('{"n": 1}\n{"n": 2, "text": "' + "x" * (1 << 21) + '"}\n')
+    assert lengths_of(path, "n") == [1, 2]
 
 
 def test_arrays_outlive_their_file(tmp_path):
     for kind in WRITERS:
         path = write(kind, tmp_path, {"n": list(range(1000))})
-        blocks = list(read_columns(open_log(path), {"p": ("n",)}))
+        columns = read_columns(open_log(path), {"p": ("n",)})
         path.unlink()
-        assert blocks[0].sums["p"].tolist() == list(range(1000))
+        assert columns.sums["p"].tolist() == list(range(1000))
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -541,8 +521,8 @@ def test_parse_length():
 
 
 def test_file_sha256(tmp_path):
-    path = tmp_path / "file"
-    data = b"seq" * 1_000_000
+    path = tmp_path / "any"
+    data = np.random.default_rng(0).bytes(3_000_000)
     path.write_bytes(data)
     assert file_sha256(path) == file_sha256(str(path)) == hashlib.sha256(data).hexdigest()
     with pytest.raises(InputError, match="No such file"):
@@ -550,6 +530,6 @@ def test_file_sha256(tmp_path):
 
 
 def test_shown_stays_on_one_line():
-    assert columns_module.shown("a\nb") == "'a\\nb'"
-    assert len(columns_module.shown("x" * 1000)) == 60
-    assert columns_module.shown([1, "a\nb"]) == "[1, 'a\\nb']"
+    assert cells.shown("a\nb") == "'a\\nb'"
+    assert len(cells.shown("x" * 1000)) == 60
+    assert cells.shown([1, "a\nb"]) == "[1, 'a\\nb']"

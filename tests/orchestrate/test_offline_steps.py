@@ -18,7 +18,7 @@ from step_cases import cases
 
 import balancer
 from balancer import InputError, MicroBatches, Phase, PlanError, Ragged, Topology, orchestrate
-from balancer.io.logs import open_log
+from balancer.io.log import open_log
 from balancer.offline.load import checked_steps
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import compare_log, plan_log

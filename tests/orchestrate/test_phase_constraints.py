@@ -12,7 +12,7 @@ from plan_files import tamper, write_plan
 
 import balancer
 from balancer import MicroBatches, Phase, PlanError, Ragged, Topology, orchestrate
-from balancer.io.logs import open_log
+from balancer.io.log import open_log
 from balancer.offline.load import checked_steps
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log

@@ -19,7 +19,7 @@ import balancer
 import solvers
 from balancer import MicroBatches, Phase, Pipelines, PipelineStages, PlanError
 from balancer.cost import flops
-from balancer.io.logs import open_log
+from balancer.io.log import open_log
 from balancer.offline.load import checked_steps
 from balancer.offline.settings import LogSettings
 from balancer.problem.problem import work_of_slots

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from balancer import Phase, Topology
-from balancer.io.logs import open_log
+from balancer.io.log import open_log
 from balancer.offline.settings import LogSettings
 from balancer.problem.cuts import as_cut
 from balancer.problem.settings import PlanSettings

@@ -12,7 +12,7 @@ import pytest
 
 from balancer import MicroBatches, Phase, Topology
 from balancer.cli.main import main
-from balancer.io.logs import open_log
+from balancer.io.log import open_log
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import compare_log
 from balancer.problem.settings import PlanSettings

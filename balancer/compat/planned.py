@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate, islice, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,10 @@ from numpy.typing import NDArray
 
 from balancer.compat.rank_batches import Place, RankBatches
 from balancer.errors import InputError, PlanError
-from balancer.io.plan_epochs import PlanEpochs
 from balancer.io.plan_reader import PlanFile, open_plan
 from balancer.io.plan_rows import PlanStep
+from balancer.offline.claims import Claims
+from balancer.offline.order import Order
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.problem.cuts import WHOLE_SHARES, Cut, cut_from_json
 from balancer.problem.cuts.sequence_groups import LongShort
@@ -88,12 +90,13 @@ class PlannedBatchSampler(RankBatches):
                 self._phases = [phase["name"] for phase in description["phases"]]
                 sizes = {phase["name"]: phase.get("sequence_parallel") for phase in description["phases"]}
                 self._shared = {name: LongShort.from_size(size) for name, size in sizes.items() if size is not None}
-                self._epochs = PlanEpochs.from_description(description)
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise InputError(f"{plan}: its description is not one this version reads: {error!r}") from None
+            self._order = Claims(self._source).order
         else:
             self._source = plans = _as_plans(plan)
-            self._epochs = PlanEpochs(1, len(plans), 0, None)
+            counts = tuple(each.num_samples for each in plans)
+            self._order = Order(sum(counts), 0, step_samples=(counts,))
             num_ranks = plans[0].num_ranks
             if phase is not None:
                 raise ArgumentError("phase", "be left out: a DispatchPlan is of one", repr(phase))
@@ -101,40 +104,34 @@ class PlannedBatchSampler(RankBatches):
         start_step = as_integer("start_step", start_step)
         if start_step > self.num_steps:
             raise ArgumentError("start_step", f"be <= {self.num_steps}, the steps of an epoch", start_step)
-        self._begin_at(Place(self._epochs.first_epoch, self._bounds(0)[start_step]))
+        self._begin_at(Place(self._order.first_epoch, self._order.bounds(0)[start_step]))
 
     @property
     def num_steps(self) -> int:
         """Steps of an epoch; of a plan that goes on where another was left, of what it has of the first."""
-        return self._epochs.steps_in_first
+        return self._order.steps_in(0)
 
     @property
     def samples_per_step(self) -> int:
         """Samples of a full global batch; 0 where plans are not of a file."""
-        return self._epochs.samples_per_step
-
-    def _bounds(self, number: int) -> list[int]:
-        """Return between which samples the steps of an epoch of the plan lie."""
-        if isinstance(self._source, PlanFile):
-            return self._epochs.bounds(number)
-        return [0, *accumulate(plan.num_samples for plan in self._source)]
+        return self._order.samples_per_step
 
     def _beginning(self, epoch: int) -> Place:
-        return Place(epoch, self._bounds(self._number(epoch))[0])
+        return Place(epoch, self._order.bounds(self._number(epoch))[0])
 
     def _number(self, epoch: int) -> int:
         """Return which epoch of the plan an epoch is; a plan that goes on where another was left is run once."""
-        epochs = self._epochs
-        last = epochs.first_epoch + epochs.count - 1
-        if epochs.continues and not epochs.first_epoch <= epoch <= last:
+        order = self._order
+        last = order.first_epoch + order.epochs - 1
+        if order.continues and not order.first_epoch <= epoch <= last:
             raise UsageError(
                 "epoch must be within {first}..{last}, as the plan goes on where another was left, got {epoch}",
-                "plan the whole log for these ranks for other epochs", first=epochs.first_epoch, last=last, epoch=epoch,
+                "plan the whole log for these ranks for other epochs", first=order.first_epoch, last=last, epoch=epoch,
             )  # fmt: skip
-        return epochs.number(epoch)
+        return order.number(epoch)
 
     def _loaded(self, at: Place, window: Any) -> Place:
-        bounds = self._bounds(self._number(at.epoch))
+        bounds = self._order.bounds(self._number(at.epoch))
         if at.samples < bounds[-1] and at.samples not in bounds:
             raise UsageError(
                 "the state stands behind sample {samples} of epoch {epoch}, where no step of this plan begins",
@@ -151,17 +148,17 @@ class PlannedBatchSampler(RankBatches):
     def _places(self, at: Place) -> Iterator[tuple[Place, int]]:
         if self.micro_batches:
             return ((behind, held[0][2]) for behind, held in self._held(at, [0]))
-        bounds = self._bounds(self._number(at.epoch))
+        bounds = self._order.bounds(self._number(at.epoch))
         return ((Place(at.epoch, stop), 1) for start, stop in pairwise(bounds) if start >= at.samples)
 
     def _held(self, at: Place, ranks: Sequence[int]) -> Iterator[tuple[Place, list[Held]]]:
         """Yield the place behind each step from there on, and what of the step is whose."""
         number = self._number(at.epoch)
-        bounds, first = self._bounds(number), self._epochs.first_step(number)
-        steps = islice(self._all_steps(ranks), first, first + len(bounds) - 1)
-        for (start, stop), held in zip(pairwise(bounds), steps, strict=False):
-            if start >= at.samples:
-                yield Place(at.epoch, stop), held
+        bounds, first = self._order.bounds(number), self._order.first_step(number)
+        ends = bounds[1 + bisect_left(bounds[:-1], at.samples) :]
+        last = first + len(bounds) - 1
+        for stop, held in zip(ends, self._steps_between(last - len(ends), last, ranks), strict=False):
+            yield Place(at.epoch, stop), held
 
     def _cut(self, held: list[Held]) -> Iterator[list[list[int]]]:
         """Yield the batches of each rank that a step has."""
@@ -191,26 +188,26 @@ class PlannedBatchSampler(RankBatches):
             return {"plan": description.get("digest"), "phase": self.phase}
         contents = [{name: value for name, value in source.items() if name not in _NAMES} for source in sources]
         found = hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
-        return {"log": found, "phase": self.phase, "shuffle": self._epochs.shuffle}
+        return {"log": found, "phase": self.phase, "shuffle": self._order.shuffle}
 
     def _order_of(self, epoch: int) -> dict[str, Any]:
-        if self._epochs.shuffle is None:
+        if self._order.shuffle is None:
             return self._data
-        return self._data | {"order": self._epochs.first_epoch + self._number(epoch)}
+        return self._data | {"order": self._order.first_epoch + self._number(epoch)}
 
-    def _all_steps(self, ranks: Sequence[int]) -> Iterator[list[Held]]:
-        """Yield of each step what each rank has: its rows in dispatch order, their slots, and how many there are."""
+    def _steps_between(self, begin: int, end: int, ranks: Sequence[int]) -> Iterator[list[Held]]:
+        """Yield of some steps what each rank has: its rows in dispatch order, their slots, and how many there are."""
         if isinstance(self._source, PlanFile):
-            yield from self._steps_of_file(self._source, ranks)
+            yield from self._steps_of_file(self._source, begin, end, ranks)
             return
-        first = 0
-        for plan in self._source:
+        first = self._order.bounds(0)[begin]
+        for plan in self._source[begin:end]:
             held = [plan.samples_on_rank(rank) for rank in ranks]
             slots = [plan.slot_of_sample[rows] for rows in held]
             yield [(rows + first, of_rows, plan.num_slots) for rows, of_rows in zip(held, slots, strict=True)]
             first += plan.num_samples
 
-    def _steps_of_file(self, file: PlanFile, ranks: Sequence[int]) -> Iterator[list[Held]]:
+    def _steps_of_file(self, file: PlanFile, begin: int, end: int, ranks: Sequence[int]) -> Iterator[list[Held]]:
         """Yield the same of a file."""
         there = ", ".join(self._phases)
         if self.phase is None and len(self._phases) > 1:
@@ -218,7 +215,7 @@ class PlannedBatchSampler(RankBatches):
         name = self._phases[0] if self.phase is None else self.phase
         if name not in self._phases:
             raise InputError(f"{file.path}: has no phase {name!r}; there are {there}")
-        for done, (number, phases) in enumerate(file.whole_steps()):
+        for done, (number, phases) in enumerate(file.whole_steps(begin, end), begin):
             if number != done:
                 raise PlanError(f"{file.path}: step {done} must come next, got step {number}")
             yield self._rows(name, phases, ranks)

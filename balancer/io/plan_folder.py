@@ -138,7 +138,7 @@ class PlanFolder:
         if not self._resume or os.path.basename(path) not in self._there:
             return None
         try:
-            _, rows, found = read_footer(as_path(path))
+            _, _, rows, found = read_footer(as_path(path))
         except InputError:
             return None  # which is damaged, and is written anew
         if (found.get("format"), found.get("version"), found.get("key")) != (

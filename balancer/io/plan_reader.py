@@ -41,22 +41,32 @@ ROWS_PER_BATCH = 1 << 17  # decoded at once: 4 MB, about what a core's cache hol
 
 @dataclass(frozen=True)
 class PlanFile:
-    """An opened plan, its rows not read yet: ``columns`` says which are there, ``parts`` in which files."""
+    """An opened plan, its rows not read yet.
+
+    ``columns`` says which are there, ``parts`` in which files, and ``groups`` the first and the last step of each row
+    group of each.
+    """
 
     path: Path
     description: dict[str, Any]
     num_rows: int
     columns: tuple[str, ...]
     parts: tuple[Path, ...]
+    groups: tuple[tuple[tuple[int, int], ...], ...]
 
-    def steps(self) -> Iterator[PlanStep]:
+    def steps(self, first: int | None = None, last: int | None = None) -> Iterator[PlanStep]:
         """Yield every run of rows of one step and phase, in file order and constant memory.
 
-        Runs that a row group or a part cuts are joined. Nothing is checked but that no value is missing.
+        Given the first step or the one after the last, row groups without any of these steps are not read. Runs that a
+        row group or a part cuts are joined. Nothing is checked but that no value is missing.
         """
         run: list[PlanStep] = []
-        for part in self.parts:
-            for piece in _pieces(part, self.columns):
+        first, last = -(2**63) if first is None else first, 2**63 if last is None else last
+        for part, groups in zip(self.parts, self.groups, strict=True):
+            wanted = [i for i, (begin, end) in enumerate(groups) if end >= first and begin < last]
+            for piece in _pieces(part, self.columns, wanted) if wanted else ():
+                if not first <= piece.step < last:
+                    continue
                 if run and (piece.step, piece.phase) != (run[0].step, run[0].phase):
                     yield _join(run)
                     run = []
@@ -64,9 +74,11 @@ class PlanFile:
         if run:
             yield _join(run)
 
-    def whole_steps(self) -> Iterator[tuple[int, dict[str, PlanStep]]]:
+    def whole_steps(
+        self, first: int | None = None, last: int | None = None
+    ) -> Iterator[tuple[int, dict[str, PlanStep]]]:
         """Yield number and phases of each step in file order; PlanError where a phase stands there twice."""
-        for number, runs in groupby(self.steps(), key=lambda run: run.step):
+        for number, runs in groupby(self.steps(first, last), key=lambda run: run.step):
             found: dict[str, PlanStep] = {}
             for run in runs:
                 if run.phase in found:
@@ -123,11 +135,11 @@ def _instead(path: Path) -> str:
     return "not a plan: has no column 'phase'"
 
 
-def _pieces(path: Path, columns: tuple[str, ...]) -> Iterator[PlanStep]:
-    """Yield the runs of equal step and phase of one Parquet file, cut where a batch ends."""
+def _pieces(path: Path, columns: tuple[str, ...], groups: list[int]) -> Iterator[PlanStep]:
+    """Yield the runs of equal step and phase of some row groups of one Parquet file, cut where a batch ends."""
     row = 0
     with _parquet(path) as parquet:
-        for batch in parquet.iter_batches(batch_size=ROWS_PER_BATCH, columns=list(columns)):
+        for batch in parquet.iter_batches(ROWS_PER_BATCH, groups, list(columns)):
             arrays = {name: batch.column(name) for name in columns}
             for name, array in arrays.items():
                 if array.null_count:
@@ -143,33 +155,34 @@ def _pieces(path: Path, columns: tuple[str, ...]) -> Iterator[PlanStep]:
                 yield PlanStep(int(step[start]), phases[codes[start]], **run)
             row += len(step)
         # A damaged file must not pass for a shorter plan.
-        if row != parquet.metadata.num_rows:
-            raise InputError(f"{path}: must hold {parquet.metadata.num_rows} rows, as it says, got {row}")
+        if row != (rows := sum(parquet.metadata.row_group(group).num_rows for group in groups)):
+            raise InputError(f"{path}: must hold {rows} rows, as it says, got {row}")
 
 
 def open_plan(path: str | os.PathLike[str]) -> PlanFile:
     """Open a plan file, or a folder of parts with a manifest; only footers and descriptions are read."""
     where = os.fspath(path)
     if not _has_parts(where):
-        columns, rows, found = read_footer(as_path(where))
+        columns, groups, rows, found = read_footer(as_path(where))
         if found.get("format") == PART_FORMAT:
             raise InputError(f"{where}: this is one part of a plan; open its folder, where {MANIFEST} is")
-        return PlanFile(as_path(where), described_in(where, found), rows, columns, (as_path(where),))
+        return PlanFile(as_path(where), described_in(where, found), rows, columns, (as_path(where),), (groups,))
     manifest = read_manifest(where)
-    parts, kinds = [as_path(where) / claim["file"] for claim in manifest["parts"]], set()
+    parts, kinds, of_parts = [as_path(where) / claim["file"] for claim in manifest["parts"]], set(), []
     # One listing instead of one request for each part.
     there = set(names_in(where)) if is_remote(where) else None
     for part, claim in zip(parts, manifest["parts"], strict=True):
         if part.name not in there if there is not None else not part.exists():
             raise InputError(f"{where}: its {MANIFEST} names {part.name}, which is not there")
-        columns, rows, _ = read_footer(part)
+        columns, groups, rows, _ = read_footer(part)
         kinds.add(columns)
+        of_parts.append(groups)
         if rows != claim["rows"]:
             raise PlanError(f"{part}: must hold the {claim['rows']} rows that {MANIFEST} says, got {rows}")
         if len(kinds) > 1:
             raise InputError(f"{part}: every part must have the same columns as the first, got {columns}")
     total = sum(claim["rows"] for claim in manifest["parts"])
-    return PlanFile(as_path(where), manifest["description"], total, columns, tuple(parts))
+    return PlanFile(as_path(where), manifest["description"], total, columns, tuple(parts), tuple(of_parts))
 
 
 def _has_parts(where: str) -> bool:
@@ -177,10 +190,14 @@ def _has_parts(where: str) -> bool:
     return is_folder(where) if not is_remote(where) else where.endswith("/") or exists(f"{where}/{MANIFEST}")
 
 
-def read_footer(path: Path) -> tuple[tuple[str, ...], int, dict[str, Any]]:
-    """Return columns, number of rows and metadata of one Parquet file, checked for being a plan's."""
+def read_footer(path: Path) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...], int, dict[str, Any]]:
+    """Return columns, steps of row groups, number of rows and metadata of a Parquet file, checked for being a plan's.
+
+    Of a row group they are the first and the last step.
+    """
     with _parquet(path) as parquet:
         schema, rows, metadata = parquet.schema_arrow, parquet.metadata.num_rows, parquet.metadata.metadata
+        groups = _steps_of_groups(parquet.metadata)
     columns = tuple(name for name in TYPES if name in schema.names)
     missing = [name for name in TYPES if name not in columns and name not in OPTIONAL]
     if missing:
@@ -195,4 +212,15 @@ def read_footer(path: Path) -> tuple[tuple[str, ...], int, dict[str, Any]]:
     found = from_json(metadata[METADATA_KEY])
     if found is None:
         raise InputError(f"{path}: the description of a plan must be a JSON object")
-    return columns, rows, found
+    return columns, groups, rows, found
+
+
+def _steps_of_groups(metadata: Any) -> tuple[tuple[int, int], ...]:
+    """Return the first and the last step of each row group; where its statistics do not tell, any step may be in it."""
+    names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+    found = []
+    for group in range(metadata.num_row_groups if "step" in names else 0):
+        about = metadata.row_group(group).column(names.index("step")).statistics
+        known = about is not None and about.has_min_max and isinstance(about.min, int)
+        found.append((about.min, about.max) if known else (0, 2**63 - 1))
+    return tuple(found)

@@ -54,7 +54,8 @@ from balancer.io.plan_rows import GAP
 from balancer.io.store import as_path, is_remote, put
 
 _OF_A_CALL = ("step", "phase", "slot")  # columns of which a number may be that of all rows
-ROWS_PER_GROUP = 1_000_000  # 32 MB of buffers; a reader that skips by step skips in these units
+ROWS_PER_GROUP = 1_000_000  # 32 MB of buffers
+STEPS_PER_GROUP = 64  # who reads one step reads a row group
 
 
 _STAGED = "seqbalancer-plan-"  # how folders begin that hold what goes to a store, in the system's for temporary files
@@ -147,9 +148,6 @@ class PlanWriter:
         Also store ``device`` and ``backward``, for a plan with encoders in the gaps of pipelines.
     nominal_column : bool
         Also store ``nominal_step``, for a plan whose samples run early or late.
-    steps_per_group : int
-        A row group ends before each step whose number this divides, and where it has a million rows; by default only
-        there.
 
     Raises
     ------
@@ -179,13 +177,12 @@ class PlanWriter:
         piece_columns: bool = False,
         gap_columns: bool = False,
         nominal_column: bool = False,
-        steps_per_group: int = 2**62,
     ) -> None:
         arrays = ARRAYS | (EXTRA if extra_columns else {}) | (ITEM if item_column else {})
         arrays |= (PIECE if piece_columns else {}) | (GAP if gap_columns else {}) | (NOMINAL if nominal_column else {})
         fields = [pa.field(name, TYPES[name], nullable=False) for name in ("step", "phase", *arrays)]
         self._schema = pa.schema(fields)
-        self._steps_per_group, self._capacity = steps_per_group, ROWS_PER_GROUP
+        self._capacity = ROWS_PER_GROUP
         # Phases are kept by their numbers until they are flushed.
         self._buffers = _buffers_for({"step": np.int64, "phase": np.int32} | arrays, self._capacity)
         self._phases: dict[str, int] = {}
@@ -250,8 +247,8 @@ class PlanWriter:
         self._check_columns(columns, count)
         self._phases[phase] = code
         done = 0
-        # Before the step's rows come in: readers skip whole row groups, so none may begin within a step.
-        if self._filled and step // self._steps_per_group > self._last_step // self._steps_per_group:
+        # Before the step's rows come in: readers skip whole row groups, so none should begin within a step.
+        if self._filled and step // STEPS_PER_GROUP > self._last_step // STEPS_PER_GROUP:
             self._flush()
         while done < count:
             start = self._filled

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.errors import InputError, PlanError
-from balancer.io.plan_epochs import PlanEpochs
 from balancer.io.plan_reader import PlanFile
 from balancer.layouts.setup import setup_from_json
+from balancer.offline.order import Order
 from balancer.offline.settings import LogSettings
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.problem.constraints import PER_SAMPLE
@@ -20,7 +20,7 @@ from balancer.problem.limits import LIMITS_ASKED
 from balancer.problem.phases import Phase
 from balancer.problem.ragged import Ragged
 from balancer.strategies import SHARING, STRATEGIES
-from solvers.arguments import as_share
+from solvers.arguments import as_integer, as_share
 from solvers.bounds import Bound
 from solvers.check import SEARCHES
 from solvers.errors import WordedError
@@ -138,10 +138,23 @@ class Claims:
         return settings
 
     @property
-    def epochs(self) -> PlanEpochs:
+    def order(self) -> Order:
         """Which samples of which epoch its steps have."""
+        said = self.said
         with read_from(self.plan_file):
-            return PlanEpochs.from_description(self.said)
+            if "batch_per_rank" not in said:  # a plan that was saved by itself
+                count = as_integer("samples", said["samples"])
+                return Order(count, max(1, count), step_samples=((count,),))
+            sizes: tuple[tuple[int, ...], ...] = ()
+            if "across_steps" in said:
+                sizes = tuple(tuple(as_integer("step_samples", size) for size in each) for each in said["step_samples"])
+            settings = LogSettings.from_json(said)
+            order = settings.order(as_integer("rows", said["rows"]), sizes)
+            if len(sizes) != (settings.epochs if settings.across else 0) or order.num_steps != said["steps"]:
+                raise ValueError(
+                    f"steps must be {order.num_steps} of {settings.epochs} epochs, got {said['steps']!r:.60}"
+                )
+        return order
 
     @property
     def sources(self) -> tuple[list[str], list[dict[str, object]]]:

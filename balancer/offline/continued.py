@@ -24,18 +24,18 @@ def left_of(plan: str | os.PathLike[str], log: LogPath, at_step: int) -> dict[st
     claims = Claims(open_plan(plan))
     if claims.is_saved:
         raise InputError(f"{plan}: was saved by itself, and no log goes on behind it")
-    if claims.settings.across is not None:
+    if claims.settings.across is not None and at_step:
         raise InputError(
             f"{plan}: its samples run early or late, so that behind a step no place of an epoch divides what ran from "
             "what did not; BalancedBatchSampler(..., window=W) goes on with other ranks"
         )
     source_of(claims, log)  # the same to the byte
-    epochs = claims.epochs
-    if not 0 <= at_step < epochs.steps:
-        left = "nothing is left behind the last" if at_step == epochs.steps else f"the plan has {epochs.steps}"
-        raise ArgumentError("at_step", f"be within 0..{epochs.steps - 1}", f"{at_step}: {left}")
-    epoch, sample = epochs.place(at_step)
+    order = claims.order
+    if not 0 <= at_step < order.num_steps:
+        left = "nothing is left behind the last" if at_step == order.num_steps else f"the plan has {order.num_steps}"
+        raise ArgumentError("at_step", f"be within 0..{order.num_steps - 1}", f"{at_step}: {left}")
+    epoch, sample = order.place(at_step)
     return {
-        "epochs": epochs.count - (epoch - epochs.first_epoch), "shuffle": epochs.shuffle, "first_epoch": epoch,
+        "epochs": order.epochs - (epoch - order.first_epoch), "shuffle": order.shuffle, "first_epoch": epoch,
         "first_sample": sample,
     }  # fmt: skip

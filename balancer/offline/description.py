@@ -10,7 +10,7 @@ from balancer.errors import InputError
 from balancer.io.log import LengthLog, unit_of
 from balancer.io.store import file_sha256, footer_sha256, is_remote, size_and_tag
 from balancer.offline.settings import LogSettings
-from balancer.offline.steps import columns_of
+from balancer.offline.steps import columns_of, read_rows
 from balancer.plan.reasons import Reasons
 from balancer.plan.rows import slots_beyond_rows
 from balancer.plan.step_plan import StepPlan
@@ -152,6 +152,7 @@ def describe(
         | named
         | {
             "sources": sources_of(log, settings) if sources is None else sources,
+            "rows": len(read_rows(log, settings)),
             "steps": steps,
             "samples": samples,
             "digest": digest.hexdigest(),

@@ -119,7 +119,7 @@ def checked_steps(
 def load_plan(
     path: str | os.PathLike[str], step: int | None = None, log: str | os.PathLike[str] | None = None
 ) -> DispatchPlan | StepPlan:
-    """Read one plan from a plan file, all of which is read and checked.
+    """Read one plan from a plan file; of many steps that one alone is read and checked.
 
     Parameters
     ----------
@@ -140,21 +140,25 @@ def load_plan(
     InputError
         A file that cannot be used; a step that is not there, or not given where there are several.
     PlanError
-        A claim of the plan is false.
+        A claim of the plan is false. The digest is of all steps, so that ``balancer report`` checks it.
     """
-    steps = Claims(open_plan(path)).num_steps
+    claims = Claims(open_plan(path))
+    steps = claims.num_steps
     if step is None and steps != 1:
         raise InputError(f"{path}: holds {steps} steps; say which, as load_plan(path, step=0)")
     step = 0 if step is None else step
     if step < 0:
         raise InputError(f"{path}: step must be >= 0, got {step}")
-    wanted = None
-    for number, plan in enumerate(checked_steps(path, log)):  # to the end, where the digest of all steps is checked
-        if number == step:
-            wanted = plan
-    if wanted is None:
+    if not isinstance(steps, int) or step >= steps:
         raise InputError(f"{path}: has no step {step}")
-    return wanted[SINGLE_PHASE] if wanted.is_single else wanted
+    if claims.is_saved:
+        plan = load_saved(claims.plan_file)
+    elif steps == 1 or claims.settings.across is not None:  # which step a sample is of depends on all steps
+        plan = list(checked_steps(path, log))[step]  # to the end, where the digest is checked
+    else:
+        settings, source, span = claims.settings, source_of(claims, log), (step, step + 1)
+        (plan,) = replayed(claims, source, settings, rows_of_steps(source, settings, steps=span), span)
+    return plan[SINGLE_PHASE] if plan.is_single else plan
 
 
 def log_of(path: str | os.PathLike[str]) -> str | None:
@@ -197,10 +201,16 @@ def _is_there(log: Path) -> bool:
         return False
 
 
-def replayed(claims: Claims, log: LengthLog, settings: LogSettings, read: Iterable[Rows]) -> Iterator[StepPlan]:
-    """Yield the plans of some steps, given their rows in the log; a plan file has those steps and no others."""
+def replayed(
+    claims: Claims,
+    log: LengthLog,
+    settings: LogSettings,
+    read: Iterable[Rows],
+    span: tuple[int | None, int | None] = (None, None),
+) -> Iterator[StepPlan]:
+    """Yield the plans of some steps, given their rows in the log; a plan file has those and no others in its `span`."""
     steps, plan_file, number = Steps(log, settings), claims.plan_file, -1
-    placed = plan_file.whole_steps()
+    placed = plan_file.whole_steps(*span)
     for rows in read:
         step, number = steps.of(rows), rows.number
         at, found = next(placed, (None, dict[str, PlanStep]()))

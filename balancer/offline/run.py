@@ -115,7 +115,7 @@ def _suited(log: LengthLog, settings: LogSettings) -> Engine:
 
 def _writer(path: str, settings: LogSettings) -> PlanWriter:
     nominal = settings.across is not None
-    return open_writer(path, settings.setup, steps_per_group=settings.steps_per_group, nominal_column=nominal)
+    return open_writer(path, settings.setup, nominal_column=nominal)
 
 
 def _joined(parts: Iterable[Mapping[str, Any]], epochs: _Epochs) -> pa.Table:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from balancer.io.plan_writer import ROWS_PER_GROUP
 from balancer.layouts.setup import setup_from_json
 from balancer.offline.order import Order
 from balancer.problem.across_steps import AcrossSteps
@@ -64,17 +63,10 @@ class LogSettings:
         """Whether a step of so many samples is short of some, as an epoch's last may be."""
         return (self.across is None or self.across.is_exact) and samples < self.samples_per_step
 
-    @property
-    def steps_per_group(self) -> int:
-        """Steps of a row group of a plan file: what has some 10**6 rows."""
-        if not self.samples_per_step:
-            return self.steps_per_part
-        return max(1, ROWS_PER_GROUP // (self.samples_per_step * len(self.setup.phases)))
-
-    def order(self, num_rows: int) -> Order:
-        """Return which rows of a log of so many form which step."""
+    def order(self, num_rows: int, step_samples: tuple[tuple[int, ...], ...] = ()) -> Order:
+        """Return which rows of a log of so many form which step; `step_samples`, where samples run early or late."""
         return Order(num_rows, self.samples_per_step, self.epochs, self.shuffle, self.drop_last, self.first_epoch,
-                     self.first_sample)  # fmt: skip
+                     self.first_sample, step_samples)  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as the plan file's description holds them."""

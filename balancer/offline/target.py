@@ -15,7 +15,7 @@ from balancer.offline.settings import LogSettings
 from solvers.errors import UsageError
 
 _SUFFIXES = ("", ".parquet", ".pq")
-_OF_RESULT = ("digest", "steps", "samples", "producer", "fell_back", "sources", "step_samples")
+_OF_RESULT = ("digest", "rows", "steps", "samples", "producer", "fell_back", "sources", "step_samples")
 """What a description says besides the request; sources are compared by their contents."""
 
 

@@ -31,7 +31,7 @@ class StepOfLog(NamedTuple):
 def open_writer(path: str | os.PathLike[str], setup: Setup, whole: bool = False, **more: Any) -> PlanWriter:
     """Return a writer with the columns that plans with this setup need; `whole` as in :func:`append_phase`.
 
-    `more` is the writer's ``steps_per_group`` and ``nominal_column``.
+    `more` is the writer's ``nominal_column``.
     """
     return PlanWriter(
         os.fspath(path), extra_columns=whole, item_column=setup.several_items,

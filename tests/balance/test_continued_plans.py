@@ -12,7 +12,6 @@ import balancer
 from balancer.cli.main import main
 from balancer.compat import PlannedBatchSampler
 from balancer.io.log import open_log
-from balancer.io.plan_epochs import PlanEpochs
 from balancer.io.plan_reader import open_plan
 from balancer.offline.check import check_run
 from balancer.offline.claims import Claims
@@ -67,10 +66,10 @@ def per_epoch(plans):
     """The rows of each epoch, of steps of one plan after the other: (plan, first step, last)."""
     found = {}
     for plan, start, stop in plans:
-        epochs = PlanEpochs.from_description(open_plan(plan).description)
+        order = Claims(open_plan(plan)).order
         for step, rows in enumerate(rows_by_step(plan)):
             if start <= step < stop:
-                found.setdefault(epochs.place(step)[0], []).extend(rows)
+                found.setdefault(order.place(step)[0], []).extend(rows)
     return found
 
 
@@ -117,7 +116,7 @@ def test_parts_and_processes_plan_the_same(log, tmp_path, shuffle, drop_last):
     assert steps[0] == steps[1] == steps[2]
     assert len({one.description["digest"] for one in found}) == 1
     assert len(steps[0]) == (3 + 2 * 6 if drop_last else 4 + 2 * 7)
-    assert PlanEpochs.from_description(found[0].description).steps_in_first == (3 if drop_last else 4)
+    assert Claims(found[0]).order.steps_in(0) == (3 if drop_last else 4)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from plan_files import tamper
 
 import balancer
 from balancer import InputError, Phase, PlanError, Topology, load_plan
+from balancer.compat import PlannedBatchSampler
 from balancer.io.log import open_log
 from balancer.offline.description import PlanDigest
 from balancer.offline.load import checked_steps
@@ -234,15 +235,45 @@ def test_a_tampered_plan_is_caught(folder, change, rule):
     assert "plan.parquet" in str(caught.value)
 
 
-@pytest.mark.parametrize("step", [0, 1])
-@pytest.mark.parametrize("lengths", [LENGTHS, LENGTHS[:6]], ids=["two steps", "one step"])
-def test_load_plan_returns_nothing_tampered(folder, lengths, step):
-    """As its docstring says, whichever step is asked for: the digest is of all of them."""
-    write_log(folder, lengths)
-    plans = write_plan(folder, settings_of())
+def test_load_plan_returns_nothing_tampered(folder):
+    write_log(folder, LENGTHS[:6])
+    write_plan(folder, settings_of())
     tamper(folder / "plan.parquet", rows=swap_ranks)
     with pytest.raises(PlanError, match="digest"):
-        load_plan(folder / "plan.parquet", step=min(step, len(plans) - 1))
+        load_plan(folder / "plan.parquet", step=0)
+
+
+OF_STEP_0 = [(change, rule) for change, rule in TAMPERINGS.values() if rule.startswith("step 0: ")]
+
+
+@pytest.mark.parametrize(("change", "rule"), OF_STEP_0)
+def test_load_plan_checks_the_step_that_it_reads(folder, change, rule):
+    plans = write_plan(folder, settings_of())
+    tamper(folder / "plan.parquet", rows=change)
+    assert load_plan(folder / "plan.parquet", step=1).digest() == plans[1].digest()
+    if change is not TAMPERINGS["steps interleaved"][0]:  # the step's rows are there, in another order
+        with pytest.raises(PlanError, match=rule):
+            load_plan(folder / "plan.parquet", step=0)
+
+
+def test_one_step_is_one_row_group(folder, monkeypatch):
+    write_log(folder, np.arange(6 * 200) % 90)
+    plans, asked = write_plan(folder, settings_of()), []
+    read = pq.ParquetFile.iter_batches
+
+    def noted(file, size, groups, columns):
+        asked.extend(groups)
+        return read(file, size, groups, columns)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", noted)
+    for step, group in ((0, 0), (63, 0), (64, 1), (199, 3)):
+        asked.clear()
+        assert load_plan(folder / "plan.parquet", step=step).digest() == plans[step].digest()
+        assert asked == [group]
+    asked.clear()
+    sampler = PlannedBatchSampler(folder / "plan.parquet", rank=0, start_step=130)
+    assert next(iter(sampler)) == (plans[130].samples_on_rank(0) + 6 * 130).tolist()
+    assert asked == [2, 3]  # the row groups from there on, read as they are needed
 
 
 def test_rows_in_another_order_are_the_same_plan(folder):

@@ -509,3 +509,14 @@ def test_long_logs_come_in_parts(
 def test_pipelines_whose_first_stages_are_encoders(run: Callable[..., str], pages: Path, tmp_path: Path) -> None:
     asked = [*PHASES, "--batch-per-rank", "6", "--set", "cut.stages={vision=1,llm=2}", "--set", "cut.tokens=9000"]
     check_floors(run, pages, asked, tmp_path, "llm")
+
+
+def test_a_plan_of_which_nothing_was_trained_is_planned_for_other_ranks(
+    run: Callable[..., str], log: Path, tmp_path: Path
+) -> None:
+    deferral = ["--set", "deferral.early=2", "--set", "deferral.late=2"]
+    first, second = tmp_path / "first.parquet", tmp_path / "second.parquet"
+    run("plan", log, *BY_COUNT, *deferral, "--set", "shuffle=3", "--out", first)
+    run("plan", log, *BY_COUNT, *deferral, "--continue", first, "--at-step", 0, "--out", second)
+    assert sorted(rows_of(second)["sample"]) == list(range(407))
+    assert open_plan(second).description["shuffle"] == 3

@@ -49,9 +49,7 @@ BY_NIGHT = {
     # Processes, stores and memory, each looked at in several ways.
     "balance/test_processes.py": ["*end driver*", "*interrupt*", "test_workers_that_cannot_begin*"],
     "io/test_stores.py": ["test_slow_answers*", "test_a_write_that_fails*", "*many/*", "test_processes_write*"],
-    "io/test_keys_and_lists.py": ["test_memory_does_not_grow_with_the_log[[]jsonl]"],
     "simulate/test_run.py": ["test_memory_does_not_grow_with_steps"],
-    "command_line/test_what_is_written.py": ["test_what_was_on_its_way_to_a_store*"],
     "test_base_packages.py": ["test_planning_a_log_loads_no_pandas[[]log.npy]", "*[[]log.csv]", "*[[]log.jsonl]"],
     "test_jit.py": ["test_the_folder_of_others*", "test_processes_that_start_together*", "test_a_file_that_is_cut*",
                     "test_machine_code_for_another*"],

@@ -32,10 +32,13 @@ def write_plan(path, log, settings):
 
 
 def header_of(path):
-    """What stands before the rows: in a file's metadata, in a folder's manifest."""
-    if Path(path).is_dir():
-        return json.loads((Path(path) / "manifest.json").read_bytes())
-    return json.loads(pq.read_schema(path).metadata[b"balancer"])
+    """What stands before the rows in a file, or in the first part of a folder."""
+    return json.loads(pq.read_schema(first_of(path)).metadata[b"balancer"])
+
+
+def first_of(path):
+    """The file itself, or the first part of a folder."""
+    return min(Path(path).glob("part-*")) if Path(path).is_dir() else path
 
 
 def description_of(path):
@@ -45,9 +48,7 @@ def description_of(path):
 def with_header(path, header, rows=None):
     """Replace what stands before the rows, an object or text as it is, and the rows where there are others."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    if Path(path).is_dir():
-        (Path(path) / "manifest.json").write_bytes(text)
-        return
+    path = first_of(path)
     rows = pq.read_table(path) if rows is None else rows
     pq.write_table(rows.replace_schema_metadata({b"balancer": text}), path)
 

@@ -92,7 +92,6 @@ html_option = option("--html FILE.html", "Write a page with charts; needs the ex
 out_options = together(
     option("--out FILE|DIR/", "Write the result: one Parquet file, or parts in a folder."),
     option("--overwrite", "Replace what is there, even if it is of another request.", is_flag=True),
-    option("--resume", "Continue from the parts that a killed run left in the folder.", is_flag=True),
 )
 """Say where rows are written."""
 

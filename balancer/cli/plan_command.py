@@ -13,21 +13,18 @@ from balancer.io.log_files import LogPath
 from balancer.offline.continued import left_of
 from balancer.offline.engines import LostWorkerError
 from balancer.offline.run import plan_run
-from balancer.offline.target import is_parts
 from balancer.problem.cuts import Cut
 from balancer.report.plan_log import about
 from balancer.report.remarks import to_train
 
 
 def run(
-    log: LogPath, out: str | None, overwrite: bool, resume: bool, as_json: bool, continued: str | None,
+    log: LogPath, out: str | None, overwrite: bool, as_json: bool, continued: str | None,
     at_step: int | None, engine: str | None, jobs: int | None, **options: Any,
 ) -> None:  # fmt: skip
     """Plan, and write the plan if that is wanted."""
     step = said_step(options)
     who = engine_of(engine, jobs)
-    if resume and (out is None or not is_parts(out)):
-        raise InputError(f"--resume needs the folder that the killed run wrote: --out DIR{os.sep}")
     if (continued is None) != (at_step is None):
         raise InputError("--continue PLAN and --at-step S, the steps of PLAN that were trained, need each other")
     order: dict[str, Any] = {}
@@ -41,9 +38,7 @@ def run(
         progress(as_json, total=job.num_samples, samples_per_step=job.settings.samples_per_step or 1) as tick,
         resumable(out, (LostWorkerError,)),
     ):
-        steps = plan_run(
-            job.log, job.settings, out, engine=who, resume=resume, overwrite=overwrite, tick=tick, kept=kept.append
-        )
+        steps = plan_run(job.log, job.settings, out, engine=who, overwrite=overwrite, tick=tick, kept=kept.append)
     print_run(steps, job.title, seconds[0], as_json, sum(kept), more=about(job.log, job.settings))
     if out is not None and not as_json:
         say(f"plan written to {out}", *_next_steps(out, job.settings.setup.settings.cut))

@@ -256,6 +256,6 @@ def resumable(out: str | None, others: tuple[type[Exception], ...] = ()) -> Iter
         # A single file is written whole or not at all, so it leaves nothing to go on from.
         if out is None or not is_parts(out):
             raise
-        remedy = f"the same command with --resume goes on from the parts in {out}"
+        remedy = f"the same command goes on from the parts in {out}"
         # Of the same kind, so that a signal or a lost worker still ends the command with its own code.
         raise type(error)("; ".join((*error.args, remedy))) from None

@@ -57,11 +57,7 @@ def _in_store(path: str | os.PathLike[str]) -> tuple[Path, ...]:
         if not found:
             raise InputError(f"{path}: no file matches this pattern")
     elif os.fspath(path).endswith("/") or (not where.suffix and is_folder(path)):
-        below = find(path)
-        # Its parts are Parquet with columns of integers: read as a log, they would give a wrong plan in silence.
-        if str(where / "manifest.json") in map(str, below):
-            raise InputError(f"{path}: is the folder of a plan, or of something else with a manifest.json, and no log")
-        return tuple(map(as_path, _of_one_kind(where, below)))
+        return tuple(map(as_path, _of_one_kind(where, find(path))))
     else:
         return (where,)
     return tuple(as_path(file) for file in found)
@@ -77,8 +73,6 @@ def _of_folder(folder: Path) -> tuple[Path, ...]:
     arrow = sorted(file for file in folder.glob("*.arrow") if not file.name.startswith(("cache-", ".", "tmp")))
     if arrow:
         return _cached(folder, arrow)
-    if (folder / "manifest.json").is_file():
-        raise InputError(f"{folder}: is the folder of a plan, or of something else with a manifest.json, and no log")
     return tuple(_of_one_kind(folder, (file for file in folder.rglob("*") if file.is_file())))
 
 

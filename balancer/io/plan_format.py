@@ -1,9 +1,8 @@
-"""The form of plan files, which writer and reader share: names, column types, manifest, description.
+"""The form of plan files, which writer and reader share: column types and description.
 
-A plan file is one Parquet file, or a folder of part files with a ``manifest.json`` that alone makes it valid. One row
-places one sample, one of the items inside it or a piece of it, in one phase of one step; the description is JSON under
-the key ``balancer`` of the schema metadata (in the manifest, for a folder). Only the form is defined here, not what a
-plan means.
+A plan file is one Parquet file, or a folder of parts, each of which is one. One row places one sample, one of the items
+inside it or a piece of it, in one phase of one step; the description is JSON under the key ``balancer`` of the schema
+metadata. Only the form is defined here, not what a plan means.
 """
 
 from __future__ import annotations
@@ -11,9 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,20 +18,17 @@ import numpy as np
 import pyarrow as pa
 
 from balancer.errors import InputError, PlanError
-from balancer.io._atomic import check_regular, reported
 from balancer.io.plan_rows import GAP
-from balancer.io.store import exists, is_remote, read_whole
 from balancer.problem.cuts import CUTS, cut_from_json
 
 METADATA_KEY = b"balancer"
-MANIFEST = "manifest.json"
 FEATURES = (
     "epochs", "continues", "several sources", "sequence groups", "long and short", "pipeline stages", "gaps", "layouts",
     "empty slots", "keep together", "across steps", "shared prompts", "prefixes", "context shards", "pipeline ops",
 )  # fmt: skip
 """What a plan file may hold beyond the columns below, besides cuts that are called by their names; a reader refuses one
 that names others."""
-FORMAT, PART_FORMAT, VERSION = "balancer-plan", "balancer-plan-part", 3
+FORMAT, VERSION = "balancer-plan", 3
 ARRAYS = {"sample": np.int64, "rank": np.int32, "slot": np.int32, "position": np.int32}
 ITEM = {"item": np.int32}
 PIECE = {"start": np.int64, "stop": np.int64, "group": np.int32}
@@ -45,11 +39,10 @@ EXTRA = {"length": np.int64, "home_rank": np.int32}
 OPTIONAL = ITEM | EXTRA | PIECE | GAP | NOMINAL
 TYPES = {"step": pa.int64(), "phase": pa.dictionary(pa.int32(), pa.string())}
 TYPES |= {name: pa.from_numpy_dtype(dtype) for name, dtype in (ARRAYS | OPTIONAL).items()}
-PART_NAME = re.compile(r"part-([0-9a-f]{8})-\d{5,}\.parquet")
 
 
 def to_json(value: Mapping[str, object]) -> bytes:
-    """Return a description or a manifest as it is stored; NaN and infinity are refused."""
+    """Return a description as it is stored; NaN and infinity are refused."""
     # Sorted, because the text is hashed: the same description must give the same digest.
     return json.dumps(value, sort_keys=True, allow_nan=False).encode()
 
@@ -72,7 +65,7 @@ def _finite(text: str) -> float:
 
 
 def header(description: Mapping[str, object], **more: object) -> dict[str, object]:
-    """Return the header of a plan, which is in its metadata or its manifest."""
+    """Return the header of a plan, which is in its metadata."""
     described = dict(description)
     own = {
         "format": FORMAT,
@@ -129,39 +122,22 @@ def described_in(path: str, found: Mapping[str, Any]) -> dict[str, Any]:
     return description
 
 
-def manifest_of(where: str) -> dict[str, Any]:
-    """Return the JSON object in the manifest of a plan folder, of whatever format and version."""
-    path = os.path.join(where, MANIFEST)
-    with reported(path, "read the manifest"):
-        if is_remote(where):
-            if not exists(path):
-                raise InputError(f"{where}: a plan folder must have a {MANIFEST}, and this one has none")
-            return _object_in(path)
-        try:
-            os.lstat(path)  # a folder that may not be looked into is none that has no manifest
-        except FileNotFoundError:
-            raise InputError(f"{where}: a plan folder must have a {MANIFEST}, and this one has none") from None
-        check_regular(path)
-        return _object_in(path)
+OF_PART = ("part", "first_step", "steps", "samples", "digest", "fell_back", "slots")
+"""What the description of a part says of its own steps; all else is of the whole plan."""
 
 
-def _object_in(path: str) -> dict[str, Any]:
-    manifest = from_json(read_whole(path))
-    if manifest is None:
-        raise InputError(f"{path}: the manifest of a plan must be a JSON object")
-    return manifest
-
-
-def read_manifest(where: str) -> dict[str, Any]:
-    """Read the manifest of a plan folder and check its form."""
-    path, manifest = os.path.join(where, MANIFEST), manifest_of(where)
-    described_in(path, manifest)
-    try:
-        # Names are matched, not trusted: a manifest must not lead out of its folder.
-        fine = all(PART_NAME.fullmatch(part["file"]) and part["rows"] >= 0 for part in manifest["parts"])
-        fine = fine and len(manifest["parts"]) > 0
-    except (LookupError, TypeError):
-        fine = False
-    if not fine:
-        raise InputError(f"{path}: must hold parts, each with its file name and rows")
-    return manifest
+def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the description of a plan, given those of its parts."""
+    if len(parts) == 1:
+        return {name: value for name, value in parts[0].items() if name not in ("part", "first_step")}
+    digests = b"".join(bytes.fromhex(part["digest"]) for part in parts)
+    whole = {name: value for name, value in parts[0].items() if name not in OF_PART}
+    whole |= {name: sum(part[name] for part in parts) for name in ("steps", "samples")}
+    whole |= {"digest": hashlib.sha256(digests).hexdigest(), "fell_back": {}}
+    for part in parts:
+        for name in ("fell_back", "slots"):
+            for phase, words in part.get(name, {}).items():
+                runs = whole.setdefault(name, {}).setdefault(phase, {})
+                for word, found in words.items():
+                    runs[word] = runs.get(word, []) + found
+    return whole

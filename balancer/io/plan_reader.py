@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -21,19 +21,19 @@ from balancer.errors import InputError, PlanError
 from balancer.io._atomic import check_regular, reported
 from balancer.io.cells import as_numpy
 from balancer.io.pack_files import PACKS_KEY
+from balancer.io.plan_folder import whole_plan
 from balancer.io.plan_format import (
     ARRAYS,
-    MANIFEST,
     METADATA_KEY,
+    OF_PART,
     OPTIONAL,
-    PART_FORMAT,
     TYPES,
     described_in,
     from_json,
-    read_manifest,
+    joined,
 )
 from balancer.io.plan_rows import PlanStep
-from balancer.io.store import as_path, exists, is_folder, is_remote, names_in, opened
+from balancer.io.store import as_path, is_folder, is_remote, opened
 
 _MAGIC = b"PAR1"  # with which a Parquet file begins
 ROWS_PER_BATCH = 1 << 17  # decoded at once: 4 MB, about what a core's cache holds
@@ -53,6 +53,7 @@ class PlanFile:
     columns: tuple[str, ...]
     parts: tuple[Path, ...]
     groups: tuple[tuple[tuple[int, int], ...], ...]
+    headers: tuple[dict[str, Any], ...]  # what each file says of itself, its description within
 
     def steps(self, first: int | None = None, last: int | None = None) -> Iterator[PlanStep]:
         """Yield every run of rows of one step and phase, in file order and constant memory.
@@ -128,7 +129,8 @@ def _parquet(path: Path) -> Iterator[Any]:
 
 def _instead(path: Path) -> str:
     """Say what a Parquet file without a column of phases is."""
-    with opened(path) as file:
+    metadata: dict[bytes, bytes] = {}
+    with opened(path) as file, suppress(UnicodeError, pa.ArrowException):  # a name that is damaged is none
         metadata = pq.read_metadata(file).metadata or {}
     if PACKS_KEY in metadata:
         return "these are packs, and no plan; to plan them: balancer plan with --length tokens"
@@ -160,34 +162,45 @@ def _pieces(path: Path, columns: tuple[str, ...], groups: list[int]) -> Iterator
 
 
 def open_plan(path: str | os.PathLike[str]) -> PlanFile:
-    """Open a plan file, or a folder of parts with a manifest; only footers and descriptions are read."""
+    """Open a plan file, or a folder of parts; only footers and descriptions are read."""
     where = os.fspath(path)
-    if not _has_parts(where):
-        columns, groups, rows, found = read_footer(as_path(where))
-        if found.get("format") == PART_FORMAT:
-            raise InputError(f"{where}: this is one part of a plan; open its folder, where {MANIFEST} is")
-        return PlanFile(as_path(where), described_in(where, found), rows, columns, (as_path(where),), (groups,))
-    manifest = read_manifest(where)
-    parts, kinds, of_parts = [as_path(where) / claim["file"] for claim in manifest["parts"]], set(), []
-    # One listing instead of one request for each part.
-    there = set(names_in(where)) if is_remote(where) else None
-    for part, claim in zip(parts, manifest["parts"], strict=True):
-        if part.name not in there if there is not None else not part.exists():
-            raise InputError(f"{where}: its {MANIFEST} names {part.name}, which is not there")
-        columns, groups, rows, _ = read_footer(part)
-        kinds.add(columns)
-        of_parts.append(groups)
-        if rows != claim["rows"]:
-            raise PlanError(f"{part}: must hold the {claim['rows']} rows that {MANIFEST} says, got {rows}")
-        if len(kinds) > 1:
-            raise InputError(f"{part}: every part must have the same columns as the first, got {columns}")
-    total = sum(claim["rows"] for claim in manifest["parts"])
-    return PlanFile(as_path(where), manifest["description"], total, columns, tuple(parts), tuple(of_parts))
+    parts = whole_plan(where) if _is_folder(where) else [as_path(where)]
+    read = [read_footer(part) for part in parts]
+    described = [described_in(str(part), found) for part, (_, _, _, found) in zip(parts, read, strict=True)]
+    if _is_folder(where):
+        for number, (part, about) in enumerate(zip(parts, described, strict=True)):
+            _check_part(part, number, about, read[number], described[0], read[0])
+    elif "part" in described[0]:
+        raise InputError(f"{where}: this is one part of a plan; open its folder")
+    columns, total = read[0][0], sum(rows for _, _, rows, _ in read)
+    headers = tuple(found for _, _, _, found in read)
+    groups = tuple(found for _, found, _, _ in read)
+    return PlanFile(as_path(where), joined(described), total, columns, tuple(parts), groups, headers)
 
 
-def _has_parts(where: str) -> bool:
-    """Whether a plan is a folder; in a store, a name that ends with a slash or holds a manifest is one."""
-    return is_folder(where) if not is_remote(where) else where.endswith("/") or exists(f"{where}/{MANIFEST}")
+def _is_folder(where: str) -> bool:
+    """Whether a plan is a folder; in a store, a name that ends with a slash is one."""
+    return where.endswith("/") or is_folder(where) if is_remote(where) else is_folder(where)
+
+
+def _check_part(
+    part: Path, number: int, about: dict[str, Any], read: tuple[Any, ...], first: dict[str, Any], of_first: Any
+) -> None:
+    """Refuse a part whose file says other things than its name, or is of another plan than the first."""
+    if read[0] != of_first[0]:
+        raise InputError(f"{part}: every part must have the same columns as the first, got {read[0]}")
+    said = about.get("part"), read[3].get("key")
+    if said[0] != number or said[1] not in part.name.split("-"):
+        raise PlanError(f"{part}: says that it is part {said[0]!r:.20} of the plan {said[1]!r:.40}")
+    mine, firsts = _of_plan(about), _of_plan(first)
+    if odd := [name for name in {**mine, **firsts} if mine.get(name) != firsts.get(name)]:
+        raise PlanError(f"{part}: is of another plan than the first part: {min(odd)} differs")
+
+
+def _of_plan(about: dict[str, Any]) -> dict[str, Any]:
+    """Return what the description of a part says of the whole plan, but for the names of the log's files."""
+    sources = [{name: value for name, value in source.items() if name != "file"} for source in about.get("sources", ())]
+    return {name: value for name, value in about.items() if name not in (*OF_PART, "log")} | {"sources": sources}
 
 
 def read_footer(path: Path) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...], int, dict[str, Any]]:
@@ -197,7 +210,7 @@ def read_footer(path: Path) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...
     """
     with _parquet(path) as parquet:
         schema, rows, metadata = parquet.schema_arrow, parquet.metadata.num_rows, parquet.metadata.metadata
-        groups = _steps_of_groups(parquet.metadata)
+        count = parquet.metadata.num_row_groups
     columns = tuple(name for name in TYPES if name in schema.names)
     missing = [name for name in TYPES if name not in columns and name not in OPTIONAL]
     if missing:
@@ -212,15 +225,16 @@ def read_footer(path: Path) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...
     found = from_json(metadata[METADATA_KEY])
     if found is None:
         raise InputError(f"{path}: the description of a plan must be a JSON object")
-    return columns, groups, rows, found
+    return columns, _steps_of_groups(found.get("row_groups"), count), rows, found
 
 
-def _steps_of_groups(metadata: Any) -> tuple[tuple[int, int], ...]:
-    """Return the first and the last step of each row group; where its statistics do not tell, any step may be in it."""
-    names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
-    found = []
-    for group in range(metadata.num_row_groups if "step" in names else 0):
-        about = metadata.row_group(group).column(names.index("step")).statistics
-        known = about is not None and about.has_min_max and isinstance(about.min, int)
-        found.append((about.min, about.max) if known else (0, 2**63 - 1))
-    return tuple(found)
+def _steps_of_groups(said: Any, count: int) -> tuple[tuple[int, int], ...]:
+    """Return the first and the last step of each of so many row groups; any step, where the header does not tell."""
+    # Parquet has statistics, too: pyarrow ends the process over those of some damaged files.
+    if not isinstance(said, list) or len(said) != count or not all(map(_is_pair, said)):
+        return ((-(2**63), 2**63),) * count
+    return tuple((first, last) for first, last in said)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(type(each) is int for each in value)

@@ -1,21 +1,17 @@
 """Plan files written as a stream, and put in place as a whole or not at all.
 
-Why this encoding: 10 million rows in steps of 1,024 (64 ranks and 21 positions at random, consecutive samples, slot 0),
-encoded and decoded by pyarrow 26 on one core, in million rows a second and bytes a row: dictionary and snappy,
-pyarrow's default: 32 and 75, 5.67; delta for ``sample``, else dictionary: 51 and 273, 1.40; delta and zstd: 47 and 131,
-1.67; delta alone: 66 and 217, 1.79; delta and snappy, chosen: 62 and 206, 1.71. Delta keeps its speed with many ranks,
-and snappy folds what it leaves of sorted columns. Nullable columns would cost 28 % of the writing speed and half of the
-reading speed; statistics on all columns a third of the writing speed, so ``step`` alone has them, by which readers skip
-row groups. Page checksums (1 %) tell damaged files. With the buffering here and the reader's cutting into steps: 43
-written and 137 read.
+Why this encoding: a part of a million rows in row groups of 64 steps of 1,024 samples on 64 ranks, written by pyarrow
+26 on one core. Delta and snappy: 1.51 bytes a row and 14 million rows a second; delta and zstd, chosen: 1.47 and 15;
+delta for samples, dictionaries for all else, and zstd: 1.36 and 12, but there a flipped bit can go unnoticed. Nullable
+columns would cost 28 % of the writing speed and half of the reading speed; statistics on all columns a third of the
+writing speed, so ``step`` alone has them. Page checksums (1 %) tell damaged files.
 """
 
 from __future__ import annotations
 
 import base64
-import glob
+import io
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,10 +24,8 @@ from numpy.typing import NDArray
 
 from balancer.errors import InputError
 from balancer.io._atomic import (
-    leftovers_of,
     open_temporary,
     remove_files,
-    remove_leftovers,
     reported,
     sync_file,
     sync_folder,
@@ -43,22 +37,19 @@ from balancer.io.plan_format import (
     ITEM,
     METADATA_KEY,
     NOMINAL,
-    PART_FORMAT,
     PIECE,
     TYPES,
-    VERSION,
     header,
     to_json,
 )
 from balancer.io.plan_rows import GAP
-from balancer.io.store import as_path, is_remote, put
+from balancer.io.store import as_path, is_remote, write
 
 _OF_A_CALL = ("step", "phase", "slot")  # columns of which a number may be that of all rows
-ROWS_PER_GROUP = 1_000_000  # 32 MB of buffers
+ROWS_PER_GROUP = 1_000_000  # about 32 MB
 STEPS_PER_GROUP = 64  # who reads one step reads a row group
 
 
-_STAGED = "seqbalancer-plan-"  # how folders begin that hold what goes to a store, in the system's for temporary files
 _HERE = "write a plan here"
 
 
@@ -68,13 +59,13 @@ class _Sink:
     def __init__(self, file: BinaryIO, schema: Any) -> None:
         self.file = file
         self._schema = schema
-        self.about: dict[str, Any] = {"rows": 0, "first_step": None, "last_step": None}
+        self.groups: list[tuple[int, int]] = []  # the first and the last step of each row group
         self._writer = pq.ParquetWriter(
             file,
             schema,
             use_dictionary=["phase"],
             column_encoding={name: "DELTA_BINARY_PACKED" for name in schema.names if name != "phase"},
-            compression="snappy",
+            compression="zstd",
             write_statistics=["step"],
             write_page_checksum=True,
             store_schema=False,
@@ -82,9 +73,7 @@ class _Sink:
 
     def write(self, batch: Any, first_step: int, last_step: int) -> None:
         self._writer.write_batch(batch, row_group_size=batch.num_rows)
-        first_step = self.about["first_step"] if self.about["rows"] else first_step
-        rows = self.about["rows"] + batch.num_rows
-        self.about = {"rows": rows, "first_step": first_step, "last_step": last_step}
+        self.groups.append((first_step, last_step))
 
     def finish(self, description: bytes) -> None:
         # An Arrow schema that the writer stores at the start hides metadata added later from read_schema and
@@ -93,7 +82,6 @@ class _Sink:
         metadata = {METADATA_KEY: description, b"ARROW:schema": base64.b64encode(arrow)}
         self._writer.add_key_value_metadata(metadata)
         self._writer.close()
-        sync_file(self.file)
 
     def discard(self) -> None:
         with suppress(Exception):  # the disk may be full; nobody reads this file again
@@ -102,19 +90,8 @@ class _Sink:
             self.file.close()
 
 
-_idle: dict[tuple[int, tuple[str, ...]], dict[str, NDArray[Any]]] = {}
-"""The last writer's buffers, by rows and columns: who writes part after part takes the same memory again."""
-
-
-def _buffers_for(dtypes: Mapping[str, Any], rows: int) -> dict[str, NDArray[Any]]:
-    """Return an array of so many rows for each column."""
-    # Taken out: two writers at once must not share memory.
-    idle = _idle.pop((rows, tuple(dtypes)), None)
-    return idle or {name: np.empty(rows, dtype) for name, dtype in dtypes.items()}
-
-
 def _viewed(values: NDArray[Any]) -> Any:
-    """Return Arrow's array of integers that has the same memory: it is encoded before the next row overwrites it.
+    """Return Arrow's array of integers that has the same memory.
 
     By ``pa.array`` too it would be a view, but that loads pandas, if it is installed: 0.2 s.
     """
@@ -132,12 +109,12 @@ class PlanWriter:
     """Write a plan as a stream; the target changes when :meth:`close` succeeds, and then all at once.
 
     Leaving its ``with`` block before ``close``, by an exception or not, leaves what was there before and
-    removes what was written. A kill leaves what was there before too; the next successful write tidies up.
+    removes what was written. A kill leaves what was there before too.
 
     Parameters
     ----------
     path : str or path
-        A file; plans of several are :class:`~balancer.io.plan_folder.PlanFolder`'s.
+        A file, which may be a part of a plan.
     extra_columns : bool
         Also store ``length`` and ``home_rank``, for a plan that has no log to go back to.
     item_column : bool
@@ -182,11 +159,12 @@ class PlanWriter:
         arrays |= (PIECE if piece_columns else {}) | (GAP if gap_columns else {}) | (NOMINAL if nominal_column else {})
         fields = [pa.field(name, TYPES[name], nullable=False) for name in ("step", "phase", *arrays)]
         self._schema = pa.schema(fields)
-        self._capacity = ROWS_PER_GROUP
         # Phases are kept by their numbers until they are flushed.
-        self._buffers = _buffers_for({"step": np.int64, "phase": np.int32} | arrays, self._capacity)
+        self._dtypes: dict[str, Any] = {"step": np.dtype(np.int64), "phase": np.dtype(np.int32)}
+        self._dtypes |= {name: np.dtype(kind) for name, kind in arrays.items()}
+        self._held: list[list[NDArray[Any]]] = []  # of the next row group: columns of a phase of a step each
         self._phases: dict[str, int] = {}
-        self._filled = self._last_step = 0
+        self._rows = self._last_step = 0
         self._where = os.fspath(path)
         with reported(self._where, _HERE):
             self._open_target()
@@ -194,15 +172,15 @@ class PlanWriter:
 
     def _open_target(self) -> None:
         where = self._where
-        if is_remote(where):  # a local file is copied to its store when it is complete
+        self._file: Any
+        if is_remote(where):  # what goes to a store is kept in memory until it is complete
             as_path(where)
             if where.endswith("/"):
                 raise InputError(f"{where}: cannot {_HERE}: it is one file, and this is a folder")
-            self._target = os.path.join(tempfile.mkdtemp(prefix=_STAGED), "plan.parquet")
+            self._file, self._temporary = io.BytesIO(), ""
         else:
             self._target = target_of(where, _HERE)
-        self._folder, self._name = os.path.split(self._target)
-        self._file, self._temporary, self._token = open_temporary(self._folder, self._name)
+            self._file, self._temporary = open_temporary(*os.path.split(self._target))
         self._sink = _Sink(self._file, self._schema)
 
     def append(
@@ -246,59 +224,46 @@ class PlanWriter:
         count = len(sample)
         self._check_columns(columns, count)
         self._phases[phase] = code
-        done = 0
-        # Before the step's rows come in: readers skip whole row groups, so none should begin within a step.
-        if self._filled and step // STEPS_PER_GROUP > self._last_step // STEPS_PER_GROUP:
+        # Readers skip whole row groups, so none should begin within a step.
+        is_next = step // STEPS_PER_GROUP > self._last_step // STEPS_PER_GROUP
+        if self._rows and (is_next or self._rows >= ROWS_PER_GROUP):
             self._flush()
-        while done < count:
-            start = self._filled
-            stop = min(self._capacity, start + count - done)
-            more = done + stop - start
-            for buffer, values in zip(self._buffers.values(), columns, strict=True):
-                at_once = more - done == count or not isinstance(values, np.ndarray)
-                buffer[start:stop] = values if at_once else values[done:more]
-            self._filled, self._last_step, done = stop, step, more
-            if stop == self._capacity:
-                self._flush()
+        if count:
+            whole = [values if isinstance(values, np.ndarray) else np.full(count, values) for values in columns]
+            pairs = zip(whole, self._dtypes.values(), strict=True)
+            self._held.append([values.astype(dtype, copy=False) for values, dtype in pairs])
+            self._rows, self._last_step = self._rows + count, step
 
     def _flush(self) -> None:
-        """Write the buffered rows as one row group."""
-        columns = {name: _viewed(buffer[: self._filled]) for name, buffer in self._buffers.items()}
+        """Write the rows that are held as one row group."""
+        joined = [np.concatenate(values) for values in zip(*self._held, strict=True)]
+        columns = dict(zip(self._dtypes, map(_viewed, joined), strict=True))
         columns["phase"] = pa.DictionaryArray.from_arrays(columns["phase"], _texts(list(self._phases)))
         batch = pa.record_batch(list(columns.values()), self._schema)
         with self._discarded_on_error():
-            self._sink.write(batch, int(self._buffers["step"][0]), self._last_step)
-        self._filled = 0
+            self._sink.write(batch, int(joined[0].min()), int(joined[0].max()))
+        self._held, self._rows = [], 0
 
     def _check_columns(self, columns: list[Any], count: int) -> None:
-        if len(columns) != len(self._buffers):
+        if len(columns) != len(self._dtypes):
             raise TypeError(
                 "length and home_rank must be given exactly when extra_columns=True, item when item_column=True, piece "
                 "when piece_columns=True, gap when gap_columns=True, nominal when nominal_column=True"
             )
-        for (name, buffer), values in zip(self._buffers.items(), columns, strict=True):
+        for (name, dtype), values in zip(self._dtypes.items(), columns, strict=True):
             if isinstance(values, np.ndarray):
-                if values.dtype == buffer.dtype and values.shape == (count,):
+                if values.dtype == dtype and values.shape == (count,):
                     continue
                 got = f"{values.dtype}{[*values.shape]}"
             elif name in _OF_A_CALL and isinstance(values, int | np.integer):
                 continue
             else:
                 got = type(values).__name__
-            raise TypeError(f"{name} must be an array {buffer.dtype}[{count}], got {got}")
+            raise TypeError(f"{name} must be an array {dtype}[{count}], got {got}")
 
     def _check_open(self) -> None:
         if not self._open:
             raise RuntimeError("this plan writer is closed")
-
-    def close_part(self, about: Mapping[str, object]) -> dict[str, Any]:
-        """Finish a file as one part of a folder; return what it says: `about`, its rows, its first and last step."""
-        self._check_open()
-        if self._filled:
-            self._flush()
-        described = {**about, **self._sink.about, "format": PART_FORMAT, "version": VERSION}
-        self._put(to_json(described))
-        return described
 
     def close(self, description: Mapping[str, object], **more: object) -> Path:
         """Finish the plan, put it in place of what was there and return its path, as the writer was given it.
@@ -313,27 +278,24 @@ class PlanWriter:
             If the description is not what JSON can hold (NaN and infinity are not).
         """
         self._check_open()
-        text = to_json(header(description, **more))
-        if self._filled:
+        to_json(description)  # refused before anything else is done
+        if self._rows:
             self._flush()
-        return self._put(text)
+        return self._put(to_json(header(description, row_groups=self._sink.groups, **more)))
 
     def _put(self, text: bytes) -> Path:
         """Finish the file, which says `text`, and put it in its place."""
         with self._discarded_on_error():
             self._sink.finish(text)
-            if is_remote(self._where):
-                # One request: the store has the whole file or none of it.
-                put(self._temporary, self._where)
-                self.discard()
-                _remove_staged()
+            if not self._temporary:
+                write(self._where, self._file.getvalue())  # in one request: the store has the whole file or none of it
+                self._shut()
                 return as_path(self._where)
-            leftovers = leftovers_of(self._folder, self._name, self._token, None)
+            sync_file(self._file)
             self._shut()  # discard nothing from here on: an interrupt may find the plan in place
             os.replace(self._temporary, self._target)
-        sync_folder(self._folder)
+        sync_folder(os.path.dirname(self._target))
         self._file.close()
-        remove_leftovers(leftovers)
         return Path(self._where)
 
     def discard(self) -> None:
@@ -342,16 +304,12 @@ class PlanWriter:
             return
         self._shut()
         self._sink.discard()
-        remove_files([self._temporary])
-        if is_remote(self._where):
-            with suppress(OSError):
-                os.rmdir(self._folder)
+        if self._temporary:
+            remove_files([self._temporary])
 
     def _shut(self) -> None:
         """Take no more rows."""
-        self._open = False
-        _idle.clear()
-        _idle[self._capacity, tuple(self._buffers)] = self._buffers
+        self._open, self._held = False, []
 
     @contextmanager
     def _discarded_on_error(self) -> Iterator[None]:
@@ -367,12 +325,3 @@ class PlanWriter:
 
     def __exit__(self, *error: object) -> None:
         self.discard()
-
-
-def _remove_staged() -> None:
-    """Remove what killed runs left of plans that were on their way to a store."""
-    for folder in glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{_STAGED}*")):
-        with suppress(OSError):
-            if left := leftovers_of(folder, "plan.parquet", "", None):
-                remove_leftovers(left)
-                os.rmdir(folder)

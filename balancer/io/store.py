@@ -143,15 +143,6 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Any]:
         yield source
 
 
-def read_whole(path: str | os.PathLike[str]) -> bytes:
-    """Return the bytes of a small file."""
-    if not is_remote(path):
-        return Path(path).read_bytes()
-    file_system, name = _file_system(path)
-    with _told(path, "read"):
-        return bytes(file_system.cat_file(name))
-
-
 def size_and_tag(path: str | os.PathLike[str]) -> tuple[int, str]:
     """Return the size of a file in a store, and its ETag, or what else the store has to tell versions apart."""
     file_system, name = _file_system(path)
@@ -226,13 +217,6 @@ def write(path: str | os.PathLike[str], content: bytes) -> None:
     file_system, name = _file_system(path)
     with _told(path, "write"):
         file_system.pipe_file(name, content)
-
-
-def put(local: str, path: str | os.PathLike[str]) -> None:
-    """Copy a local file to a store, where it is there as a whole or not at all."""
-    file_system, name = _file_system(path)
-    with _told(path, "write"):
-        file_system.put_file(local, name)
 
 
 def remove(path: str | os.PathLike[str]) -> None:

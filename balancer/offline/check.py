@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from balancer.errors import InputError, PlanError
 from balancer.io.log import LengthLog
-from balancer.io.plan_format import MANIFEST, read_manifest
 from balancer.io.plan_reader import PlanFile, open_plan
 from balancer.offline.claims import Claims
 from balancer.offline.description import PlanDigest
@@ -65,7 +64,8 @@ def _in_parts(path: str, log: str | os.PathLike[str] | None, engine: Engine, tic
     settings, source = claims.settings, source_of(claims, log)
     if settings.across is not None:
         raise InputError(f"{path}: its samples run early or late, which one process checks; report on it by one")
-    parts = list(parts_of(len(read_rows(source, settings)), settings))
+    steps = settings.order(len(read_rows(source, settings))).num_steps
+    parts = list(parts_of(steps, settings.steps_per_part))
     return _joined(path, claims, source, settings, parts, engine, tick)
 
 
@@ -74,26 +74,24 @@ def _joined(
     tick: Tick,
 ) -> pa.Table:  # fmt: skip
     """Check every part, and put together what they say."""
-    named = read_manifest(path)["parts"]
-    steps = [(part.first_step, part.stop_step) for part in parts]
-    if len(named) != len(parts) or claims.num_steps != (steps[-1][1] if steps else 0):
-        raise PlanError(f"{path}: its {MANIFEST} must name {len(parts)} parts of its log's steps, got {len(named)}")
-    tasks = _tasks(claims.plan_file, source, settings, parts, named)
+    there = len(claims.plan_file.parts)
+    if there != len(parts):
+        raise PlanError(f"{path}: must have {len(parts)} parts of its log's steps, got {there}")
+    tasks = _tasks(claims.plan_file, source, settings, parts)
     done: dict[int, Any] = dict(engine.run(_check_part, tasks, tick))
     digest = PlanDigest(settings.steps_per_part)
     for number in range(len(parts)):
         digest.join(done[number])
-    claims.check_digest(digest.hexdigest(), steps[-1][1])
+    claims.check_digest(digest.hexdigest(), parts[-1].stop_step)
     return pa.concat_tables([done[number]["table"] for number in range(len(parts))])
 
 
 def _tasks(
-    plan_file: PlanFile, log: LengthLog, settings: LogSettings, parts: Sequence[Part],
-    named: Sequence[dict[str, Any]],
-) -> Iterator[tuple[int, _Task]]:  # fmt: skip
-    for part, file, claim in zip(parts, plan_file.parts, named, strict=True):
-        alone = replace(plan_file, parts=(file,), num_rows=claim["rows"])
-        yield part.number, _Task(alone, log, settings, part, str(claim.get("digest")))
+    plan_file: PlanFile, log: LengthLog, settings: LogSettings, parts: Sequence[Part]
+) -> Iterator[tuple[int, _Task]]:
+    for i, part in enumerate(parts):
+        alone = replace(plan_file, parts=plan_file.parts[i : i + 1], groups=plan_file.groups[i : i + 1], headers=())
+        yield i, _Task(alone, log, settings, part, str(plan_file.headers[i]["description"].get("digest")))
 
 
 def _check_part(task: _Task, tick: Tick = lambda _: None) -> dict[str, Any]:

@@ -146,19 +146,21 @@ def describe(
 
     `step_samples` is how many samples each step has, epoch by epoch, where some run early or late.
     """
+    given = sources_of(log, settings) if sources is None else sources
+    return asked(log, settings, given, step_samples) | found(steps, samples, digest)
+
+
+def asked(
+    log: LengthLog, settings: LogSettings, sources: list[dict[str, Any]], step_samples: Sequence[Sequence[int]]
+) -> dict[str, Any]:
+    """Return what a description says of the whole plan."""
     named = {} if log.files == (log.path,) else {"log": str(log.path)}
-    return (
-        settings.to_json()
-        | named
-        | {
-            "sources": sources_of(log, settings) if sources is None else sources,
-            "rows": len(read_rows(log, settings)),
-            "steps": steps,
-            "samples": samples,
-            "digest": digest.hexdigest(),
-            "producer": __version__,
-            "fell_back": digest.fell_back,
-        }
-        | ({"slots": slots} if (slots := digest.slots) else {})
-        | ({"step_samples": step_samples} if settings.across is not None else {})
-    )
+    across = {} if settings.across is None else {"step_samples": step_samples}
+    rows = len(read_rows(log, settings))
+    return settings.to_json() | named | {"sources": sources, "rows": rows, "producer": __version__} | across
+
+
+def found(steps: int, samples: int, digest: PlanDigest) -> dict[str, Any]:
+    """Return what a description says of the steps of a file."""
+    told = {"steps": steps, "samples": samples, "digest": digest.hexdigest(), "fell_back": digest.fell_back}
+    return told | ({"slots": slots} if (slots := digest.slots) else {})

@@ -10,7 +10,7 @@ from balancer.errors import InputError, PlanError, on_a_line
 from balancer.io._atomic import check_regular
 from balancer.io.log import LengthLog, open_log
 from balancer.io.log_files import LogPath, files_of
-from balancer.io.plan_reader import open_plan, read_footer
+from balancer.io.plan_reader import open_plan
 from balancer.io.plan_rows import PlanStep
 from balancer.io.store import as_path, exists, is_remote
 from balancer.offline.across import OnEpoch, SavedSteps
@@ -63,8 +63,8 @@ def load_steps(path: str | os.PathLike[str]) -> pa.Table:
         rows.add(0, load_saved(plan_file))
         return rows.table()
     tables = []
-    for part in plan_file.parts:
-        text = read_footer(part)[-1].get("table_of_steps")
+    for part, found in zip(plan_file.parts, plan_file.headers, strict=True):
+        text = found.get("table_of_steps")
         if not isinstance(text, str):
             raise InputError(f"{part}: has no table of steps: plan the log again")
         try:

@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from balancer.offline.settings import LogSettings
-
 
 class Part(NamedTuple):
     """Consecutive steps: how many parts come before, the first step, the one after the last."""
@@ -14,13 +12,13 @@ class Part(NamedTuple):
     stop_step: int
 
 
-def num_parts(num_rows: int, settings: LogSettings) -> int:
-    """Return how many parts the plan of a log of so many rows has."""
-    return -(-settings.order(num_rows).num_steps // settings.steps_per_part)
+def parts_of(num_steps: int, steps_per_part: int) -> Iterator[Part]:
+    """Cut steps into parts.
 
-
-def parts_of(num_rows: int, settings: LogSettings) -> Iterator[Part]:
-    """Cut the steps of a log of so many rows into parts."""
-    last, each = settings.order(num_rows).num_steps, settings.steps_per_part
-    for number in range(num_parts(num_rows, settings)):
-        yield Part(number, number * each, min((number + 1) * each, last))
+    Examples
+    --------
+    >>> [tuple(part) for part in parts_of(5, 2)]
+    [(0, 0, 2), (1, 2, 4), (2, 4, 5)]
+    """
+    for number, first in enumerate(range(0, num_steps, steps_per_part)):
+        yield Part(number, first, min(first + steps_per_part, num_steps))

@@ -7,15 +7,15 @@ from typing import Any
 
 from balancer.errors import InputError, PlanError
 from balancer.io.log import LengthLog
-from balancer.io.plan_format import MANIFEST, to_json
+from balancer.io.plan_folder import parts_in
+from balancer.io.plan_format import OF_PART, to_json
 from balancer.io.plan_reader import open_plan
 from balancer.io.store import exists, is_folder, is_remote
-from balancer.offline.description import sources_of
 from balancer.offline.settings import LogSettings
 from solvers.errors import UsageError
 
 _SUFFIXES = ("", ".parquet", ".pq")
-_OF_RESULT = ("digest", "rows", "steps", "samples", "producer", "fell_back", "sources", "step_samples")
+_OF_RESULT = (*OF_PART, "rows", "producer", "sources", "step_samples")
 """What a description says besides the request; sources are compared by their contents."""
 
 
@@ -24,23 +24,27 @@ def is_parts(out: str) -> bool:
     return out.endswith((os.sep, "/")) or (not is_remote(out) and os.path.isdir(out))
 
 
-def check_target(out: str, log: LengthLog, settings: LogSettings, overwrite: bool) -> None:
-    """Refuse a place for a plan before the work; the same request may write over what it wrote before.
-
-    Raises
-    ------
-    InputError, UsageError
-        The file is the log's; its name is that of another format; or, unless `overwrite`, it is there and holds
-        anything but the plan of this request.
-    """
+def check_name(out: str, log: LengthLog) -> None:
+    """Refuse, before anything is read, a place that is the log's, or whose name is that of another format."""
     if any(is_same(file, out) for file in log.files):
         raise InputError(f"{out}: the plan would overwrite its log; choose another --out")
     suffix = Path(out).suffix.lower()
     if not is_parts(out) and suffix not in _SUFFIXES:
         raise InputError(f"{out}: a plan is written as Parquet, so its name must not end in {suffix}; choose .parquet")
-    if overwrite or not _is_there(out):
+
+
+def check_target(out: str, key: str, sources: list[dict[str, Any]], settings: LogSettings, overwrite: bool) -> None:
+    """Refuse a place for a plan before the work; the same request may write over what it wrote before.
+
+    Raises
+    ------
+    UsageError
+        Unless `overwrite`, there is anything but the plan of this request.
+    """
+    there_are = any(part.key != key for part in parts_in(out)) if is_parts(out) else _is_there(out)
+    if overwrite or not there_are:
         return
-    there, asked = _request_at(out), _request_of(log, settings)
+    there, asked = _request_at(out), _request_of(sources, settings)
     if there is None:
         raise UsageError("{out} holds no plan that this version reads", "{overwrite} replaces it", out=out)
     if there != asked:
@@ -59,9 +63,7 @@ def is_same(file: Path, out: str) -> bool:
 
 
 def _is_there(out: str) -> bool:
-    """Whether something would be replaced: a regular file, or the plan in a folder."""
-    if is_parts(out):
-        return exists(os.path.join(out, MANIFEST))
+    """Whether a file would be replaced."""
     return not is_folder(out) and exists(out) if is_remote(out) else os.path.isfile(out)
 
 
@@ -87,9 +89,7 @@ def _difference(there: Any, asked: Any, name: str = "") -> str:
     return f"{name} is {was} there, and {now} here"
 
 
-def _request_of(log: LengthLog, settings: LogSettings) -> Any:
-    sources = [
-        {name: value for name, value in source.items() if name != "file"} for source in sources_of(log, settings)
-    ]
+def _request_of(sources: list[dict[str, Any]], settings: LogSettings) -> Any:
+    contents = [{name: value for name, value in source.items() if name != "file"} for source in sources]
     # Through JSON and back, because the other request comes from a file: tuples are lists there.
-    return json.loads(to_json(settings.to_json() | {"sources": sources}))
+    return json.loads(to_json(settings.to_json() | {"sources": contents}))

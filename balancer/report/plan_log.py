@@ -161,7 +161,7 @@ def about_plan(path: str, log: LogPath | None = None) -> dict[str, Any]:
 
 def plan_log(
     log: Any, step: str | os.PathLike[str] | None = None, *, out: str | os.PathLike[str] | None = None, jobs: int = 1,
-    overwrite: bool = False, resume: bool = False, continued: str | os.PathLike[str] | None = None,
+    overwrite: bool = False, continued: str | os.PathLike[str] | None = None,
     at_step: int | None = None, **beside: Any,
 ) -> LogPlan:  # fmt: skip
     """Plan every global batch of a log, as ``balancer plan`` does.
@@ -177,8 +177,8 @@ def plan_log(
         because a plan file could not name it.
     jobs : int
         Processes that plan; several write a folder, or nothing.
-    overwrite, resume : bool
-        Replace what is at `out`, even if it is not a plan of the same request; continue from what a killed run left.
+    overwrite : bool
+        Replace what is at `out`, even if it is not a plan of the same request.
     continued : path, optional
         A plan of this log. The rest of its epochs, after its first `at_step` steps, is planned for other ranks.
     at_step : int, optional
@@ -212,7 +212,7 @@ def plan_log(
     target = None if out is None else os.fspath(out)
     with opened_by(log, step, beside) as (opened, said):
         settings = settings_of(opened, said, beside | _left(log, continued, at_step, beside))
-        found = plan_run(opened, settings, target, engine=engine, resume=resume, overwrite=overwrite)
+        found = plan_run(opened, settings, target, engine=engine, overwrite=overwrite)
     return LogPlan(opened, settings, found, target)
 
 
@@ -270,7 +270,7 @@ def settings_of(log: LengthLog, said: StepFile, beside: Mapping[str, Any]) -> Lo
     names = (*_OF_RANKS, *_OF_TOP, *_OF_LOG, *_OF_DEFERRAL, *known, *of_step, "layout")
     if odd := [name for name in beside if name not in names]:
         # The first by name: the same call must always give the same error.
-        meant = did_you_mean(min(odd), (*names, "step", "out", "jobs", "overwrite", "resume", "continued", "at_step"))
+        meant = did_you_mean(min(odd), (*names, "step", "out", "jobs", "overwrite", "continued", "at_step"))
         raise TypeError(f"plan_log has no argument {min(odd)!r}{meant}; see help(balancer.plan_log)")
     ranks = {name: beside[name] for name in _OF_RANKS if beside.get(name) is not None}
     topology = as_topology(**{"num_ranks": None} | ranks) if ranks or not said.path else None

@@ -36,10 +36,10 @@ def snapshot(folder):
     return {file.name: file.read_bytes() for file in Path(folder).iterdir()}
 
 
-def planned(log, settings, out, engine=None, resume=False, overwrite=False):
+def planned(log, settings, out, engine=None, overwrite=False):
     engine = engine or Serial()
     out = f"{out}{os.sep}"
-    summary = plan_run(open_log(log), settings, out, engine=engine, resume=resume, overwrite=overwrite)
+    summary = plan_run(open_log(log), settings, out, engine=engine, overwrite=overwrite)
     return snapshot(out), summary
 
 
@@ -103,7 +103,7 @@ if __name__ == "__main__":
     from balancer.offline.engines import Cluster, Processes
     from run_cases import Hooked, open_log, plan_run, settings_of, slow
     engine = Hooked(Cluster(sys.argv[3]) if len(sys.argv) > 3 else Processes(2), slow)
-    plan_run(open_log(sys.argv[1]), settings_of(steps_per_part=1), sys.argv[2], engine=engine, resume=True)
+    plan_run(open_log(sys.argv[1]), settings_of(steps_per_part=1), sys.argv[2], engine=engine)
 """
 
 

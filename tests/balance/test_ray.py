@@ -96,7 +96,7 @@ def test_a_killed_run_is_resumed(folder, cluster, tmp_path):
     cluster.write_text("4")
     with pytest.raises(LostWorkerError, match="part 6: the Ray worker that had it was lost"):
         plan_run(log, settings_of(), out, engine=Hooked(Cluster(), fatal))
-    plan_run(log, settings_of(), out, engine=Cluster(), resume=True)
+    plan_run(log, settings_of(), out, engine=Cluster())
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
 
 

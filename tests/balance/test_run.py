@@ -1,6 +1,5 @@
 """Runs of many parts: the same bytes whoever plans, and foreign files are refused by name; output nobody takes."""
 
-import dataclasses
 import errno
 import json
 import os
@@ -19,13 +18,15 @@ import balancer
 from balancer import InputError, Phase, PlanError
 from balancer.io import plan_writer
 from balancer.io.log import open_log
+from balancer.io.plan_reader import open_plan
 from balancer.offline.check import check_run
 from balancer.offline.engines import Processes, Serial
-from balancer.offline.parts import num_parts, parts_of
+from balancer.offline.parts import parts_of
 from balancer.offline.run import plan_run
 from balancer.offline.step_table import COLUMNS, Column, StepRows, restored, stored, summary, table_of
 from balancer.offline.steps import plan_log, rows_of_steps
 from solvers import InfeasibleError
+from solvers.errors import UsageError
 
 # ---------------------------------------------------------------------------------------------------------- rows
 
@@ -57,10 +58,9 @@ def test_every_engine_writes_the_same_folder_and_one_file_holds_the_same_plan(fo
     two, other = planned(folder / "many", settings, tmp_path / "two", engine=Processes(2))
     assert one == two
     assert summary == other
-    assert len(one) == num_parts(1000, settings) + 1
+    assert len(one) == -(-settings.order(1000).num_steps // settings.steps_per_part)
     assert plan_run(log, settings, str(tmp_path / "plan.parquet")) == summary
-    header = json.loads(pq.read_schema(tmp_path / "plan.parquet").metadata[b"balancer"])
-    assert header["description"] == json.loads(one["manifest.json"])["description"]
+    assert open_plan(tmp_path / "plan.parquet").description == open_plan(tmp_path / "one").description
     checked = [check_run(f"{tmp_path}/one", engine=engine) for engine in (None, Processes(1), Processes(2))]
     checked.append(check_run(f"{tmp_path}/plan.parquet"))
     assert all(again == summary for again in checked)
@@ -69,7 +69,7 @@ def test_every_engine_writes_the_same_folder_and_one_file_holds_the_same_plan(fo
 def test_parts_hold_the_steps_that_one_pass_reads(folder):
     log, settings = open_log(folder / "many"), settings_of(epochs=2, steps_per_part=5)
     apart = []
-    for part in parts_of(1000, settings):
+    for part in parts_of(settings.order(1000).num_steps, settings.steps_per_part):
         steps = list(rows_of_steps(log, settings, steps=part[1:]))
         assert [rows.number for rows in steps] == list(range(part.first_step, part.stop_step))
         apart += steps
@@ -136,9 +136,8 @@ def test_the_first_step_that_cannot_be_planned_is_the_one_that_is_told(folder, t
 
 
 def test_a_file_has_no_parts(folder, tmp_path):
-    for how in ({"engine": Processes(2)}, {"resume": True}):
-        with pytest.raises(InputError, match="one file has no parts"):
-            plan_run(open_log(folder / "log.parquet"), settings_of(), str(tmp_path / "plan"), **how)
+    with pytest.raises(InputError, match="one file has no parts"):
+        plan_run(open_log(folder / "log.parquet"), settings_of(), str(tmp_path / "plan"), engine=Processes(2))
     plan_run(open_log(folder / "log.parquet"), settings_of(), str(tmp_path / "plan"))
     with pytest.raises(InputError, match="has no parts for several processes"):
         check_run(str(tmp_path / "plan"), engine=Processes(2))
@@ -190,13 +189,11 @@ def test_processes_plan_and_check_shuffled_epochs(tmp_path):
 @pytest.mark.parametrize("engine", [Serial(), Processes(2)], ids=["serial", "processes"])
 def test_whole_parts_are_kept_and_the_others_made(folder, tmp_path, engine):
     before, _ = planned(folder / "log.parquet", settings_of(), tmp_path / "out")
-    parts = sorted(set(before) - {"manifest.json"})
-    (tmp_path / "out" / "manifest.json").unlink()
+    parts = sorted(before)
     (tmp_path / "out" / parts[2]).unlink()
     (tmp_path / "out" / parts[5]).write_bytes(before[parts[5]][:-9])  # truncated
-    (tmp_path / "out" / f".{parts[7]}.0123abcd.tmp").write_bytes(b"half")
     times = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in parts if name not in (parts[2], parts[5])}
-    after, summary = planned(folder / "log.parquet", settings_of(), tmp_path / "out", engine=engine, resume=True)
+    after, summary = planned(folder / "log.parquet", settings_of(), tmp_path / "out", engine=engine)
     assert after == before
     assert all((tmp_path / "out" / name).stat().st_mtime_ns == then for name, then in times.items())
     assert len(summary) == 32
@@ -218,71 +215,41 @@ def test_a_full_disk_costs_the_part_that_did_not_fit(folder, tmp_path, monkeypat
     left = snapshot(tmp_path / "out")
     assert left.items() < expected.items()
     assert len(left) == 3
-    assert planned(folder / "log.parquet", settings_of(), tmp_path / "out", resume=True)[0] == expected
+    assert planned(folder / "log.parquet", settings_of(), tmp_path / "out")[0] == expected
 
 
-def test_a_whole_plan_is_resumed_at_once(folder, tmp_path):
+def test_a_whole_plan_is_kept(folder, tmp_path):
     before, _ = planned(folder / "log.parquet", settings_of(), tmp_path / "out")
-    assert planned(folder / "log.parquet", settings_of(), tmp_path / "out", resume=True)[0] == before
+    assert planned(folder / "log.parquet", settings_of(), tmp_path / "out")[0] == before
 
 
-@pytest.mark.parametrize("what", ["settings", "source", "stranger", "no plan", "other part"])
-def test_what_is_not_of_the_plan_is_refused_by_name(folder, tmp_path, what):
+def test_parts_of_another_plan_are_refused_whole_or_not(folder, tmp_path):
     log, settings = folder / "log.parquet", settings_of()
     files, _ = planned(log, settings, tmp_path / "out")
-    part = min(set(files) - {"manifest.json"})
-    (tmp_path / "out" / "manifest.json").unlink()
-    named = part
-    if what == "settings":
-        settings = dataclasses.replace(settings, drop_last=True)
-    elif what == "source":
-        log = tmp_path / "log.parquet"
-        log.write_bytes((folder / "log.parquet").read_bytes().replace(b"patches", b"PATCHES"))
-    elif what == "stranger":
-        named = "notes.txt"
-        (tmp_path / "out" / named).write_text("mine")
-    elif what == "no plan":
-        named = "manifest.json"
-        (tmp_path / "out" / named).write_text('{"format": "balancer-plan"}')
-    else:  # of a plan whose key begins alike
-        header = json.loads(pq.read_schema(tmp_path / "out" / part).metadata[b"balancer"]) | {"key": "0" * 64}
-        table = pq.read_table(tmp_path / "out" / part).replace_schema_metadata({b"balancer": json.dumps(header)})
-        pq.write_table(table, tmp_path / "out" / part)
-    held = snapshot(tmp_path / "out")
-    with pytest.raises(InputError, match=f"{named}: is not of the plan to resume.*remove it, choose another folder"):
-        planned(log, settings, tmp_path / "out", resume=True)
-    assert snapshot(tmp_path / "out") == held
+    other = tmp_path / "log.parquet"
+    other.write_bytes(log.read_bytes().replace(b"patches", b"PATCHES"))
+    with pytest.raises(UsageError, match=r"out.* holds the plan of another request \(sources\[0\]"):
+        planned(other, settings, tmp_path / "out")
+    (tmp_path / "out" / min(files)).unlink()
+    with pytest.raises(UsageError, match="holds no plan that this version reads"):
+        planned(log, settings_of(drop_last=True), tmp_path / "out")
+    assert planned(log, settings, tmp_path / "out")[0] == files
 
 
-def test_without_resuming_the_new_plan_takes_the_place_of_the_old_and_its_parts(folder, tmp_path):
+def test_a_log_that_was_moved_is_the_same_log(folder, tmp_path):
+    files, steps = planned(folder / "log.parquet", settings_of(), tmp_path / "out")
+    (tmp_path / "out" / max(files)).unlink()
+    (moved := tmp_path / "moved.parquet").write_bytes((folder / "log.parquet").read_bytes())
+    assert sorted(planned(moved, settings_of(), tmp_path / "out")[0]) == sorted(files)
+    assert check_run(f"{tmp_path}/out") == steps
+
+
+def test_a_new_plan_takes_the_place_of_the_old_and_its_parts(folder, tmp_path):
     planned(folder / "log.parquet", settings_of(), tmp_path / "out")
+    with pytest.raises(UsageError, match=r"holds the plan of another request \(steps_per_part is 3 there"):
+        planned(folder / "log.parquet", settings_of(steps_per_part=11), tmp_path / "out")
     again, _ = planned(folder / "log.parquet", settings_of(steps_per_part=11), tmp_path / "out", overwrite=True)
-    assert len(again) == 4
-
-
-def test_two_runs_do_not_write_one_plan_at_once(folder, tmp_path):
-    running = f"""
-import time
-from balancer.io.plan_folder import PlanFolder
-with PlanFolder({str(tmp_path / "out")!r}, {"ab" * 32!r}):
-    print("there", flush=True)
-    time.sleep(60)
-"""
-    child = subprocess.Popen([sys.executable, "-c", running], cwd=ROOT, stdout=subprocess.PIPE)
-    try:
-        assert child.stdout.readline() == b"there\n"
-        from balancer.io.plan_folder import PlanFolder
-
-        with pytest.raises(InputError, match="another process is writing this plan"):
-            PlanFolder(tmp_path / "out", "ab" * 32)
-        with PlanFolder(tmp_path / "out", "cd" * 32):
-            pass
-    finally:
-        child.kill()
-        child.wait()
-        child.stdout.close()
-    with PlanFolder(tmp_path / "out", "ab" * 32, resume=True):  # whose writer was killed
-        pass
+    assert len(again) == 3
 
 
 # --------------------------------------------------------------------------------------------------- around a command

@@ -369,7 +369,7 @@ def test_an_old_plan_survives_a_failed_run(command, log, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("out", "more"), [(OUT, ""), ("parts/", "; the same command with --resume goes on from the parts in parts/")]
+    ("out", "more"), [(OUT, ""), ("parts/", "; the same command goes on from the parts in parts/")]
 )
 def test_interrupted(command, log, tmp_path, monkeypatch, out, more):
     import balancer.step_planner
@@ -400,7 +400,7 @@ def test_interrupted(command, log, tmp_path, monkeypatch, out, more):
         ([], ["PLAN", "Missing"]),
         (["log.parquet"], ["log.parquet", "not a plan"]),
         (["log.csv"], ["log.csv", "is not a plan: a plan is a Parquet file"]),
-        (["folder"], ["folder", "manifest.json"]),
+        (["folder"], ["folder", "holds no plan"]),
     ],
 )
 def test_report_on_what_is_no_plan(plan, words, refused, log, tmp_path):

@@ -153,7 +153,7 @@ def test_a_plan_is_what_was_priced_and_the_same_by_every_way(command, made):
             assert (plan[name].rank_of_sample == plan["llm"].rank_of_sample[of]).all()
     header, parts = header_of(path), folder / "parts"
     assert "gaps" in set(FEATURES) & set(header["features"])
-    for more in (("--jobs", 2), ("--resume",)):
+    for more in (("--jobs", 2), ()):
         assert command(*options(folder, "--out", f"{parts}/", *more)).code == 0
         assert header_of(parts)["description"]["digest"] == header["description"]["digest"]
     reported = command("report", path, "--html", folder / "page.html")
@@ -325,7 +325,7 @@ def test_columns_that_are_not_there_are_named(command, made, tmp_path, lacking, 
 
 def test_parts_are_of_few_steps_as_each_takes_long(command, made, tmp_path, monkeypatch):
     monkeypatch.setattr("balancer.offline.settings._STEPS_IN_GAPS", 1)
-    planned, again = (command(*options(made[0], "--out", f"{tmp_path}/plan/", *more)) for more in ((), ("--resume",)))
+    planned, again = (command(*options(made[0], "--out", f"{tmp_path}/plan/", *more)) for more in ((), ()))
     assert len(list((tmp_path / "plan").glob("part-*.parquet"))) == 2
     assert planned.out.rpartition("32 samples in")[0] == again.out.rpartition("32 samples in")[0] != ""
     assert command("report", f"{tmp_path}/plan/").code == 0

@@ -326,6 +326,8 @@ def test_description(command, log):
     header = header_of("plan.parquet")
     assert header == sealed(header)
     found, _ = header.pop("description"), header.pop("description_sha256")
+    assert header.pop("row_groups") == [[0, 2]]
+    del header["table_of_steps"]
     assert header == {"format": "balancer-plan", "version": 3, "features": []}
     digest = found.pop("digest")
     assert len(digest) == 64
@@ -348,6 +350,7 @@ def test_description(command, log):
         "home": "strided",
         "drop_last": False,
         "sources": [{"format": "csv", "unit": {"all": "as recorded"}, "size": Path("log.csv").stat().st_size}],
+        "rows": 50,
         "steps": 3,
         "samples": 50,
         "producer": balancer.__version__,
@@ -360,9 +363,8 @@ def test_folder_form_holds_the_same_plan(out, command, log, tmp_path):
     assert command("plan", log, *SHAPE, "--out", "plan.parquet").code == 0
     assert command("plan", log, *SHAPE, "--out", out).code == 0
     parts = sorted((tmp_path / out).glob("*.parquet"))
-    manifest = json.loads((tmp_path / out / "manifest.json").read_text())
-    assert [part["file"] for part in manifest["parts"]] == [part.name for part in parts]
-    assert manifest["description"] == description_of("plan.parquet")
+    assert sorted(path.name for path in (tmp_path / out).iterdir()) == [part.name for part in parts]
+    assert description_of(tmp_path / out) == description_of("plan.parquet") | {"part": 0, "first_step": 0}
     assert [row for part in parts for row in placements_of(part)] == placements_of("plan.parquet")
 
 
@@ -473,9 +475,6 @@ def test_progress_beside_json_is_lines_on_standard_error(command, log, monkeypat
         (["--jobs", "99999999999999999999"], "--jobs must be <= 2147483647, got 99999999999999999999"),
         (["--engine", "spark"], "'--engine': 'spark' is not one of 'processes', 'ray'"),
         (["--engine", "ray", "--jobs", "2"], "--jobs is for --engine processes"),
-        (["--resume"], "--resume needs the folder"),
-        (["--resume", "--out", "plan.parquet"], "--resume needs the folder"),
-        (["--jobs", "2"], "its rows cannot be counted without reading them"),
     ],
 )
 def test_who_plans_and_where_must_go_together(words, rule, command, log):
@@ -488,20 +487,16 @@ def test_who_plans_and_where_must_go_together(words, rule, command, log):
 def test_a_folder_is_planned_again_from_what_is_there(command, log, tmp_path):
     assert command("plan", log, *SHAPE, "--out", "parts/").code == 0
     before = {file.name: file.read_bytes() for file in (tmp_path / "parts").iterdir()}
-    (tmp_path / "parts" / "manifest.json").unlink()
-    outcome = command("plan", log, *SHAPE, "--out", "parts", "--resume")
+    outcome = command("plan", log, *SHAPE, "--out", "parts")
     assert outcome.code == 0
     assert re.search(r"50 samples in 3 steps, planned in \S+ s; all parts were there already", outcome.words)
     assert (
-        json.loads(command("plan", log, *SHAPE, "--out", "parts", "--resume", "--json").out)[
-            "planned_samples_per_second"
-        ]
-        is None
+        json.loads(command("plan", log, *SHAPE, "--out", "parts", "--json").out)["planned_samples_per_second"] is None
     )
     assert {file.name: file.read_bytes() for file in (tmp_path / "parts").iterdir()} == before
-    outcome = command("plan", log, *SHAPE, *keys("drop_last=true"), "--out", "parts/", "--resume")
+    outcome = command("plan", log, *SHAPE, *keys("drop_last=true"), "--out", "parts/")
     assert outcome.code == 2
-    assert "parts/manifest.json: is not of the plan to resume" in outcome.err
+    assert "parts/ holds the plan of another request (drop_last is false there, and true here)" in outcome.err
 
 
 def test_pages_are_made_by_one_process(command, log):

@@ -173,7 +173,7 @@ def test_parts_resumed_and_epochs(run: Callable[..., str], log: Path, tmp_path: 
         "shuffle=7",
     ]
     run("plan", log, *how, "--out", f"{folder}/")
-    run("plan", log, *how, "--out", f"{folder}/", "--resume")
+    run("plan", log, *how, "--out", f"{folder}/")
     run("plan", log, *how, "--out", file)
     assert open_plan(folder).description == open_plan(file).description
     sizes = open_plan(file).description["step_samples"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import pyarrow.parquet as pq
-from plan_files import sealed, with_header
+from plan_files import header_of, sealed, with_header
 
 import balancer
 from balancer.cost import parse_cost
@@ -30,7 +30,6 @@ from solvers.errors import SolverError
 TOLD = (InputError, PlanError, SolverError)
 BATCH = {"a": [5, 4, 3, 22, 9, 1, 7, 8], "b": [1, 0, 3, 0, 0, 4, 0, 1]}
 PHASES = (balancer.Phase("vision", "b"), balancer.Phase("llm", "a+b", own="a"))
-PART = "part-00000000-00000.parquet"  # whatever the run that wrote it
 LOGS = (".csv", ".jsonl", ".tsv", ".parquet", ".arrow", ".npy", ".manifest", "")
 
 
@@ -63,10 +62,10 @@ def description(data: bytes, folder: Path) -> None:
         _if_told(lambda path=path: list(checked_steps(path)))
 
 
-def manifest(data: bytes, folder: Path) -> None:
-    """The manifest of a plan folder."""
+def part(data: bytes, folder: Path) -> None:
+    """What a part of a plan says of itself."""
     where = _plan_folder(folder)
-    (where / "manifest.json").write_bytes(_sealed(data))
+    with_header(where, _sealed(data))
     list(checked_steps(where))
 
 
@@ -96,7 +95,7 @@ def words(data: bytes, folder: Path) -> None:
 
 
 TARGETS: dict[str, Callable[[bytes, Path], None]] = {
-    target.__name__: target for target in (log, plan, description, manifest, measurements, config, words)
+    target.__name__: target for target in (log, plan, description, part, measurements, config, words)
 }
 
 
@@ -139,10 +138,6 @@ def _plans(folder: Path) -> tuple[Path, Path]:
 def _plan_folder(folder: Path) -> Path:
     where = folder / "parts"
     _write_plan(folder, where)
-    (part,) = where.glob("part-*")
-    text = (where / "manifest.json").read_text().replace(part.name, PART)
-    part.rename(where / PART)
-    (where / "manifest.json").write_text(text)
     return where
 
 
@@ -161,7 +156,7 @@ def seeds(name: str) -> dict[str, bytes]:
     found = {
         "plan": [saved.read_bytes(), of_log.read_bytes()],
         "description": headers,
-        "manifest": [(_plan_folder(folder) / "manifest.json").read_bytes()],
+        "part": [json.dumps(header_of(_plan_folder(folder))).encode()],
         "log": [
             b"\0a,b\n1,2\n",
             b"\0length\n1\n2\n",

@@ -78,9 +78,9 @@ def assert_whole(path, words):
 
 
 def new_in(folder, before):
-    """What is there now that was not before: files, and folders with a manifest as one."""
+    """What is there now that was not before: files, and folders of a plan's parts as one."""
     found = sorted(set(folder.rglob("*")) - set(before))
-    plans = {path.parent for path in found if path.name == "manifest.json"}
+    plans = {path.parent for path in found if path.name.startswith("part-")}
     return sorted(plans | {path for path in found if path.parent not in plans and path not in plans})
 
 

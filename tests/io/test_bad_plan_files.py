@@ -1,14 +1,13 @@
 """What is no plan, or no longer the plan that was written, is refused by name."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from plan_files import header_of, with_header
-from plan_steps import DESCRIPTION, FORMS, assert_tidy, make_steps, merged, target, write
+from plan_files import header_of, sealed, with_header
+from plan_steps import DESCRIPTION, FORMS, make_steps, merged, target, write
 
 from balancer.errors import InputError, PlanError
 from balancer.io import plan_reader
@@ -16,15 +15,16 @@ from balancer.io.plan_reader import open_plan
 
 
 def refused(path: str | Path, rule: str, kind: type[Exception] = InputError) -> None:
+    is_part = Path(path).name.startswith("part-")
     with pytest.raises(kind, match=rule) as caught:
-        list(open_plan(path).steps())
+        list(open_plan(Path(path).parent if is_part else path).steps())
     assert str(path).rstrip("/") in str(caught.value)
     assert str(caught.value).count("\n") <= 1
 
 
 def test_what_is_no_file_is_refused(tmp_path):
     refused(tmp_path / "missing", "(?i)no such file")
-    refused(tmp_path, r"must have a manifest\.json")
+    refused(tmp_path, "holds no plan: no part of one")
     (tmp_path / "file").write_text("")
     refused(tmp_path / "file", "cannot read")
     refused(tmp_path / "file" / "under", "cannot read")
@@ -101,6 +101,7 @@ def test_missing_values_are_refused_by_row_and_column(tmp_path, monkeypatch, nam
     refused(tmp_path / "q", f"row 6, column '{name}': .*no missing values")
 
 
+@FORMS
 @pytest.mark.parametrize(
     ("changes", "rule"),
     [
@@ -108,23 +109,13 @@ def test_missing_values_are_refused_by_row_and_column(tmp_path, monkeypatch, nam
         ({"version": 4}, "is a plan of format 4, and format 3 is read: plan the log again$"),
         ({"version": 2}, "is a plan of format 2, and format 3 is read: plan the log again$"),
         ({"version": None}, "is a plan of format None, and format 3 is read"),
-        ({"parts": None}, "must hold parts, each with its file name and rows"),
-        ({"parts": []}, "must hold parts, each with its file name and rows"),
-        ({"parts": [{}]}, "must hold parts, each with its file name and rows"),
-        ({"parts": [{"file": "../p.parquet", "rows": 1}]}, "must hold parts, each with its file name and rows"),
-        ({"parts": [{"file": 1, "rows": 1}]}, "must hold parts, each with its file name and rows"),
         ({"description": "text"}, "must hold a description, a JSON object"),
-        (
-            {"parts": [{"file": "part-00000000-00000.parquet", "rows": 1}]},
-            "part-00000000-00000.parquet, which is not there",
-        ),
     ],
 )
-def test_bad_manifest_is_refused(tmp_path, changes, rule):
-    write(target(tmp_path, "plan/"), make_steps([3, 4]))
-    path = tmp_path / "plan/manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_bytes()) | changes))
-    refused(target(tmp_path, "plan/"), rule)
+def test_bad_header_is_refused(tmp_path, form, changes, rule):
+    path = write(target(tmp_path, form), make_steps([3, 4]))
+    with_header(path, header_of(path) | changes)
+    refused(path, rule)
 
 
 @FORMS
@@ -167,59 +158,29 @@ def test_a_description_that_was_changed_is_refused(tmp_path, form, change):
     refused(path, "its description is not the one that was written: its SHA-256 differs", PlanError)
 
 
-def of_an_older_format(tmp_path, form):
-    """A plan of an older format, by hand: the header in a file, or in a manifest."""
-    rows = pa.table(
-        {
-            "step": pa.array([0, 0], pa.int64()),
-            "phase": pa.array(["all", "all"]).dictionary_encode(),
-            "sample": pa.array([0, 1], pa.int64()),
-            **{name: pa.array([0, 0], pa.int32()) for name in ("rank", "slot", "position")},
-        }
-    )
-    description = {"topology": {"node_sizes": [2]}, "columns": ["tokens"], "solver": {"method": "auto"}, "digest": "0"}
-    header = {"format": "balancer-plan", "version": 1, "description": description}
-    if not form.endswith("/"):
-        pq.write_table(rows.replace_schema_metadata({"balancer": json.dumps(header)}), tmp_path / form)
-        return tmp_path / form
-    folder, part = tmp_path / form, "part-0123abcd-00000.parquet"
-    folder.mkdir()
-    of_part = {"format": "balancer-plan-part", "part": 0}
-    pq.write_table(rows.replace_schema_metadata({"balancer": json.dumps(of_part)}), folder / part)
-    header["parts"] = [{"file": part, "rows": 2, "first_step": 0, "last_step": 0}]
-    (folder / "manifest.json").write_text(json.dumps(header))
-    return folder
-
-
-@FORMS
-def test_an_older_format_is_refused_in_a_line_that_says_to_plan_again(tmp_path, form):
-    path = of_an_older_format(tmp_path, form)
-    with pytest.raises(InputError, match=r"is a plan of format 1, and format 3 is read: plan the log again$") as e:
-        open_plan(path)
-    assert str(path) in str(e.value)
-    assert "\n" not in str(e.value)
-
-
-@FORMS
-def test_a_plan_of_an_older_format_can_be_planned_again_in_its_place(tmp_path, form):
-    path, steps = of_an_older_format(tmp_path, form), make_steps([3, 4])
-    assert list(open_plan(write(target(tmp_path, form), steps)).steps()) == merged(steps)
-    assert open_plan(path).description == DESCRIPTION
-    assert_tidy(tmp_path, form)
-
-
 def test_bad_parts_are_refused(tmp_path):
     folder = tmp_path / "plan"
     write(f"{folder}/", make_steps([30, 20, 20]), per_part=2)
     first, second = open_plan(folder).parts
     bytes_of = {path: path.read_bytes() for path in (first, second)}
+    with pytest.raises(InputError, match="this is one part of a plan; open its folder"):
+        open_plan(first)
     first.write_bytes(bytes_of[second])
-    refused(first.parent, "must hold the 50 rows that manifest.json says, got 20", PlanError)
+    refused(first, "says that it is part 1 of the plan 'abababababababab'", PlanError)
     first.write_bytes(bytes_of[first][:-7])
     refused(first, "cannot read the plan")
     first.write_bytes(bytes_of[first])
+    header = header_of(folder)
+    with_header(second, sealed(header | {"description": header["description"] | {"num_ranks": 5, "part": 1}}))
+    refused(second, "is of another plan than the first part: num_ranks differs", PlanError)
     zero = pa.array(np.zeros(20, np.int64))
+    second.write_bytes(bytes_of[second])
     pq.write_table(pq.read_table(second).append_column("length", zero), second)
     refused(folder, "same columns")
     second.unlink()
-    refused(folder, f"{second.name}, which is not there")
+    refused(folder, f"holds 1 of the 2 parts of its plan, and {second.name} is missing: the command that planned it")
+    write(f"{folder}/", make_steps([3]), key="cd")
+    first.write_bytes(bytes_of[first])  # what is left where a plan was being replaced
+    assert list(open_plan(folder).steps()) == make_steps([3])
+    second.write_bytes(bytes_of[second])
+    refused(folder, "holds the parts of 2 plans, part-abababababababab-00000-of-00002.parquet and part-cdcd")

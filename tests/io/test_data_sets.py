@@ -199,8 +199,10 @@ def test_damaged_and_other_gzip_is_refused(tmp_path):
 
 def test_folders_that_hold_no_log(tmp_path):
     assert "is a directory without any" in failure(tmp_path)
-    (tmp_path / "manifest.json").write_text("{}")
-    assert "is the folder of a plan" in failure(tmp_path)
+    (tmp_path / "plan").mkdir()
+    (tmp_path / "log.txt").write_text("5\n7\n")
+    run("plan", tmp_path / "log.txt", "--ranks", "2", "--batch-per-rank", "1", "--out", f"{tmp_path}/plan/")
+    assert "is a plan, and no log; name the log it was made from" in failure(tmp_path / "plan")
 
 
 def run(*arguments, exit_code=0):

@@ -188,9 +188,7 @@ def test_a_plan_is_written_to_a_store_and_checked_there(store, capsys, target):
     assert numbers(run(capsys, "report", out, "--log", "log.parquet", "--json")[1]) == numbers(told)
     assert next(checked_steps(out, log="log.parquet")).num_samples == 32
     content = store.content("plans")
-    assert sorted(name.partition("-")[0] for name in content) == (
-        ["p.parquet"] if "." in target else ["manifest.json", "part"]
-    )
+    assert sorted(name.partition("-")[0] for name in content) == (["p.parquet"] if "." in target else ["part"])
 
 
 def test_only_what_is_needed_of_a_log_is_asked_for(store, server, capsys):
@@ -208,51 +206,40 @@ def test_a_write_that_fails_leaves_the_plan_that_was_there(store, server, capsys
     out = f"{store.uri}/plan/"
     assert run(capsys, "plan", "log.parquet", *SHAPE, "--out", out)[0] == 0
     before = store.content("plan")
-    for failing in ("part-", "manifest.json"):
-        server.refuse = lambda method, path, failing=failing: method in ("PUT", "POST") and failing in path
-        code, _, told = run(
-            capsys, "plan", "log.parquet", *SHAPE, "--set", "drop_last=true", "--overwrite", "--out", out
-        )
-        assert code == 2
-        assert "cannot write" in told
-        assert "Traceback" not in told
-        server.refuse = lambda method, path: False
-        assert before.items() <= store.content("plan").items()
-        assert run(capsys, "report", out, "--log", "log.parquet")[0] == 0
-    # What is left of the other plan is gone on from; the manifest of this one is in the way.
-    code, _, told = run(capsys, "plan", "log.parquet", *SHAPE, "--set", "drop_last=true", "--out", out, "--resume")
+    server.refuse = lambda method, path: method in ("PUT", "POST") and "part-" in path
+    code, _, told = run(capsys, "plan", "log.parquet", *SHAPE, "--set", "drop_last=true", "--overwrite", "--out", out)
     assert code == 2
-    assert "manifest.json: is not of the plan to resume" in told
+    assert "cannot write" in told
+    assert "Traceback" not in told
+    server.refuse = lambda method, path: False
+    assert store.content("plan") == before
+    assert run(capsys, "report", out, "--log", "log.parquet")[0] == 0
+    code, _, told = run(capsys, "plan", "log.parquet", *SHAPE, "--set", "drop_last=true", "--out", out)
+    assert (code, "holds the plan of another request" in told) == (2, True)
     assert run(capsys, "plan", "log.parquet", *SHAPE, "--set", "drop_last=true", "--overwrite", "--out", out)[0] == 0
-    assert len(store.content("plan")) == 2
+    assert len(store.content("plan")) == 1
 
 
-def test_resuming_takes_the_parts_that_are_there(store, server, capsys):
+def test_parts_that_are_there_are_kept(store, server, capsys):
     out = f"{store.uri}/plan/"
     assert run(capsys, "plan", "log.parquet", *SHAPE, "--overwrite", "--out", out)[0] == 0
     before = store.content("plan")
-    store.files.rm_file(f"{store.uri}/plan/manifest.json")
     server.requests.clear()
-    assert run(capsys, "plan", "log.parquet", *SHAPE, "--out", out, "--resume")[0] == 0
+    assert run(capsys, "plan", "log.parquet", *SHAPE, "--out", out)[0] == 0
     assert store.content("plan") == before
     assert [path for method, path, _ in server.requests if method == "PUT" and "part-" in path] == []
-    store.files.rm_file(f"{store.uri}/plan/manifest.json")
-    store.files.pipe_file(f"{store.uri}/plan/notes.txt", b"mine")
-    code, _, told = run(capsys, "plan", "log.parquet", *SHAPE, "--out", out, "--resume")
-    assert code == 2
-    assert "notes.txt: is not of the plan to resume" in told
 
 
 def test_a_key_that_vanished_is_named(store, capsys):
     out = f"{store.uri}/plan/"
     assert run(capsys, "plan", f"{store.uri}/logs/log.parquet", *SHAPE, "--out", out)[0] == 0
-    part = next(name for name in store.content("plan") if name.startswith("part-"))
+    (part,) = store.content("plan")
     store.files.rm_file(f"{store.uri}/logs/log.parquet")
     code, _, told = run(capsys, "report", out)
     assert (code, "log.parquet, is not there" in told) == (2, True)
     store.files.rm_file(f"{store.uri}/plan/{part}")
     code, _, told = run(capsys, "report", out, "--log", "log.parquet")
-    assert (code, part in told) == (2, True)
+    assert (code, "holds no plan: no part of one" in told) == (2, True)
     code, _, told = run(capsys, "plan", f"{store.uri}/logs/log.parquet", *SHAPE)
     assert (code, f"{store.uri}/logs/log.parquet: " in told) == (2, True)
     code, _, told = run(capsys, "plan", "s3://no-such-bucket/log.parquet", *SHAPE)

@@ -546,7 +546,7 @@ def json_rows(path: Path, parse_float: Callable[[str], Any] = Decimal) -> Iterat
             if not text.strip():
                 continue
             try:
-                found = decode(text.decode("utf-8"))
+                found = decode(text.decode("utf-8").rstrip("\r\n"))  # an error at the end is in this line
             except _TwiceError as error:
                 raise InputError(f"{path}: row {row} (line {number}) has column {shown(error.args[0])} twice") from None
             except (ValueError, ArithmeticError, RecursionError) as error:

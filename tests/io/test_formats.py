@@ -209,7 +209,7 @@ def jsonl(folder, *lines, name="log.jsonl"):
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ('{"n": 1', "is no JSON: "),
+        ('{"n": 1', "is no JSON: Expecting ',' delimiter at character 8"),
         ("{'n': 1}", "is no JSON: "),
         ('{"n": 1} {"n": 2}', "is no JSON: Extra data at character 10"),
         ("[1, 2]", "is [1, 2], not an object"),

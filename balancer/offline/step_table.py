@@ -86,7 +86,7 @@ COLUMNS = (
     Column("sync", _TEXT, "Where ranks wait, if the phase is cut into micro-batches."),
     Column("stages", _COUNT, "Stages of the pipeline; 0 without one."),
     Column("in_pipeline", pa.bool_(), "Whether the phase runs in the last phase's pipeline."),
-    Column("degrees", pa.map_(_COUNT, _COUNT), "How many groups of so many ranks there are, over all slots."),
+    Column("degrees", _TEXT, "How many groups of so many ranks there are, over all slots, such as 1:120 8:3."),
     Column("loss_assumed", pa.bool_(), "Whether nothing says what ranks lose by sharing a sample."),
     Column("shared_items", _COUNT, "Items that several ranks share, where they may."),
     Column("shared_elements", _COUNT, "The lengths of these."),
@@ -103,8 +103,32 @@ COLUMNS = (
 
 def table_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column] = COLUMNS) -> pa.Table:
     """Return rows, each a mapping of names to values, as a table; a name that a row lacks is null there."""
-    arrays = [pa.array([row.get(each.name) for row in rows], each.type) for each in columns]
+    arrays = [_array([row.get(each.name) for row in rows], each.type) for each in columns]
     return pa.table(arrays, pa.schema([(each.name, each.type) for each in columns]))
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return an Arrow array, in which None is null; ``pa.array`` would import pandas where there is one (0.3 s)."""
+    there = np.array([value is not None for value in values], dtype=bool)
+    valid = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+    if kind == _TEXT:
+        encoded = [b"" if value is None else value.encode() for value in values]
+        ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+        return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))])
+    filled = np.array([0 if value is None else value for value in values], dtype=kind.to_pandas_dtype())
+    if kind == pa.bool_():
+        filled = np.packbits(filled, bitorder="little")
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(filled)])
+
+
+def where(rows: pa.Table, wanted: Sequence[bool]) -> pa.Table:
+    """Return the rows that are wanted."""
+    return rows.filter(_array(wanted, pa.bool_()))
+
+
+def numbers(rows: pa.Table, name: str) -> NDArray[Any]:
+    """Return a column of numbers without nulls."""
+    return np.array(rows[name].to_pylist(), dtype=rows[name].type.to_pandas_dtype())
 
 
 class StepRows:
@@ -175,7 +199,7 @@ def _of_phase(plan: DispatchPlan) -> dict[str, Any]:
         row["prompts"], row["prompt_copies"] = len(plan.prompt_copies), int(plan.prompt_copies.sum())
     if (table := plan.group_table) is not None:
         counts = zip(*np.unique(table.degree, return_counts=True), strict=True)
-        row["degrees"] = [(int(degree), int(count)) for degree, count in counts]
+        row["degrees"] = " ".join(f"{degree}:{count}" for degree, count in counts)
         row["loss_assumed"] = plan.cost.sharing == Sharing()
         if plan.cut.own_slots:
             shared = table.degree_of_sample > 1
@@ -240,8 +264,7 @@ def restored(text: str) -> pa.Table:
         "after": [None if m is None else float(m * n) for m, n in zip(makespan, ranks, strict=True)],
         "bound": [None if b is None else float(b * n) for b, n in zip(bound, ranks, strict=True)],
     }
-    arrays = [pa.chunked_array([derived[each.name]], each.type) if each.name in derived else found[each.name]
-              for each in COLUMNS]  # fmt: skip
+    arrays = [_array(derived[each.name], each.type) if each.name in derived else found[each.name] for each in COLUMNS]
     return pa.table(arrays, pa.schema([(each.name, each.type) for each in COLUMNS], found.schema.metadata))
 
 
@@ -275,7 +298,8 @@ def streams_in(steps: pa.Table) -> dict[str, pa.Table]:
 
 
 def _by_name(steps: pa.Table) -> dict[str, pa.Table]:
-    return {name: steps.filter(pc.equal(steps["phase"], name)) for name in pc.unique(steps["phase"]).to_pylist()}
+    phases = steps["phase"].to_pylist()
+    return {name: where(steps, [phase == name for phase in phases]) for name in dict.fromkeys(phases)}
 
 
 def ratios_in(rows: pa.Table) -> tuple[float, float, float]:
@@ -292,7 +316,7 @@ def ratios_in(rows: pa.Table) -> tuple[float, float, float]:
 def ratio_columns(rows: pa.Table) -> tuple[Floats, Floats, Floats]:
     """Return the imbalance ratio of each row: as samples lay, as planned, and at the proven bound: float64[n] each."""
     spent, even = (
-        [rows[name].to_numpy() for name in names] for names in (("before", "after", "bound"), ("even_before", "even"))
+        [numbers(rows, name) for name in names] for names in (("before", "after", "bound"), ("even_before", "even"))
     )
     before, after, bound = (
         np.divide(each, of, out=np.ones(len(rows)), where=of > 0)
@@ -318,8 +342,9 @@ def allowed_gap(eps: float, stop_at: float) -> float:
 def fallen_back(rows: pa.Table) -> Reasons:
     """Return why samples of a phase were not relocated, counted."""
     found = Reasons()
-    fell = rows.filter(pc.not_equal(rows["fell_back"], ""))
-    for text, percent in zip(fell["fell_back"].to_pylist(), fell["fell_back_percent"].to_pylist(), strict=True):
+    for text, percent in zip(rows["fell_back"].to_pylist(), rows["fell_back_percent"].to_pylist(), strict=True):
+        if not text:
+            continue
         before, number, after = text.partition(f" {percent:g} % ") if percent is not None else (text, "", "")
         found.add(Reason(before, percent, after) if number else text)
     return found
@@ -329,7 +354,7 @@ def summary(steps: pa.Table) -> dict[str, Any]:
     """Return what a run adds up to, as ``--json`` prints it; `phases` are of full steps, if there are any."""
     judged = phases_in(full_steps(steps))
     first = {name: rows.slice(0, 1).to_pylist()[0] for name, rows in judged.items()}
-    each_once = steps.filter(pc.equal(steps["phase"], next(iter(judged)))) if judged else steps
+    each_once = phases_in(steps)[next(iter(judged))] if judged else steps
     document: dict[str, Any] = {
         "version": JSON_VERSION, "steps": len(each_once), "samples": int(total(each_once["samples"])),
         "cost": {name: row["cost"] for name, row in first.items()},
@@ -353,16 +378,16 @@ def summary(steps: pa.Table) -> dict[str, Any]:
 
 def phase_summary(rows: pa.Table) -> dict[str, Any]:
     """Return what the steps of one phase add up to; an infinite gap is null."""
-    ratios, gaps, capped = ratios_in(rows), rows["gap"].to_numpy(), rows.filter(pc.is_valid(rows["cap_row"]))
+    ratios, gaps, capped = ratios_in(rows), numbers(rows, "gap"), rows.filter(pc.is_valid(rows["cap_row"]))
     eps, stop_at = pc.max(rows["eps"]).as_py(), pc.max(rows["stop_at"]).as_py()
-    allowed = allowed_gap(rows["eps"].to_numpy(), rows["stop_at"].to_numpy())  # of each step
-    proven = pc.is_in(rows["status"], value_set=pa.array([str(SolveStatus.OPTIMAL), str(SolveStatus.WITHIN)]))
+    allowed = [allowed_gap(*of) for of in zip(rows["eps"].to_pylist(), rows["stop_at"].to_pylist(), strict=True)]
+    proven = sum(each in (SolveStatus.OPTIMAL, SolveStatus.WITHIN) for each in rows["status"].to_pylist())
     found: dict[str, Any] = {
         **dict(zip((f"imbalance_ratio_{when}" for when in _WHEN), ratios, strict=True)),
         **dict(zip((f"waiting_{when}" for when in _WHEN), map(waiting, ratios), strict=True)),
         "gap_mean": _finite(total(rows["gap"]) / len(rows)), "gap_largest": _finite(float(gaps.max())),
-        "steps_proven_optimal": int((gaps == 0).sum()), "steps_proven_within": int(pc.sum(proven).as_py()),
-        "stop_at": stop_at, "steps_within_eps": int((gaps <= allowed).sum()), "eps": eps,
+        "steps_proven_optimal": int((gaps == 0).sum()), "steps_proven_within": proven,
+        "stop_at": stop_at, "steps_within_eps": int((gaps <= np.array(allowed)).sum()), "eps": eps,
         "placement": rows["placement"][-1].as_py(), "fell_back": dict(fallen_back(rows).counted()),
         "capped_steps": len(capped), "capping_sample": _worst_cap(capped),
     }  # fmt: skip
@@ -412,7 +437,8 @@ def _worst_cap(capped: pa.Table) -> dict[str, Any] | None:
 def _groups(rows: pa.Table) -> dict[str, int]:
     """Return how many groups there are of each degree, ascending."""
     found: dict[int, int] = {}
-    for degree, count in (pair for pairs in rows["degrees"].drop_null().to_pylist() for pair in pairs):
+    for pair in " ".join(rows["degrees"].drop_null().to_pylist()).split():
+        degree, count = map(int, pair.split(":"))
         found[degree] = found.get(degree, 0) + count
     return {str(degree): found[degree] for degree in sorted(found)}
 

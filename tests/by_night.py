@@ -38,7 +38,6 @@ BY_NIGHT = {
     "context/test_context_shards.py": ["test_no_work_above_the_cap*", "test_tokens_stay_exact*", "*[[]4-masks1]"],
     "deferral/test_deferral.py": ["test_exact_counts_and_tokens*", "test_close_to_the_bound*[[]2]"],
     "deferral/test_defer_samples.py": ["test_a_buffer_goes_on_from_its_state[[]7]", "test_no_step_has_more*"],
-    "deferral/test_several_phases.py": ["test_more_freedom_is_never_worse[[]0]"],
     "orchestrate/test_long_short_phases.py": ["test_caps_are_kept_and_no_plan_that_keeps_them*"],
     "balance/test_sampler_limits.py": ["test_random_limits[[]10]", "test_random_limits[[]20]"],
     "balance/test_balanced_sampler.py": ["test_random_settings[[]100]", "test_random_settings[[]200]"],
@@ -49,7 +48,6 @@ BY_NIGHT = {
     # Processes, stores and memory, each looked at in several ways.
     "balance/test_processes.py": ["*end driver*", "*interrupt*", "test_workers_that_cannot_begin*"],
     "io/test_stores.py": ["test_slow_answers*", "test_a_write_that_fails*", "*many/*", "test_processes_write*"],
-    "simulate/test_run.py": ["test_memory_does_not_grow_with_steps"],
     "test_base_packages.py": ["test_planning_a_log_loads_no_pandas[[]log.npy]", "*[[]log.csv]", "*[[]log.jsonl]"],
     "test_jit.py": ["test_the_folder_of_others*", "test_processes_that_start_together*", "test_a_file_that_is_cut*",
                     "test_machine_code_for_another*"],

@@ -19,7 +19,7 @@ from balancer.advice.sample import sample_of
 from balancer.advice.tried import Tried
 from balancer.advice.words import lines_of, measured_line, to_paste
 from balancer.offline.step_table import full_steps, table_of, total
-from balancer.offline.steps import compare_log
+from balancer.offline.steps import compare_log, read_rows
 from balancer.report.plan_log import opened_by, settings_of
 
 
@@ -149,7 +149,7 @@ def test_with_several_phases_the_last_alone_stands_beside_today():
     batch = {"patches": lengths // 2, "tokens": lengths + 100}
     asked = {"num_ranks": 8, "batch_per_rank": 8, "phases": {"vision": "patches", "llm": "tokens"}}
     found = balancer.advise(batch, **asked)
-    with opened_by(batch, None, asked) as (log, said, _):
+    with opened_by(batch, None, asked) as (log, said):
         plans = [plan for _, plan in compare_log(log, settings_of(log, said, asked), ["llm_only"])]
     before, after = (sum(getattr(plan[name], of) for plan in plans for name in ("vision", "llm"))
                      for of in ("home_makespan", "makespan"))  # fmt: skip
@@ -223,7 +223,7 @@ def test_a_free_gpu_hour_is_a_price():
 
 
 def sampled(path, **beside):
-    with opened_by(path, None, beside) as (log, said, _):
+    with opened_by(path, None, beside) as (log, said):
         return sample_of(log, settings_of(log, said, beside)), log, settings_of(log, said, beside)
 
 
@@ -233,22 +233,19 @@ def test_a_long_log_is_sampled_evenly(tmp_path):
     found, log, settings = sampled(path, num_ranks=4, batch_per_rank=2)
     assert (found.num_steps, found.steps_of_log, len(found.stretches)) == (64, 1000, 4)
     for each, first in zip(found.stretches, (0, 328, 656, 984), strict=True):
-        rows = np.concatenate([block.sums["tokens"] for block in each.reader(log, settings)()])
+        rows = read_rows(log, settings).sums["tokens"][slice(*each.rows)]
         assert rows.tolist() == list(range(8 * first + 5, 8 * (first + 16) + 5))
     fewer = found.of_steps(8)
     assert [each.num_rows for each in fewer.stretches] == [16] * 4
-    lengths = [next(each.reader(log, settings)()).sums["tokens"][0] for each in fewer.stretches]
-    assert lengths == [8 * first + 5 for first in (0, 328, 656, 984)]
+    assert [each.first_row for each in fewer.stretches] == [8 * first for first in (0, 328, 656, 984)]
     assert found.in_words(64) == "64 of some 1,000 steps, evenly from rows 0, 2,624, 5,248, 7,872 on"
 
 
-def test_of_text_the_first_steps_are_taken(tmp_path, monkeypatch):
+def test_of_text_steps_are_spread_too(tmp_path, monkeypatch):
     path = str(tmp_path / "log.csv")
     pa_csv.write_csv(pa.table({"tokens": long_tailed(3000)}), path)
-    found, log, settings = sampled(path, num_ranks=4, batch_per_rank=2)
-    assert (found.num_steps, found.steps_of_log) == (64, None)
-    assert sum(len(block) for block in found.stretches[0].reader(log, settings)()) == 512
-    assert found.in_words(64) == "the first 64 steps"
+    found, *_ = sampled(path, num_ranks=4, batch_per_rank=2)
+    assert (found.num_steps, found.steps_of_log, len(found.stretches)) == (64, 375, 4)
     monkeypatch.setattr(sampling, "ROWS", 64)
     assert sampled(path, num_ranks=4, batch_per_rank=2)[0].num_steps == 8
 

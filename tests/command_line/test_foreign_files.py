@@ -293,12 +293,17 @@ def test_a_null_byte_in_a_name(arguments, command, plan):
 
 
 @pytest.mark.parametrize("text", ["x" * (6 << 20), '"' + "x\n" * (3 << 20) + '"'], ids=["a line", "lines"])
-def test_a_row_longer_than_a_block(text, command, tmp_path):
+def test_a_long_text_beside_a_length_is_read_over(text, command, tmp_path):
     (tmp_path / "log.csv").write_text(f"tokens,text\n1,a\n2,{text}\n3,c\n")
-    words = [
-        "log.csv: the row on line 3 is longer than 2 MiB, the most that a row",
-        "leave its long text out, or write Parquet",
-    ]
+    outcome = command("plan", "log.csv", *SHAPE, "--length", "tokens")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "3 samples in 1 step" in outcome.out
+
+
+def test_a_row_longer_than_a_block_is_named(command, tmp_path, monkeypatch):
+    monkeypatch.setattr("balancer.io.log._TEXT_BLOCK_BYTES", 1 << 20)
+    (tmp_path / "log.csv").write_text(f"tokens,text\n1,a\n2,{'x' * (3 << 20)}\n3,c\n")
+    words = ["log.csv: a row is longer than 1 MiB", "leave its long text out, or write Parquet"]
     assert_one_line(command("plan", "log.csv", *SHAPE, "--length", "tokens"), words)
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from balancer._version import __version__
-from balancer.errors import InputError
 from balancer.io.log import LengthLog, unit_of
 from balancer.io.store import file_sha256, footer_sha256, is_remote, size_and_tag
 from balancer.offline.settings import LogSettings
@@ -118,15 +117,15 @@ class PlanDigest:
 
 
 def sources_of(log: LengthLog, settings: LogSettings) -> list[dict[str, Any]]:
-    """Return which bytes a log is: the files, each with size and SHA-256, or size, ETag and footer's in a store."""
-    if log.table is not None:
-        raise InputError(
-            "a plan file names its log, and a table in memory has no name: write it to a file, and plan that"
-        )
+    """Return which bytes a log is: the files, each with size and SHA-256, or size, ETag and footer's in a store.
+
+    A table in memory is in no file: what is planned of it is written to be read at once, and not kept.
+    """
     phases = settings.setup.phases
     sums, _ = columns_of(log, phases)
     units = {phase.name: unit_of(log, sums[phase.length]) for phase in phases if phase.length in sums}
-    return [{"file": str(file), **contents_of(file), "format": log.format, "unit": units} for file in log.files]
+    files = log.files if log.table is None else ()
+    return [{"file": str(file), **contents_of(file), "format": log.format, "unit": units} for file in files]
 
 
 def contents_of(file: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from plan_files import header_of, write_plan
+from plan_files import header_of
 from small_cluster import CLUSTER, model
 from toy_cut import InTurn, InTurnPlan
 
@@ -14,6 +14,7 @@ import balancer
 from balancer.cli.main import main
 from balancer.cuts.rooms import ROOMS
 from balancer.io.log import open_log
+from balancer.offline.run import plan_run
 from balancer.offline.settings import LogSettings
 from balancer.planner import replay_plan
 from balancer.problem.cuts import CUTS, cut_from_json
@@ -80,7 +81,7 @@ def test_another_cut_of_phases():
 def test_a_log_is_planned_by_another_cut_and_reported(tmp_path, capsys):
     pq.write_table(pa.table({"length": np.arange(1, 25)}), tmp_path / "log.parquet")
     setup = Setup(Topology([1, 1]), (Phase("all", "length"),), PlanSettings(cut=InTurn(1)))
-    write_plan(tmp_path / "plan.parquet", open_log(tmp_path / "log.parquet"), LogSettings(setup, 4))
+    plan_run(open_log(tmp_path / "log.parquet"), LogSettings(setup, 4), str(tmp_path / "plan.parquet"))
     page = tmp_path / "report.html"
     with pytest.raises(SystemExit) as ended:
         main(["report", str(tmp_path / "plan.parquet"), "--html", str(page), "--json"])

@@ -27,6 +27,7 @@ OPTIONS = {
     ("pack", "--out"): (("log.csv", "--tokens", 100, "--length", "tokens", "--overwrite"), "new.parquet"),
     ("advise", "--html"): (("log.csv", *SHAPE), "new.html"),
     ("report", "--html"): (("plan.parquet",), "new.html"),
+    ("fit", "--html"): (("steps.csv",), "new.html"),
     ("simulate", "--html"): (("log.csv", *MODEL, "--ranks", 2, "--batch-per-rank", 4), "new.html"),
     ("configure", "--out"): (("log.csv", *MODEL, "--gpus", 2, "--ranks", 1, "--batch-per-rank", 8), "new.json"),
     ("configure", "--html"): (("log.csv", *MODEL, "--gpus", 2, "--ranks", 1, "--batch-per-rank", 8), "new.html"),

@@ -9,13 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from context_oracles import seen
-from plan_files import header_of, write_plan
+from plan_files import header_of
 
 import balancer
 from balancer import ContextShards
 from balancer.cli.main import main
 from balancer.cost import parse_cost
 from balancer.io.log import open_log
+from balancer.offline.run import plan_run
 from balancer.offline.settings import LogSettings
 from balancer.planner import replay_plan
 from balancer.problem.cuts import cut_from_json
@@ -169,7 +170,7 @@ def test_encoders_feed_documents_in_shards():
 def test_a_log_is_planned_and_reported(tmp_path, capsys):
     pq.write_table(pa.table({"length": drawn(96)}), tmp_path / "log.parquet")
     setup = Setup(Topology.uniform(4, 2), (Phase("all", "length"),), PlanSettings(cut=ContextShards(2, 512)))
-    write_plan(tmp_path / "plan.parquet", open_log(tmp_path / "log.parquet"), LogSettings(setup, 8))
+    plan_run(open_log(tmp_path / "log.parquet"), LogSettings(setup, 8), str(tmp_path / "plan.parquet"))
     with pytest.raises(SystemExit) as ended:
         main(["report", str(tmp_path / "plan.parquet"), "--html", str(tmp_path / "report.html"), "--json"])
     assert ended.value.code in (None, 0)

@@ -514,7 +514,7 @@ def test_pipelines_whose_first_stages_are_encoders(run: Callable[..., str], page
 def test_a_plan_of_which_nothing_was_trained_is_planned_for_other_ranks(
     run: Callable[..., str], log: Path, tmp_path: Path
 ) -> None:
-    deferral = ["--set", "deferral.early=2", "--set", "deferral.late=2"]
+    deferral = ["--set", "deferral.window=2"]
     first, second = tmp_path / "first.parquet", tmp_path / "second.parquet"
     run("plan", log, *BY_COUNT, *deferral, "--set", "shuffle=3", "--out", first)
     run("plan", log, *BY_COUNT, *deferral, "--continue", first, "--at-step", 0, "--out", second)

@@ -269,7 +269,7 @@ def test_a_cap_goes_with_items_that_stay_together_groups_and_the_command_to_stay
         ),
         (
             {"caps": {"made": 21}},
-            r"has 176 'lengths\(made\)', shared or not, 8 more than 8 ranks hold with the cap",
+            r"has 176 'made', shared or not, 8 more than 8 ranks hold with the cap",
         ),
     ],
 )

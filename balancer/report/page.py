@@ -112,7 +112,12 @@ def write_page(path: str, page: Page) -> None:
 def _template() -> jinja2.Template:
     # Strict: a name that the template misspells is an error, and not a blank on the page.
     made = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
+        autoescape=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_shown,
     )
     made.filters["named"] = named
     return made.from_string(resources.files("balancer.report").joinpath("page.html").read_text(encoding="utf-8"))

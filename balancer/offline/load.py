@@ -39,7 +39,7 @@ def load_steps(path: str | os.PathLike[str]) -> pa.Table:
     Returns
     -------
     pyarrow.Table
-        Its columns are those of :data:`balancer.offline.step_table.COLUMNS`. Nothing is planned again or checked, which
+        Its columns are those of ``balancer.offline.step_table.COLUMNS``. Nothing is planned again or checked, which
         is what ``balancer report`` does.
 
     Raises

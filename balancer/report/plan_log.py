@@ -62,7 +62,7 @@ class LogPlan:
     settings : LogSettings
         How the log was cut into steps, and how each was planned.
     steps : pyarrow.Table
-        A row a step and phase: see :data:`balancer.offline.step_table.COLUMNS`.
+        A row a step and phase: see ``balancer.offline.step_table.COLUMNS``.
     out : str or None
         The file or folder of the plan, if it was written.
     """

@@ -52,7 +52,7 @@ class Simulation:
     Attributes
     ----------
     table : pyarrow.Table
-        A row a step, strategy and phase or stream: the columns of the table of steps, and :data:`SIMULATED`.
+        A row a step, strategy and phase or stream: the columns of the table of steps, and ``SIMULATED``.
     first : dict of str to StepTime
         The first step by each strategy, with what each rank takes.
     steps : int

@@ -110,7 +110,7 @@ class SequenceGroupsResult(Proven):
     makespan : int
         The sum of `slot_times`.
     bound_name : str
-        ``"longest"`` or ``"area"``: see :func:`closed_form`.
+        ``"longest"`` or ``"area"``: see ``closed_form``.
     lower_bound, status, method, runtime_s
         As of :class:`solvers.PartitionResult`.
     """

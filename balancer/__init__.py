@@ -74,7 +74,7 @@ def __getattr__(name: str) -> Any:
 
         return advise
     if name == "configure":  # it brings in all that simulates
-        from balancer.simulate.configure import configure
+        from balancer.layout_choice.choose import configure
 
         return configure
     if not name.startswith("__") or name in __all__:

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from balancer.cuts.pipelines.timed import asked_of
+from balancer.layout_choice.bounds import LayoutCase, room_of
+from balancer.layout_choice.choose import configure
 from balancer.layouts.layout import ModuleLayout, StepLayout
 from balancer.problem.step_times import PER_SECOND
-from balancer.simulate.configure import configure
-from balancer.simulate.layout_bounds import LayoutCase, room_of
 from solvers.pipeline import PipelineRequest
 from solvers.pipeline.solver import PipelineProblem, makespans_of
 

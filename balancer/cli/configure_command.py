@@ -14,9 +14,9 @@ from balancer.errors import InputError
 from balancer.io._atomic import target_of, write_whole
 from balancer.io.log import open_log
 from balancer.io.log_files import LogPath
+from balancer.layout_choice.choose import LAST_S, Configuration, configure
 from balancer.layouts.layout import StepLayout
 from balancer.report.layouts import print_configuration
-from balancer.simulate.configure import LAST_S, Configuration, configure
 from balancer.step import StepFile
 
 _DOING = "write the layout"

@@ -11,15 +11,15 @@ from balancer.cost.throughput import ThroughputCurve
 from balancer.errors import InputError
 from balancer.io.log import open_log
 from balancer.io.log_files import LogPath, files_of
+from balancer.layout_choice.choose import price_layouts
+from balancer.layout_choice.given import given_of
+from balancer.layout_choice.price import Priced
 from balancer.layouts.layout import read_layout
 from balancer.offline.step_table import JSON_VERSION
 from balancer.problem.phases import SINGLE_PHASE, Phase
 from balancer.report.layouts import assumptions, print_layouts
 from balancer.report.table import print_lines
 from balancer.simulate.cluster import Cluster
-from balancer.simulate.configure import price_layouts
-from balancer.simulate.given import given_of
-from balancer.simulate.layout_price import Priced
 from balancer.step import StepFile
 from solvers.errors import WordedError
 

@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 from functools import partial
 
+from balancer.layout_choice.bounds import room_of
+from balancer.layout_choice.choose import Configuration
+from balancer.layout_choice.price import Priced, timeline
 from balancer.report import charts
 from balancer.report.layouts import assumptions, excluded, in_words, numbers_of
 from balancer.report.page import Card, Chart, Page, Section, Table, html
 from balancer.report.plan_page import pipeline_chart
 from balancer.report.simulation_page import as_seconds
 from balancer.report.text import counted
-from balancer.simulate.configure import Configuration
-from balancer.simulate.layout_bounds import room_of
-from balancer.simulate.layout_price import Priced, timeline
 
 __all__ = ["layout_page"]
 

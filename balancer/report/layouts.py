@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator
 
 from rich.console import Console
 
+from balancer.layout_choice.bounds import room_of
+from balancer.layout_choice.choose import Configuration
+from balancer.layout_choice.given import Given
+from balancer.layout_choice.price import Priced
 from balancer.layouts.layout import ModuleLayout
 from balancer.report.table import as_percent, numbers_table, print_lines
 from balancer.report.text import counted
-from balancer.simulate.configure import Configuration
-from balancer.simulate.given import Given
-from balancer.simulate.layout_bounds import room_of
-from balancer.simulate.layout_price import Priced
 
 _MOST_ROWS = 12
 _MARKS = {"bound": "slower", "memory": "do not fit", "estimate": "slower by their estimates", "scheduled": "scheduled"}

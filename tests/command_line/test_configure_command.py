@@ -12,8 +12,8 @@ from typed_words import keys, typed
 
 from balancer import ModuleLayout, Phase, orchestrate
 from balancer.cost import flops
+from balancer.layout_choice import choose as room
 from balancer.simulate import CLUSTERS, PhaseModel, step_time
-from balancer.simulate import configure as room
 
 SAME = ("seconds", "idle", "mfu", "bytes", "encoder_s", "sync_s")
 PHASES = keys("phase.vision.length=patches", "phase.llm.length=tokens")

@@ -18,13 +18,13 @@ import balancer
 from balancer.errors import PlanError
 from balancer.executor.arguments import as_setup
 from balancer.io.plan_format import FEATURES
+from balancer.layout_choice import choose as room
+from balancer.layout_choice.choose import price_layouts
+from balancer.layout_choice.given import given_of
 from balancer.layouts.layout import StepLayout, read_layout
 from balancer.offline.load import checked_steps
 from balancer.plan.gaps import DeviceOp
 from balancer.report.charts import COLORS
-from balancer.simulate import configure as room
-from balancer.simulate.configure import price_layouts
-from balancer.simulate.given import given_of
 from solvers.errors import SolverError
 from solvers.pipeline import PipelineRequest, TaskRequest, check_multiplex
 

@@ -12,10 +12,10 @@ from balancer.cost.areas import area
 from balancer.cost.hf_config import MODEL_TYPES, modules_of
 from balancer.cost.hf_families import FAMILIES, WHOLE
 from balancer.cost.memory import kept_bytes
+from balancer.layout_choice.memory import memory_of_devices
 from balancer.layouts.layout import ModuleLayout, StepLayout
 from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.simulate.cluster import CLUSTERS
-from balancer.simulate.layout_memory import memory_of_devices
 from balancer.simulate.phase_model import PhaseModel
 
 SIZES = {

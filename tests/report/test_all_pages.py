@@ -16,12 +16,12 @@ import balancer
 pytest.importorskip("matplotlib")
 
 from balancer.advice.page import advice_page
+from balancer.layout_choice import choose as room
+from balancer.layout_choice.bounds import room_of
 from balancer.report.charts import svg_of
 from balancer.report.layout_page import layout_page
 from balancer.report.plan_page import plan_page
 from balancer.report.simulation_page import simulation_page
-from balancer.simulate import configure as room
-from balancer.simulate.layout_bounds import room_of
 
 CHARTS = {"plan": 6, "simulation": 3, "layouts": 2, "advice": 1}
 

@@ -13,15 +13,15 @@ import pytest
 import balancer
 from balancer.cost import ThroughputCurve
 from balancer.errors import InputError
+from balancer.layout_choice import candidates as layouts_room
+from balancer.layout_choice import choose as room
+from balancer.layout_choice.bounds import LayoutCase, room_of
+from balancer.layout_choice.candidates import numbers_of_slots, stubs_of
+from balancer.layout_choice.given import given_of
+from balancer.layout_choice.price import price, timeline
 from balancer.layouts.layout import LAYOUT_MODES, ModuleLayout, StepLayout
 from balancer.report.layouts import assumptions, excluded
-from balancer.simulate import configure as room
-from balancer.simulate import layouts as layouts_room
 from balancer.simulate.cluster import CLUSTERS
-from balancer.simulate.given import given_of
-from balancer.simulate.layout_bounds import LayoutCase, room_of
-from balancer.simulate.layout_price import price, timeline
-from balancer.simulate.layouts import numbers_of_slots, stubs_of
 from solvers.errors import InfeasibleError
 
 SHIPPED = str(Path(__file__).parents[2] / "data" / "omni_mix_dev.parquet")

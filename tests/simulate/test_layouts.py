@@ -9,8 +9,8 @@ from balancer.cost import module
 from balancer.cost.hf_config import modules_of
 from balancer.cost.memory import kept_bytes, state_bytes
 from balancer.errors import InputError
+from balancer.layout_choice.memory import memory_of_devices
 from balancer.layouts.layout import ModuleLayout, StepLayout, read_layout
-from balancer.simulate.layout_memory import memory_of_devices
 
 LLM = ModuleLayout(tp=8, pp=3, dp=16)
 

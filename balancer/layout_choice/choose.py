@@ -16,14 +16,14 @@ from typing import Any
 from balancer.cost import Module
 from balancer.cost.throughput import Throughput
 from balancer.io.log import LengthLog
+from balancer.layout_choice.bounds import LayoutCase, QuickBound, room_of
+from balancer.layout_choice.candidates import Stub, numbers_of_slots, stubs_of
+from balancer.layout_choice.given import Given, given_of
+from balancer.layout_choice.memory import memory_of_devices
+from balancer.layout_choice.price import Priced, price
 from balancer.layouts.layout import LAYOUT_MODES, StepLayout, check_place_of
 from balancer.problem.phases import Phase
 from balancer.simulate.cluster import Cluster
-from balancer.simulate.given import Given, given_of
-from balancer.simulate.layout_bounds import LayoutCase, QuickBound, room_of
-from balancer.simulate.layout_memory import memory_of_devices
-from balancer.simulate.layout_price import Priced, price
-from balancer.simulate.layouts import Stub, numbers_of_slots, stubs_of
 from solvers.arguments import as_count, unknown
 from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleError, UsageError
 
@@ -63,7 +63,7 @@ class Configuration:
     formula_s : float
         What the formula says that it takes.
     case : LayoutCase
-        The winner's, of which :func:`balancer.simulate.layout_price.timeline` makes a picture.
+        The winner's, of which :func:`balancer.layout_choice.price.timeline` makes a picture.
     """
 
     winner: Priced

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.cost.sequence_parallel import exchange_bytes
+from balancer.layout_choice.given import Given
 from balancer.layouts.layout import ModuleLayout, StepLayout
 from balancer.problem.step_times import ModuleRate, StepItems
-from balancer.simulate.given import Given
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 import solvers
 from balancer.cuts.pipelines.timed import Timeline, scheduled
+from balancer.layout_choice.bounds import LayoutCase, room_of, slots_held
 from balancer.layouts.layout import StepLayout
 from balancer.problem.step_times import PER_SECOND, StepItems, in_units
-from balancer.simulate.layout_bounds import LayoutCase, room_of, slots_held
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -7,8 +7,8 @@ from itertools import product
 from typing import NamedTuple
 
 from balancer.cost.sequence_parallel import EXCHANGES, exchange_bytes
+from balancer.layout_choice.given import Given
 from balancer.layouts.layout import ModuleLayout, StepLayout, misfit
-from balancer.simulate.given import Given
 
 _SHARDS = (1, 2, 4, 8)  # by tensors, and of samples
 _STAGES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 16, 20, 24, 32)

@@ -11,12 +11,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.layout_choice.candidates import Stub
+from balancer.layout_choice.given import Given
+from balancer.layout_choice.memory import DeviceMemory, memory_of_devices
+from balancer.layout_choice.times import PipelineTimes, gradient_seconds, rate_of
 from balancer.layouts.layout import ModuleLayout, StepLayout
 from balancer.problem.step_times import ModuleRate, StepItems, StepTimes
-from balancer.simulate.given import Given
-from balancer.simulate.layout_memory import DeviceMemory, memory_of_devices
-from balancer.simulate.layout_times import PipelineTimes, gradient_seconds, rate_of
-from balancer.simulate.layouts import Stub
 
 Floats = NDArray[np.float64]
 # Of a GPU's memory; the rest is for buffers and fragments.

@@ -177,6 +177,7 @@ def orchestrate(
 
     An encoder on four replicas of one GPU, and a language model on one of two context times two tensor shards:
 
+    >>> from balancer import ModuleLayout
     >>> layouts = {"vision": ModuleLayout(dp=4), "llm": ModuleLayout(cp=2, tp=2)}
     >>> batch["tokens"] = [90, 40, 280, 70]  # at least what the encoder puts out
     >>> plan = orchestrate(batch, {"vision": "patches", "llm": "tokens"}, 4, layouts=layouts)

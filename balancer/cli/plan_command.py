@@ -13,7 +13,7 @@ from balancer.io.log_files import LogPath
 from balancer.offline.continued import left_of
 from balancer.offline.engines import LostWorkerError
 from balancer.offline.run import plan_run
-from balancer.problem.cuts import Cut
+from balancer.problem.setup import Setup
 from balancer.report.plan_log import about
 from balancer.report.remarks import to_train
 
@@ -41,13 +41,13 @@ def run(
         steps = plan_run(job.log, job.settings, out, engine=who, overwrite=overwrite, tick=tick, kept=kept.append)
     print_run(steps, job.title, seconds[0], as_json, sum(kept), more=about(job.log, job.settings))
     if out is not None and not as_json:
-        say(f"plan written to {out}", *_next_steps(out, job.settings.setup.settings.cut))
+        say(f"plan written to {out}", *_next_steps(out, job.settings.setup))
 
 
-def _next_steps(out: str, cut: Cut) -> Iterator[str]:
+def _next_steps(out: str, setup: Setup) -> Iterator[str]:
     """Say what to do with a plan that was written."""
     yield "to check it, and see what it gains:"
     yield f"  {shlex.join(['balancer', 'report', out, '--html', f'{os.path.splitext(out.rstrip(os.sep))[0]}.html'])}"
-    for what, lines in to_train(out, cut.shares):
+    for what, lines in to_train(out, setup.settings.cut.shares, [phase.name for phase in setup.phases]):
         yield f"{what}:"
         yield from (f"  {line}" for line in lines.split("\n"))

@@ -103,7 +103,7 @@ def _title_of(log: LengthLog, settings: LogSettings, first: StepPlan | None) -> 
     if tuple(phase.name for phase in phases) == (SINGLE_PHASE,):
         columns = choose_length(log, phases[0].length)
         lists = set(columns) & set(log.list_columns)
-        told = f"{phases[0].length}{' (values of a list)' if lists else ''}"
+        told = f"{phases[0].length}{' (as many as a list has values)' if lists else ''}"
         return f"{name}: {told}, {ranks}, {costs[SINGLE_PHASE]}"
     by_default = all(phase.bytes_in == phase.bytes_out == 1 for phase in phases)
     unit = "; 1 byte an element (no bytes_in, bytes_out given)" if by_default else ""

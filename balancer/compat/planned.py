@@ -211,7 +211,7 @@ class PlannedBatchSampler(RankBatches):
         """Yield the same of a file."""
         there = ", ".join(self._phases)
         if self.phase is None and len(self._phases) > 1:
-            raise InputError(f"{file.path}: has phases {there}; say which")
+            raise InputError(f"{file.path}: has phases {there}; say which, such as phase={self._phases[-1]!r}")
         name = self._phases[0] if self.phase is None else self.phase
         if name not in self._phases:
             raise InputError(f"{file.path}: has no phase {name!r}; there are {there}")

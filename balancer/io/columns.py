@@ -151,7 +151,7 @@ def unit_of(log: LengthLog, columns: Sequence[str]) -> str:
     if log.is_manifest and "duration" in columns:
         return "frames of 10 ms: ceil(100 * duration)"
     if set(columns) & set(log.list_columns):
-        return "values of a row's list"
+        return "how many values a row's list has"
     return "as recorded"
 
 

@@ -166,6 +166,12 @@ def columns_of(log: LengthLog, phases: Sequence[Phase]) -> tuple[dict[str, tuple
                     f"cannot be a part of {text!r}"
                 )
             lists += sums.pop(text)
+    for text, columns in sums.items():
+        if len(columns) > 1 and (both := [name for name in columns if name in lists]):
+            raise InputError(
+                f"{log.path}: column {both[0]!r} has a list for each row, of which each number is an item: {text!r} "
+                f"would count them; add a column of their sums to the log"
+            )
     return sums, tuple(dict.fromkeys(lists))
 
 

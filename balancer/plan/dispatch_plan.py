@@ -514,7 +514,8 @@ class DispatchPlan(Record):
         """Return a row a sample as a pandas DataFrame, as plan files have them; needs the extra ``pandas``."""
         from balancer.plan.rows import as_table, data_frame
 
-        return data_frame(lambda: as_table(self))
+        of_rows = replace(self, problem=replace(self.problem, is_given=False))  # rows tell no costs
+        return data_frame(lambda: as_table(of_rows))
 
     def _repr_html_(self) -> str:
         from balancer.plan.shown import Ratios, as_html

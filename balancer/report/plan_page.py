@@ -399,7 +399,8 @@ def _asked_and_assumed(found: Numbers, judged: Mapping[str, pa.Table], drawn: Dr
 
 def _what_now(found: Numbers, plan: str, log: str) -> Section:
     """Return what to go on with: to train by the plan, to see what it gained, and to wait less still."""
-    pasted = list(to_train(plan, any("shared_items" in phase for phase in found["phases"].values())))
+    shares = any("shared_items" in phase for phase in found["phases"].values())
+    pasted = list(to_train(plan, shares, list(found["phases"])))
     measured = folded(shlex.join(["balancer", "report", plan, "--measured", "times.csv"]))
     pasted.append(("to set what ranks then took (columns step, rank, seconds) beside what it predicts", measured))
     if any(phase["waiting_best_possible"] > _WORTH for phase in _own_phases(found).values()):

@@ -1,6 +1,6 @@
 """What must be said beside the numbers of a run: of which steps they are not, and how to train by the plan."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -38,11 +38,12 @@ def warnings_of(steps: pa.Table) -> Iterator[str]:
             )
 
 
-def to_train(plan: str, shares: bool) -> Iterator[tuple[str, str]]:
-    """Yield what for and the lines that train by a plan file, in which ranks may share samples."""
+def to_train(plan: str, shares: bool, phases: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield what for and the lines that train by a plan file of these phases, in which ranks may share samples."""
+    asked = f"{plan!r}, rank" + (f", phase={phases[-1]!r}" if len(phases) > 1 else "")
     lines = (
         "from balancer.compat import PlannedBatchSampler",
-        f"loader = DataLoader(dataset, batch_sampler=PlannedBatchSampler({plan!r}, rank))",
+        f"loader = DataLoader(dataset, batch_sampler=PlannedBatchSampler({asked}))",
     )
     yield "to train by it, instead of the loader's own sampler", "\n".join(lines)
     if shares:

@@ -135,7 +135,7 @@ def test_lists_of_tokens_are_counted_in_what_save_to_disk_wrote(tmp_path):
     arrow(folder / "cache-1234.arrow", tokens([99]))
     log = open_log(folder)
     assert default_columns(log) == ("input_ids",)
-    assert unit_of(log, ("input_ids",)) == "values of a row's list"
+    assert unit_of(log, ("input_ids",)) == "how many values a row's list has"
     assert lengths_of(folder) == LENGTHS
     (folder / "data-00001-of-00002.arrow").unlink()
     assert "names data-00001-of-00002.arrow, which is not there" in failure(folder)

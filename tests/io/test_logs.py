@@ -194,7 +194,7 @@ def test_column_of_lists(kind, tmp_path):
     assert log.integer_columns == ()
     assert log.list_columns == ("n",)
     assert lengths_of(path, "n") == [1, 2]
-    assert unit_of(log, ["n"]) == "values of a row's list"
+    assert unit_of(log, ["n"]) == "how many values a row's list has"
 
 
 @every_format

@@ -380,3 +380,13 @@ def test_a_damaged_file(tmp_path):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
         with contextlib.suppress(InputError, PlanError):
             list(checked_steps(path))
+
+
+def test_items_are_not_counted_beside_numbers(tmp_path):
+    """A list of numbers is items in one phase: its values are not counted in the length of another."""
+    pq.write_table(pa.table({"text": [5, 6], "images": [[1, 2], [3]]}), tmp_path / "log.parquet")
+    phases = (Phase("vision", "images"), Phase("llm", "text+images"))
+    with pytest.raises(
+        InputError, match=r"column 'images' has a list .* 'text\+images' would count them; add a column"
+    ):
+        list(plan_log(open_log(tmp_path / "log.parquet"), settings_of(phases=phases)))

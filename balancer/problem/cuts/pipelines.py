@@ -67,7 +67,7 @@ class Pipelines(InSlots):
         if isinstance(self.stages, Mapping):  # from a plan file
             object.__setattr__(self, "stages", PipelineStages.from_json(self.stages))
         if not isinstance(self.stages, PipelineStages):
-            raise ArgumentTypeError("stages", "be PipelineStages(...)", repr(self.stages))
+            raise ArgumentTypeError("stages", "be PipelineStages, such as PipelineStages.of(4)", repr(self.stages))
         for name in ("count", "at_least", "multiple_of"):
             if isinstance(slots := getattr(self, name), int) and slots > MOST_SLOTS_OF_STAGES:
                 raise ArgumentError(f"cut.{name}", f"be <= {MOST_SLOTS_OF_STAGES} with {{stages}}", slots)

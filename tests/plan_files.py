@@ -54,9 +54,12 @@ def with_header(path, header, rows=None):
 
 
 def sealed(header):
-    """Return a header that says of the description in it that it is the one that was written."""
-    text = json.dumps(header["description"], sort_keys=True).encode()
-    return header | {"description_sha256": hashlib.sha256(text).hexdigest()}
+    """Return a header that says of all that is in it that it is what was written."""
+    own = ("format", "version", "features", "description_sha256", "beside_sha256", "description")
+    beside = {name: value for name, value in header.items() if name not in own}
+    found = {"description_sha256": header["description"], "beside_sha256": beside}
+    texts = {name: json.dumps(value, sort_keys=True).encode() for name, value in found.items()}
+    return header | {name: hashlib.sha256(text).hexdigest() for name, text in texts.items()}
 
 
 def tamper(path, rows=lambda rows: None, description=lambda description: None):

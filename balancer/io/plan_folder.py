@@ -51,7 +51,14 @@ def whole_plan(folder: str | os.PathLike[str]) -> list[Path]:
         raise InputError(f"{where}: holds the parts of {len(whole)} plans, {names}: remove those of all but one")
     if not whole:
         of_first = next(iter(plans.values()))
-        missing = min(set(range(of_first[0].total)) - {part.number for part in of_first}, default=0)
+        total, numbers = of_first[0].total, [part.number for part in of_first]
+        missing = min(set(range(total)) - set(numbers), default=None)
+        if missing is None:
+            odd = next(part for at, part in enumerate(of_first) if part.number >= total or part.number in numbers[:at])
+            raise InputError(
+                f"{where}: holds {len(of_first)} files of a plan of {total} parts: {odd} is beyond them, or there in "
+                "two spellings; remove what is too much"
+            )
         raise InputError(
             f"{where}: holds {len(of_first)} of the {of_first[0].total} parts of its plan, and "
             f"{of_first[0]._replace(number=missing)} is missing: the command that planned it makes the rest"

@@ -72,8 +72,12 @@ def header(description: Mapping[str, object], **more: object) -> dict[str, objec
         "version": VERSION,
         "features": _features_of(described),
         "description_sha256": _sha256(described),
+        "beside_sha256": _sha256(more),
     }
     return {**own, "description": described, **more}
+
+
+_OWN = ("format", "version", "features", "description_sha256", "beside_sha256", "description")
 
 
 def _features_of(description: Mapping[str, Any]) -> list[str]:
@@ -119,6 +123,9 @@ def described_in(path: str, found: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError(f"{path}: must hold a description, a JSON object")
     if found.get("description_sha256") != _sha256(description):
         raise PlanError(f"{path}: its description is not the one that was written: its SHA-256 differs")
+    beside = {name: value for name, value in found.items() if name not in _OWN}
+    if found.get("beside_sha256") != _sha256(beside):
+        raise PlanError(f"{path}: its table of steps or row groups are not those that were written: SHA-256 differs")
     return description
 
 

@@ -161,6 +161,13 @@ def _pieces(path: Path, columns: tuple[str, ...], groups: list[int]) -> Iterator
             raise InputError(f"{path}: must hold {rows} rows, as it says, got {row}")
 
 
+def read_through(path: Path) -> None:
+    """Read all pages of a part, whose checksums are compared; InputError if one was damaged."""
+    with _parquet(path) as parquet:
+        for _ in parquet.iter_batches(ROWS_PER_BATCH):
+            pass
+
+
 def open_plan(path: str | os.PathLike[str]) -> PlanFile:
     """Open a plan file, or a folder of parts; only footers and descriptions are read."""
     where = os.fspath(path)

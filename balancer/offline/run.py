@@ -20,7 +20,7 @@ from balancer.errors import InputError, PlanError
 from balancer.io.log import LengthLog
 from balancer.io.plan_folder import KEY_DIGITS, PartName, parts_in, remove_parts, written
 from balancer.io.plan_format import VERSION, described_in, to_json
-from balancer.io.plan_reader import read_footer
+from balancer.io.plan_reader import read_footer, read_through
 from balancer.io.plan_writer import PlanWriter
 from balancer.io.store import as_path
 from balancer.offline.description import PlanDigest, asked, describe, found, sources_of
@@ -174,6 +174,7 @@ def _whole(file: str, name: PartName) -> dict[str, Any] | None:
         _, _, _, header = read_footer(as_path(file))
         about, table = described_in(file, header), header["table_of_steps"]
         restored(table)
+        read_through(as_path(file))
     except (InputError, PlanError, KeyError, ValueError):
         return None
     if (header.get("key"), about.get("part")) != (name.key, name.number):

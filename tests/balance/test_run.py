@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from plan_files import with_header
+from plan_files import sealed, with_header
 from run_cases import ALONE, PHASES, ROOT, planned, settings_of, snapshot
 
 import balancer
@@ -120,7 +120,7 @@ def test_a_table_of_steps_that_is_none_is_told(folder, tmp_path, text, told):
     plan_run(open_log(folder / "log.parquet"), settings_of(), str(path))
     header = json.loads(pq.read_schema(path).metadata[b"balancer"])
     del header["table_of_steps"]
-    with_header(path, header | ({} if text is None else {"table_of_steps": text}))
+    with_header(path, sealed(header | ({} if text is None else {"table_of_steps": text})))
     with pytest.raises(InputError, match=told):
         balancer.load_steps(path)
 
@@ -192,7 +192,11 @@ def test_whole_parts_are_kept_and_the_others_made(folder, tmp_path, engine):
     parts = sorted(before)
     (tmp_path / "out" / parts[2]).unlink()
     (tmp_path / "out" / parts[5]).write_bytes(before[parts[5]][:-9])  # truncated
-    times = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in parts if name not in (parts[2], parts[5])}
+    damaged = bytearray(before[parts[6]])
+    damaged[60] ^= 0xFF  # among its rows
+    (tmp_path / "out" / parts[6]).write_bytes(bytes(damaged))
+    made = (parts[2], parts[5], parts[6])
+    times = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in parts if name not in made}
     after, summary = planned(folder / "log.parquet", settings_of(), tmp_path / "out", engine=engine)
     assert after == before
     assert all((tmp_path / "out" / name).stat().st_mtime_ns == then for name, then in times.items())

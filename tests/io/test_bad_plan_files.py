@@ -158,6 +158,25 @@ def test_a_description_that_was_changed_is_refused(tmp_path, form, change):
     refused(path, "its description is not the one that was written: its SHA-256 differs", PlanError)
 
 
+@FORMS
+def test_what_stands_beside_a_description_is_sealed_too(tmp_path, form):
+    path = write(target(tmp_path, form), make_steps([3, 4]))
+    header = header_of(path)
+    for changed in (header | {"row_groups": [[0, -5]]}, header | {"table_of_steps": "x"}, header | {"more": 1}):
+        with_header(path, changed)
+        refused(path, "its table of steps or row groups are not those that were written: SHA-256 differs", PlanError)
+
+
+def test_surplus_parts_are_named(tmp_path):
+    folder = tmp_path / "plan"
+    write(f"{folder}/", make_steps([30, 20, 20]), per_part=2)
+    _, second = open_plan(folder).parts
+    stray = Path(str(second).replace("00001-of", "00002-of"))
+    stray.write_bytes(second.read_bytes())
+    with pytest.raises(InputError, match=f"holds 3 files of a plan of 2 parts: {stray.name} is beyond them"):
+        open_plan(folder)
+
+
 def test_bad_parts_are_refused(tmp_path):
     folder = tmp_path / "plan"
     write(f"{folder}/", make_steps([30, 20, 20]), per_part=2)

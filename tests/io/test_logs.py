@@ -533,3 +533,11 @@ def test_shown_stays_on_one_line():
     assert cells.shown("a\nb") == "'a\\nb'"
     assert len(cells.shown("x" * 1000)) == 60
     assert cells.shown([1, "a\nb"]) == "[1, 'a\\nb']"
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_an_empty_file_among_several_has_no_rows(tmp_path, order):
+    (tmp_path / "a.csv").write_text("")
+    (tmp_path / "b.csv").write_text("tokens\n1\n2\n")
+    log = open_log([tmp_path / f"{name}.csv" for name in order])
+    assert read_columns(log, {"tokens": ("tokens",)}).sums["tokens"].tolist() == [1, 2]

@@ -152,9 +152,14 @@ def test_schema_and_description_are_as_stated(tmp_path, extra):
         assert dict(zip(schema.names, schema.types, strict=True)) == wanted
         assert list(schema.names) == list(wanted)
         digest = hashlib.sha256(b'{"a": 2, "b": 1}').hexdigest()  # which damage to the description breaks
+        beside = hashlib.sha256(b'{"row_groups": [[0, 0]]}').hexdigest()
         assert schema.metadata[b"balancer"].decode() == (
-            '{"description": {"a": 2, "b": 1}, "description_sha256": "' + digest + '", "features": [], '
-            '"format": "balancer-plan", "row_groups": [[0, 0]], "version": 3}'
+            '{"beside_sha256": "'
+            + beside
+            + '", "description": {"a": 2, "b": 1}, "description_sha256": "'
+            + digest
+            + '", '
+            '"features": [], "format": "balancer-plan", "row_groups": [[0, 0]], "version": 3}'
         )
     assert table["phase"].to_pylist() == ["vision"] * 3 + ["llm"] * 4
 

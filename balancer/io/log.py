@@ -227,7 +227,7 @@ def _read(log: LengthLog, asked: _Asked) -> dict[tuple[str, str], Any]:
     for file in log.files:
         try:
             # The head of a log of one file was read when it was opened.
-            part = log if len(log.files) == 1 else _checked_part(file, log, asked)
+            part = log if log.files == (log.path,) else _checked_part(file, log, asked)
             ends.append(ends[-1] + _read_file(part, asked, parts))
         except NoRowsError:
             ends.append(ends[-1])

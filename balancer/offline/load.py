@@ -140,8 +140,8 @@ def load_plan(
     InputError
         A file that cannot be used; a step that is not there, or not given where there are several.
     PlanError
-        A claim of the plan is false, or a rule is broken. That samples are where they were written is told by the digest
-        of all steps, which ``balancer report`` checks: a step whose samples changed ranks within the rules is read.
+        A claim of the plan is false, or a rule is broken. The digest, which tells whether samples are where they were
+        written, is of all steps: ``balancer report`` checks it, and here changes within the rules are read.
     """
     claims = Claims(open_plan(path))
     steps = claims.num_steps

@@ -59,8 +59,8 @@ class DeferBuffer:
 
     A nominal step is what is drawn for a step, cut by count or by tokens. Step t is chosen once the nominal steps up to
     t + early are complete: so `early` steps are filled first. Samples that are not chosen wait, at most `late` steps.
-    The buffer expects that later steps are like the last steps that were drawn. Every rank that pushes the same
-    lengths gets the same steps.
+    The buffer expects that later steps are like the last steps that were drawn. Ranks get the same steps if they push
+    the same lengths in the same pushes, and ask for steps in between alike: what is known when a step is chosen counts.
 
     Parameters
     ----------

@@ -81,17 +81,18 @@ def parse_cost(text: str | CostModel) -> CostModel:
                 "balancer.balance and balancer.compat.BalancedBatchSampler"
             )
         raise TypeError(f"cost must be a string or a CostModel, got {text!r}")
-    return _read(text)
-
-
-@lru_cache(maxsize=64)
-def _read(text: str) -> CostModel:
-    """Read a text; most steps of a run have the same few."""
-    name, colon, rest = text.partition(":")
-    if name == "flops":
+    name, _, rest = text.partition(":")
+    if name == "flops":  # which may name a file, and a file may change: it is read anew
         cost = flops(rest).integer_cost()
         return replace(cost.model, attention=module(rest).attention, model=shown_name(rest),
                        flops_of_unit=cost.factor)  # fmt: skip
+    return _of_coefficients(text)
+
+
+@lru_cache(maxsize=64)
+def _of_coefficients(text: str) -> CostModel:
+    """Read a text that says all of a cost; most steps of a run have the same one."""
+    name, colon, rest = text.partition(":")
     if name not in COSTS:
         known = ", ".join([*(form for form, _ in COSTS.values()), "flops:qwen2-7b"])
         raise ValueError(f"unknown cost {text!r}; known costs are {known}")

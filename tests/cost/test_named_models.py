@@ -6,7 +6,7 @@ import pytest
 from naive_flops import whisper_decoder_parameters
 
 import balancer
-from balancer.cost import MODELS, flops, module, read_config
+from balancer.cost import MODELS, flops, module, parse_cost, read_config
 from balancer.cost.hf_config import MODEL_TYPES, modules_of
 from balancer.cost.hf_families import ENCODERS, FAMILIES, WHOLE
 
@@ -224,3 +224,15 @@ def test_every_type_is_tested():
     spelled_otherwise = {"internlm2", "qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_vl_vision", "qwen2_audio_encoder"}
     elsewhere = set(FAMILIES) | set(WHOLE) | set(ENCODERS)  # test_families.py, test_vision.py
     assert set(MODEL_TYPES) == covered | spelled_otherwise | elsewhere
+
+
+def test_a_file_that_changes_is_another_cost(tmp_path):
+    """A cost names a file, whose contents count: a notebook may write it anew, or a run go to another folder."""
+    path, found = tmp_path / "config.json", []
+    shape = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4,
+             "intermediate_size": 128, "vocab_size": 100}  # fmt: skip
+    for layers in (1, 2):
+        path.write_text(json.dumps(shape | {"num_hidden_layers": layers}))
+        cost = parse_cost(f"flops:{path}")
+        found.append((cost.exact(1000) - cost.constant) * cost.flops_of_unit)
+    assert found[0] < found[1]

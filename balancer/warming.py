@@ -85,6 +85,12 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
     yield partial(solvers.context_shards, lengths * 8 + 8, 4, pad=True, block=16, time_budget=1e-3)
 
 
+def make_first_plan() -> None:
+    """Compile what a first plan needs besides relocation."""
+    compile_at_once()
+    _exchanged(600, 64, "auto", equal_counts=False)
+
+
 def _grouped() -> None:
     times = np.arange(1, 21) * 100
     solvers.sequence_groups(np.stack([times, times // 2 + 5, times // 4 + 9]), times, (1, 2, 4), 8, 900)

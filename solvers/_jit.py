@@ -40,8 +40,8 @@ TURNS = 10
 UNUSED_S = 3 * 86_400
 """Folders of other sources are removed if no process has begun to use them for so long."""
 
-listeners: list[Callable[[bool], None]] = []
-"""Each is called with True before a kernel is compiled, and with False once that is done."""
+listeners: list[Callable[[str, bool], None]] = []
+"""Each is called with a kernel's name and True before it is compiled, and with False once that is done."""
 
 _at_once = False
 _helpers: list[Callable[..., Any]] = []  # those that numba does not know yet
@@ -108,7 +108,7 @@ class Kernel:
         mark = self._mark()
         told = [] if os.path.exists(mark) else list(listeners)
         for each in told:
-            each(True)
+            each(self.py_func.__name__, True)
         try:
             found = self.compiled(*args)
         except (OSError, EOFError, pickle.UnpicklingError) as error:  # the disk is full, or lost the end of a file
@@ -117,7 +117,7 @@ class Kernel:
             found = self.compiled(*args)
         finally:
             for each in told:
-                each(False)
+                each(self.py_func.__name__, False)
         if _folder() is not None:
             with contextlib.suppress(OSError):
                 mark.touch()

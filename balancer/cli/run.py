@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import multiprocessing
 import os
 import sys
 import threading
@@ -13,9 +14,11 @@ import click
 
 from balancer.errors import InputError
 from balancer.io._atomic import target_of
+from balancer.offline.engines import cores
 from balancer.offline.step_table import summary
 from balancer.report.remarks import warnings_of
 from balancer.report.text import counted, make_safe, printable
+from balancer.warming import make_first_plan
 from solvers._jit import listeners
 
 COMPILED = "balancer.compiled"
@@ -26,8 +29,11 @@ TOLD_AFTER_S = 1.0
 """Compiling is told once it has taken so long, and again whenever that has doubled."""
 
 
-_REACHED = "at most some 30"
-"""Kernels that Python calls in one command: the table of docs/benchmarks/first_call.md."""
+_REACHED = 12
+"""About so many kernels are reached by a first plan and the commands that follow it."""
+
+_LONGEST = "relocate_kernel"
+"""Half of what a first plan near home compiles; another core compiles the other half meanwhile."""
 
 
 class Compiled:
@@ -37,6 +43,7 @@ class Compiled:
         self.kernels, self.seconds = 0, 0.0
         self._quiet, self._begun, self._said = quiet, 0.0, 0.0
         self._timer: threading.Timer | None = None
+        self._other_core: multiprocessing.process.BaseProcess | None = None
 
     @classmethod
     @contextlib.contextmanager
@@ -50,15 +57,21 @@ class Compiled:
             listeners.remove(compiled.note)
             if compiled._timer:
                 compiled._timer.cancel()
+            if compiled._other_core:
+                compiled._other_core.terminate()
             # Nothing is said at the end of a short compilation that nobody was told of.
             if compiled._said:
                 what = counted(compiled.kernels, "kernel")
                 _tell(f"compiled {what} in {compiled.seconds:.0f} s")
 
-    def note(self, begins: bool) -> None:
+    def note(self, kernel: str, begins: bool) -> None:
         """Note that a kernel is being compiled, or that it is done."""
         if begins:
             self._begun = time.perf_counter()
+            if kernel == _LONGEST and not self._quiet and cores() > 1:
+                # A fresh process: a fork of one with threads may hang. It ends with this one.
+                self._other_core = multiprocessing.get_context("spawn").Process(target=make_first_plan, daemon=True)
+                self._other_core.start()
             if self._timer is None and not self._quiet:  # the first kernel alone may take many seconds
                 self._timer = threading.Timer(min(TOLD_AFTER_S, threading.TIMEOUT_MAX), self._tell_of_first)
                 self._timer.daemon = True
@@ -76,8 +89,7 @@ class Compiled:
 
     def _tell(self, seconds: float) -> None:
         self._said = seconds
-        so_far = f"{f'{self.kernels} so far' if self.kernels else 'the first'} of {_REACHED} that a command needs"
-        _tell(f"compiling kernels that are not on disk yet: {so_far}, {seconds:.0f} s")
+        _tell(f"First run: compiling kernels ({self.kernels + 1} of about {_REACHED}). They are kept on disk.")
 
 
 def _tell(message: str) -> None:

@@ -43,17 +43,17 @@ def test_a_command_says_that_it_compiles_and_what_it_took(compiling, capsys):
     assert compiled.kernels == 1
     assert compiled.seconds > 0
     lines = capsys.readouterr().err.splitlines()
-    assert re.match("balancer: compiling kernels that are not on disk yet: (the first|1 so far) of at most", lines[0])
+    assert re.match(r"balancer: First run: compiling kernels \([12] of about 12\). They are kept on disk.", lines[0])
     assert lines[-1].startswith("balancer: compiled 1 kernel in")
 
 
 def test_one_kernel_that_takes_long_is_told_before_it_is_done(monkeypatch, capsys):
     monkeypatch.setattr(run, "TOLD_AFTER_S", 0.0)
     compiled = run.Compiled(quiet=False)
-    compiled.note(True)
+    compiled.note("any", True)
     compiled._timer.join()
-    assert "not on disk yet: the first of at most some 30" in capsys.readouterr().err
-    compiled.note(False)
+    assert "First run: compiling kernels (1 of about 12)" in capsys.readouterr().err
+    compiled.note("any", False)
 
 
 def test_a_command_that_fails_says_what_it_compiled(compiling, capsys):

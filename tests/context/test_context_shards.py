@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from context_oracles import least_received, measured
+from context_oracles import least_received, measured, must_travel
 
 import solvers
 from solvers.context import check_context_shards, context_shards
@@ -48,6 +48,20 @@ def test_bound_optimum_and_layout_of_tiny_packs(seed):
     within = tokens // ranks - slack, tokens // ranks + slack
     optimum = least_received(lengths, as_oracle(masks), ranks, within, found.caps.tolist())
     assert found.lower_bound <= optimum <= found.total_received
+    assert found.lower_bound == must_travel(lengths, as_oracle(masks), ranks, within, found.caps.tolist())
+
+
+@pytest.mark.parametrize("masks", MASKS)
+@pytest.mark.parametrize("slack", [0, 2])
+def test_bounds_are_those_of_a_count_key_by_key(masks, slack):
+    lengths = [41, 1, 17, 9, 4]
+    found = context_shards(
+        lengths, 6, masks=masks, ranks_per_node=3, block=1, token_slack=slack, eps=0, time_budget=1e-4
+    )
+    within, caps = (12 - slack, 12 + slack), found.caps
+    assert found.lower_bound == must_travel(lengths, as_oracle(masks), 6, within, caps.tolist())
+    of_nodes = must_travel(lengths, as_oracle(masks), 2, (3 * within[0], 3 * within[1]), (3 * caps).tolist())
+    assert found.bound_crossing == (of_nodes if found.crossing else 0)
 
 
 @pytest.mark.parametrize("masks", MASKS)

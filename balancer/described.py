@@ -136,6 +136,10 @@ class Kind:
     schema: Mapping[str, Any]
     take: Callable[[Any], Any]
 
+    def __repr__(self) -> str:
+        """Return what help() shows of a field's type: the rule."""
+        return self.rule or "its own rule"
+
     def argument(self, name: str, value: Any) -> Any:
         """Return the value of an argument as it is kept; an error names the argument, the value and the rule."""
         try:

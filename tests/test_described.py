@@ -1,6 +1,7 @@
 """What one declared line is seen in: Python, tables, --set, JSON, the schema, the list that docs are made of."""
 
 import json
+import pydoc
 import tomllib
 from dataclasses import fields
 from typing import Annotated, Any
@@ -111,3 +112,9 @@ def test_what_ranks_keep_to_has_one_name_in_balance_and_in_phases():
     assert set(OF_PHASES) == {*KeptArguments.__annotations__, "every_rank_nonempty"}
     with pytest.raises(TypeError, match=r"there is no argument 'max_sample_per_rank' \(did you mean 'max_samples_per_"):
         balancer.balance([1, 2], 2, max_sample_per_rank=1)
+
+
+def test_help_shows_the_rule_of_a_field():
+    shown = pydoc.render_doc(balancer.ContextShards.__init__, renderer=pydoc.plaintext)
+    assert "a whole number >= 1" in shown
+    assert "<function" not in shown

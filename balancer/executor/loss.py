@@ -80,7 +80,7 @@ def global_token_mean(loss_sum: Tensor, count: Tensor | int, group: Any = None, 
     count : int or Tensor
         Tokens, or whatever was summed over, on this rank: what the loss counts, see :func:`count_labels`.
     group : ProcessGroup, optional
-        The data-parallel group.
+        The data-parallel group; by default all ranks, or this process alone where torch.distributed was not begun.
     gradients : str
         What the trainer does with the ranks' gradients: ``"averaged"`` (DDP, FSDP) or ``"summed"``.
 
@@ -108,13 +108,15 @@ def global_token_mean(loss_sum: Tensor, count: Tensor | int, group: Any = None, 
     possible = tokens.isfinite() & (tokens >= 0) & ((tokens > 0) | (total == 0))
     # Both sums in one collective; a count that cannot be makes them not a number on all ranks, which then raise alike.
     totals = torch.stack([total, torch.where(possible, tokens, torch.nan)])
-    dist.all_reduce(totals, group=group)
+    alone = group is None and not dist.is_initialized()  # one process, as where a loop is tried out
+    if not alone:
+        dist.all_reduce(totals, group=group)
     if totals.device.type == "cpu" and totals[1].isnan():
         raise ValueError(
             _why_not(float(tokens), float(total)) if not possible else "count of another rank cannot be so"
         )
     share = torch.where(totals[1] == 0, 0.0, 1.0 / totals[1])
-    ranks = dist.get_world_size(group) if gradients == "averaged" else 1
+    ranks = dist.get_world_size(group) if gradients == "averaged" and not alone else 1
     return _GlobalMean.apply(loss_sum, totals[0] * share, share * ranks)
 
 

@@ -1,5 +1,7 @@
 """Exchanges that gradients take back: a linear map whose backward is the transposed one; and the loss of all ranks."""
 
+import subprocess
+import sys
 import warnings
 from itertools import chain
 
@@ -240,3 +242,13 @@ def test_labels_of_nothing_and_labels_that_are_no_rows():
         with pytest.raises(ValueError, match=r"a row of labels for each sample, got shape .*shift=False, for one row"):
             count_labels(labels)
     assert int(count_labels(torch.tensor([1, -100, 3]), shift=False)) == 2
+
+
+def test_the_loss_of_a_process_alone_is_its_own_mean():
+    """Where a loop is tried out, nobody begins torch.distributed."""
+    said = (
+        "import torch; from balancer.executor import global_token_mean as mean; "
+        "loss = torch.tensor(6.0, requires_grad=True); found = mean(loss, 4); found.backward(); "
+        "print(float(found.detach()), float(loss.grad))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", said], text=True).split() == ["1.5", "0.25"]

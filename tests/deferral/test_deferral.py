@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from deferral_oracles import least_total, makespans, sums
+from nightly import examples
 
 import solvers
 from solvers.deferral import UNLIMITED, check_deferral, defer, least_makespans, windows
@@ -49,8 +50,8 @@ def keeps(limits, steps):
 
 
 def test_bound_optimum_and_plan_of_tiny_cases():
-    reached = gained = 0
-    for seed in range(1500):
+    reached, gained, seeds = 0, 0, examples(300)
+    for seed in range(seeds):
         volumes, rows, spans, bins, limits = tiny(seed)
         steps = len(spans)
         found = defer(volumes, rows, spans, bins, **limits)
@@ -63,8 +64,8 @@ def test_bound_optimum_and_plan_of_tiny_cases():
         assert found.total <= min(planned, found.start_total), seed
         reached += planned == optimum
         gained += found.total < found.start_total
-    assert reached > 900  # a search that finds nothing reaches fewer
-    assert gained > 300
+    assert reached > 0.6 * seeds  # a search that finds nothing reaches fewer
+    assert gained > 0.2 * seeds
 
 
 @pytest.mark.parametrize("seed", range(8))

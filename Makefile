@@ -76,8 +76,8 @@ coverage: $(VENV)/installed  ## Kernels run as Python, or else their coverage wo
 	$(BIN)/coverage combine --quiet || true
 	$(BIN)/coverage report
 
-bench: $(VENV)/installed  ## Speed as ratios in one run, and quality tables
-	$(BIN)/python -m pytest benchmarks -q --benchmark-only
+bench: $(VENV)/installed  ## Speed as ratios in one run, and gaps to the best possible; others: docs/benchmarks.md
+	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/quality.py
 
 clean:

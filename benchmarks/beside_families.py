@@ -12,25 +12,18 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import partial
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from constraints import cases as kinds_of_rules
+from common import DATA, column, kinds_of_rules, log
 
 import balancer
 import solvers
 from solvers._jit import compile_at_once
 
-DATA = Path(__file__).parents[1] / "data"
-LOGS = {
-    "mix": ("omni_mix_dev", ("text_tokens", "image_tokens", "audio_tokens")),
-    "documents": ("prolong_documents", ("text_tokens",)),
-    "pages": ("docs_msdev_interleaved", ("text_tokens", "image_tokens")),
-}
 SOURCES = ("lognormal", "mix", "documents")
 COSTS = ("linear", "quadratic")
 QUADRATIC = "quadratic:a=24576,b=1"  # attention beside all else, as in a model of 7B
@@ -45,18 +38,6 @@ SENT = {2: 119.54, 4: 104.07, 8: 96.5, 16: 10.33, 32: 5.94, 64: 4.87}
 
 Answer = dict[str, Any]
 Case = tuple[str, Callable[[], Answer]]
-
-
-@cache
-def log(name: str) -> np.ndarray:
-    file, columns = LOGS[name]
-    table = pq.read_table(DATA / f"{file}.parquet", columns=list(columns))
-    return np.maximum(sum(table[column].to_numpy().astype(np.int64) for column in columns), 1)
-
-
-@cache
-def column(file: str, name: str) -> np.ndarray:
-    return pq.read_table(DATA / f"{file}.parquet", columns=[name])[name].to_numpy().astype(np.int64)
 
 
 def lengths(source: str, size: int, rng: np.random.Generator) -> np.ndarray:

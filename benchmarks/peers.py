@@ -1,8 +1,13 @@
-"""Beside public packages, in one run: the gap each leaves to the proven bound, and the time it takes.
+"""How does it compare with what other packages and trainers have on board?
 
-Run: pip install prtpy numberpartitioning binpacking; pip install --no-deps verl; python benchmarks/peers.py
-A package that is not installed is left out. Of verl, one file is loaded by path, and what that
-imports is replaced by blanks.
+    pip install prtpy numberpartitioning binpacking; pip install --no-deps verl
+    python benchmarks/peers.py [packages] [samplers] [schedulers] [--quick]
+
+What is not installed is left out. Of verl one file is loaded by path, and what that imports is replaced by blanks. In
+`packages` a method that took over 20 s is not asked for the next size. `batch_rebalance` is transformers' own sampler.
+`dp_balanced` is Megatron-core's rule, written anew: packs in the order of the samples until one is full; and then,
+until their number divides, the last sample of the last pack that has two becomes a pack. Lengths are lognormal (mean
+2,000, sigma 1), by fixed seeds. About three minutes of one core with all packages; `--quick` half a minute.
 """
 
 import importlib.util
@@ -10,24 +15,29 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 from unittest.mock import MagicMock
 
-from workloads import lognormal_lengths
+import common
+import numpy as np
+from common import COSTS, Table
 
-import balancer
 import solvers
+from balancer.compat import BalancedBatchSampler
+from balancer.compat.megatron import BalancedPackingScheduler
+from balancer.cost import parse_cost
 
 Split = Callable[[list[int], int], list[int]]  # costs and groups -> the groups' loads
-SEEDS = range(100, 103)
-PATIENCE_S = 20.0  # a method that took longer on one size is not asked the next
-
-
-def ours(method: str, **options: object) -> Split:
-    return lambda costs, m: solvers.partition(costs, m, method, stop_at=0, **options).loads.tolist()
+PATIENCE_S = 20.0
+BATCH = 16
 
 
 def installed(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
+
+
+def ours(method: str, **options: object) -> Split:
+    return lambda costs, m: solvers.partition(costs, m, method, stop_at=0, **options).loads.tolist()
 
 
 def of_indices(solve: Callable[[list[int], int], list[list[int]]]) -> Split:
@@ -46,7 +56,7 @@ def verl_functions() -> Iterator[tuple[str, Split]]:
     yield "verl greedy_partition", of_indices(lambda costs, m: peer.greedy_partition(costs, m, False))
 
 
-def peers() -> Iterator[tuple[str, Split]]:
+def ways() -> Iterator[tuple[str, Split]]:
     yield "seqbalancer auto", ours("auto")
     yield "seqbalancer auto, equal counts", ours("auto", equal_counts=True)
     yield "seqbalancer karmarkar_karp", ours("karmarkar_karp")
@@ -61,47 +71,140 @@ def peers() -> Iterator[tuple[str, Split]]:
         import prtpy
 
         for name in ("greedy", "multifit", "kk"):
-            algorithm = getattr(prtpy.partitioning, name)
-            yield (
-                f"prtpy {name}",
-                lambda costs, m, a=algorithm: prtpy.partition(a, m, costs, outputtype=prtpy.out.Sums),
-            )
+            method = getattr(prtpy.partitioning, name)
+            yield f"prtpy {name}", lambda costs, m, of=method: prtpy.partition(of, m, costs, outputtype=prtpy.out.Sums)
     if installed("binpacking"):
         import binpacking
 
-        yield (
-            "binpacking to_constant_bin_number",
-            lambda costs, m: [sum(group) for group in binpacking.to_constant_bin_number(costs, m)],
-        )
+        yield "binpacking", lambda costs, m: list(map(sum, binpacking.to_constant_bin_number(costs, m)))
 
 
-def main() -> None:
-    balancer.warmup()
-    methods = list(peers())
-    print("| costs | items on groups | method | median gap | worst | ms |")
-    print("|---|--:|---|--:|--:|--:|")
-    for kind, cost in (("linear", balancer.CostModel()), ("quadratic", balancer.CostModel(a=24576, b=1))):
+def packages(quick: bool) -> None:
+    """Public packages: gap to the proven bound in ppm, and time over that of our `auto`."""
+    table = Table("costs", "items on groups", "method", "gap, ppm: median", "worst", "ms", "time over auto's")
+    for cost in COSTS:
         too_slow = set()
-        for n, m in ((512, 8), (4096, 64), (16384, 256)):
-            for name, split in methods:
+        for n, m in ((512, 8), (4096, 64), (16_384, 256))[: 1 if quick else 3]:
+            first = 0.0
+            for name, split in ways():
                 if name in too_slow:
                     continue
                 gaps, times = [], []
-                for seed in SEEDS:
-                    costs = cost.sample_costs(lognormal_lengths(n, seed))
+                for seed in range(100, 103):
+                    costs = common.priced(common.lognormal(n, seed), cost)
                     bound = solvers.makespan_lower_bound(costs, m, "equal" in name)
                     as_list = costs.tolist()
-                    started = time.perf_counter()
+                    started = time.thread_time()
                     loads = split(as_list, m)
-                    times.append(time.perf_counter() - started)
-                    gaps.append(max(loads) / bound - 1)
-                if max(times) > PATIENCE_S:
-                    too_slow.add(name)
-                middle, worst = f"{statistics.median(gaps) * 1e6:,.2f} ppm", f"{max(gaps) * 1e6:,.2f} ppm"
-                print(
-                    f"| {kind} | {n:,} on {m} | {name} | {middle} | {worst} | {statistics.median(times) * 1e3:,.2f} |"
-                )
+                    times.append(time.thread_time() - started)
+                    gaps.append(1e6 * (max(loads) / bound - 1))
+                too_slow |= {name} if max(times) > PATIENCE_S else set()
+                middle = statistics.median(times)
+                first = first or middle
+                cells = f"{statistics.median(gaps):,.2f}", f"{max(gaps):,.2f}", f"{1e3 * middle:,.2f}"
+                table.row(cost, f"{n:,} on {m}", name, *cells, f"{middle / first:,.1f}")
+
+
+# Samplers: Hugging Face
+
+
+MEASURES: dict[str, Callable[[np.ndarray], float]] = {
+    "tokens": np.sum,
+    "padded tokens": lambda lengths: len(lengths) * lengths.max(),
+    # Rows times a longest one, whose square counts a thousandth.
+    "batch_rebalance's cost": lambda lengths: len(lengths) * (lengths.max() + 0.001 * float(lengths.max()) ** 2),
+}
+PADDED = {"cost": "padded:a=1000,b=1"}  # the same
+
+
+def theirs(lengths: np.ndarray, ranks: int) -> list[Any]:
+    """Batches of every rank, as transformers' sampler makes them."""
+    from transformers.trainer_pt_utils import BatchRebalanceSampler
+
+    made = [BatchRebalanceSampler(lengths.tolist(), BATCH * ranks, ranks, 1, rank=rank) for rank in range(ranks)]
+    return list(zip(*made, strict=True))
+
+
+def our_batches(lengths: np.ndarray, ranks: int, **options: Any) -> list[Any]:
+    batches = iter(BalancedBatchSampler(lengths, BATCH, ranks, "all", **options))
+    return list(zip(*[batches] * ranks, strict=True))
+
+
+def samplers(quick: bool) -> None:
+    """An epoch of 16 samples a rank, of at most 8,192 tokens: largest over mean load of ranks, by what is measured."""
+    made = {
+        "ours, linear": our_batches,
+        "ours, padded": lambda *of: our_batches(*of, **PADDED),
+        "ours, padded, window=24": lambda *of: our_batches(*of, **PADDED, window=24),
+    }
+    made |= {"`batch_rebalance`": theirs} if installed("transformers") else {}
+    table = Table("ranks, sampler", *MEASURES, "padding", "ms a step and rank over ours, linear")
+    for ranks in (8,) if quick else (8, 32):
+        base = 0.0
+        for name, make in made.items():
+            ratios: list[list[float]] = []
+            padding, seconds, steps = [], 0.0, 0
+            for seed in range(1 if quick else 3):
+                lengths = common.lognormal(16_384, seed, 8192)
+                started = time.thread_time()
+                found = make(lengths, ranks)
+                seconds, steps = seconds + time.thread_time() - started, steps + len(found)
+                each = [np.array([[measure(lengths[list(batch)]) for batch in step] for step in found])
+                        for measure in MEASURES.values()]  # fmt: skip
+                ratios.append([loads.max(axis=1).sum() / loads.mean(axis=1).sum() for loads in each])
+                padding.append(1 - lengths.sum() / each[1].sum())
+            # Theirs runs once a rank here: a rank waits for its own alone.
+            spent = seconds / steps / (ranks if make is theirs else 1)
+            base = base or spent
+            table.row(f"{ranks}, {name}", *np.mean(ratios, axis=0).tolist(), f"{statistics.mean(padding):.1%}",
+                      f"{spent / base:.1f}")  # fmt: skip
+
+
+# Schedulers: Megatron-core
+
+
+def dp_balanced(lengths: np.ndarray, cap: int, ranks: int) -> list[list[list[int]]]:
+    """Micro-batches of all ranks by the stock rule: [k][rank] -> ids."""
+    packs, filled = [[]], 0
+    for index, length in enumerate(lengths.tolist()):
+        if filled + length > cap:
+            packs.append([])
+            filled = 0
+        packs[-1].append(index)
+        filled += length
+    last = len(packs) - 1
+    while len(packs) % ranks:
+        if len(packs[last]) > 1:
+            packs.append([packs[last].pop()])
+        else:
+            last -= 1
+    return [packs[first : first + ranks] for first in range(0, len(packs), ranks)]
+
+
+def schedulers(quick: bool) -> None:
+    """Ranks meet in every micro-batch of 32,768 tokens, 64 samples a rank: time over that of an even step."""
+    table = Table("ranks", "`dp_balanced`", "ours", "ratio", "micro-batches a rank", "ours", "ms a step, ours")
+    cap, cost = 32_768, parse_cost(BalancedPackingScheduler.cost)
+    for ranks in (8,) if quick else (8, 32):
+        scheduler = BalancedPackingScheduler(cap, 1, ranks)
+        made = {
+            "stock": lambda lengths, ranks=ranks: dp_balanced(lengths, cap, ranks),
+            "ours": lambda lengths, scheduler=scheduler: scheduler.get_groups_and_subsamples(enumerate(lengths)),
+        }
+        taken, slots, even, spent = dict.fromkeys(made, 0), dict.fromkeys(made, 0), 0.0, 0.0
+        steps = [step for seed in range(1 if quick else 5) for step in np.split(common.lognormal(256 * ranks, seed), 4)]
+        for lengths in steps:
+            costs = cost.sample_costs(lengths)
+            even += int(costs.sum()) / ranks
+            for name, make in made.items():
+                grid, ms = common.timed(lambda make=make, lengths=lengths: make(lengths))
+                spent += ms if name == "ours" else 0
+                taken[name] += sum(max(int(costs[list(pack)].sum()) for pack in slot) for slot in grid)
+                slots[name] += len(grid)
+        each = [count / len(steps) for count in slots.values()]
+        table.row(str(ranks), *(value / even for value in taken.values()), taken["stock"] / taken["ours"], *each,
+                  spent / len(steps))  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    common.main(__doc__, packages, samplers, schedulers)

@@ -1,27 +1,26 @@
-"""Responses to shared prompts, the prompt counted once a rank: beside what trainers do, and how close to the bound.
+"""What does a prompt gain that is computed once on each rank that has one of its responses?
 
-    python benchmarks/shared_prompts.py [table] [equal] [slots] [speed]
+    python benchmarks/shared_prompts.py [shares] [equal] [slots] [speed] [--quick]
 
 Batches of 64 to 512 prompts with 8 or 16 responses on 8 to 256 ranks. Prompts are lognormal, mean 1,000, 4,000 or
 12,000 tokens; responses of mean 1,000 to 8,000, sigma 0.8 to 1.2, cut at 32,768, half of the variance of their
-logarithm common to a prompt. All figures but times are the same on every machine; times are of this thread's processor.
+logarithm common to a prompt. Largest loads are over the proven bound. About two minutes of one core; `--quick` half a
+minute.
 """
 
 import heapq
-import sys
-import time
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import common
 import numpy as np
+from common import COSTS, Table, timed
 
 import solvers
 from balancer.cost import parse_cost
-from solvers._jit import compile_at_once
-
-COSTS = {"tokens": "linear", "attention": "quadratic:a=24576,b=1"}
-BATCHES = 260
+from solvers.packing import schedule_with_prefixes
 
 
 class Batch(NamedTuple):
@@ -31,8 +30,8 @@ class Batch(NamedTuple):
     costs: np.ndarray  # int64[n]: cost of a response besides its prompt
 
     @property
-    def groups_a_rank(self) -> float:
-        return len(self.prompts) / self.num_ranks
+    def asked(self) -> dict[str, np.ndarray]:
+        return {"prefix": self.key, "prefix_costs": self.prompts[self.key]}
 
 
 def drawn(rng: np.random.Generator, prompts: int, responses: int, means: tuple[int, int], sigma: float) -> tuple:
@@ -44,39 +43,32 @@ def drawn(rng: np.random.Generator, prompts: int, responses: int, means: tuple[i
     return prompt, np.clip(response, 1, 32_768).astype(np.int64)
 
 
-def priced(num_ranks: int, prompt: np.ndarray, response: np.ndarray, cost: str) -> Batch:
-    model, count = parse_cost(cost), response.shape[1]
+def batch_of(num_ranks: int, prompt: np.ndarray, response: np.ndarray, cost: str) -> Batch:
+    model, count = parse_cost(COSTS[cost]), response.shape[1]
     once = model.sample_costs(prompt)
     whole = model.sample_costs((prompt[:, None] + response).ravel()).reshape(response.shape)
     return Batch(num_ranks, once, np.repeat(np.arange(len(prompt)), count), (whole - once[:, None]).ravel())
 
 
-def batches(cost: str, least: float = 0.5, longest_prompt: int = 12_000, count: int = BATCHES) -> Iterator[Batch]:
+def lengths_of(count: int, ranks: list[int], longest_prompt: int = 12_000) -> Iterator[tuple]:
+    """Ranks, and lengths of prompts and responses, of batches with half a prompt to 32 prompts a rank."""
     rng = np.random.default_rng(1)
     while count:
         prompts, responses = int(rng.choice([64, 128, 256, 512])), int(rng.choice([8, 16]))
-        num_ranks = int(rng.choice([8, 16, 32, 64, 128, 256]))
+        num_ranks = int(rng.choice(ranks))
         means = int(rng.choice([1000, 4000, 12_000])), int(rng.choice([1000, 2000, 4000, 8000]))
         sigma = float(rng.choice([0.8, 1.0, 1.2]))
-        if least <= prompts / num_ranks <= 32 and means[0] <= longest_prompt:
+        if 0.5 <= prompts / num_ranks <= 32 and means[0] <= longest_prompt:
             count -= 1
-            yield priced(num_ranks, *drawn(rng, prompts, responses, means, sigma), cost)
+            yield num_ranks, *drawn(rng, prompts, responses, means, sigma)
 
 
 def largest_load(batch: Batch, rank: np.ndarray) -> int:
     loads = np.zeros(batch.num_ranks, dtype=np.int64)
     np.add.at(loads, rank, batch.costs)
-    held = np.unique(np.stack([rank, batch.key]), axis=1)
-    np.add.at(loads, held[0], batch.prompts[held[1]])
+    pairs = np.unique(np.stack([rank, batch.key]), axis=1)
+    np.add.at(loads, pairs[0], batch.prompts[pairs[1]])
     return int(loads.max())
-
-
-def ours(batch: Batch, equal: bool = False) -> solvers.PartitionResult:
-    found = solvers.partition(batch.costs, batch.num_ranks, equal_counts=equal, prefix=batch.key,
-                              prefix_costs=batch.prompts[batch.key])  # fmt: skip
-    solvers.check_partition(batch.costs, found, equal_counts=equal, prefix=batch.key,
-                            prefix_costs=batch.prompts[batch.key])  # fmt: skip
-    return found
 
 
 def whole_groups(batch: Batch) -> np.ndarray:
@@ -90,15 +82,15 @@ def lengths_alone(batch: Batch) -> np.ndarray:
 
 def greedy(batch: Batch) -> np.ndarray:
     """Responses, the most expensive first, to the rank that has least with it, its prompt's copy charged."""
-    loads, held = np.zeros(batch.num_ranks, dtype=np.int64), defaultdict(set)
+    loads, there = np.zeros(batch.num_ranks, dtype=np.int64), defaultdict(set)
     rank = np.empty(len(batch.costs), dtype=np.int64)
     for i in np.argsort(-(batch.costs + batch.prompts[batch.key]), kind="stable").tolist():
         p = int(batch.key[i])
         with_it = loads + batch.costs[i] + batch.prompts[p]
-        with_it[list(held[p])] -= batch.prompts[p]
+        with_it[list(there[p])] -= batch.prompts[p]
         rank[i] = g = int(with_it.argmin())
         loads[g] = with_it[g]
-        held[p].add(g)
+        there[p].add(g)
     return rank
 
 
@@ -115,99 +107,83 @@ def simple_rule(batch: Batch) -> np.ndarray:
         parts += [(int(batch.costs[mine[where == k]].sum() + batch.prompts[p]), mine[where == k]) for k in range(count)]
     heap, rank = [(0, g) for g in range(batch.num_ranks)], np.empty(len(batch.costs), dtype=np.int64)
     for load, members in sorted(parts, key=lambda part: -part[0]):
-        held, g = heapq.heappop(heap)
+        least, g = heapq.heappop(heap)
         rank[members] = g
-        heapq.heappush(heap, (held + load, g))
+        heapq.heappush(heap, (least + load, g))
     return rank
 
 
-RULES = {"whole groups": whole_groups, "lengths": lengths_alone, "greedy": greedy, "simple rule": simple_rule}
+RULES = {"whole groups on a rank": whole_groups, "balanced by lengths": lengths_alone, "greedy": greedy,
+         "a simple rule": simple_rule}  # fmt: skip
 
 
-def table() -> None:
-    """Largest load over the bound, mean and worst; copies of a prompt."""
-    for name, cost in COSTS.items():
+def shares(quick: bool) -> None:
+    """Largest load over the bound, and copies of a prompt, by prompts a rank; rules of trainers on the same batches."""
+    table = Table("cost, prompts a rank", "batches", "ours", "worst", *RULES, "copies of a prompt")
+    for cost in COSTS:
         rows: dict[float, list[list[float]]] = defaultdict(list)
-        for batch in batches(cost):
-            found = ours(batch)
+        for asked in lengths_of(12 if quick else 90, [8, 16, 32, 64, 128, 256]):
+            batch = batch_of(*asked, cost)
+            found = solvers.partition(batch.costs, batch.num_ranks, **batch.asked)
+            solvers.check_partition(batch.costs, found, **batch.asked)
             ratios = [largest_load(batch, rule(batch)) / found.lower_bound for rule in RULES.values()]
             copies = len(np.unique(np.stack([found.group_of_item, batch.key]), axis=1)[0]) / len(batch.prompts)
-            rows[batch.groups_a_rank].append([found.makespan / found.lower_bound, *ratios, copies])
-        every = [row for of_rank in rows.values() for row in of_rank]
-        print(f"\n{name}: prompts a rank, batches; ours over the bound, mean and worst; {', '.join(RULES)}; copies")
-        for groups, of_rank in [*sorted(rows.items()), ("all", every)]:
-            mean, worst = np.mean(of_rank, axis=0), np.max(of_rank, axis=0)
-            print(f"{groups:>5} {len(of_rank):4d}  {mean[0]:.4f} {worst[0]:.4f}  "
-                  f"{' '.join(f'{each:.3f}' for each in mean[1:])}")  # fmt: skip
+            each = len(batch.prompts) / batch.num_ranks
+            rows[each].append([found.makespan / found.lower_bound, *ratios, copies])
+        for each, of in [*sorted(rows.items()), ("all", list(itertools.chain(*rows.values())))]:
+            ours, *others = np.mean(of, axis=0).tolist()
+            table.row(f"{cost}, {each}", len(of), f"{ours:.4f}", f"{max(row[0] for row in of):.4f}", *others)
 
 
-def equal() -> None:
-    """Equal counts, prompts of up to 4,000 tokens on average."""
-    for name, cost in COSTS.items():
+def equal(quick: bool) -> None:
+    """Equal counts, prompts of up to 4,000 tokens on average, one a rank or more: largest load over the bound."""
+    table = Table("cost, prompts a rank", "batches", "over the bound", "worst")
+    for cost in COSTS:
         rows: dict[float, list[float]] = defaultdict(list)
-        for batch in batches(cost, 1, 4000):
-            found = ours(batch, equal=True)
-            rows[batch.groups_a_rank].append(found.makespan / found.lower_bound)
-        print(f"\n{name}, equal counts: prompts a rank, batches; over the bound: mean, worst, share within 3 %")
-        for groups, ratios in sorted(rows.items()):
-            within = np.mean(np.array(ratios) <= 1.03)
-            print(f"{groups:5.1f} {len(ratios):4d}  {np.mean(ratios):.4f} {max(ratios):.4f}  {within:.2f}")
+        for asked in lengths_of(12 if quick else 90, [8, 16, 32, 64, 128, 256], 4000):
+            batch = batch_of(*asked, cost)
+            if len(batch.prompts) >= batch.num_ranks:
+                found = solvers.partition(batch.costs, batch.num_ranks, equal_counts=True, **batch.asked)
+                rows[len(batch.prompts) / batch.num_ranks].append(found.makespan / found.lower_bound)
+        for each, ratios in sorted(rows.items()):
+            table.row(f"{cost}, {each}", len(ratios), f"{np.mean(ratios):.4f}", f"{max(ratios):.4f}")
 
 
-def in_micro_batches(cost: str, count: int = 60) -> Iterator[tuple]:
-    """Batches, tokens of responses and of their prompts, int64[n] each, and a cap of 32K to 128K tokens, or more."""
-    rng = np.random.default_rng(1)
-    for _ in range(count):
-        prompts, responses = int(rng.choice([64, 128, 256, 512])), int(rng.choice([8, 16]))
-        num_ranks, mean = int(rng.choice([8, 16, 32, 64])), int(rng.choice([1000, 4000, 12_000]))
-        each, sigma = int(rng.choice([1000, 2000, 4000, 8000])), float(rng.choice([0.8, 1.0, 1.2]))
-        prompt, response = drawn(rng, prompts, responses, (mean, each), sigma)
-        batch, own = priced(num_ranks, prompt, response, cost), response.ravel()
-        tokens = prompt[batch.key]
-        yield batch, own, tokens, max(int((own + tokens).max()), int(rng.choice([32_768, 65_536, 131_072])))
-
-
-def slots() -> None:
-    """Micro-batches under a cap: a step's time over the bound, and with every prompt computed."""
-    for name, cost in COSTS.items():
+def slots(quick: bool) -> None:
+    """Micro-batches of 32K to 128K tokens: a step's time over the bound, and that with every prompt computed."""
+    table = Table("cost, ranks wait", "over the bound", "worst", "prompts under a quarter of the cap", "worst",
+                  "every prompt computed", "ms")  # fmt: skip
+    for cost in COSTS:
         for sync in ("micro_batch", "step"):
-            rows = []
-            for batch, own, tokens, cap in in_micro_batches(cost):
-                once, started = batch.prompts[batch.key], time.thread_time()
-                found = solvers.packing.schedule_with_prefixes(
-                    batch.costs, own, batch.num_ranks, cap, batch.key, once, tokens, sync=sync
-                )
-                ms = 1e3 * (time.thread_time() - started)
-                alone = solvers.schedule_micro_batches(
-                    batch.costs + once, own + tokens, batch.num_ranks, cap, sync=sync
-                )
-                bound, few = found.lower_bound, tokens.max() <= cap / 4
+            rows, rng = [], np.random.default_rng(2)
+            for num_ranks, prompt, response in lengths_of(6 if quick else 40, [8, 16, 32, 64]):
+                batch, own = batch_of(num_ranks, prompt, response, cost), response.ravel()
+                tokens, once = prompt[batch.key], batch.prompts[batch.key]
+                cap = max(int((own + tokens).max()), int(rng.choice([32_768, 65_536, 131_072])))
+                given = batch.costs, own, num_ranks, cap, batch.key, once, tokens
+                found, ms = timed(lambda given=given, sync=sync: schedule_with_prefixes(*given, sync=sync))
+                alone = solvers.schedule_micro_batches(batch.costs + once, own + tokens, num_ranks, cap, sync=sync)
+                bound, few = found.lower_bound, float(tokens.max() <= cap / 4)
                 rows.append((found.value / bound, alone.value / bound, ms, few))
-            ratio, alone_ratio, ms, few = map(np.array, zip(*rows, strict=True))
-            short = ratio[few.astype(bool)]
-            print(f"{name}, {sync}: {ratio.mean():.4f} of the bound, {ratio.max():.3f} at worst; prompts under a "
-                  f"quarter of the cap ({len(short)} of {len(ratio)}): {short.mean():.4f}, {short.max():.3f}; every "
-                  f"prompt computed {alone_ratio.mean():.3f}; {np.median(ms):.0f} ms")  # fmt: skip
+            ratio, every, ms, few = np.array(rows).T
+            short = ratio[few == 1] if few.any() else np.array([np.nan])
+            table.row(f"{cost}, in every {sync}", ratio.mean(), ratio.max(), short.mean(), short.max(), every.mean(),
+                      f"{np.median(ms):.0f}")  # fmt: skip
 
 
-def speed() -> None:
-    """Processor time of one call, with its bound, after a first one."""
-    for prompts, responses, num_ranks in ((1024, 8, 256), (4096, 8, 1024), (2048, 16, 1024), (8192, 16, 2560)):
-        rng = np.random.default_rng(0)
-        batch = priced(num_ranks, *drawn(rng, prompts, responses, (4000, 4000), 1.0), COSTS["attention"])
+def speed(quick: bool) -> None:
+    """Milliseconds of one call, its bound included, and the gap: cost with attention."""
+    table = Table("responses, ranks", "ms", "gap, %", "equal counts, ms", "gap, %")
+    for prompts, responses, num_ranks in ((1024, 8, 256), (4096, 8, 1024), (8192, 16, 2560))[: 1 if quick else 3]:
+        batch = batch_of(num_ranks, *drawn(np.random.default_rng(0), prompts, responses, (4000, 4000), 1.0),
+                         "attention")  # fmt: skip
+        cells = []
         for equal_counts in (False, True):
-            took = []
-            for _ in range(4):
-                started = time.thread_time()
-                found = solvers.partition(batch.costs, num_ranks, equal_counts=equal_counts, prefix=batch.key,
-                                          prefix_costs=batch.prompts[batch.key])  # fmt: skip
-                took.append(time.thread_time() - started)
-            print(f"{prompts * responses:,} responses, {num_ranks:,} ranks{', equal counts' if equal_counts else ''}: "
-                  f"{1e3 * min(took[1:]):.1f} ms, {found.gap:.2%} over the bound")  # fmt: skip
+            found, ms = timed(lambda b=batch, r=num_ranks, e=equal_counts: solvers.partition(
+                b.costs, r, equal_counts=e, **b.asked), 2)  # fmt: skip
+            cells += [f"{ms:.1f}", f"{100 * found.gap:.2f}"]
+        table.row(f"{prompts * responses:,}, {num_ranks:,}", *cells)
 
 
 if __name__ == "__main__":
-    compile_at_once()
-    parts = {"table": table, "equal": equal, "slots": slots, "speed": speed}
-    for part in sys.argv[1:] or parts:
-        parts[part]()
+    common.main(__doc__, shares, equal, slots, speed)

@@ -1,7 +1,7 @@
 """The pictures of the README and the site, light and dark: docs/pictures/*.svg.
 
 Run: python docs/draw.py [NAME ...]. Some are drawn from a plan made here, by the figures of `balancer report`; those of
-long measurements from the tables in docs/benchmarks/, which the scripts named there print.
+long measurements from tables of docs/benchmarks.md, which the scripts named there print.
 """
 
 import re
@@ -53,11 +53,11 @@ def columns() -> dict[str, np.ndarray]:
     return found | {"tokens": sum(found[name] for name in TOKENS.split("+"))}
 
 
-def table_of(page: str, which: int = 0) -> Iterator[list[str]]:
-    """Yield the rows of a table of a page of docs/benchmarks/, the first or a later one."""
-    text = (ROOT / "docs" / "benchmarks" / f"{page}.md").read_text()
-    tables = re.findall(r"(?:^\|.*\n)+", text, re.M)
-    for line in tables[which].splitlines()[2:]:
+def table_of(heads: str) -> Iterator[list[str]]:
+    """Yield the rows of the table of docs/benchmarks.md whose first column has this title."""
+    text = (ROOT / "docs" / "benchmarks.md").read_text()
+    (table,) = (found for found in re.findall(r"(?:^\|.*\n)+", text, re.M) if found.startswith(f"| {heads} |"))
+    for line in table.splitlines()[2:]:
         yield [cell.strip() for cell in line.strip("|").split("|")]
 
 
@@ -124,26 +124,24 @@ def loads() -> tuple[str, float, float]:
 
 def gap() -> tuple[str, float, float]:
     """Gap to the proven bound against time, of every method and public package."""
-    rows = [row for row in table_of("peers") if row[1].startswith("16,384")]
+    rows = list(table_of("16,384 items on 256 groups"))  # gap and milliseconds with linear costs, then with attention
 
-    def number(cell: str) -> float:
-        return float(cell.removesuffix(" ppm").replace(",", ""))
-
-    names = list(dict.fromkeys(row[2] for row in rows))
+    def numbers(cell: str) -> list[float]:
+        return [float(number.replace(",", "")) for number in cell.split(";")]
 
     def draw(figure: Any) -> None:
         axes = figure.subplots(1, 2, sharex=True, sharey=True)
-        for axis, costs in zip(axes, ("linear", "quadratic"), strict=True):
-            for row in (row for row in rows if row[0] == costs):
-                i, ours = names.index(row[2]), row[2].startswith("seqbalancer")
+        for axis, costs, column in zip(axes, ("linear costs", "costs with attention"), (1, 2), strict=True):
+            for i, row in enumerate(rows):
+                ours, (least, ms) = row[0].startswith("seqbalancer"), numbers(row[column])
                 style = (
                     {"color": COLORS["after"], "s": 90, "zorder": 3} if ours else {"color": COLORS["before"], "s": 38}
                 )
-                label = row[2].replace("seqbalancer", "ours:").replace("_", " ")
-                axis.scatter(number(row[5]), max(number(row[3]), 1e-2), marker=MARKS[i], label=label, **style)
+                label = row[0].replace("seqbalancer", "ours:").replace("_", " ")
+                axis.scatter(ms, max(least, 1e-2), marker=MARKS[i], label=label, **style)
             axis.axhline(1e-2, color=COLORS["faint"], linestyle=":", linewidth=1)
             axis.set(xscale="log", yscale="log", xlabel="milliseconds")
-            axis.set_title(f"{costs} costs", fontsize=10)
+            axis.set_title(costs, fontsize=10)
         axes[0].set_ylabel("gap to the proven bound, ppm")
         axes[0].set_yticks([1e-2, 1, 100, 1e4, 1e6], ["0: proven", "1", "100", "1 %", "100 %"])
         axes[0].set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
@@ -247,7 +245,7 @@ def groups() -> tuple[str, float, float]:
 def in_flight() -> tuple[str, float, float]:
     """Makespan over the bound against what a pipeline may hold between forward and backward."""
     limits = (1.05, 1.1, 1.2, 1.4, 1.6)
-    rows = list(table_of("pipelines", 2))
+    rows = list(table_of("pipeline: stages (encoders'), replicas, slots, samples"))
 
     def draw(figure: Any) -> None:
         axis = figure.subplots()

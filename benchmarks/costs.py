@@ -1,28 +1,33 @@
-"""What planning by full attention costs models that have windows, scans or sparse attention.
+"""What does it cost to plan by full attention where a model has windows, scans or sparse attention?
 
-Each of the shipped logs is planned for 16 ranks twice: as if every layer were the model's with most attention and saw
+    python benchmarks/costs.py [waiting] [parameters] [--quick]
+
+`waiting`: logs of data/ are planned for 16 ranks twice, as if every layer were the model's with most attention and saw
 all that is before, and by the model's own cost. Both plans are priced by the model's own cost; waiting is the part of
-all ranks' time at which they wait for the slowest. ``--parameters`` prints parameters beside the published ones.
+all ranks' time at which they wait for the slowest. `parameters`: beside the published ones, which checks the models.
+About a minute of one core; `--quick` ten seconds.
 """
 
-import argparse
+import json
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import common
 import numpy as np
-import pyarrow.parquet as pq
+from common import Table
 
 import balancer
-from balancer.cost.hf_config import modules_of
+from balancer.cost import read_config
 
-DATA = Path(__file__).resolve().parents[1] / "data"
 LOGS = {
-    "prolong_documents, cut at 32,768": ("prolong_documents", ("text_tokens",), 32_768),
-    "prolong_documents, cut at 131,072": ("prolong_documents", ("text_tokens",), 131_072),
-    "docs_msdev_interleaved": ("docs_msdev_interleaved", ("text_tokens", "image_tokens"), None),
-    "omni_mix_dev": ("omni_mix_dev", ("text_tokens", "image_tokens", "audio_tokens"), None),
+    "documents, cut at 32,768": ("documents", 32_768),
+    "documents, cut at 131,072": ("documents", 131_072),
+    "mix": ("mix", None),
 }
-"""Logs by name: the file, the columns that are tokens, and the context at which rows are cut."""
+"""Logs by name, and the context at which rows are cut."""
 
 RANKS, SAMPLES, STEPS = 16, 64, 20
 MODELS = {
@@ -113,23 +118,12 @@ MODELS = {
 """By name: configuration, billions of parameters published, those active, and where."""
 
 
-def parameters():
-    """Yield name, parameters, active ones but for the embedding, both as published, and where, in billions."""
-    for name, (config, whole, active, source) in MODELS.items():
-        shape = modules_of(config)["llm"]
-        embedding = 0 if shape.tied else shape.hidden * shape.vocabulary
-        yield name, shape.parameters / 1e9, (shape.active_parameters - embedding) / 1e9, whole, active, source
+def lengths_of(name: str) -> np.ndarray:
+    log, context = LOGS[name]
+    return common.log(log) if context is None else np.minimum(common.log(log), context)
 
 
-def lengths_of(log):
-    """Return the tokens of each row: int64[n]."""
-    file, columns, context = LOGS[log]
-    table = pq.read_table(DATA / f"{file}.parquet", columns=list(columns))
-    lengths = sum(column.to_numpy().astype(np.int64) for column in table.columns)
-    return lengths if context is None else np.minimum(lengths, context)
-
-
-def costs_of(shape):
+def costs_of(shape: Any) -> tuple[balancer.CostModel, balancer.CostModel]:
     """Return the model's own cost, and that if all its layers had full attention, as its layer with the most has."""
     flops = shape.flops()
     most = max(sum(value for _, value in layer.pairs) for layer in shape.unlike)
@@ -137,37 +131,41 @@ def costs_of(shape):
     return flops.cost_model(), full.cost_model()
 
 
-def waiting(lengths, plan_cost, own_cost):
+def share_waited(lengths: np.ndarray, plan_cost: balancer.CostModel, own_cost: balancer.CostModel, steps: int) -> float:
     """Return the share of all ranks' time at which they wait, of plans by one cost, priced by the other."""
-    busy = slowest = 0
-    batch = RANKS * SAMPLES
-    for step in range(min(STEPS, len(lengths) // batch)):
-        of_step = lengths[step * batch : (step + 1) * batch]
+    busy = slowest = 0.0
+    for of_step in common.steps_of(lengths, RANKS * SAMPLES, steps):
         plan = balancer.balance(of_step, RANKS, cost=plan_cost)
         loads = np.bincount(plan.rank_of_sample, own_cost.sample_costs(of_step).astype(float), RANKS)
         busy, slowest = busy + loads.sum(), slowest + RANKS * loads.max()
     return 1 - busy / slowest
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--parameters", action="store_true", help="parameters beside the published ones")
-    if parser.parse_args().parameters:
-        print("| model | billion parameters | published | active, no embedding | published | source |")
-        print("|---|--:|--:|--:|--:|---|")
-        for name, whole, active, published, published_active, source in parameters():
-            print(f"| {name} | {whole:,.2f} | {published:,g} | {active:,.2f} | {published_active or ''} | {source} |")
-        return
-    print("| model | its layers see | " + " | ".join(f"{log}: full | own" for log in LOGS) + " |")
-    print("|---|---|" + "--:|--:|" * len(LOGS))
-    logs = {log: lengths_of(log) for log in LOGS}
-    for name, (config, *_) in MODELS.items():
-        own, full = costs_of(modules_of(config)["llm"])
-        cells = []
-        for lengths in logs.values():
-            cells += [f"{waiting(lengths, cost, own):.2%}" for cost in (full, own)]
-        print(f"| {name} | {', '.join(area for area, _ in own.areas)} | {' | '.join(cells)} |", flush=True)
+def models(quick: bool) -> Iterator[tuple[str, Any, tuple]]:
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (config, *published) in list(MODELS.items())[: 2 if quick else None]:
+            (path := Path(folder) / "config.json").write_text(json.dumps(config))
+            yield name, read_config(path)["llm"], tuple(published)
+
+
+def waiting(quick: bool) -> None:
+    """Waiting, % of all ranks' time, by plans for full attention and by the model's own cost."""
+    table = Table("model", "its layers see", *(f"{log}: full, own" for log in LOGS))
+    for name, shape, _ in models(quick):
+        own, full = costs_of(shape)
+        cells = [[100 * share_waited(lengths_of(log), cost, own, 3 if quick else STEPS) for cost in (full, own)]
+                 for log in LOGS]  # fmt: skip
+        table.row(name, ", ".join(area for area, _ in own.areas), *(f"{a:.2f}, {b:.2f}" for a, b in cells))
+
+
+def parameters(quick: bool) -> None:
+    """Billions of parameters beside the published ones; active ones without the embedding that is looked up."""
+    table = Table("model", "all", "published", "active", "published", "source")
+    for name, shape, (whole, active, source) in models(quick):
+        embedding = 0 if shape.tied else shape.hidden * shape.vocabulary
+        own = shape.parameters / 1e9, (shape.active_parameters - embedding) / 1e9
+        table.row(name, f"{own[0]:,.2f}", f"{whole:,g}", f"{own[1]:,.2f}", active or "", source)
 
 
 if __name__ == "__main__":
-    main()
+    common.main(__doc__, waiting, parameters)

@@ -24,6 +24,7 @@ BY_NIGHT = {
     "integrations/test_sampler_huggingface.py": ["test_killed_and_resumed_in_the_second_epoch*"],
     # Notebooks and pages: one of each kind by day.
     "notebooks/test_notebooks.py": ["*cluster_study*", "*choosing_a_solver*", "*long_samples*"],
+    "command_line/test_readme.py": ["test_the_advice_that_the_readme_shows"],
     "report/test_page_in_chromium.py": ["*phone*", "*simulation-desktop*", "test_it_prints[[]simulation]"],
     # Searches and properties of many cases.
     "test_kernels.py": ["test_compiled_and_plain_python_give_the_same_plans"],

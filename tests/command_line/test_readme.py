@@ -28,6 +28,13 @@ def test_the_report_that_the_first_page_shows(command, monkeypatch):
     assert printed[timed].startswith("104,096 samples in 102 steps, ")
 
 
+def test_the_advice_that_the_readme_shows(command):
+    shown = re.search(r"^\$ (balancer advise .*?)\n\n(.*?)\n```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    _, _, log, *arguments = shown[1].replace("\\\n", " ").split()
+    printed = [line.rstrip() for line in command("advise", ROOT / log, *arguments).out.splitlines()]
+    assert printed[2 : 2 + len(shown[2].splitlines())] == shown[2].splitlines()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     for target in re.findall(r"(?:\]\(|src(?:set)?=\")([^)#\"]+)", page.read_text()):

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-NAMES = "in_your_trainer.md", "trainers.md", "watching.md"
+NAMES = "dispatcher.md", "trainers.md", "measure.md"
 PAGES = [Path(__file__).parents[2] / "docs" / "how_to" / name for name in NAMES]
 
 

@@ -26,7 +26,7 @@ ROWS, EPOCHS, SAVED_AT = 61, 2, 3
 LENGTHS = np.minimum(np.random.default_rng(0).lognormal(2, 1, ROWS).astype(int) + 2, 60)
 DATA = [{"row": torch.tensor([row]), "ids": torch.full((length,), row)} for row, length in enumerate(LENGTHS)]
 BATCH = 2
-PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "data_loader.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "sampler.md"
 
 
 def as_fields(samples):

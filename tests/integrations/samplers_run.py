@@ -16,7 +16,7 @@ from balancer.compat import BalancedBatchSampler, PlannedBatchSampler
 
 LENGTHS = np.minimum(np.random.default_rng(0).lognormal(2, 1, 42).astype(int) + 2, 60)
 EPOCHS, EACH, SLOTS = 2, 2, 4
-PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "data_loader.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "sampler.md"
 
 
 class Rows(torch.utils.data.Dataset):

@@ -1,4 +1,4 @@
-"""docs/how_to/data_loader.md: every block about the sampler and about packing runs as it stands."""
+"""docs/how_to/sampler.md: every block about the sampler and about packing runs as it stands."""
 
 import contextlib
 import sys
@@ -23,7 +23,7 @@ from balancer.compat.megatron import BalancedPackingScheduler  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")
 
-PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "data_loader.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "sampler.md"
 OURS = [heading for heading in blocks(PAGE) if heading.startswith(("`", "Sampler:", "Packing:"))]
 LAUNCHED = {"Sampler: Hugging Face Trainer", "Sampler: Accelerate", "Sampler: Lightning"}
 ELSEWHERE = {"Sampler: gradient accumulation"}  # in test_sampler_trainers

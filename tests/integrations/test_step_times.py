@@ -1,4 +1,4 @@
-"""Step times as docs/how_to/watching.md writes them, of a plan's batches: fitted, and set beside the plan."""
+"""Step times as docs/how_to/measure.md writes them, of a plan's batches: fitted, and set beside the plan."""
 
 from pathlib import Path
 

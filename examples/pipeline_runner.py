@@ -2,7 +2,7 @@
 
 It shows that planned pipelines run: 1F1B, interleaved and GPipe, slots of any size and empty ones, frozen stages,
 recomputation, tied parameters, encoders in gaps. Messages go through host memory, on gloo, so it is no trainer's part.
-``tests/examples/test_pipeline.py`` trains with it beside one process; ``docs/how_to/run_a_pipeline.md`` is its page.
+``tests/examples/test_pipeline.py`` trains with it beside one process; ``docs/how_to/pipelines.md`` is its page.
 """
 
 from __future__ import annotations

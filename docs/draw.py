@@ -1,12 +1,10 @@
 """The pictures of the README and the site, light and dark: docs/pictures/*.svg.
 
-Run: python docs/draw.py [NAME ...]. Some are drawn from a plan made here, by the figures of `balancer report`; those of
-long measurements from tables of docs/benchmarks.md, which the scripts named there print.
+Run: python docs/draw.py [NAME ...]. They are drawn from plans made here, by the figures of `balancer report`.
 """
 
-import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,8 +40,6 @@ DARK = {
     "phase-5": "#cf9f4a",
 }  # fmt: skip
 """The colours of dark pictures, by the names of `COLORS`."""
-LINES = ("-", "--", "-.", ":", (0, (5, 1)))
-MARKS = "os^Dv*Xph<>P8d"
 
 
 def columns() -> dict[str, np.ndarray]:
@@ -51,14 +47,6 @@ def columns() -> dict[str, np.ndarray]:
     table = pq.read_table(LOG)
     found = {name: table[name].to_numpy() for name in table.column_names if "source" not in name}
     return found | {"tokens": sum(found[name] for name in TOKENS.split("+"))}
-
-
-def table_of(heads: str) -> Iterator[list[str]]:
-    """Yield the rows of the table of docs/benchmarks.md whose first column has this title."""
-    text = (ROOT / "docs" / "benchmarks.md").read_text()
-    (table,) = (found for found in re.findall(r"(?:^\|.*\n)+", text, re.M) if found.startswith(f"| {heads} |"))
-    for line in table.splitlines()[2:]:
-        yield [cell.strip() for cell in line.strip("|").split("|")]
 
 
 def step(stacked: bool = False) -> tuple[str, float, float]:
@@ -120,35 +108,6 @@ def loads() -> tuple[str, float, float]:
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
 
     return svg_of("loads", draw, 3, WIDTH), WIDTH, 3
-
-
-def gap() -> tuple[str, float, float]:
-    """Gap to the proven bound against time, of every method and public package."""
-    rows = list(table_of("16,384 items on 256 groups"))  # gap and milliseconds with linear costs, then with attention
-
-    def numbers(cell: str) -> list[float]:
-        return [float(number.replace(",", "")) for number in cell.split(";")]
-
-    def draw(figure: Any) -> None:
-        axes = figure.subplots(1, 2, sharex=True, sharey=True)
-        for axis, costs, column in zip(axes, ("linear costs", "costs with attention"), (1, 2), strict=True):
-            for i, row in enumerate(rows):
-                ours, (least, ms) = row[0].startswith("seqbalancer"), numbers(row[column])
-                style = (
-                    {"color": COLORS["after"], "s": 90, "zorder": 3} if ours else {"color": COLORS["before"], "s": 38}
-                )
-                label = row[0].replace("seqbalancer", "ours:").replace("_", " ")
-                axis.scatter(ms, max(least, 1e-2), marker=MARKS[i], label=label, **style)
-            axis.axhline(1e-2, color=COLORS["faint"], linestyle=":", linewidth=1)
-            axis.set(xscale="log", yscale="log", xlabel="milliseconds")
-            axis.set_title(costs, fontsize=10)
-        axes[0].set_ylabel("gap to the proven bound, ppm")
-        axes[0].set_yticks([1e-2, 1, 100, 1e4, 1e6], ["0: proven", "1", "100", "1 %", "100 %"])
-        axes[0].set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
-        axes[0].minorticks_off()
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9)
-
-    return svg_of("gap", draw, 4.6, WIDTH), WIDTH, 4.6
 
 
 def crossing() -> tuple[str, float, float]:
@@ -242,28 +201,6 @@ def groups() -> tuple[str, float, float]:
     return svg_of("groups", draw, 3.6, WIDTH), WIDTH, 3.6
 
 
-def in_flight() -> tuple[str, float, float]:
-    """Makespan over the bound against what a pipeline may hold between forward and backward."""
-    limits = (1.05, 1.1, 1.2, 1.4, 1.6)
-    rows = list(table_of("pipeline: stages (encoders'), replicas, slots, samples"))
-
-    def draw(figure: Any) -> None:
-        axis = figure.subplots()
-        for i, (name, lpt, *cells) in enumerate(rows):
-            color = COLORS[f"phase-{(0, 1, 2, 3, 5)[i]}"]
-            stages, _, slots, samples = name.replace(" (", ",(").split(", ")
-            label = f"{stages.split(',')[0]} stages, {slots} micro-batches of {samples}"
-            axis.plot(limits, list(map(float, cells[:5])), color=color, marker=MARKS[i], markersize=4,
-                      linestyle=LINES[i], label=label)  # fmt: skip
-            held, ratio = map(float, lpt.split(", "))
-            axis.plot([held], [ratio], marker="x", color=color, markersize=7)
-        axis.plot([], [], "x", color=COLORS["ink"], label="no ramp: as even as whole samples allow")
-        axis.set(xlabel="most tokens in flight, over those of equal micro-batches", ylabel="makespan over the bound")
-        axis.legend(fontsize=9)
-
-    return svg_of("in_flight", draw, 3.6, WIDTH), WIDTH, 3.6
-
-
 def split() -> tuple[str, float, float]:
     """Compute, waiting and exchange of a step on 64 nodes of 8 H100s, a rank each, by strategy."""
     cluster = CLUSTERS["h100"].with_ranks_of(8)
@@ -283,7 +220,7 @@ def split() -> tuple[str, float, float]:
 
 
 PICTURES: dict[str, Callable[[], tuple[str, float, float]]] = {
-    draw.__name__: draw for draw in (step, step_narrow, loads, gap, crossing, ramp, groups, in_flight, split)
+    draw.__name__: draw for draw in (step, step_narrow, loads, crossing, ramp, groups, split)
 }
 
 

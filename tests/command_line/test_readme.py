@@ -29,7 +29,9 @@ def test_the_report_that_the_first_page_shows(command, monkeypatch):
 
 
 def test_the_advice_that_the_readme_shows(command):
-    shown = re.search(r"^\$ (balancer advise .*?)\n\n(.*?)\n```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    shown = re.search(
+        r"^\$ (balancer advise .*?)\n\n(.*?)\n```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
+    )
     _, _, log, *arguments = shown[1].replace("\\\n", " ").split()
     printed = [line.rstrip() for line in command("advise", ROOT / log, *arguments).out.splitlines()]
     assert printed[2 : 2 + len(shown[2].splitlines())] == shown[2].splitlines()
@@ -60,8 +62,15 @@ def test_commands_that_a_page_shows_have_options_and_keys_that_there_are(page):
             assert keys <= {each.path for each in keys_of(StepFile)}
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_scripts_that_a_page_names_are_there(page):
+    of_old = page.name == "CHANGELOG.md"  # it names those of its time
+    for script in [] if of_old else re.findall(r"python (benchmarks/\w+\.py)", page.read_text()):
+        assert (ROOT / script).exists(), script
+
+
 def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) < 130
+    assert len((ROOT / "README.md").read_text().split()) < 800
 
 
 @pytest.mark.parametrize("source", [None, "https://host/seqbalancer"])

@@ -3,6 +3,7 @@
 import csv
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,18 +13,19 @@ from numpy.typing import ArrayLike, NDArray
 from balancer.errors import InputError, on_a_line
 from solvers.types import Record
 
-_MOST_ADJUSTED = 0.2
 _COLUMNS = ("tokens", "flops_per_second")
 _SHARDS = "tp"
+
+_Floats = NDArray[np.float64]
 
 
 class Throughput(Protocol):
     """Anything that gives FLOP/s for a number of tokens, and the seconds that follow."""
 
-    def at(self, tokens: ArrayLike) -> NDArray[np.float64]:
+    def at(self, tokens: ArrayLike) -> _Floats:
         """FLOP/s with so many tokens, float64 of their shape."""
 
-    def seconds(self, flops: ArrayLike, tokens: ArrayLike) -> NDArray[np.float64]:
+    def seconds(self, flops: ArrayLike, tokens: ArrayLike) -> _Floats:
         """Seconds that so many FLOPs take with so many tokens at once."""
         work, rate = np.asarray(flops, dtype=np.float64), self.at(tokens)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -31,7 +33,7 @@ class Throughput(Protocol):
             return np.asarray(np.where(work == 0, 0.0, work / rate), dtype=np.float64)
 
 
-def _as_tokens(tokens: ArrayLike) -> NDArray[np.float64]:
+def _as_tokens(tokens: ArrayLike) -> _Floats:
     values = np.asarray(tokens, dtype=np.float64)
     if not (values >= 0).all():
         raise ValueError(f"tokens must be >= 0, got {values[~(values >= 0)].flat[0]}")
@@ -65,7 +67,7 @@ class SaturatingThroughput(Throughput):
         if not 0 <= self.half_tokens < math.inf:
             raise ValueError(f"half_tokens must be >= 0 and finite, got {self.half_tokens!r}")
 
-    def at(self, tokens: ArrayLike) -> NDArray[np.float64]:
+    def at(self, tokens: ArrayLike) -> _Floats:
         """FLOP/s with so many tokens, float64 of their shape."""
         values = _as_tokens(tokens)
         if self.half_tokens == 0:
@@ -78,20 +80,16 @@ class ThroughputCurve(Record, Throughput):
     """Measured points with straight lines between them.
 
     Below the first point throughput is proportional to the tokens (a launch takes a fixed time); above the last it is
-    constant (saturated). More tokens never have less throughput, nor take less time: measurements that say so are
-    moved, by at most 20 %.
+    constant (saturated).
 
     Attributes
     ----------
     tokens, flops_per_second : float64[k]
-        The points in ascending order, adjusted; read-only.
-    adjusted : float
-        Largest relative change by moving points.
+        The points in ascending order; read-only.
     """
 
-    tokens: NDArray[np.float64]
-    flops_per_second: NDArray[np.float64]
-    adjusted: float
+    tokens: _Floats
+    flops_per_second: _Floats
 
     @classmethod
     def from_points(cls, tokens: ArrayLike, flops_per_second: ArrayLike) -> "ThroughputCurve":
@@ -100,8 +98,7 @@ class ThroughputCurve(Record, Throughput):
         Raises
         ------
         ValueError
-            No points, unequal numbers of tokens and FLOP/s, a value that is not positive and finite, or points more
-            than 20 % away from every legal curve.
+            No points, unequal numbers of tokens and FLOP/s, or a value that is not positive and finite.
 
         Examples
         --------
@@ -113,23 +110,12 @@ class ThroughputCurve(Record, Throughput):
         rates = np.asarray(flops_per_second, dtype=np.float64)
         if counts.ndim != 1 or counts.shape != rates.shape or counts.size == 0:
             raise ValueError(f"a curve needs as many tokens as rates, at least one: got {counts.shape}, {rates.shape}")
-        for name, values in (("tokens", counts), ("flops_per_second", rates)):
-            wrong = ~((values > 0) & (values < math.inf))
-            if wrong.any():
+        for name, values in zip(_COLUMNS, (counts, rates), strict=True):
+            if (wrong := ~((values > 0) & (values < math.inf))).any():
                 bad = int(np.argmax(wrong))
                 raise ValueError(f"{name}[{bad}] must be positive and finite, got {values[bad]}")
         distinct, where = np.unique(counts, return_inverse=True)
-        means = np.bincount(where, weights=rates) / np.bincount(where)
-        # No less than with fewer tokens, and no more than in proportion to them.
-        legal = distinct * np.minimum.accumulate(np.maximum.accumulate(means) / distinct)
-        adjusted = float(np.max(np.abs(legal / means - 1)))
-        if adjusted > _MOST_ADJUSTED:
-            at = int(np.argmax(np.abs(legal / means - 1)))
-            raise ValueError(
-                f"throughput at {distinct[at]:g} tokens is {means[at]:.4g} FLOP/s, {adjusted:.0%} away from any curve "
-                "that neither falls nor grows faster than the tokens; measure again"
-            )
-        return cls(distinct, legal, adjusted)
+        return cls(distinct, np.bincount(where, weights=rates) / np.bincount(where))
 
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str]) -> "ThroughputCurve":
@@ -140,61 +126,60 @@ class ThroughputCurve(Record, Throughput):
         InputError
             If the file cannot be read, lacks a column, or a row holds no positive number; it names the row (from 0).
         """
-        return cls.by_shards(path, whole=True)[1]
+        rows = _rows(path)
+        return cls.from_points(*(_numbers(path, rows, name) for name in _COLUMNS))
 
     @classmethod
-    def by_shards(cls, path: str | os.PathLike[str], *, whole: bool = False) -> "dict[int, ThroughputCurve]":
+    def by_shards(cls, path: str | os.PathLike[str]) -> "dict[int, ThroughputCurve]":
         """Read a curve for each number of tensor shards in column ``tp``, or for one where there is no such column.
 
-        What shards exchange is then part of what was measured. With `whole`, that column is not looked at.
+        What shards exchange is then part of what was measured.
 
         Raises
         ------
         InputError
             As :meth:`from_csv`.
         """
-        where = os.fspath(path)
-        points: dict[int, list[list[float]]] = {}
-        try:
-            with open(path, encoding="utf-8-sig", newline="") as handle:
-                rows = csv.DictReader(handle)
-                for name in _COLUMNS:
-                    if name not in (rows.fieldnames or ()):
-                        found = ", ".join(map(on_a_line, rows.fieldnames or ())) or "none"
-                        raise InputError(f"{where}: no column {name!r}; columns there are: {found}")
-                sharded = not whole and _SHARDS in (rows.fieldnames or ())
-                for number, row in enumerate(rows):
-                    shards = _positive(where, _SHARDS, number, row[_SHARDS]) if sharded else 1.0
-                    if not shards.is_integer():
-                        raise InputError(
-                            f"{where}: column {_SHARDS!r}, row {number}: {shards:g} must be a whole number"
-                        )
-                    points.setdefault(int(shards), []).append(
-                        [_positive(where, name, number, row[name]) for name in _COLUMNS]
-                    )
-        except FileNotFoundError:
-            raise InputError(f"{where}: no such file") from None
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise InputError(f"{where}: cannot be read as CSV: {error}") from error
-        if not points:
-            raise InputError(f"{where}: holds no rows")
-        try:
-            return {shards: cls.from_points(*np.array(each).T) for shards, each in sorted(points.items())}
-        except ValueError as error:
-            raise InputError(f"{where}: {error}") from error
+        rows = _rows(path)
+        counts, rates = (_numbers(path, rows, name) for name in _COLUMNS)
+        shards = _numbers(path, rows, _SHARDS, "whole ") if _SHARDS in rows[0] else np.ones(len(rows))
+        return {int(each): cls.from_points(counts[shards == each], rates[shards == each]) for each in np.unique(shards)}
 
-    def at(self, tokens: ArrayLike) -> NDArray[np.float64]:
+    def at(self, tokens: ArrayLike) -> _Floats:
         """FLOP/s with so many tokens, float64 of their shape. O(log k) each."""
-        values = _as_tokens(tokens)
-        few = self.flops_per_second[0] * np.minimum(values / self.tokens[0], 1.0)
-        return np.where(values < self.tokens[0], few, np.interp(values, self.tokens, self.flops_per_second))
+        points, rates = np.append(0.0, self.tokens), np.append(0.0, self.flops_per_second)
+        return np.asarray(np.interp(_as_tokens(tokens), points, rates), dtype=np.float64)
 
 
-def _positive(where: str, column: str, row: int, text: str | None) -> float:
+def _rows(path: str | os.PathLike[str]) -> list[dict[str, str]]:
+    """Read the rows of a CSV that has all columns, one at least."""
+    where = os.fspath(path)
     try:
-        value = float(text or "")
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise InputError(f"{where}: column {column!r}, row {row}: {text!r} must be a positive number")
-    return value
+        with open(path, encoding="utf-8-sig", newline="") as handle:
+            reader = csv.DictReader(handle)
+            rows, known = list(reader), reader.fieldnames or ()
+    except FileNotFoundError:
+        raise InputError(f"{where}: no such file") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{where}: cannot be read as CSV: {error}") from error
+    if missing := [name for name in _COLUMNS if name not in known]:
+        found = ", ".join(map(on_a_line, known)) or "none"
+        raise InputError(f"{where}: no column {missing[0]!r}; columns there are: {found}")
+    if not rows:
+        raise InputError(f"{where}: holds no rows")
+    return rows
+
+
+def _numbers(path: str | os.PathLike[str], rows: Sequence[dict[str, str]], name: str, of: str = "") -> _Floats:
+    """Return a column of positive numbers, or of ``whole `` ones: float64[k]."""
+    found = []
+    for number, row in enumerate(rows):
+        try:
+            value = float(row[name] or "")
+        except ValueError:
+            value = math.nan
+        if not 0 < value < math.inf or (of and not value.is_integer()):
+            where = f"{os.fspath(path)}: column {name!r}, row {number}"
+            raise InputError(f"{where}: {row[name]!r} must be a positive {of}number")
+        found.append(value)
+    return np.array(found)

@@ -1,4 +1,4 @@
-"""Throughput curves: through the points, between and beyond them, and never less time for more work."""
+"""Throughput curves: through the points, between and beyond them."""
 
 import numpy as np
 import pytest
@@ -16,45 +16,28 @@ def test_through_the_points_and_saturated_beyond():
     assert curve.tokens.tolist() == [128, 512, 4096]
     assert curve.at([128, 512, 4096]).tolist() == [1e14, 3e14, 4e14]
     assert curve.at([0, 64, 320, 10**9]).tolist() == [0, 5e13, 2e14, 4e14]
-    assert curve.adjusted == 0
     assert curve.seconds(8e14, 4096) == 2.0
     assert curve.seconds([0, 1e14], [0, 64]).tolist() == [0, 2]
 
 
-@given(st.lists(st.floats(0.95, 1.05), min_size=2, max_size=30), st.integers(0, 2**31))
-def test_more_work_never_takes_less_time(noise, seed):
-    tokens = np.geomspace(16, 2**17, len(noise))
-    rates = SaturatingThroughput(4e14, 1000).at(tokens) * noise
-    curve = ThroughputCurve.from_points(tokens, rates)
-    assert curve.adjusted <= 0.11
-    asked = np.sort(np.random.default_rng(seed).uniform(1, 2**18, 200))
-    assert (np.diff(curve.at(asked)) >= -1.0).all()  # FLOP/s, of 1e14: rounding
-    assert (np.diff(curve.seconds(asked * 6e9, asked)) >= -1e-12).all()
+def test_points_that_fall_are_what_was_measured():
+    curve = ThroughputCurve.from_points([100, 200, 300], [3.2e14, 2.8e14, 4e14])
+    assert curve.at([100, 150, 200, 250]).tolist() == [3.2e14, 3e14, 2.8e14, 3.4e14]
 
 
 @given(points)
-def test_any_points_give_a_legal_curve_or_are_refused(given_points):
+def test_any_points_give_a_curve_within_them(given_points):
     tokens, rates = np.array(given_points).T
-    try:
-        curve = ThroughputCurve.from_points(tokens, rates)
-    except ValueError as error:
-        assert "measure again" in str(error)  # noqa: PT017
-        return
-    assert (np.diff(curve.flops_per_second) >= -1.0).all()
-    assert (np.diff(curve.flops_per_second / curve.tokens) <= 1.0).all()
-    assert curve.adjusted <= 0.2
+    curve = ThroughputCurve.from_points(tokens, rates)
+    asked = curve.at(np.geomspace(tokens.min(), 2 * tokens.max(), 50))
+    assert rates.min() * (1 - 1e-12) <= asked.min()
+    assert asked.max() <= rates.max() * (1 + 1e-12)
+    assert curve.at(tokens.min() / 2) == pytest.approx(curve.at(tokens.min()) / 2)
 
 
 def test_repeated_points_are_averaged():
     curve = ThroughputCurve.from_points([100, 100, 200], [1e14, 3e14, 3e14])
     assert curve.at(100) == 2e14
-
-
-def test_points_that_fall_are_raised_and_those_that_grow_too_fast_lowered():
-    assert ThroughputCurve.from_points([100, 200], [3.2e14, 2.8e14]).flops_per_second.tolist() == [3.2e14, 3.2e14]
-    curve = ThroughputCurve.from_points([100, 110], [1e14, 1.2e14])
-    np.testing.assert_allclose(curve.flops_per_second, [1e14, 1.1e14])
-    assert curve.adjusted == pytest.approx(1 / 12)
 
 
 def test_saturating():
@@ -74,8 +57,6 @@ def test_saturating():
         (lambda: ThroughputCurve.from_points([1, 2], [1e14]), "as many tokens as rates"),
         (lambda: ThroughputCurve.from_points([1, 0], [1e14, 1e14]), r"tokens\[1\] must be positive"),
         (lambda: ThroughputCurve.from_points([1, 2], [1e14, np.inf]), r"flops_per_second\[1\]"),
-        (lambda: ThroughputCurve.from_points([100, 200], [4e14, 1e14]), "60% away|measure again"),
-        (lambda: ThroughputCurve.from_points([100, 101], [1e14, 4e14]), "measure again"),
     ],
 )
 def test_what_is_no_curve(make, words):
@@ -99,7 +80,6 @@ def test_from_csv(tmp_path):
         ("tokens,flops_per_second\n1,1e14\n2,fast\n", "column 'flops_per_second', row 1: 'fast' must be a positive"),
         ("tokens,flops_per_second\n1\n", "row 0: None must be"),
         ("tokens,flops_per_second\n0,1e14\n", "column 'tokens', row 0: '0' must be"),
-        ("tokens,flops_per_second\n100,4e14\n200,1e14\n", "measure again"),
     ],
 )
 def test_bad_csv(content, words, tmp_path):

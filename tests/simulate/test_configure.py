@@ -187,5 +187,5 @@ def test_rates_measured_by_tensor_shards(log, tmp_path):
     found = configured(log, mode="stages", throughput={"llm": curves})
     assert found.winner.layout.llm.tp == 1
     path.write_text("tokens,flops_per_second,tp\n1000,4e14,1.5\n")
-    with pytest.raises(InputError, match=r"column 'tp', row 0: 1\.5 must be a whole number"):
+    with pytest.raises(InputError, match=r"column 'tp', row 0: '1\.5' must be a positive whole number"):
         ThroughputCurve.by_shards(path)

@@ -50,7 +50,7 @@ def _condition(text: str) -> tuple[str, str]:
 
 
 def _document(fit: CostFit, cost: IntegerCost, skipped: int, by_areas: bool) -> dict[str, Any]:
-    more: dict[str, Any] = {"condition": fit.condition, "uncertain": list(fit.uncertain)}
+    more: dict[str, Any] = {"uncertain": list(fit.uncertain)}
     if by_areas:
         by_length = [asdict(each) for each in fit.by_length]
         more = {"alike": list(fit.alike), "left_out": list(fit.left_out), "by_length": by_length}

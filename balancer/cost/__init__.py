@@ -3,7 +3,7 @@
 from balancer.cost.hf_config import read_config
 from balancer.cost.integer import IntegerCost, integer_seconds
 from balancer.cost.model import CostModel
-from balancer.cost.named import MODELS, NamedModel, flops, module
+from balancer.cost.named import MODELS, flops, module
 from balancer.cost.online import OnlineCost
 from balancer.cost.parse import COSTS, parse_cost
 from balancer.cost.polynomial import LengthPolynomial
@@ -22,7 +22,6 @@ __all__ = [
     "IntegerCost",
     "LengthPolynomial",
     "Module",
-    "NamedModel",
     "OnlineCost",
     "SaturatingThroughput",
     "Sharing",

@@ -1,4 +1,4 @@
-"""Areas of attention: how many pairs of query and key a mask keeps of a sample of length l, by the name of the mask.
+"""Terms of a cost, by name: of attention the area of its mask, which is how many pairs of query and key that keeps.
 
 Every formula is of whole numbers, never falls with l, and is 0 at 0. It takes Python integers of any size, and arrays
 of int64 (which hold what is formed on the way wherever they hold the area), so that there is one formula to check.
@@ -135,15 +135,34 @@ def pairs(terms: Iterable[tuple[str, int]], lengths: Any, prefixes: Any = 0) -> 
     return sum((value * area(name, lengths, prefixes) for name, value in terms), start=0 * lengths)
 
 
-def area_sums(names: Iterable[str], lengths: ArrayLike) -> NDArray[np.float64]:
-    """Sum over samples of the pairs that each of the masks keeps: float64[k]."""
+def amount(name: str, lengths: Any, prefixes: Any = 0) -> Any:
+    """How much of a term of a cost a sample of each length has: an int, or int64[n], which the caller knows to hold it.
+
+    ``constant`` is once a sample that is not empty, ``a`` a unit of length, ``b`` one squared; other names are those of
+    masks.
+    """
+    if name == "constant":
+        return 1 * (lengths > 0)
+    if name == "a":
+        return lengths
+    return lengths * lengths if name == "b" else area(name, lengths, prefixes)
+
+
+def term_sums(names: Iterable[str], lengths: ArrayLike) -> NDArray[np.float64]:
+    """How much of each term samples of these lengths have together, and of ``c0`` once: float64[k].
+
+    Examples
+    --------
+    >>> term_sums(["c0", "constant", "a", "b", "window2"], [3, 0, 1]).tolist()
+    [1.0, 2.0, 4.0, 10.0, 6.0]
+    """
     values = np.asarray(lengths, dtype=np.float64)
-    return np.array([area(name, values).sum() for name in names], dtype=np.float64)
+    return np.array([1.0 if name == "c0" else amount(name, values).sum() for name in names], dtype=np.float64)
 
 
 def largest_rate(name: str, longest: int) -> Fraction:
-    """Most pairs a token that any sample up to `longest` has: of the longest, or of one that fills a chunk."""
-    size = checked(name)[1]
+    """Most of a term a token that any sample up to `longest` has: the first, the longest, or one that fills a chunk."""
+    size = 0 if name in ("constant", "a", "b") else checked(name)[1]
     own = longest if name == OWN_PREFIX else 0
     # In chunks and blocks the rate falls again behind each one that is full, so the longest need not have the largest.
-    return max(Fraction(area(name, each, own), each) for each in (longest, min(size, longest) or longest))
+    return max(Fraction(int(amount(name, each, own)), each) for each in (1, longest, min(size, longest) or longest))

@@ -12,7 +12,6 @@ Errors are relative to the measured seconds, as noise grows with them. A fit is 
 cross-validation). Steps of equal sums stay in one fold, so that no step is predicted by its own repetition.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -20,7 +19,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from balancer.cost.areas import OWN_PREFIX, area, as_terms, checked
+from balancer.cost.areas import OWN_PREFIX, as_terms, checked, term_sums
 from balancer.cost.integer import IntegerCost, integer_seconds
 from balancer.cost.sequence_parallel import Sharing
 from balancer.errors import FitError, InputError
@@ -66,7 +65,6 @@ class CostFit(Record):
     # Name, seconds (a step, a sample, a unit of length, one squared, a pair of an area), and standard deviation over
     # 200 resamples of the steps, seeded. x_d has the name that a cost has for it, such as d2.
     terms: tuple[tuple[str, float, float], ...]
-    condition: float  # condition number of the terms' columns, scaled to norm 1
     # In words, candidates that these steps do not tell from others; and those that made the error no smaller
     alike: tuple[str, ...]
     left_out: tuple[str, ...]
@@ -120,14 +118,14 @@ class CostFit(Record):
 
     def predict(self, lengths: ArrayLike, degree: int = 1) -> float:
         """Seconds of a step that holds samples of these lengths, shared by as many ranks as the degree says."""
-        found, shared = self.coefficients, dict(self.exchange)
+        shared = dict(self.exchange)
         if degree > 1 and degree not in shared:
             known = ", ".join(map(str, shared)) or "none"
             raise ArgumentError("degree", f"be 1 or one that was measured: {known}", degree)
+        found = {name: value for name, value in self.coefficients.items() if name != _STEP and name[0] != "d"}
         found[_LENGTH] = found.get(_LENGTH, 0.0) + shared.get(degree, 0.0)
-        names = [name for name in found if name != _STEP and name[0] != "d"]
-        of_step = _columns([as_int64("lengths", lengths)], names)[0]
-        return float(found.get(_STEP, 0.0) + of_step @ [found[name] for name in names] / degree)
+        work = term_sums(tuple(found), as_int64("lengths", lengths)) @ list(found.values())
+        return self.constant + float(work) / degree
 
     def integer_cost(self) -> IntegerCost:
         """Integer nanoseconds, or finer where those would be off by more than 0.1 %.
@@ -140,17 +138,13 @@ class CostFit(Record):
         ValueError
             If no coefficient of the length is positive.
         """
-        found = {name: value for name, value in self.coefficients.items() if name[0] != "d"}
-        step, sample, length = (found.pop(name, 0.0) for name in (_STEP, _SAMPLE, _LENGTH))
-        square = found.pop(_SQUARE, 0.0) + found.pop("bidirectional", 0.0)
-        cost = integer_seconds(
-            length, square, constant=step, each=sample, areas=found, longest=max(self.longest, 1)
-        )  # fmt: skip
+        seconds = {name: value for name, value in self.coefficients.items() if name[0] != "d"}
+        cost = integer_seconds(seconds, longest=max(self.longest, 1))
         if not self.exchange:
             return cost
         unit = cost.per_second()
         exchange = tuple((degree, round(value * unit)) for degree, value in self.exchange)
-        sharing = Sharing(exchange=exchange, overhead=round(step * unit))
+        sharing = Sharing(exchange=exchange, overhead=round(self.constant * unit))
         return replace(cost, model=replace(cost.model, sharing=sharing), omitted_constant=0.0)
 
 
@@ -211,6 +205,7 @@ def fit_cost(
     >>> fit = fit_cost(lengths, seconds)
     >>> [(name, round(value, 9)) for name, value, _ in fit.terms], str(fit.integer_cost().model)
     ([('c0', 0.5), ('a', 0.001), ('b', 1e-06)], 'quadratic:a=1000000,b=1000')
+    >>> from balancer.cost.areas import area
     >>> lengths = [[16 * i] for i in range(1, 41)]
     >>> seconds = [1e-3 + 1e-6 * area("window128", step[0]) for step in lengths]
     >>> fit = fit_cost(lengths, seconds, areas=["full", "window128"])
@@ -219,41 +214,46 @@ def fit_cost(
     """
     if not max_error > 0:
         raise ValueError(f"max_error must be > 0, got {max_error!r}")
+    steps, measured = _as_steps(lengths, seconds)
+    names = [_STEP, _LENGTH, _SQUARE]
     if areas is not None:
         _check_areas(areas, degrees)
-    steps, measured = _as_steps(lengths, seconds)
-    names = _candidates(steps, areas)
-    design = _columns(steps, names)
+        # Empty samples cost nothing, so they do not count.
+        counts = {int(np.count_nonzero(step)) for step in steps}
+        names = [_STEP, *([_SAMPLE] if len(counts) > 1 else []), _LENGTH, *areas]
+    design = np.array([term_sums(names, step) for step in steps]).reshape(len(steps), len(names))
     if degrees is not None:
         names, design = _by_degree(names, design, degrees)
-    group, fold = _folds(design)
-    distinct = int(group.max()) + 1 if len(group) else 0
-    filled = [step for step in steps if len(step)]
-    shortest, longest = (end(map(end, filled), default=0) for end in (min, max))
-    _check_steps(design, distinct, int(shortest), int(longest), areas is not None)
-    weight = 1 / measured  # noise grows with the seconds
-    if areas is None:
-        alike, chosen = tuple[str, ...](), list(range(len(names)))
-        errors, mean_errors = _held_out(design, measured, weight, fold)
-    else:
-        alike = _alike(names, design * weight[:, None], int(shortest), int(longest))
-        chosen, errors, mean_errors = _best(design, measured, weight, fold)
-    kept, columns = [names[i] for i in chosen], design[:, chosen]
-    condition = _condition(columns, weight)
-    found = _solve(columns, measured, weight)
-    of_lengths = [name not in (_STEP, _SAMPLE) and name[0] != "d" for name in kept]
-    grows = bool(found[of_lengths].any())
-    held_out, mean_error = float(errors.mean()), float(mean_errors.mean())
-    refusal = _refusal_of(grows, held_out, mean_error, max_error)
+    # By sums, so that every fifth step is of every fold: each fold sees short and long steps. Equal steps are in one
+    # fold, or what is held out would have been seen.
+    distinct, group = np.unique(design, axis=0, return_inverse=True)
+    if len(steps) < _FEWEST_STEPS or len(distinct) < _FOLDS:
+        raise InputError(
+            f"a fit of {', '.join(names)} needs at least {_FEWEST_STEPS} steps, {_FOLDS} of them different; there are "
+            f"{len(steps)}, {len(distinct)} different: measure more, of other lengths too"
+        )
+    problem = _Problem(design, measured, group.reshape(-1) % _FOLDS)
+    every = np.concatenate(steps)
+    shortest, longest = int(every.min(initial=2**31)), int(every.max(initial=0))
+    alike = _alike(names, problem, shortest, longest)
+    if areas is None and alike:
+        raise InputError(f"{alike[0]}; measure steps of several lengths, with few and with many samples")
+    chosen, errors = problem.best() if areas is not None else (tuple(range(len(names))), problem.held_out())
+    kept, found = [names[i] for i in chosen], problem.solve(chosen)
+    # By one duration for all steps, which is the least that lengths have to beat.
+    held_out, mean_error = float(errors.mean()), float(problem.held_out((0,)).mean())
+    grows = any(
+        value for name, value in zip(kept, found, strict=True) if name not in (_STEP, _SAMPLE) and name[0] != "d"
+    )
+    refusal = _refusal_of(bool(grows), held_out, mean_error, max_error)
     if refusal is not None and not (force and grows):
         raise FitError(refusal)
     return CostFit(
-        terms=tuple(zip(kept, found.tolist(), _spreads(columns, measured, weight), strict=True)), condition=condition,
-        alike=alike, left_out=tuple(name for name in names if name not in kept), steps=len(measured),
-        distinct_steps=distinct, shortest=int(shortest), longest=int(longest), held_out_error=held_out,
-        held_out_worst=float(errors.max()),
+        terms=tuple(zip(kept, found.tolist(), problem.spreads(chosen), strict=True)), alike=alike,
+        left_out=tuple(name for name in names if name not in kept), steps=len(measured), distinct_steps=len(distinct),
+        shortest=shortest, longest=longest, held_out_error=held_out, held_out_worst=float(errors.max()),
         by_length=_by_length(np.array([step.max(initial=0) for step in steps]), errors), mean_error=mean_error,
-        refusal=refusal, predicted=columns @ found, measured=measured,
+        refusal=refusal, predicted=design[:, chosen] @ found, measured=measured,
         total_lengths=np.array([float(step.sum()) for step in steps]),
     )  # fmt: skip
 
@@ -278,43 +278,17 @@ def _as_steps(lengths: Sequence[ArrayLike], seconds: ArrayLike) -> tuple[_Steps,
     measured = np.array(seconds, dtype=np.float64)
     if measured.ndim != 1 or len(measured) != len(lengths):
         raise ValueError(f"seconds must be as many as steps, got {measured.shape} for {len(lengths)} steps")
-    wrong = ~((measured > 0) & (measured < math.inf))
-    if wrong.any():
-        where = int(np.argmax(wrong))
-        raise ValueError(f"seconds[{where}] must be positive and finite, got {measured[where]}")
-    wrong = (measured < _FASTEST_S) | (measured > _SLOWEST_S)
-    if wrong.any():
-        where = int(np.argmax(wrong))
-        raise ValueError(
-            f"seconds[{where}] must be from {_FASTEST_S:g} to {_SLOWEST_S:g}, got {measured[where]:g}; in seconds?"
-        )
-    steps = []
-    for i, step in enumerate(lengths):
-        values = as_int64(f"lengths[{i}]", step)
-        if len(values) and values.min() < 0:
-            raise ValueError(f"lengths[{i}] must be >= 0, got {int(values.min())}")
-        steps.append(values)
-    return steps, measured
-
-
-def _candidates(steps: _Steps, areas: Sequence[str] | None) -> list[str]:
-    """Return names of terms that there may be."""
-    if areas is None:
-        return [_STEP, _LENGTH, _SQUARE]
-    # Empty samples cost nothing, so they do not count.
-    counts = {int(np.count_nonzero(step)) for step in steps}
-    return [_STEP, *([_SAMPLE] if len(counts) > 1 else []), _LENGTH, *areas]
-
-
-def _columns(steps: _Steps, names: Sequence[str]) -> _Floats:
-    """Return what each step has of each term: float64[k, c]."""
-    design = np.ones((len(steps), len(names)))
+    for i, taken in enumerate(measured.tolist()):
+        if not 0 < taken < np.inf:
+            raise ValueError(f"seconds[{i}] must be positive and finite, got {taken}")
+        if not _FASTEST_S <= taken <= _SLOWEST_S:
+            rule = f"from {_FASTEST_S:g} to {_SLOWEST_S:g}"
+            raise ValueError(f"seconds[{i}] must be {rule}, got {taken:g}; in seconds?")
+    steps = [as_int64(f"lengths[{i}]", step) for i, step in enumerate(lengths)]
     for i, step in enumerate(steps):
-        values = step.astype(np.float64)
-        of_step = {_STEP: 1.0, _SAMPLE: np.count_nonzero(step), _LENGTH: values.sum(), _SQUARE: (values * values).sum()}
-        for j, name in enumerate(names):
-            design[i, j] = of_step[name] if name in of_step else area(name, values).sum()
-    return design
+        if step.min(initial=0) < 0:
+            raise ValueError(f"lengths[{i}] must be >= 0, got {int(step.min())}")
+    return steps, measured
 
 
 def _by_degree(names: list[str], design: _Floats, degrees: ArrayLike) -> tuple[list[str], _Floats]:
@@ -324,157 +298,112 @@ def _by_degree(names: list[str], design: _Floats, degrees: ArrayLike) -> tuple[l
         raise ArgumentError("degrees", f"be as many as steps, {len(design)}", len(array))
     for where, degree in enumerate(array.tolist()):
         as_count(f"degrees[{where}]", degree)
-    found, counts = np.unique(array, return_counts=True)
-    if len(found) and found[0] > 1:
+    found = np.unique(array).tolist()
+    if found and found[0] > 1:
         raise InputError(
             f"all steps are of degree {found[0]} or more: a and what is exchanged cannot be told apart; measure steps "
             "on one rank too"
         )
-    shared = [(degree, count) for degree, count in zip(found.tolist(), counts.tolist(), strict=True) if degree > 1]
-    for degree, count in shared:
-        if count < _FEWEST_OF_DEGREE or not design[array == degree, 1].any():
+    design = design / np.where(np.arange(len(names)) > 0, array[:, None], 1)
+    for degree in found[1:]:
+        mine = array == degree
+        if (count := int(mine.sum())) < _FEWEST_OF_DEGREE or not design[mine, 1].any():
             raise InputError(
                 f"degree {degree} has {count} steps, or only empty ones; a fit needs {_FEWEST_OF_DEGREE}: measure more"
             )
-    divided = design / np.where(np.arange(len(names)) > 0, array[:, None], 1)
-    more = [np.where(array == degree, divided[:, 1], 0.0) for degree, _ in shared]
-    return [*names, *(f"d{degree}" for degree, _ in shared)], np.column_stack([divided, *more])
-
-
-def _folds(design: _Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return which of the distinct steps each one is, by its sums in order, and its fold: int64[k] each."""
-    # By sums, so that every fifth step is of every fold: each fold sees short and long steps. Equal steps are in one
-    # fold, or what is held out would have been seen.
-    group = np.unique(design, axis=0, return_inverse=True)[1].reshape(len(design))
-    return group, group % _FOLDS
-
-
-def _check_steps(design: _Floats, distinct: int, shortest: int, longest: int, by_areas: bool) -> None:
-    """Refuse what cannot be fitted, in the words of who measured it."""
-    if len(design) >= _FEWEST_STEPS and longest == shortest and not by_areas:
-        raise InputError(f"all lengths are {longest}: a and b cannot be told apart; measure steps of other lengths too")
-    if len(design) < _FEWEST_STEPS or distinct < _FOLDS:
-        what = "terms" if by_areas else "c0, a and b"
-        raise InputError(
-            f"a fit of {what} needs at least {_FEWEST_STEPS} steps, {_FOLDS} of them different; there are "
-            f"{len(design)}, {distinct} different: measure more, of other lengths too"
-        )
-    if by_areas:
-        return
-    shared = " / degree" if design.shape[1] > 3 else ""
-    for column, name, of in ((1, _LENGTH, "sum(l)"), (2, _SQUARE, "sum(l^2)")):
-        values = design[:, column]
-        if np.ptp(values) <= _COLLINEAR * values.max():
-            raise InputError(
-                f"{of}{shared} is {values[0]:.0f} in every step: c0 and {name} cannot be told apart; "
-                "measure steps with fewer and with more tokens too"
-            )
+        names, design = [*names, f"d{degree}"], np.column_stack([design, np.where(mine, design[:, 1], 0.0)])
+    return names, design
 
 
 # --- least squares ---------------------------------------------------------------------------------------------------
 
 
-def _scaled(design: _Floats, weight: _Floats) -> tuple[_Floats, _Floats]:
-    """Return weighted columns of norm 1, and the norms that they had."""
-    scaled = design * weight[:, None]
-    norms = np.linalg.norm(scaled, axis=0)
-    # A column may be 0 in all steps of a fold; its coefficient is then 0, too.
-    norms[norms == 0] = 1.0
-    return scaled / norms, norms
+class _Problem:
+    """Least squares of relative errors, by columns of what each step has of each term, of norm 1 once weighted."""
 
+    def __init__(self, design: _Floats, measured: _Floats, fold: NDArray[np.int64]) -> None:
+        # Noise grows with the seconds, so a step weighs as much as it is short: all targets are 1.
+        shares = design / measured[:, None]
+        norms = np.linalg.norm(shares, axis=0)
+        # A column that is 0 in all steps has the coefficient 0.
+        self.norms = np.where(norms > 0, norms, 1.0)
+        self.columns, self.fold = shares / self.norms, fold
 
-def _condition(design: _Floats, weight: _Floats) -> float:
-    values = np.linalg.svd(_scaled(design, weight)[0], compute_uv=False)
-    if values[-1] < _COLLINEAR * values[0]:
-        raise InputError(
-            "1, sum(l) and sum(l^2) are collinear over these steps, so c0, a and b cannot be told apart; "
-            "measure steps of several lengths, few and many samples each"
-        )
-    return float(values[0] / values[-1])
+    def _solve(self, columns: _Floats, target: _Floats) -> _Floats:
+        from scipy.optimize import nnls  # a solver's weight, which only those who fit should carry
 
+        # Of fewer steps columns are smaller, and some of them may be 0.
+        norms = np.linalg.norm(columns, axis=0)
+        norms[norms == 0] = 1.0
+        return np.asarray(nnls(columns / norms, target)[0] / norms, dtype=np.float64)
 
-def _solve(design: _Floats, measured: _Floats, weight: _Floats) -> _Floats:
-    """Non-negative least squares, weighted: float64[c]."""
-    from scipy.optimize import nnls  # a solver's weight, which only those who fit should carry
+    def solve(self, chosen: Sequence[int]) -> _Floats:
+        """Non-negative coefficients of these terms: float64[c]."""
+        columns = self.columns[:, chosen]
+        return self._solve(columns, np.ones(len(columns))) / self.norms[list(chosen)]
 
-    scaled, norms = _scaled(design, weight)
-    return np.asarray(nnls(scaled, measured * weight)[0] / norms, dtype=np.float64)
+    def held_out(self, chosen: Sequence[int] = ()) -> _Floats:
+        """Relative error of each step under a fit of the other folds; of all terms by default."""
+        columns = self.columns[:, chosen] if chosen else self.columns
+        errors = np.empty(len(columns))
+        for k in range(_FOLDS):
+            out = self.fold == k
+            errors[out] = np.abs(columns[out] @ self._solve(columns[~out], np.ones((~out).sum())) - 1)
+        return errors
 
+    def spreads(self, chosen: Sequence[int]) -> list[float]:
+        """Standard deviation of each coefficient over resamples of the steps."""
+        columns = np.column_stack([self.columns[:, chosen], np.ones(len(self.columns))])
+        count = len(columns)
+        # A fixed seed: the same measurements must give the same spreads.
+        generator = np.random.Generator(np.random.PCG64(0))
+        solutions = []
+        for _ in range(_RESAMPLES):
+            # Bootstrap: as many steps again, drawn with replacement (Efron 1979).
+            times = np.bincount(generator.integers(count, size=count), minlength=count)
+            # The triangle is as good as all rows, and small.
+            triangle = np.asarray(np.linalg.qr(columns * np.sqrt(times)[:, None], mode="r"))
+            solutions.append(self._solve(triangle[:, :-1], triangle[:, -1]))
+        return list(map(float, np.std(solutions, axis=0) / self.norms[list(chosen)]))
 
-def _held_out(design: _Floats, measured: _Floats, weight: _Floats, fold: NDArray[np.int64]) -> tuple[_Floats, _Floats]:
-    """Relative errors of each step under a fit, and under the weighted mean, of the other folds."""
-    errors, mean_errors = np.empty_like(measured), np.empty_like(measured)
-    for k in range(_FOLDS):
-        out = fold == k
-        seen = ~out
-        coefficients = _solve(design[seen], measured[seen], weight[seen])
-        errors[out] = np.abs(design[out] @ coefficients / measured[out] - 1)
-        square = weight[seen] ** 2
-        # What least squares with these weights gives where the only column is 1.
-        mean = (square * measured[seen]).sum() / square.sum()
-        mean_errors[out] = np.abs(mean / measured[out] - 1)
-    return errors, mean_errors
+    def rest(self, others: Sequence[int], which: int) -> float:
+        """What is left of a column that no sum of the others gives."""
+        given, column = self.columns[:, others], self.columns[:, which]
+        return float(np.linalg.norm(column - given @ np.linalg.lstsq(given, column, rcond=None)[0]))
 
-
-def _spreads(design: _Floats, measured: _Floats, weight: _Floats) -> tuple[float, ...]:
-    """Standard deviation of each coefficient over resamples of the steps."""
-    from scipy.optimize import nnls
-
-    scaled, norms = _scaled(design, weight)
-    columns = np.column_stack([scaled, measured * weight])
-    count = len(measured)
-    # A fixed seed: the same measurements must give the same spreads.
-    generator = np.random.Generator(np.random.PCG64(0))
-    solutions = []
-    for _ in range(_RESAMPLES):
-        # Bootstrap: as many steps again, drawn with replacement (Efron 1979).
-        times = np.bincount(generator.integers(count, size=count), minlength=count)
-        # The triangle is as good as all rows, and small.
-        triangle = np.asarray(np.linalg.qr(columns * np.sqrt(times)[:, None], mode="r"))
-        solutions.append(nnls(triangle[:, :-1], triangle[:, -1])[0])
-    return tuple((np.std(solutions, axis=0) / norms).tolist())
+    def best(self) -> tuple[Sequence[int], _Floats]:
+        """Return the terms to take, and the errors of every step held out."""
+        tried = []
+        for size in range(1, self.columns.shape[1] + 1):
+            for some in combinations(range(self.columns.shape[1]), size):
+                independent = all(self.rest(some[:j], some[j]) >= _COLLINEAR for j in range(1, size))
+                # A term that comes out as 0 adds nothing: the choice without it is tried by itself.
+                if independent and self.solve(some).all():
+                    tried.append((some, self.held_out(some)))
+        least = min(float(errors.mean()) for _, errors in tried)
+        return next(each for each in tried if float(each[1].mean()) <= _CLOSE * least + 1e-12)
 
 
 # --- which terms, and whether to trust them --------------------------------------------------------------------------
 
 
-def _residual(scaled: _Floats, others: Sequence[int], which: int) -> float:
-    """What is left of a column of norm 1 that no sum of the others gives."""
-    left = scaled[:, which] - scaled[:, others] @ np.linalg.lstsq(scaled[:, others], scaled[:, which], rcond=None)[0]
-    return float(np.linalg.norm(left))
-
-
-def _alike(names: Sequence[str], weighted: _Floats, shortest: int, longest: int) -> tuple[str, ...]:
+def _alike(names: Sequence[str], problem: _Problem, shortest: int, longest: int) -> tuple[str, ...]:
     """Say which terms are the same as others over these steps, but for a factor or a sum."""
-    scaled, told, said = _scaled(weighted, np.ones(len(weighted)))[0], list[int](), []
+    told, said = list[int](), list[str]()
     for i, name in enumerate(names):
-        if not told or _residual(scaled, told, i) >= _COLLINEAR:
+        if not told or problem.rest(told, i) >= _COLLINEAR:
             told.append(i)
             continue
-        size = checked(name)[1] if name not in (_STEP, _SAMPLE, _LENGTH) else 0
+        size = 0 if name in (_STEP, _SAMPLE, _LENGTH, _SQUARE) or name[0] == "d" else checked(name)[1]
         why = "these steps have the same sums of both"
-        if size and longest <= size:
+        if shortest == longest:
+            why = f"all lengths are {longest:,}"
+        elif size and longest <= size:
             why = f"no length is over {size:,}"
         elif size and shortest >= size:
             why = f"no length is under {size:,}"
         said.append(f"{name} cannot be told apart from {', '.join(names[:i])}: {why}")
     return tuple(said)
-
-
-def _best(
-    design: _Floats, measured: _Floats, weight: _Floats, fold: NDArray[np.int64]
-) -> tuple[list[int], _Floats, _Floats]:
-    """Return the columns to take, and the relative errors of every step held out, of the fit and of the mean."""
-    tried: list[tuple[list[int], _Floats, _Floats]] = []
-    scaled = _scaled(design, weight)[0]
-    for size in range(1, design.shape[1] + 1):
-        for some in map(list, combinations(range(design.shape[1]), size)):
-            independent = all(_residual(scaled, some[:j], some[j]) >= _COLLINEAR for j in range(1, size))
-            # A term that comes out as 0 adds nothing: the choice without it is tried by itself.
-            if independent and _solve(design[:, some], measured, weight).all():
-                tried.append((some, *_held_out(design[:, some], measured, weight, fold)))
-    least = min(float(errors.mean()) for _, errors, _ in tried)
-    return next(each for each in tried if float(each[1].mean()) <= _CLOSE * least + 1e-12)
 
 
 def _by_length(longest: NDArray[np.int64], errors: _Floats) -> tuple[LengthError, ...]:

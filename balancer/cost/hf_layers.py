@@ -38,28 +38,24 @@ def decoder_of(config: Config) -> Decoder:
     kinds = _kinds(config)
     layers = _layers(config, kinds, _sparse(config, len(kinds)))
     hidden, heads = config.count("hidden"), config.count("heads")
+    more = hidden * (1 + _flag(config, "bias") + config.count("n_positions", 0, least=0))  # the last norm, positions
     shape = Attention(hidden=hidden, heads=heads, kv_heads=_kv_heads(config, heads), head_dim=_head_dim(config, heads))
-    positions = hidden * config.count("n_positions", 0, least=0)
-    norm = hidden * (1 + _flag(config, "bias"))
-    return Decoder.of(
-        shape, layers, config.count("vocab_size"), tied=config.flag("tied"), more=positions + norm
-    )  # fmt: skip
+    return Decoder.of(shape, layers, config.count("vocab_size"), tied=config.flag("tied"), more=more)
 
 
 def _unknown(config: Config) -> dict[str, Any]:
     """Return what keys suggest of a family that was not checked."""
     states = ("linear_num_value_heads", "mamba_d_state", "ssm_state_size", "linear_attn_config", "linear_head_dim")
     plain = any(config.get(key, None) in _PLAIN for key in ("hidden_act", "activation_function", "mlp_hidden_act"))
-    if any(config.has(key) for key in states):
+    if any(map(config.has, states)):
         return {"others": "scan", "gated": not plain}
-    if config.has("attention_chunk_size"):
-        return {"others": "chunk", "gated": not plain}
-    return {"others": "window", "window_used": True, "gated": not plain}
+    of_windows = {"others": "window", "window_used": True}
+    return ({"others": "chunk"} if config.has("attention_chunk_size") else of_windows) | {"gated": not plain}
 
 
-def _flag(config: Config, name: str) -> bool:
+def _flag(config: Config, name: str, default: bool = False) -> bool:
     """Return what a family is, whatever its configuration says."""
-    return bool(config.defaults.get(name, False))
+    return bool(config.defaults.get(name, default))
 
 
 # --- which layers are what -------------------------------------------------------------------------------------------
@@ -150,9 +146,8 @@ def _sparse(config: Config, layers: int) -> list[bool]:
     first, last = config.count("first_dense", 0, least=0), config.count("moe_layer_end_index", -1, least=-1)
     step = config.count("expert_step", 1)
     place = config.count("expert_layer_offset", step - 1, least=0)
-    return [
-        first <= i <= (layers if last < 0 else last) and i % step == place and i not in plain for i in range(layers)
-    ]
+    used = range(first, layers if last < 0 else last + 1)
+    return [i in used and i % step == place and i not in plain for i in range(layers)]
 
 
 # --- what a layer is made of -----------------------------------------------------------------------------------------
@@ -211,9 +206,9 @@ def _mixer(config: Config, kind: str) -> Part:
     return _latent(config, kind) if config.has("kv_lora_rank") else _grouped(config, kind)
 
 
-def _kv_heads(config: Config, heads: int) -> int:
+def _kv_heads(config: Config, heads: int, default: int | None = None) -> int:
     """Return how many heads keys and values have: by default as many as queries, else what divides them."""
-    kv_heads = config.count("kv_heads", heads)
+    kv_heads = config.count("kv_heads", heads) if default is None else default
     if heads % kv_heads:
         raise config.refuse(config.key("kv_heads"), kv_heads, f"must divide {config.key('heads')} {heads}")
     return kv_heads
@@ -254,8 +249,7 @@ def _grouped(config: Config, kind: str) -> Part:
     shared = kind == "full" and config.flag("attention_k_eq_v")  # values are keys
     if shared:
         kv_heads = config.count("num_global_key_value_heads", kv_heads)
-    if heads % kv_heads:
-        raise config.refuse(config.key("kv_heads"), kv_heads, f"must divide {config.key('heads')} {heads}")
+    kv_heads = _kv_heads(config, heads, kv_heads)
     gate = heads * key_dim * (_flag(config, "gate") or config.flag("attn_output_gate"))
     bias, output_bias = _flag(config, "bias") or _flag(config, "qkv_bias"), _flag(config, "bias")
     values = 0 if shared else kv_heads * value_dim
@@ -353,10 +347,6 @@ def _kimi_delta(config: Config) -> Part:
     ))  # fmt: skip
 
 
-def _gated(config: Config) -> bool:
-    return bool(config.defaults.get("gated", True))
-
-
 def _mlp(config: Config) -> Part:
     """The MLP that all tokens meet."""
     hidden = config.count("hidden")
@@ -367,26 +357,24 @@ def _mlp(config: Config) -> Part:
         if not isinstance(times, float | int) or not 0 < times < 1e6:
             raise config.refuse("block_ffn_dim_multiplier", times, "must be a number over 0")
         width = -(-int(times * int(2 * width / 3)) // multiple) * multiple
-    return mlp(hidden, width, gated=_gated(config), bias=_flag(config, "bias"))
+    return mlp(hidden, width, gated=_flag(config, "gated", True), bias=_flag(config, "bias"))
 
 
 def _experts(config: Config) -> Part:
     """Router, experts, and what all tokens share."""
     hidden, number, active = config.count("hidden"), config.count("experts"), config.count("active")
-    width = config.count("expert_width") if _checked(config) else config.count("expert_width", config.get("mlp", None))
+    # Of a family that was not checked, experts may be as wide as its MLPs.
+    default = () if config.kind in FAMILIES else (config.get("mlp", None),)
+    width = config.count("expert_width", *default)
     if active > number:
         raise config.refuse(config.key("active"), active, f"must be <= {number} experts")
     choices = number + config.count("zero_expert_num", 0, least=0)
-    one = mlp(hidden, width, gated=_gated(config))
+    one = mlp(hidden, width, gated=_flag(config, "gated", True))
     parts = [linear(hidden, choices), Part(kept=hidden), experts(one, number, active, of=choices)]
     shared = config.count("shared_width", 0, least=0) or config.count("shared_experts", 0, least=0) * width
     if shared:
-        inside = mlp(hidden, shared, gated=_gated(config))
+        inside = mlp(hidden, shared, gated=_flag(config, "gated", True))
         parts.append(Part(parameters=inside.parameters, per_token=inside.per_token, kept=inside.kept - hidden))
     if shared and config.has("shared_expert_intermediate_size"):  # Qwen's, with a gate
         parts.append(linear(hidden, 1))
     return total(parts)
-
-
-def _checked(config: Config) -> bool:
-    return config.kind in FAMILIES

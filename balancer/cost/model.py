@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from balancer.cost.areas import OWN_PREFIX, Terms, as_terms, pairs
+from balancer.cost.areas import OWN_PREFIX, Terms
+from balancer.cost.by_length import ByLength
 from balancer.cost.parts import Attention
 from balancer.cost.sequence_parallel import DegreeTimes, Sharing
 from solvers.arguments import INT64_MAX, first_overflow
@@ -23,7 +23,7 @@ _LARGEST_POWER = 62  # 2 to a larger one does not fit int64
 
 
 @dataclass(frozen=True, slots=True)
-class CostModel:
+class CostModel(ByLength):
     """``a * l + b * l^2`` for a sample of length l; a mini-batch costs the sum, or, padded, rows times the longest row.
 
     Attention that does not see every pair of tokens has `areas`: a sample costs ``constant + a * l + b * l^2`` and, of
@@ -76,18 +76,10 @@ class CostModel:
     flops_of_unit: int = field(default=0, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        terms = dict(as_terms(self.areas))
-        # One cost has one form: b and this area count the same pairs, so both go into b.
-        if "bidirectional" in terms:
-            object.__setattr__(self, "b", self.b + terms.pop("bidirectional"))
-        object.__setattr__(self, "areas", tuple(terms.items()))
-        for name, value in (*((each, getattr(self, each)) for each in ("constant", "a", "b", "c", "p")), *self.areas):
-            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 0:
-                raise ValueError(f"cost coefficient {name} must be an integer >= 0, got {value!r}")
+        self._check_terms("c", "p")
+        for name, value in {**self.terms, "c": self.c}.items():
             if value > INT64_MAX:
                 raise ValueError(f"cost coefficient {name} must fit int64, got {value}")
-        for name in ("constant", "a", "b", "c", "p"):
-            object.__setattr__(self, name, int(getattr(self, name)))
         if self.a == self.b == self.c == 0 and not self.areas:
             if self.constant:
                 raise ValueError(f"a cost needs a, b or an area above 0, got constant={self.constant} alone")
@@ -138,26 +130,8 @@ class CostModel:
         if not self.additive or self.sharing != Sharing():
             raise UsageError(f"cost '{self}' is not one of plain terms, which can be told in another unit")
         areas = tuple((name, value * factor) for name, value in self.areas)
-        terms = {name: getattr(self, name) * factor for name in ("a", "b", "constant")}
-        return replace(self, **terms, areas=areas, flops_of_unit=self.flops_of_unit // factor)
-
-    def exact(self, length: int, prefix: int = 0) -> int:
-        """Cost of one sample, or of one padded row, whatever its size; with `c` without what a padded row costs."""
-        return self.constant * (length > 0) + self.a * length + int(self.attention_work(length, prefix))
-
-    def attention_work(self, lengths: Any, prefixes: Any = 0) -> Any:
-        """What of a cost is pairs of tokens: an int, or int64[n], which the caller knows to hold it."""
-        all_pairs = self.b * lengths * lengths
-        return all_pairs + pairs(self.areas, lengths, prefixes) if self.areas else all_pairs
-
-    def costs_before(self, queries: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Cost of the first queries alone of each sample, int64[n], of a cost that is additive and fits int64.
-
-        It is that of a sample that ends there, so no query sees a key after its own. What pieces of a sample cost by
-        this adds up to the sample's cost; the constant is of the piece that begins it.
-        """
-        before = self.constant * (queries > 0) + self.a * queries + self.attention_work(queries)
-        return np.asarray(before, dtype=np.int64)
+        return replace(self, a=self.a * factor, b=self.b * factor, constant=self.constant * factor, areas=areas,
+                       flops_of_unit=self.flops_of_unit // factor)  # fmt: skip
 
     def sample_costs(self, lengths: NDArray[np.int64], prefixes: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Cost of each sample: int64[n].
@@ -175,37 +149,33 @@ class CostModel:
             if prefixes is None:
                 raise UsageError(f"cost '{self}' needs {{prefix_length}}: its mask 'prefix' is of each sample's own")
             raise UsageError(f"cost '{self}' has no mask 'prefix' without a number: leave {{prefix_length}} out")
-        longest = int(lengths[lengths.argmax()]) if len(lengths) else 0  # a fourth of the time of max()
+        count, at = len(lengths), int(lengths.argmax()) if len(lengths) else 0  # a fourth of the time of max()
+        longest = int(lengths[at]) if count else 0
         # Costs never fall with the length or the prefix, so one sample bounds all of them.
-        largest = self.exact(longest, longest)
+        largest = int(self.exact(longest, longest))
         row = self.c * longest**self.p if self.c else largest if self.padded else 0
-        sample: int | None = None
-        rule = "the cost"
-        if max(largest, row) <= INT64_MAX:
-            rule = f"{len(lengths)} padded rows of the cost"
-            if row * len(lengths) <= INT64_MAX:
-                costs = self._each(lengths, prefixes)
-                if self.padded or (not self.c and largest * len(lengths) <= INT64_MAX):
-                    return costs  # of which no sum can be too large
-                where = first_overflow(costs)
-                if where is None and (not self.c or int(costs.sum()) + row * len(lengths) <= INT64_MAX):
-                    return np.stack((costs, self.c * lengths**self.p), axis=1) if self.c else costs
-                if where is None:
-                    rule = f"the sum of the batch's costs and {len(lengths)} padded rows of the cost"
-                else:
-                    sample, rule = where, "the sum of the batch's costs up to the cost"
-        sample = int(np.argmax(lengths)) if sample is None else sample
-        raise UsageError(
+        if max(largest, row) > INT64_MAX:
+            raise self._too_large("the cost", lengths, at)
+        if row * count > INT64_MAX:
+            raise self._too_large(f"{count} padded rows of the cost", lengths, at)
+        # Lengths are their own cost in the most common case: no copy.
+        costs = lengths if self.terms == {"a": 1} else self.exact(lengths, 0 if prefixes is None else prefixes)
+        costs = np.asarray(costs, dtype=np.int64)
+        if self.padded or (not self.c and largest * count <= INT64_MAX):
+            return costs  # of which no sum can be too large
+        if (over := first_overflow(costs)) is not None:
+            raise self._too_large("the sum of the batch's costs up to the cost", lengths, over)
+        if not self.c:
+            return costs
+        if int(costs.sum()) + row * count > INT64_MAX:
+            raise self._too_large(f"the sum of the batch's costs and {count} padded rows of the cost", lengths, at)
+        return np.stack((costs, self.c * lengths**self.p), axis=1)
+
+    def _too_large(self, rule: str, lengths: NDArray[np.int64], sample: int) -> UsageError:
+        return UsageError(
             f"{rule} of {{sample}} (length {lengths[sample]}) must fit int64 under cost '{self}'",
             "use smaller coefficients", sample=Named("sample", sample),
         )  # fmt: skip
-
-    def _each(self, lengths: NDArray[np.int64], prefixes: NDArray[np.int64] | None) -> NDArray[np.int64]:
-        if self.areas or self.constant:
-            work = self.a * lengths + self.attention_work(lengths, 0 if prefixes is None else prefixes)
-            return np.asarray(work + self.constant * (lengths > 0), dtype=np.int64)
-        # Lengths are their own cost in the most common case: no copy.
-        return lengths if (self.a, self.b) == (1, 0) else self.a * lengths + self.b * lengths * lengths
 
     def degree_times(self, lengths: NDArray[np.int64], degrees: ArrayLike, num_ranks: int) -> DegreeTimes:
         """Time of each sample in a sequence group of each degree, and the overhead of a slot.
@@ -236,12 +206,9 @@ class CostModel:
             )
         if self.needs_prefixes:
             raise UsageError(f"cost '{self}' is of a prefix of each sample, which {{sequence_groups}} do not know")
-        longest = int(np.argmax(lengths)) if len(lengths) else -1
-        if longest >= 0 and not self.sharing.fits(self.exact(int(lengths[longest])), int(lengths[longest])):
-            raise UsageError(
-                f"the cost of {{sample}} (length {lengths[longest]}) and its exchange must fit int64 under cost "
-                f"'{self}'", "use smaller coefficients", sample=Named("sample", longest),
-            )  # fmt: skip
+        at = int(np.argmax(lengths)) if len(lengths) else -1
+        if at >= 0 and not self.sharing.fits(self.exact(int(lengths[at])), int(lengths[at])):
+            raise self._too_large("with its exchange the cost", lengths, at)
         # Empty samples are never launched, so they cost nothing.
         constant = self.constant * (lengths > 0)
         return self.sharing.by_degree(

@@ -1,7 +1,6 @@
-"""Models by name: their configuration, where it comes from, and how many parameters were published."""
+"""Models by name: their configuration, and where it was published."""
 
 import os
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
@@ -11,30 +10,6 @@ from balancer.cost.polynomial import LengthPolynomial
 from balancer.cost.shapes import Module
 from balancer.errors import InputError
 from solvers.errors import ArgumentTypeError
-
-
-@dataclass(frozen=True, slots=True)
-class NamedModel:
-    """A model that is known by its name.
-
-    Attributes
-    ----------
-    config : dict
-        In the keys of Hugging Face's ``config.json``.
-    source : str
-        Where it was published.
-    published_parameters : int
-        As many as are said there.
-    """
-
-    config: dict[str, Any]
-    source: str
-    published_parameters: int
-
-    def module(self) -> Module:
-        """The one module that the name means."""
-        (found,) = modules_of(self.config).values()
-        return found
 
 
 def _decoder(
@@ -55,48 +30,27 @@ def _intern_vit(hidden: int, layers: int, heads: int, large: bool) -> dict[str, 
     }  # fmt: skip
 
 
-_WHISPER = {
-    "model_type": "whisper", "d_model": 1280, "encoder_layers": 32, "encoder_attention_heads": 20,
-    "encoder_ffn_dim": 5120, "num_mel_bins": 128, "max_source_positions": 1500,
+MODELS: dict[str, dict[str, Any]] = {
+    # Qwen2 Technical Report (2024), table 1
+    "qwen2-7b": _decoder("qwen2", 3584, 28, 28, 4, 18944, 152064),
+    "qwen2-72b": _decoder("qwen2", 8192, 80, 64, 8, 29568, 152064),
+    # The Llama 3 Herd of Models (2024), table 3
+    "llama-3-8b": _decoder("llama", 4096, 32, 32, 8, 14336, 128256),
+    "llama-3-70b": _decoder("llama", 8192, 80, 64, 8, 28672, 128256),
+    # Model cards InternViT-300M-448px and InternViT-6B-448px-V1-5 (2024): of the latter's 48 blocks 3 are discarded
+    "internvit-300m": _intern_vit(1024, 24, 16, large=False),
+    "internvit-6b": _intern_vit(3200, 45, 25, large=True),
+    # Qwen2-VL: Enhancing Vision-Language Model's Perception of the World at Any Resolution (2024), table 1; with the
+    # merger of the 7B model
+    "qwen2-vl-vit": {"model_type": "qwen2_vl_vision", **QWEN2_VIT},
+    # Robust Speech Recognition via Large-Scale Weak Supervision (2022), table 1; 128 mel bins: model card
+    # whisper-large-v3 (2023)
+    "whisper-large-v3-encoder": {
+        "model_type": "whisper", "d_model": 1280, "encoder_layers": 32, "encoder_attention_heads": 20,
+        "encoder_ffn_dim": 5120, "num_mel_bins": 128, "max_source_positions": 1500,
+    },
 }  # fmt: skip
-
-MODELS: dict[str, NamedModel] = {
-    "qwen2-7b": NamedModel(
-        _decoder("qwen2", 3584, 28, 28, 4, 18944, 152064),
-        "Qwen2 Technical Report (2024), table 1; parameters as of the same shape in the model card Qwen2.5-7B (2024)",
-        7_610_000_000,
-    ),
-    "qwen2-72b": NamedModel(
-        _decoder("qwen2", 8192, 80, 64, 8, 29568, 152064),
-        "Qwen2 Technical Report (2024), table 1; parameters: blog post Hello Qwen2 (2024)", 72_710_000_000,
-    ),
-    "llama-3-8b": NamedModel(
-        _decoder("llama", 4096, 32, 32, 8, 14336, 128256),
-        "The Llama 3 Herd of Models (2024), table 3; parameters: model card Meta-Llama-3-8B (2024)", 8_030_000_000,
-    ),
-    "llama-3-70b": NamedModel(
-        _decoder("llama", 8192, 80, 64, 8, 28672, 128256),
-        "The Llama 3 Herd of Models (2024), table 3; parameters: model card Meta-Llama-3-70B (2024)", 70_600_000_000,
-    ),
-    "internvit-300m": NamedModel(
-        _intern_vit(1024, 24, 16, large=False), "Model card InternViT-300M-448px (2024)", 304_000_000
-    ),
-    "internvit-6b": NamedModel(
-        _intern_vit(3200, 45, 25, large=True),
-        "Model card InternViT-6B-448px-V1-5 (2024): the last 3 of 48 blocks are discarded", 5_540_000_000,
-    ),
-    "qwen2-vl-vit": NamedModel(
-        {"model_type": "qwen2_vl_vision", **QWEN2_VIT},
-        "Qwen2-VL: Enhancing Vision-Language Model's Perception of the World at Any Resolution (2024), table 1; "
-        "with the merger of the 7B model", 675_000_000,
-    ),
-    "whisper-large-v3-encoder": NamedModel(
-        _WHISPER,
-        "Robust Speech Recognition via Large-Scale Weak Supervision (2022), table 1; 128 mel bins: model card "
-        "whisper-large-v3 (2023); the encoder's tensors there", 637_000_000,
-    ),
-}  # fmt: skip
-"""Models by name; a name is lower case."""
+"""Models by name, which is lower case: their configuration in the keys of Hugging Face's ``config.json``."""
 
 
 def module(name: str) -> Module:
@@ -112,13 +66,13 @@ def module(name: str) -> Module:
     """
     if not isinstance(name, str):
         raise ArgumentTypeError("model", "be a name or a path of a config.json, as text", repr(name)[:80])
-    known = MODELS.get(name.lower())
-    if known is not None:
-        return known.module()
     path, hash_mark, part = name.partition("#")
-    if not path.endswith(".json"):
+    if (known := MODELS.get(name.lower())) is not None:
+        modules = modules_of(known)
+    elif not path.endswith(".json"):
         raise InputError(f"unknown model {name!r}; known are {', '.join(MODELS)}, and paths that end in .json")
-    modules = read_config(os.path.expanduser(path))
+    else:
+        modules = read_config(os.path.expanduser(path))
     if hash_mark and part not in modules:
         raise InputError(f"{path}: no module {part!r}; there are {', '.join(modules)}")
     if not hash_mark and len(modules) > 1:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from balancer.cost.areas import area_sums, checked
+from balancer.cost.areas import checked, term_sums
 from balancer.cost.integer import IntegerCost, integer_seconds
 
 # Weight of the base model beside what was measured: it decides only what steps do not tell.
@@ -109,7 +109,7 @@ class OnlineCost:
         values = np.asarray(lengths, dtype=np.float64)
         if values.size and not (values >= 0).all():
             raise ValueError(f"lengths must be >= 0, got {values.min()}")
-        return np.array([values.sum(), (values * values).sum(), *area_sums(self._areas, values)])
+        return term_sums(("a", "b", *self._areas), values)
 
     def predict(self, lengths: ArrayLike) -> float:
         """Seconds of a step that holds samples of these lengths."""
@@ -188,9 +188,8 @@ class OnlineCost:
 
     def integer_cost(self, *, longest: int = 2**20) -> IntegerCost:
         """Integer cost of the coefficients in use, as :func:`~balancer.cost.integer.integer_seconds` rounds them."""
-        c0, a, b, *rest = self.coefficients
-        areas = dict(zip(self._areas, rest, strict=True))
-        return integer_seconds(a, b, constant=c0, areas=areas, longest=longest)
+        names = ("c0", "a", "b", *self._areas)
+        return integer_seconds(dict(zip(names, self.coefficients, strict=True)), longest=longest)
 
 
 def _mean(errors: deque[float]) -> float:

@@ -122,7 +122,7 @@ class Correction:
         """Return of each phase its cost, in integers, and how it was come by."""
         seconds = {
             name: {term: value / self._parts[name]
-                   for term, value in zip(("a", "bidirectional", *online.areas), online.coefficients[1:], strict=True)}
+                   for term, value in zip(("a", "b", *online.areas), online.coefficients[1:], strict=True)}
             for name, online in self._online.items()
         }  # fmt: skip
         costs = self._costs  # which stay where what was measured depends on lengths no more

@@ -20,7 +20,7 @@ INT64_MAX = 2**63 - 1
 def test_common_factors_go_and_nothing_else(a, b, factor):
     if a == b == 0:
         return
-    cost = integer_flops({"a": a * factor, "bidirectional": b * factor}, total_length=1000, longest=100)
+    cost = integer_flops({"a": a * factor, "b": b * factor}, total_length=1000, longest=100)
     assert cost.rounding == 0.0
     assert cost.model.a * cost.factor == a * factor
     assert cost.model.b * cost.factor == b * factor
@@ -31,7 +31,7 @@ def test_common_factors_go_and_nothing_else(a, b, factor):
 def test_sums_fit_int64_and_the_rounding_is_what_is_said(a, b, total, longest):
     if a == b == 0:
         return
-    cost = integer_flops({"constant": 5, "a": a, "bidirectional": b}, total_length=total, longest=longest)
+    cost = integer_flops({"constant": 5, "a": a, "b": b}, total_length=total, longest=longest)
     assert cost.model.a * total + cost.model.b * total * longest <= INT64_MAX
     divided = cost.factor // math.gcd(a, b)
     assert divided & (divided - 1) == 0  # a power of two, and no larger than needed
@@ -63,18 +63,18 @@ def test_plans_are_those_of_the_whole_flops():
 
 
 def test_the_coarsest_unit_that_is_fine_enough():
-    assert integer_seconds(1e-6, 0).work_unit == "1 ns"
-    assert integer_seconds(2.0**-9, 0).rounding == 0  # 1,953,125 ns
-    assert integer_seconds(1.14e-4, 1.5e-9).unit == "ps"
-    assert integer_seconds(1.14e-4, 1.5e-9, longest=1).unit == "ns"  # no length at which b matters
-    assert integer_seconds(1e-9, 1.5e-13).unit == "fs"
-    assert integer_seconds(1e-9, 1.5e-15, longest=2**20).rounding > 1e-3  # no finer unit: said, not hidden
-    assert integer_seconds(1e10 / 3, 0).unit == "ns"
+    assert integer_seconds({"a": 1e-6, "b": 0}).work_unit == "1 ns"
+    assert integer_seconds({"a": 2.0**-9, "b": 0}).rounding == 0  # 1,953,125 ns
+    assert integer_seconds({"a": 1.14e-4, "b": 1.5e-9}).unit == "ps"
+    assert integer_seconds({"a": 1.14e-4, "b": 1.5e-9}, longest=1).unit == "ns"  # no length at which b matters
+    assert integer_seconds({"a": 1e-9, "b": 1.5e-13}).unit == "fs"
+    assert integer_seconds({"a": 1e-9, "b": 1.5e-15}, longest=2**20).rounding > 1e-3  # no finer unit: said, not hidden
+    assert integer_seconds({"a": 1e10 / 3, "b": 0}).unit == "ns"
 
 
 @given(st.floats(1e-9, 1e3), st.floats(0, 1e-6), st.integers(1, 2**20))
 def test_seconds_round_as_said(a, b, longest):
-    cost = integer_seconds(a, b, longest=longest)
+    cost = integer_seconds({"a": a, "b": b}, longest=longest)
     per_unit = {"ns": 10**9, "ps": 10**12, "fs": 10**15}
     per_second = per_unit[cost.unit]
     for length in (1, longest):
@@ -100,7 +100,7 @@ def largest_error(a, b, units_per_second, longest):
 
 def test_no_finer_unit_than_helps():
     """Of a second coefficient below half a femtosecond no unit holds anything: then the coarsest will do."""
-    cost = integer_seconds(1e-9, 2.220446049250313e-16, longest=4509)
+    cost = integer_seconds({"a": 1e-9, "b": 2.220446049250313e-16}, longest=4509)
     assert (cost.unit, cost.rounding > 1e-3) == ("ns", True)
 
 
@@ -109,11 +109,11 @@ def test_no_finer_unit_than_helps():
     [
         (lambda: integer_flops({"constant": 3}, total_length=1, longest=1), "do not depend on the length"),
         (lambda: integer_flops({"constant": 3, "a": 1}, total_length=0, longest=1), "must be >= 1, got 0 and 1"),
-        (lambda: integer_seconds(-1.0, 0), "coefficient a must be finite and >= 0"),
-        (lambda: integer_seconds(0, float("nan")), "coefficient b must be finite"),
-        (lambda: integer_seconds(0, 0), "must be a positive number"),
-        (lambda: integer_seconds(1e-18, 0), "must be a positive number"),
-        (lambda: integer_seconds(1e11, 0), "must be a positive number"),
+        (lambda: integer_seconds({"a": -1.0, "b": 0}), "coefficient a must be finite and >= 0"),
+        (lambda: integer_seconds({"a": 0, "b": float("nan")}), "coefficient b must be finite"),
+        (lambda: integer_seconds({"a": 0, "b": 0}), "must be a positive number"),
+        (lambda: integer_seconds({"a": 1e-18, "b": 0}), "must be a positive number"),
+        (lambda: integer_seconds({"a": 1e11, "b": 0}), "must be a positive number"),
     ],
 )
 def test_what_makes_no_cost(make, words):

@@ -169,8 +169,8 @@ def seeds(name: str) -> dict[str, bytes]:
             b'\1{"step": 1, "length": 2, "seconds": 0.5}\n',
         ],
         "config": [
-            *(json.dumps(model.config).encode() for model in MODELS.values()),
-            json.dumps({"model_type": "qwen2_vl", "vision_config": {}, **MODELS["qwen2-7b"].config}).encode(),
+            *(json.dumps(model).encode() for model in MODELS.values()),
+            json.dumps({"model_type": "qwen2_vl", "vision_config": {}, **MODELS["qwen2-7b"]}).encode(),
             json.dumps(
                 {
                     "model_type": "llava",

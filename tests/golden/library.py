@@ -381,7 +381,7 @@ def _costs_as_told():
         online.observe([length, 2 * length], 3e-4 * length)
     told = {text: [str(parse_cost(text)), sha(parse_cost(text).sample_costs(np.arange(50)))] for text in texts}
     told |= {f"module {name}": rounded([module(name).parameters, str(flops(name))]) for name in sorted(MODELS)}
-    told["seconds"] = str(integer_seconds(1.14e-4, 1.5e-9, constant=0.012).model)
+    told["seconds"] = str(integer_seconds({"c0": 0.012, "a": 1.14e-4, "b": 1.5e-9}).model)
     told["online"] = [str(online.integer_cost().model), rounded(online.predict([500, 600]))]
     return told
 

@@ -148,7 +148,7 @@ class ShardPlan(SharedPlan):
     def piece_costs(self) -> Ints:
         """What the queries of each piece cost: int64[p]; those of a sample add up to its cost."""
         held, cost = self.held, self.problem.cost
-        return np.asarray(cost.costs_before(held.stop) - cost.costs_before(held.start))
+        return np.asarray(cost.exact(held.stop) - cost.exact(held.start))
 
     @property
     def slot_loads(self) -> Ints:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from balancer.cost.areas import Terms, amount, as_terms, largest_rate
+from balancer.cost.areas import Terms, area, as_terms, largest_rate
 
 
 class ByLength:
@@ -39,12 +39,17 @@ class ByLength:
 
     def exact(self, lengths: Any, prefixes: Any = 0) -> Any:
         """Cost of one sample of any size, or of each of several: int64[n], which the caller knows to hold it."""
-        return sum((value * amount(name, lengths, prefixes) for name, value in self.terms.items()), start=0 * lengths)
+        cost = self.a * lengths
+        if self.b or self.areas:
+            cost = cost + self.attention_work(lengths, prefixes)
+        return cost + self.constant * (lengths > 0) if self.constant else cost
 
-    def attention_work(self, lengths: Any) -> Any:
+    def attention_work(self, lengths: Any, prefixes: Any = 0) -> Any:
         """What of it is pairs of tokens."""
-        pairs = {name: value for name, value in self.terms.items() if name not in ("constant", "a")}
-        return sum((value * amount(name, lengths) for name, value in pairs.items()), start=0 * lengths)
+        work = self.b * lengths * lengths
+        for name, value in self.areas:
+            work = work + value * area(name, lengths, prefixes)
+        return work
 
     def largest_rate(self, longest: int) -> Fraction:
         """Most that a unit of length costs, but for the constant, of any sample up to the longest."""

@@ -159,7 +159,8 @@ class CostModel(ByLength):
         if row * count > INT64_MAX:
             raise self._too_large(f"{count} padded rows of the cost", lengths, at)
         # Lengths are their own cost in the most common case: no copy.
-        costs = lengths if self.terms == {"a": 1} else self.exact(lengths, 0 if prefixes is None else prefixes)
+        is_length = (self.a, self.b, self.constant) == (1, 0, 0) and not self.areas
+        costs = lengths if is_length else self.exact(lengths, 0 if prefixes is None else prefixes)
         costs = np.asarray(costs, dtype=np.int64)
         if self.padded or (not self.c and largest * count <= INT64_MAX):
             return costs  # of which no sum can be too large

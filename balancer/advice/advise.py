@@ -2,14 +2,13 @@
 
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from balancer.advice.findings import WORTH, Finding, Findings
-from balancer.advice.remedies import REMEDIES, Case, Remedy, Way, prompts_of
-from balancer.advice.sample import Sample, sample_of
+from balancer.advice.findings import WORTH, Advice, Finding
+from balancer.advice.remedies import REMEDIES, Case, Remedy, changed_settings, keys_in, keywords_in, prompts_of
+from balancer.advice.sample import sample_of
 from balancer.advice.tried import Tried, tried
-from balancer.advice.words import lines_of
 from balancer.io.log import LengthLog
 from balancer.offline.settings import LogSettings
 from balancer.report.plan_log import opened_by, settings_of
@@ -18,48 +17,6 @@ from solvers.arguments import as_count
 from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, UsageError
 
 __all__ = ["Advice", "Finding", "advise", "advise_opened"]
-
-
-@dataclass(frozen=True, slots=True)
-class Advice(Findings):
-    """What would help: print it, write its page, or take its numbers.
-
-    Attributes
-    ----------
-    log : LengthLog
-    settings : LogSettings
-        A plan within the step, as it was asked for.
-    sample : Sample
-        The steps that everything was computed on.
-    today : Finding
-        What the samples take as they lie.
-    last_alone : Finding or None
-        With several phases, what it does to balance the last one alone, as most trainers do.
-    within : Finding
-        What a plan within the step does.
-    remedies : tuple of Finding
-        What could be done beyond it, in the order of ``balancer.advice.remedies.REMEDIES``.
-    capped, cap_row, cap_length, cap_ratio : int, int, int, float
-        Sampled steps in which one sample alone is longer than a fair share; the worst one's row, length, and the
-        imbalance ratio below which no plan of that step comes.
-    gpus : int
-        Of all ranks.
-    price : float or None
-        Of a GPU hour.
-    """
-
-    def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Write a page of it; needs the extra ``plot``."""
-        from balancer.report.charts import require_plotting
-
-        require_plotting("to_html()")
-        from balancer.advice.page import advice_page
-        from balancer.report.page import write_page
-
-        write_page(os.fspath(path), advice_page(self))
-
-    def __str__(self) -> str:
-        return "\n".join(lines_of(self))
 
 
 def advise(
@@ -103,7 +60,9 @@ def advise(
         odd = [name for name in ("epochs", "shuffle", "first_epoch", "first_sample") if beside.get(name) is not None]
         if odd:
             raise UsageError(f"{{{odd[0]}}} changes no advice: leave it out")
-        return advise_opened(opened, settings_of(opened, said, beside), price=price, gpus_per_rank=gpus_per_rank)
+        return advise_opened(
+            opened, settings_of(opened, said, beside, of="advise"), price=price, gpus_per_rank=gpus_per_rank
+        )
 
 
 def advise_opened(
@@ -117,22 +76,32 @@ def advise_opened(
     sample = sample_of(log, settings)
     # One unit, so that times of phases add up. A short last step counts only where it is the only one.
     settings = replace(settings, setup=settings.setup.in_one_unit(), drop_last=not sample.is_short)
-    plain, prompts = prompts_of(log, settings)
     # Without shared prompts: to share them is one of the remedies.
     plain, prompts = prompts_of(log, settings)
-    within = tried(sample, plain)
-    if not within.steps:
+    case = Case(log, sample, plain, tried(sample, plain), prompts)
+    if not case.within.steps:
         raise UsageError("no step is filled: the log has {n} samples", "give more", n=sample.stretches[0].num_rows)
-    today = _found_in(sample, within, Finding("today", "today, as sampled"), within.time("before"), "before")
-    changes = "a loss that is a sum over the global batch, divided once"
-    whole = Finding("within_step", "a plan within the step", changes, beside=today.title)
-    whole = _found_in(sample, within, whole, within.time("before"))
-    case = Case(log, sample, plain, within, prompts)
-    others = tuple(_found(each, case, whole) for each in REMEDIES)
-    cap = within.cap or {"row": -1, "length": 0, "ratio": 1.0}
-    return Advice(
-        log, plain, sample, today, _last_alone(case, today), whole, others, within.capped, cap["row"], cap["length"],
-        cap["ratio"], gpus, price,
+    today = _row(case, Finding("today", "today, as sampled"), case.within, "before")
+    asks = "a loss that is a sum over the global batch, divided once"
+    within = _row(case, Finding("within_step", "a plan within the step", asks, beside=today.title), case.within)
+    remedies = tuple(_found(each, case, within) for each in REMEDIES)
+    alone, cap, tokens = _last_alone(case, today), case.within.cap, case.within.tokens
+    return Advice(log, plain, sample, today, alone, within, remedies, cap, tokens, gpus, price)
+
+
+def _row(
+    case: Case, about: Finding, found: Tried, when: str = "after", *, scale: float = 1.0, beside: float = 1.0
+) -> Finding:
+    """Return what was found of a way: today's time is 1, and what it saves is of the row that it stands beside.
+
+    Times are `scale` times those of the steps that were planned; the row beside takes `beside`.
+    """
+    today = case.within.time("before")
+    time = _ratio(scale * found.time(when), today)
+    return replace(
+        about, time=time, best_possible=_ratio(scale * found.bound, today), waiting=found.waiting(when),
+        waiting_error=found.waiting_error(case.sample.steps_of_log, when), saves=1 - _ratio(time, beside),
+        moved=found.moved if when == "after" else 0.0, steps=found.steps, plan_ms=found.plan_ms,
     )  # fmt: skip
 
 
@@ -143,24 +112,40 @@ def _last_alone(case: Case, today: Finding) -> Finding | None:
         return None
     about = Finding("llm_only", f"only {setup.phases[-1].name} balanced", beside=today.title)
     try:
-        found = tried(case.sample, case.settings, llm_only)
+        return _row(case, about, tried(case.sample, case.settings, llm_only))
     except (ValueError, SolverError) as error:
         return replace(about, why_not=str(error))
-    return _found_in(case.sample, found, about, case.within.time("before"))
 
 
-def _found_in(sample: Sample, found: Tried, about: Finding, today: float, when: str = "after", scale: float = 1.0,
-              beside: float = 1.0) -> Finding:  # fmt: skip
-    """Return what was found of a way: today's time is 1, and what it saves is of the row that it stands beside.
-
-    Times are `scale` times those of the steps that were planned; the row beside takes `beside`.
-    """
-    time = _ratio(scale * found.time(when), today)
-    return replace(
-        about, time=time, best_possible=_ratio(scale * found.bound, today), waiting=found.waiting(when),
-        waiting_error=found.waiting_error(sample.steps_of_log, when), saves=1 - _ratio(time, beside),
-        moved=found.moved if when == "after" else 0.0, steps=found.steps, tokens=found.tokens, plan_ms=found.plan_ms,
-    )  # fmt: skip
+def _found(remedy: Remedy, case: Case, whole: Finding) -> Finding:
+    """Try a remedy; where it takes long on fewer steps, beside a plan within the step of those."""
+    about = Finding(remedy.name, remedy.title, remedy.asks, whole.title)
+    if case.sample.is_short and remedy.name.startswith(("defer", "step_tokens")):
+        return replace(about, why_not="the log has no second step")
+    # Where costs are sums, no remedy that moves samples takes less than even ranks do: what cannot gain is not planned,
+    # and its kernels are not compiled.
+    even = whole.waiting < WORTH and all(phase.cost.additive for phase in case.settings.setup.phases)
+    if even and not remedy.computes_less:
+        return replace(about, why_not=f"nothing to gain: {whole.title} leaves ranks waiting under 1 % of the time")
+    try:
+        change = remedy.change(case)
+        if isinstance(change, str):
+            return replace(about, why_not=change)
+        # A slow remedy is tried on fewer steps, and compared with a plan within these same steps.
+        sample = case.sample.of_steps(remedy.steps(case))
+        within = case.within if sample is case.sample else tried(sample, case.settings)
+        found = tried(sample, changed_settings(case.settings, change))
+    # A remedy that cannot be planned is a finding; the advice goes on with the others.
+    except (ValueError, SolverError) as error:
+        return replace(about, why_not=str(error))
+    if not found.steps or not found.tokens or not within.time("after"):
+        return replace(about, why_not="its steps hold nothing")
+    # A token's even share of today's time; steps that are cut otherwise may leave out a few samples at the end, and
+    # some steps have more long samples than all
+    scale = case.within.time("even") * within.tokens / (within.time("even") * found.tokens)
+    last = case.settings.setup.phases[-1].name
+    about = replace(about, options=keys_in(change, last), keywords=keywords_in(change))
+    return _row(case, about, found, scale=scale, beside=whole.time)
 
 
 def _refuse(settings: LogSettings) -> None:
@@ -182,34 +167,3 @@ def _checked_price(price: float) -> float:
 
 def _ratio(taken: float, of: float) -> float:
     return taken / of if of else 1.0
-
-
-def _found(remedy: Remedy, case: Case, whole: Finding) -> Finding:
-    """Try a remedy; where it takes long on fewer steps, beside a plan within the step of those."""
-    about = Finding(remedy.name, remedy.title, remedy.changes, remedy.assumed, whole.title)
-    if case.sample.is_short and remedy.name.startswith(("defer", "step_tokens")):
-        return replace(about, why_not="the log has no second step")
-    # Where costs are sums, no remedy that moves samples takes less than even ranks do: what cannot gain is not planned,
-    # and its kernels are not compiled.
-    even = case.within.waiting() < WORTH and all(phase.cost.additive for phase in case.settings.setup.phases)
-    if even and not remedy.computes_less:
-        waits = f"{whole.title} leaves ranks waiting under {WORTH:.0%} of the time".replace("%", " %")
-        return replace(about, why_not=f"nothing to gain: {waits}")
-    try:
-        way = remedy.way(case)
-        if not isinstance(way, Way):
-            return replace(about, why_not=way)
-        # A slow remedy is tried on fewer steps, and compared with a plan within these same steps.
-        sample = case.sample if way.steps is None else case.sample.of_steps(way.steps)
-        within = case.within if sample is case.sample else tried(sample, case.settings)
-        found = tried(sample, way.settings)
-    # A remedy that cannot be planned is a finding; the advice goes on with the others.
-    except (ValueError, SolverError) as error:
-        return replace(about, why_not=str(error))
-    if not found.steps or not found.tokens or not within.time("after"):
-        return replace(about, why_not="its steps hold nothing")
-    # A token's even share of today's time; steps that are cut otherwise may leave out a few samples at the end, and
-    # some steps have more long samples than all
-    scale = case.within.time("even") * within.tokens / (within.time("even") * found.tokens)
-    about = replace(about, options=way.options, keywords=way.keywords)
-    return _found_in(sample, found, about, case.within.time("before"), scale=scale, beside=whole.time)

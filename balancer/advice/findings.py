@@ -1,16 +1,18 @@
 """What was found on a log: of each remedy its numbers, and of all of them what to choose."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from balancer.advice.sample import Sample
+from balancer.advice.tried import Cap
 from balancer.io.log import LengthLog
 from balancer.offline.settings import LogSettings
 from balancer.offline.step_table import JSON_VERSION
 from balancer.report.plan_log import about
 
-__all__ = ["WORTH", "Finding", "Findings"]
+__all__ = ["WORTH", "Advice", "Finding"]
 
 WORTH = 0.01
 """Share of the time that a remedy must save to be worth a word. A judgement: steps of equal work vary by as much."""
@@ -22,7 +24,7 @@ class Finding:
 
     Attributes
     ----------
-    name, title, changes, assumed : str
+    name, title, asks : str
         As ``Remedy`` in ``balancer.advice.remedies`` has them.
     beside : str
         The title of the row that it is compared with; empty of today's.
@@ -36,8 +38,8 @@ class Finding:
         Share of the time that goes, of the row that it stands beside.
     moved : float
         What a rank sends to others in a step on average: elements of a single phase, bytes of several.
-    steps, tokens : int
-        Steps that were planned, and what they hold, in lengths of the last phase.
+    steps : int
+        How many were planned.
     options : mapping of str to str or None
         What ``balancer plan`` is told besides; None of an option that goes.
     keywords : str
@@ -50,8 +52,7 @@ class Finding:
 
     name: str
     title: str
-    changes: str = ""
-    assumed: str = ""
+    asks: str = ""
     beside: str = ""
     time: float = 1.0
     best_possible: float = 1.0
@@ -60,7 +61,6 @@ class Finding:
     saves: float = 0.0
     moved: float = 0.0
     steps: int = 0
-    tokens: int = 0
     options: Mapping[str, str | None] = field(default_factory=dict)
     keywords: str = ""
     why_not: str = ""
@@ -71,19 +71,36 @@ class Finding:
         """Whether it saves enough to speak of."""
         return not self.why_not and self.saves >= WORTH
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the numbers by name, but what a clock gave."""
-        if self.why_not:
-            return {"why_not": self.why_not}
-        names = ("beside", "time", "best_possible", "waiting", "waiting_error", "saves", "steps")
-        return {name: getattr(self, name) for name in names} | {
-            "moved_a_rank_and_step": self.moved, "options": dict(self.options),
-        }  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
-class Findings:
-    """What was found on a log: the numbers of :class:`balancer.advice.advise.Advice`, and what follows from them."""
+class Advice:
+    """What would help: print it, write its page, or take its numbers.
+
+    Attributes
+    ----------
+    log : LengthLog
+    settings : LogSettings
+        A plan within the step, as it was asked for.
+    sample : Sample
+        The steps that everything was computed on.
+    today : Finding
+        What the samples take as they lie.
+    last_alone : Finding or None
+        With several phases, what it does to balance the last one alone, as most trainers do.
+    within : Finding
+        What a plan within the step does.
+    remedies : tuple of Finding
+        What could be done beyond it, in the order of ``balancer.advice.remedies.REMEDIES``.
+    cap : Cap
+        How many sampled steps one sample alone bounds, and the worst one's ``row``, ``length``, and ``ratio``, below
+        which no plan of that step comes.
+    tokens : int
+        What the sampled steps hold, in lengths of the last phase.
+    gpus : int
+        Of all ranks.
+    price : float or None
+        Of a GPU hour.
+    """
 
     log: LengthLog
     settings: LogSettings
@@ -92,10 +109,8 @@ class Findings:
     last_alone: Finding | None
     within: Finding
     remedies: tuple[Finding, ...]
-    capped: int
-    cap_row: int
-    cap_length: int
-    cap_ratio: float
+    cap: Cap
+    tokens: int
     gpus: int
     price: float | None = None
 
@@ -133,6 +148,7 @@ class Findings:
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers by name, as ``balancer advise --json`` prints them, without what a clock gave."""
+        capping = {"row": self.cap.row, "length": self.cap.length, "imbalance_ratio_best_possible": self.cap.ratio}
         found: dict[str, Any] = {
             "version": JSON_VERSION,
             **about(self.log, self.settings),
@@ -142,18 +158,37 @@ class Findings:
             "waiting": self.today.waiting,
             "waiting_error": self.today.waiting_error,
             "gpus_waiting": self.gpus * self.today.waiting,
-            "capped_steps": self.capped,
-            "capping_sample": {"row": self.cap_row, "length": self.cap_length,
-                               "imbalance_ratio_best_possible": self.cap_ratio} if self.capped else None,
-            "ways": {
-                each.name: each.as_json() | ({} if each.why_not else {
-                    "gpus_waiting": self.gpus * each.waiting, "gpu_hours_a_day": self.hours_a_day(each),
-                }) for each in self.rows[1:]
-            },
+            "capped_steps": self.cap.steps,
+            "capping_sample": capping if self.cap.steps else None,
+            "ways": {each.name: self._as_json(each) for each in self.rows[1:]},
             "worth": WORTH,
             "worth_it": [each.name for each in self.chosen],
-        }  # fmt: skip
+        }
         if self.price is not None:
             found["price"] = self.price
             found["saved_a_day"] = {each.name: self.price * self.hours_a_day(each) for each in self.chosen}
         return found
+
+    def _as_json(self, finding: Finding) -> dict[str, Any]:
+        if finding.why_not:
+            return {"why_not": finding.why_not}
+        names = ("beside", "time", "best_possible", "waiting", "waiting_error", "saves", "steps")
+        return {name: getattr(finding, name) for name in names} | {
+            "moved_a_rank_and_step": finding.moved, "options": dict(finding.options),
+            "gpus_waiting": self.gpus * finding.waiting, "gpu_hours_a_day": self.hours_a_day(finding),
+        }  # fmt: skip
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write a page of it; needs the extra ``plot``."""
+        from balancer.report.charts import require_plotting
+
+        require_plotting("to_html()")
+        from balancer.advice.page import advice_page
+        from balancer.report.page import write_page
+
+        write_page(os.fspath(path), advice_page(self))
+
+    def __str__(self) -> str:
+        from balancer.advice.words import lines_of  # which is of findings
+
+        return "\n".join(lines_of(self))

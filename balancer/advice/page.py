@@ -3,16 +3,16 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from balancer.advice.findings import Findings
+from balancer.advice.findings import Advice
 from balancer.advice.words import HEADER, assumed, gained, measured_line, percent, rows_of, to_paste, travels, verdict
 from balancer.report import charts
-from balancer.report.page import Card, Chart, Page, Section, Table
+from balancer.report.page import Chart, Page, Section, Table
 from balancer.report.text import counted, folded
 
 __all__ = ["advice_page"]
 
 
-def advice_page(advice: Findings, command: Sequence[str] = ()) -> Page:
+def advice_page(advice: Advice, command: Sequence[str] = ()) -> Page:
     """Return the page; `command` are the words of a ``balancer plan`` of the same log, if somebody typed them."""
     said = list(verdict(advice))
     lead = _lead(advice) if advice.chosen else said.pop()
@@ -20,35 +20,21 @@ def advice_page(advice: Findings, command: Sequence[str] = ()) -> Page:
     sections = [_tried(advice), *_to_do(advice, command)]
     taken = [_sentence(each.removeprefix("Assumed: ")[:-1]) for each in assumed(advice)]
     sections.append(Section("What was assumed", " ".join([*taken, _sentence(measured_line(advice))])))
-    return Page(str(advice.log.path), lead, about, list(_cards(advice)), sections)
+    return Page(str(advice.log.path), lead, about, [], sections)
 
 
 def _sentence(words: str) -> str:
     return f"{words[:1].upper()}{words[1:]}."
 
 
-def _lead(advice: Findings) -> str:
+def _lead(advice: Advice) -> str:
     """Say how many GPUs wait today, and how much less time steps then take."""
     waits = f"Today {advice.gpus * advice.today.waiting:,.1f} of {counted(advice.gpus, 'GPU')} wait."
     then = (f"{each.title}: {percent(1 - each.time)} less time" for each in advice.chosen)
     return " ".join((waits, *map(_sentence, then)))
 
 
-def _cards(advice: Findings) -> Iterator[Card]:
-    waits = f"{advice.gpus * advice.today.waiting:,.1f} of {advice.gpus:,}"
-    words = "of the time ranks wait, as samples are drawn"
-    yield Card("today", percent(advice.today.waiting), words, [("GPUs that wait", waits)])
-    for each in advice.chosen:
-        rows = [("time", f"{each.time:.3f} of today's"), ("bound", f"{each.best_possible:.3f}"),
-                ("waiting", percent(each.waiting)),
-                ("GPUs that wait", f"{advice.gpus * each.waiting:,.1f} of {advice.gpus:,}"),
-                ("GPU hours a day less", f"{advice.hours_a_day(each):,.0f}")]  # fmt: skip
-        if advice.price is not None:
-            rows.append(("money a day less", f"{advice.price * advice.hours_a_day(each):,.0f}"))
-        yield Card(each.title, percent(1 - each.time), "less time than today", rows)
-
-
-def _tried(advice: Findings) -> Section:
+def _tried(advice: Advice) -> Section:
     """Return what today takes and what each remedy would, with the table of the screen."""
     found = [each for each in advice.rows if not each.why_not]
     names, times = [each.title for each in found], [each.time for each in found]
@@ -65,9 +51,9 @@ def _tried(advice: Findings) -> Section:
     return Section("What was tried", " ".join(untried), [drawn], table=table)
 
 
-def _to_do(advice: Findings, command: Sequence[str]) -> Iterator[Section]:
+def _to_do(advice: Advice, command: Sequence[str]) -> Iterator[Section]:
     """Yield what each remedy asks for that was chosen, and lines to paste."""
     for each in advice.chosen:
-        words = gained(advice, each), f"it asks for {each.changes}", travels(advice, each)
+        words = gained(advice, each), f"it asks for {each.asks}", travels(advice, each)
         lines = "\n".join(folded(line) if line.startswith("balancer ") else line for line in to_paste(each, command))
         yield Section(_sentence(each.title)[:-1], " ".join(map(_sentence, words)), pasted=[("To paste:", lines)])

@@ -1,6 +1,7 @@
 """Some steps of a log, on which advice is computed: all of a short one, stretches spread over a long one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from balancer.io.log import LengthLog
 from balancer.offline.settings import LogSettings
@@ -19,11 +20,9 @@ STRETCHES = 4
 """Deferral needs consecutive steps, and a log need not be alike from its beginning to its end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Consecutive rows that make whole steps: which step is the first, which row, and how many rows."""
+class Stretch(NamedTuple):
+    """Consecutive rows that make whole steps."""
 
-    first_step: int
     first_row: int
     num_rows: int
 
@@ -43,16 +42,18 @@ class Sample:
     samples_per_step : int
         Of a step; where steps are cut by tokens, as many as they have on average.
     steps_of_log : int
-        Full steps that the log has.
-    is_short : bool
-        Whether the log holds less than one full step, so that this step is judged.
+        Full steps that the log has; 0 of one that is short of samples for a single one, which is judged then.
     """
 
     log: LengthLog
     stretches: tuple[Stretch, ...]
     samples_per_step: int
     steps_of_log: int
-    is_short: bool = False
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the log holds less than one full step."""
+        return not self.steps_of_log
 
     @property
     def num_steps(self) -> int:
@@ -64,8 +65,8 @@ class Sample:
         if self.num_steps <= most:
             return self
         stretches = self.stretches[:most]
-        return _sample(self.log, self.samples_per_step, self.steps_of_log,
-                       [(each.first_step, most // len(stretches)) for each in stretches])  # fmt: skip
+        rows = most // len(stretches) * self.samples_per_step
+        return replace(self, stretches=tuple(Stretch(each.first_row, rows) for each in stretches))
 
     def in_words(self, steps: int) -> str:
         """Say which steps they are, of which there turned out to be so many."""
@@ -73,8 +74,6 @@ class Sample:
             return "the log's only step, which is short of samples"
         if self.steps_of_log == self.num_steps:
             return f"all {steps:,} full steps"
-        if len(self.stretches) == 1:
-            return f"the first {steps:,} steps" if steps > 1 else "the first step"
         firsts = ", ".join(f"{each.first_row:,}" for each in self.stretches)
         return f"{steps:,} of some {self.steps_of_log:,} steps, evenly from rows {firsts} on"
 
@@ -89,23 +88,19 @@ def sample_of(log: LengthLog, settings: LogSettings) -> Sample:
     """
     size, rows = settings.samples_per_step or _mean_samples(log, settings), len(read_rows(log, settings))
     steps = rows // size
+    if not steps:
+        return Sample(log, (Stretch(0, rows),), max(1, rows), 0)
     most = max(FEWEST_STEPS, min(WHOLE_STEPS, ROWS // size))
-    wanted = min(most, MOST_STEPS)
-    if rows < size:
-        return Sample(log, (Stretch(0, 0, rows),), max(1, rows), steps, is_short=True)
     if steps <= most:
-        return _sample(log, size, steps, [(0, steps)])
-    each = wanted // STRETCHES
+        return Sample(log, (Stretch(0, steps * size),), size, steps)
+    each = min(most, MOST_STEPS) // STRETCHES
     # The first stretch begins where the log does, and the last one ends where it does.
-    return _sample(log, size, steps, [(i * (steps - each) // (STRETCHES - 1), each) for i in range(STRETCHES)])
-
-
-def _sample(log: LengthLog, size: int, steps: int, parts: list[tuple[int, int]]) -> Sample:
-    return Sample(log, tuple(Stretch(first, first * size, count * size) for first, count in parts), size, steps)
+    firsts = (i * (steps - each) // (STRETCHES - 1) for i in range(STRETCHES))
+    return Sample(log, tuple(Stretch(first * size, each * size) for first in firsts), size, steps)
 
 
 def _mean_samples(log: LengthLog, settings: LogSettings) -> int:
-    """Return how many samples a step of so many tokens has on average, by the first rows."""
+    """Return how many samples a step of so many tokens has on average."""
     tokens = None if settings.across is None else settings.across.step_tokens
     if tokens is None:
         raise UsageError("{batch_per_rank} or {step_tokens} must say what a step is")  # pragma: no cover

@@ -1,11 +1,11 @@
 """One way to plan the steps of a sample: the table of these steps, and what is asked of it."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +15,22 @@ from numpy.typing import NDArray
 from balancer.advice.sample import Sample
 from balancer.offline.settings import LogSettings
 from balancer.offline.step_table import StepRows, total
-from balancer.offline.steps import Rows, Steps, rows_of_steps
+from balancer.offline.steps import Steps, rows_of_steps
 from balancer.plan.step_plan import StepPlan
 from balancer.step_planner import Step, plan_step
 
-__all__ = ["Tried", "tried"]
+__all__ = ["Cap", "Tried", "tried"]
 
 Floats = NDArray[np.float64]
+
+
+class Cap(NamedTuple):
+    """Steps in which one sample alone costs more than a fair share, and the worst of these samples."""
+
+    steps: int = 0
+    row: int = -1
+    length: int = 0
+    ratio: float = 1.0  # no plan of its step has a smaller imbalance ratio
 
 
 @dataclass(frozen=True)
@@ -106,20 +115,14 @@ class Tried:
         return math.sqrt(unseen * count / (count - 1) * float(apart @ apart)) / float(taken.sum())
 
     @property
-    def capped(self) -> int:
-        """Steps in which one sample alone costs more than a fair share."""
-        return len(pc.unique(self._phases.filter(pc.is_valid(self._phases["cap_row"]))["step"]))
-
-    @property
-    def cap(self) -> dict[str, Any] | None:
-        """The worst of those samples: ``row``, ``length``, and ``ratio``, below which no plan of its step comes."""
+    def cap(self) -> Cap:
+        """Which samples bound all plans within the step."""
         rows = self._phases.filter(pc.and_(pc.is_valid(self._phases["cap_row"]), pc.greater(self._phases["even"], 0)))
         if not len(rows):
-            return None
+            return Cap()
         ratios = rows["bound"].to_numpy() / rows["even"].to_numpy()
-        worst = int(np.argmax(ratios))
-        of = {"row": "cap_row", "length": "cap_length"}
-        return {name: rows[column][worst].as_py() for name, column in of.items()} | {"ratio": float(ratios[worst])}
+        worst = rows.slice(int(np.argmax(ratios)), 1).to_pylist()[0]
+        return Cap(len(pc.unique(rows["step"])), worst["cap_row"], worst["cap_length"], float(ratios.max()))
 
     @property
     def moved(self) -> float:
@@ -144,22 +147,13 @@ def tried(sample: Sample, settings: LogSettings, strategy: Callable[[Step], Step
         As :func:`balancer.offline.steps.plan_log`.
     """
     rows, seconds, bounds = StepRows(), list[float](), list[int]()
-    for of_step, plan in _plans(sample, settings, strategy, bounds):
-        rows.add(rows.steps, plan, of_step.first_row)
-        seconds.append(plan.runtime_s)
-    across = settings.across
-    windows = bounds and across is not None and across.window
-    return Tried(rows.table(), seconds, float(sum(bounds)) if windows else None)
-
-
-def _plans(
-    sample: Sample, settings: LogSettings, strategy: Callable[[Step], StepPlan], bounds: list[int]
-) -> Iterator[tuple[Rows, StepPlan]]:
+    steps = Steps(sample.log, settings)
     for stretch in sample.stretches:
-        rows = rows_of_steps(
-            sample.log, settings, rows=stretch.rows,
-            on_epoch=lambda epoch: bounds.append(epoch.lower_bound),
-        )  # fmt: skip
-        steps = Steps(sample.log, settings)
-        for each in rows:
-            yield each, steps.plan(each, strategy)
+        for each in rows_of_steps(
+            sample.log, settings, rows=stretch.rows, on_epoch=lambda epoch: bounds.append(epoch.lower_bound)
+        ):
+            plan = steps.plan(each, strategy)
+            rows.add(rows.steps, plan, each.first_row)
+            seconds.append(plan.runtime_s)
+    windows = bounds and settings.across is not None and settings.across.window
+    return Tried(rows.table(), seconds, float(sum(bounds)) if windows else None)

@@ -3,22 +3,11 @@
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from balancer.advice.findings import WORTH, Finding, Findings
+from balancer.advice.findings import WORTH, Advice, Finding
 from balancer.report.text import counted, of_costs
 
-__all__ = [
-    "HEADER",
-    "assumed",
-    "gained",
-    "lines_of",
-    "measured_line",
-    "percent",
-    "rows_of",
-    "to_paste",
-    "travels",
-    "verdict",
-    "with_error",
-]
+__all__ = ["HEADER", "assumed", "gained", "lines_of", "measured_line", "percent", "rows_of", "to_paste", "travels",
+           "verdict"]  # fmt: skip
 
 ID_BYTES = 8
 """Of a token of a single phase that travels: an int64 id."""
@@ -28,89 +17,70 @@ SHOWN = 0.0005
 
 _SHARING = ("sequence_groups", "context_shards")
 
+HEADER = ("", "time", "waiting", "GPUs that wait", "bound", "saves", "beside")
 
-def lines_of(advice: Findings, command: Sequence[str] = ()) -> Iterator[str]:
+
+def lines_of(advice: Advice, command: Sequence[str] = ()) -> Iterator[str]:
     """Yield the screen; `command` are the words of a ``balancer plan`` of the same log, if somebody typed them.
 
     Nothing in it is of a clock: see :func:`measured_line`.
     """
-    yield f"{advice.log.path.name}: planned {advice.sample.in_words(advice.within.steps)}, {_of_ranks(advice)}"
+    num_ranks = advice.settings.setup.topology.num_ranks
+    gpus = f" of {advice.gpus // num_ranks} GPUs" * (advice.gpus != num_ranks)
+    batch = "" if advice.settings.batch_per_rank is None else f" x {advice.settings.batch_per_rank}"
+    sample = advice.sample.in_words(advice.within.steps)
+    yield f"{advice.log.path.name}: planned {sample}, {counted(num_ranks, 'rank')}{gpus}{batch}"
     yield ""
     yield from _table([HEADER, *rows_of(advice)])
-    if said := list(verdict(advice)):
-        yield ""
-        yield from said
+    yield from ("", *said) if (said := list(verdict(advice))) else ()
     for finding in advice.chosen:
         yield ""
         yield f"{finding.title}: {gained(advice, finding)}"
-        yield f"  asks for: {finding.changes}"
+        yield f"  asks for: {finding.asks}"
         yield f"  {travels(advice, finding)}"
         yield from (f"    {line}" for line in to_paste(finding, command))
-    yield ""
     first, *others = assumed(advice)
-    yield first
-    yield from (f"  {each}" for each in others)
+    yield from ("", first, *(f"  {each}" for each in others))
 
 
-def measured_line(advice: Findings) -> str:
+def measured_line(advice: Advice) -> str:
     """Say what the clock gave."""
     parts = [f"{each.title} {each.plan_ms:,.1f}" for each in advice.rows[1:] if not each.why_not]
     return f"planning took, in ms a step (median): {'; '.join(parts)}"
 
 
-def _of_ranks(advice: Findings) -> str:
-    topology = advice.settings.setup.topology
-    ranks = counted(topology.num_ranks, "rank")
-    gpus = f" of {advice.gpus // topology.num_ranks} GPUs" * (advice.gpus != topology.num_ranks)
-    batch = "" if advice.settings.batch_per_rank is None else f" x {advice.settings.batch_per_rank}"
-    return f"{ranks}{gpus}{batch}"
-
-
-HEADER = ("", "time", "waiting", "GPUs that wait", "bound", "saves", "beside")
-
-
-def rows_of(advice: Findings) -> Iterator[tuple[str, ...]]:
+def rows_of(advice: Advice) -> Iterator[tuple[str, ...]]:
     """Yield the cells of the table: today, a plan within the step, and what could be done beyond it.
 
     A row of two cells is of what was not tried, and says why.
     """
-    for finding in advice.rows:
-        if finding.why_not:
-            yield finding.title, finding.why_not
+    for each in advice.rows:
+        if each.why_not:
+            yield each.title, each.why_not
             continue
-        waits = with_error(finding.waiting, finding.waiting_error)
-        taken = finding.title, f"{finding.time:.3f}", waits, f"{advice.gpus * finding.waiting:,.1f}"
-        if not finding.beside:
-            yield *taken, "", "", ""
-            continue
-        saves = percent(finding.saves) if finding.is_worth_it else "nothing to gain"
-        yield *taken, f"{finding.best_possible:.3f}", saves, finding.beside
+        error = f" ± {100 * each.waiting_error:.1f}" * (each.waiting_error >= SHOWN)
+        waits = percent(each.waiting) + error, f"{advice.gpus * each.waiting:,.1f}"
+        saves = percent(each.saves) if each.is_worth_it else "nothing to gain"
+        compared = (f"{each.best_possible:.3f}", saves, each.beside) if each.beside else ("", "", "")
+        yield each.title, f"{each.time:.3f}", *waits, *compared
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """Align cells."""
+    """Align numbers to the right, and text at both ends to the left."""
     full = [row for row in rows if len(row) > 2]
-    widths = [max(len(row[i]) for row in (full if i else rows)) for i in range(len(HEADER))]
+    first = max(len(row[0]) for row in rows)
+    widths = [max(len(row[i]) for row in full) for i in range(1, len(HEADER) - 1)]
     for row in rows:
-        if len(row) == 2:
-            yield f"{row[0]:<{widths[0]}}  {row[1]}"
-            continue
-        first, *numbers, last = row  # text at both ends
-        cells = (f"{cell:>{width}}" for cell, width in zip(numbers, widths[1:-1], strict=True))
-        yield f"{first:<{widths[0]}}  {'  '.join(cells)}  {last}".rstrip()
+        numbers = [f"{cell:>{width}}" for cell, width in zip(row[1:-1], widths, strict=False)]
+        yield "  ".join((f"{row[0]:<{first}}", *numbers, row[-1])).rstrip()
 
 
 def percent(share: float) -> str:
     """Show a share; one that rounds to nothing without a sign."""
-    return f"{abs(share) if abs(share) < 0.0005 else share:.1%}".replace("%", " %")
+    return f"{abs(share) if abs(share) < SHOWN else share:.1%}".replace("%", " %")
 
 
-def with_error(share: float, error: float) -> str:
-    """Show a share with its standard error, if it has one that shows."""
-    return f"{percent(share)} ± {100 * error:.1f}" if error >= SHOWN else percent(share)
-
-
-def verdict(advice: Findings) -> Iterator[str]:
+def verdict(advice: Advice) -> Iterator[str]:
     """Say what is to be done, and what no plan can do."""
     if advice.sample.is_short:
         samples = counted(advice.sample.samples_per_step, "sample")
@@ -118,48 +88,42 @@ def verdict(advice: Findings) -> Iterator[str]:
             f"The log holds less than one step ({samples}): ranks without a sample wait in every plan, so "
             "these numbers say nothing of full steps."
         )
-    if not advice.within.tokens:
+    if not advice.tokens:
         yield "All lengths are 0, so there is nothing to balance; is this the column that you mean?"
-    meets = advice.settings.setup.settings.cut.meets  # then slots bound a plan too, and no sample alone does
-    if meets and advice.least - 1 >= WORTH:
-        yield f"Cut as asked, no plan within a step can do better than {advice.least:.3f} times the even share."
-    elif advice.capped and advice.least - 1 >= WORTH:
-        steps = f"{advice.capped:,} of {advice.within.steps:,} steps"
+    least, cap = advice.least, advice.cap
+    if least - 1 >= WORTH and advice.settings.setup.settings.cut.meets:  # then slots bound a plan too
+        yield f"Cut as asked, no plan within a step can do better than {least:.3f} times the even share."
+    elif least - 1 >= WORTH and cap.steps:
         yield (
-            f"No plan of whole samples within a step can do better than {advice.least:.3f} times the even share: in "
-            f"{steps} one sample alone is longer than a rank's fair share; the worst, row {advice.cap_row:,} of "
-            f"length {advice.cap_length:,}, makes its step {advice.cap_ratio:.2f} times as long."
+            f"No plan of whole samples within a step can do better than {least:.3f} times the even share: in "
+            f"{cap.steps:,} of {advice.within.steps:,} steps one sample alone is longer than a rank's fair share; the "
+            f"worst, row {cap.row:,} of length {cap.length:,}, makes its step {cap.ratio:.2f} times as long."
         )
     if not advice.chosen:
         waits, worth = percent(advice.today.waiting), percent(WORTH)
         yield f"There is nothing to gain here: ranks wait {waits} of the time, and no remedy tried saves {worth} of it."
-        return
-    if not advice.within.is_worth_it:
+    elif not advice.within.is_worth_it:
         yield "A plan within the step alone has nothing to gain here."
-    if advice.best is None:
+    elif advice.best is None:
         yield "No other remedy has anything to gain here."
 
 
-def gained(advice: Findings, finding: Finding) -> str:
+def gained(advice: Advice, finding: Finding) -> str:
     """Say what it gains, in GPUs, in hours and in money."""
-    now, then = advice.gpus * advice.today.waiting, advice.gpus * finding.waiting
+    now, then = (f"{advice.gpus * each.waiting:,.1f}" for each in (advice.today, finding))
     hours = advice.hours_a_day(finding)
     money = "" if advice.price is None else f", {advice.price * hours:,.0f} at {advice.price:g} a GPU hour"
-    return (
-        f"{then:,.1f} of {counted(advice.gpus, 'GPU')} wait, {now:,.1f} now; a day's training takes "
-        f"{hours:,.0f} GPU hours less{money}"
-    )
+    gpus = counted(advice.gpus, "GPU")
+    return f"{then} of {gpus} wait, {now} now; a day's training takes {hours:,.0f} GPU hours less{money}"
 
 
-def travels(advice: Findings, finding: Finding) -> str:
+def travels(advice: Advice, finding: Finding) -> str:
     """Say what a rank sends, in MB."""
-    if len(advice.settings.setup.phases) == 1:
-        size = finding.moved * ID_BYTES / 1e6
-        rest = (
-            "; and what attention exchanges" if finding.name in _SHARING else "; none if the loader reads by the plan"
-        )
-        return f"costs: a rank sends {finding.moved:,.0f} tokens a step, {size:.2g} MB as ids of {ID_BYTES} bytes{rest}"
-    return f"costs: a rank sends {finding.moved / 1e6:,.2g} MB a step"
+    if len(advice.settings.setup.phases) > 1:
+        return f"costs: a rank sends {finding.moved / 1e6:,.2g} MB a step"
+    rest = "and what attention exchanges" if finding.name in _SHARING else "none if the loader reads by the plan"
+    size = finding.moved * ID_BYTES / 1e6
+    return f"costs: a rank sends {finding.moved:,.0f} tokens a step, {size:.2g} MB as ids of {ID_BYTES} bytes; {rest}"
 
 
 def to_paste(finding: Finding, command: Sequence[str] = ()) -> Iterator[str]:
@@ -195,7 +159,7 @@ def _with(words: Sequence[str], changed: Mapping[str, str | None]) -> Iterator[s
             yield from ("--set", f"{key}={wanted or ''}")
 
 
-def assumed(advice: Findings) -> Iterator[str]:
+def assumed(advice: Advice) -> Iterator[str]:
     """Yield what the numbers take for granted."""
     phases = advice.settings.setup.phases
     costs = of_costs({phase.name: str(phase.cost) for phase in phases}).removeprefix("cost: ")
@@ -204,14 +168,11 @@ def assumed(advice: Findings) -> Iterator[str]:
         f"Assumed: steps take what their samples cost, {costs}{unit}; ranks wait for each other in every phase; "
         "exchanges, gradients and loading take no time; rows are drawn in the log's order."
     )
-    said = {each.assumed: each for each in advice.remedies if each.assumed and not each.why_not}
-    if len(advice.sample.stretches) == 1:  # which no sample could leave
-        said = {text: each for text, each in said.items() if not each.name.startswith("defer")}
-    for text, finding in said.items():
-        yield f"{finding.title}: {text}."
     if max(each.waiting_error for each in advice.rows) >= SHOWN:
-        yield "± is one standard error: only some of the log's steps were planned; they are treated as independent."
+        yield (
+            "± is one standard error: only some of the log's steps were planned; they are treated as independent, and "
+            "no sample leaves its stretch of them, so that deferral may gain more."
+        )
     if fewer := [each for each in advice.remedies if not each.why_not and each.steps < advice.within.steps]:
-        told = (f"{each.title} on {each.steps:,}" for each in fewer)
-        what = "Remedies that take long were planned on fewer steps; time and bound are scaled to all steps"
-        yield f"{what}: {', '.join(told)}."
+        told = ", ".join(f"{each.title} on {each.steps:,}" for each in fewer)
+        yield f"Remedies that take long were planned on fewer steps; time and bound are scaled to all steps: {told}."

@@ -48,6 +48,12 @@ _OF_LOG = ("first_epoch", "first_sample")
 _OF_DEFERRAL = tuple(field.name for field in fields(AcrossSteps))
 
 
+_OWN = {
+    "plan_log": ("step", "out", "jobs", "overwrite", "continued", "at_step"),
+    "advise": ("step", "price", "gpus_per_rank"),
+}
+"""What functions are told beside what makes their settings."""
+
 _KEYWORDS = Wording({"cost of phases": "cost", "layouts": "layout", "layout": "stages"})
 """What keywords of :func:`plan_log` are called that have another name elsewhere."""
 
@@ -263,15 +269,15 @@ def _check_named(log: Any) -> None:
         )
 
 
-def settings_of(log: LengthLog, said: StepFile, beside: Mapping[str, Any]) -> LogSettings:
-    """Return how a log is planned by what a step file says, by keywords, or by both."""
+def settings_of(log: LengthLog, said: StepFile, beside: Mapping[str, Any], of: str = "plan_log") -> LogSettings:
+    """Return how a log is planned by what a step file says, by keywords of a function, or by both."""
     known = tuple(spec.name for spec in fields(PlanSettings))
     of_step = ("phases", "length", "cost", *CONSTRAINTS)
     names = (*_OF_RANKS, *_OF_TOP, *_OF_LOG, *_OF_DEFERRAL, *known, *of_step, "layout")
     if odd := [name for name in beside if name not in names]:
         # The first by name: the same call must always give the same error.
-        meant = did_you_mean(min(odd), (*names, "step", "out", "jobs", "overwrite", "continued", "at_step"))
-        raise TypeError(f"plan_log has no argument {min(odd)!r}{meant}; see help(balancer.plan_log)")
+        meant = did_you_mean(min(odd), (*names, *_OWN[of]))
+        raise TypeError(f"{of} has no argument {min(odd)!r}{meant}; see help(balancer.{of})")
     ranks = {name: beside[name] for name in _OF_RANKS if beside.get(name) is not None}
     topology = as_topology(**{"num_ranks": None} | ranks) if ranks or not said.path else None
     top = {name: beside[name] for name in ("step_tokens", "layout", *_OF_TOP) if beside.get(name) is not None}

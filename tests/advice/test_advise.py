@@ -42,8 +42,8 @@ def test_within_the_step_it_says_what_a_plan_of_the_log_does(advice):
     assert advice.within.waiting == pytest.approx(numbers["waiting_after"], abs=1e-12)
     assert advice.least == pytest.approx(numbers["imbalance_ratio_best_possible"])
     assert advice.within.time == pytest.approx(numbers["imbalance_ratio_after"] / numbers["imbalance_ratio_before"])
-    assert (advice.capped, advice.cap_row) == (numbers["capped_steps"], numbers["capping_sample"]["row"])
-    assert advice.cap_length == numbers["capping_sample"]["length"]
+    assert (advice.cap.steps, advice.cap.row) == (numbers["capped_steps"], numbers["capping_sample"]["row"])
+    assert advice.cap.length == numbers["capping_sample"]["length"]
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
@@ -208,6 +208,7 @@ def test_pipelines_are_planned_within_the_step():
 @pytest.mark.parametrize(("given", "said"), [
     ({"price": float("nan")}, "price must be >= 0"), ({"price": -1}, "price must be >= 0"),
     ({"price": "two"}, "price must be a number"), ({"gpus_per_rank": 0}, "gpus_per_rank must be >= 1"),
+    ({"rankz": 4}, "advise has no argument 'rankz'"),
     ({"window": 2}, "window is tried anyhow"), ({"shuffle": 3}, "shuffle changes no advice"),
     ({"cut": balancer.SequenceGroups((1, 2))}, "sequence_groups are tried anyhow"),
     ({"cut": balancer.ContextShards(2, 4096)}, "context_shards are tried anyhow"),

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 from balancer.cli.run import check_page, say, say_json, say_page
@@ -52,8 +51,7 @@ def _condition(text: str) -> tuple[str, str]:
 def _document(fit: CostFit, cost: IntegerCost, skipped: int, by_areas: bool) -> dict[str, Any]:
     more: dict[str, Any] = {"uncertain": list(fit.uncertain)}
     if by_areas:
-        by_length = [asdict(each) for each in fit.by_length]
-        more = {"alike": list(fit.alike), "left_out": list(fit.left_out), "by_length": by_length}
+        more = {"alike": list(fit.alike), "left_out": list(fit.left_out)}
     return {
         "cost": str(cost.model),
         "work_unit": cost.work_unit,
@@ -108,8 +106,6 @@ def _doubts(fit: CostFit, by_areas: bool) -> Iterator[str]:
                 "steps, of other lengths too"
             )
         return
-    for each in fit.by_length:
-        yield f"  lengths {each.shortest:>9,} to {each.longest:>9,}: {each.error:6.1%} over {each.steps:,} steps"
     yield from fit.alike
     if fit.left_out:
         yield f"left out, as they make it no better: {', '.join(fit.left_out)}"

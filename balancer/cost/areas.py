@@ -130,11 +130,6 @@ def as_terms(given: Mapping[str, int] | Iterable[tuple[str, int]]) -> Terms:
     return tuple(sorted(kept, key=lambda term: (order[checked(term[0])[0]], checked(term[0])[1])))
 
 
-def pairs(terms: Iterable[tuple[str, int]], lengths: Any, prefixes: Any = 0) -> Any:
-    """Sum of all terms of a sample of each length: an int, or int64[n], which the caller knows to hold it."""
-    return sum((value * area(name, lengths, prefixes) for name, value in terms), start=0 * lengths)
-
-
 def amount(name: str, lengths: Any, prefixes: Any = 0) -> Any:
     """How much of a term of a cost a sample of each length has: an int, or int64[n], which the caller knows to hold it.
 

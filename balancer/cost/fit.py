@@ -48,16 +48,6 @@ _Floats = NDArray[np.float64]
 _Steps = Sequence[NDArray[np.int64]]
 
 
-@dataclass(frozen=True, slots=True)
-class LengthError:
-    """Held-out error of the steps whose longest sample is of a length in a range."""
-
-    shortest: int
-    longest: int
-    steps: int
-    error: float
-
-
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class CostFit(Record):
     """What was fitted to measured steps, and how far to trust it."""
@@ -75,16 +65,14 @@ class CostFit(Record):
     shortest: int
     longest: int
     # Mean and largest ``|predicted - measured| / measured`` over all steps, each predicted by a fit of the four fifths
-    # that do not hold it; and the mean by the longest sample, in ranges of a factor of four
+    # that do not hold it
     held_out_error: float
     held_out_worst: float
-    by_length: tuple[LengthError, ...]
     mean_error: float  # the held-out mean error of a model that ignores lengths: one duration for all steps
     refusal: str | None  # why the fit would have been refused, had it not been forced
-    # float64[k]: of each step, in order; seconds, seconds, sum(l). Read-only.
+    # float64[k]: seconds of each step, in order. Read-only.
     predicted: _Floats
     measured: _Floats
-    total_lengths: _Floats
 
     @property
     def coefficients(self) -> dict[str, float]:
@@ -233,12 +221,13 @@ def fit_cost(
             f"{len(steps)}, {len(distinct)} different: measure more, of other lengths too"
         )
     problem = _Problem(design, measured, group.reshape(-1) % _FOLDS)
-    every = np.concatenate(steps)
-    shortest, longest = int(every.min(initial=2**31)), int(every.max(initial=0))
+    samples = np.concatenate(steps)
+    shortest, longest = int(samples.min()), int(samples.max())
     alike = _alike(names, problem, shortest, longest)
     if areas is None and alike:
         raise InputError(f"{alike[0]}; measure steps of several lengths, with few and with many samples")
-    chosen, errors = problem.best() if areas is not None else (tuple(range(len(names))), problem.held_out())
+    every = tuple(range(len(names)))
+    chosen, errors = problem.best() if areas is not None else (every, problem.held_out(every))
     kept, found = [names[i] for i in chosen], problem.solve(chosen)
     # By one duration for all steps, which is the least that lengths have to beat.
     held_out, mean_error = float(errors.mean()), float(problem.held_out((0,)).mean())
@@ -252,9 +241,7 @@ def fit_cost(
         terms=tuple(zip(kept, found.tolist(), problem.spreads(chosen), strict=True)), alike=alike,
         left_out=tuple(name for name in names if name not in kept), steps=len(measured), distinct_steps=len(distinct),
         shortest=shortest, longest=longest, held_out_error=held_out, held_out_worst=float(errors.max()),
-        by_length=_by_length(np.array([step.max(initial=0) for step in steps]), errors), mean_error=mean_error,
-        refusal=refusal, predicted=design[:, chosen] @ found, measured=measured,
-        total_lengths=np.array([float(step.sum()) for step in steps]),
+        mean_error=mean_error, refusal=refusal, predicted=design[:, chosen] @ found, measured=measured,
     )  # fmt: skip
 
 
@@ -318,6 +305,12 @@ def _by_degree(names: list[str], design: _Floats, degrees: ArrayLike) -> tuple[l
 # --- least squares ---------------------------------------------------------------------------------------------------
 
 
+def _nnls(columns: _Floats, target: _Floats) -> _Floats:
+    from scipy.optimize import nnls  # a solver's weight, which only those who fit should carry
+
+    return np.asarray(nnls(columns, target)[0], dtype=np.float64)
+
+
 class _Problem:
     """Least squares of relative errors, by columns of what each step has of each term, of norm 1 once weighted."""
 
@@ -329,26 +322,17 @@ class _Problem:
         self.norms = np.where(norms > 0, norms, 1.0)
         self.columns, self.fold = shares / self.norms, fold
 
-    def _solve(self, columns: _Floats, target: _Floats) -> _Floats:
-        from scipy.optimize import nnls  # a solver's weight, which only those who fit should carry
-
-        # Of fewer steps columns are smaller, and some of them may be 0.
-        norms = np.linalg.norm(columns, axis=0)
-        norms[norms == 0] = 1.0
-        return np.asarray(nnls(columns / norms, target)[0] / norms, dtype=np.float64)
-
     def solve(self, chosen: Sequence[int]) -> _Floats:
         """Non-negative coefficients of these terms: float64[c]."""
         columns = self.columns[:, chosen]
-        return self._solve(columns, np.ones(len(columns))) / self.norms[list(chosen)]
+        return _nnls(columns, np.ones(len(columns))) / self.norms[list(chosen)]
 
-    def held_out(self, chosen: Sequence[int] = ()) -> _Floats:
-        """Relative error of each step under a fit of the other folds; of all terms by default."""
-        columns = self.columns[:, chosen] if chosen else self.columns
-        errors = np.empty(len(columns))
+    def held_out(self, chosen: Sequence[int]) -> _Floats:
+        """Relative error of each step under a fit of the other folds."""
+        columns, errors = self.columns[:, chosen], np.empty(len(self.columns))
         for k in range(_FOLDS):
             out = self.fold == k
-            errors[out] = np.abs(columns[out] @ self._solve(columns[~out], np.ones((~out).sum())) - 1)
+            errors[out] = np.abs(columns[out] @ _nnls(columns[~out], np.ones((~out).sum())) - 1)
         return errors
 
     def spreads(self, chosen: Sequence[int]) -> list[float]:
@@ -363,7 +347,7 @@ class _Problem:
             times = np.bincount(generator.integers(count, size=count), minlength=count)
             # The triangle is as good as all rows, and small.
             triangle = np.asarray(np.linalg.qr(columns * np.sqrt(times)[:, None], mode="r"))
-            solutions.append(self._solve(triangle[:, :-1], triangle[:, -1]))
+            solutions.append(_nnls(triangle[:, :-1], triangle[:, -1]))
         return list(map(float, np.std(solutions, axis=0) / self.norms[list(chosen)]))
 
     def rest(self, others: Sequence[int], which: int) -> float:
@@ -404,17 +388,6 @@ def _alike(names: Sequence[str], problem: _Problem, shortest: int, longest: int)
             why = f"no length is under {size:,}"
         said.append(f"{name} cannot be told apart from {', '.join(names[:i])}: {why}")
     return tuple(said)
-
-
-def _by_length(longest: NDArray[np.int64], errors: _Floats) -> tuple[LengthError, ...]:
-    """Mean errors by the longest sample of a step, in ranges of a factor of four."""
-    # Half of a logarithm to the base 2: a range ends where lengths are four times as long.
-    place = np.log2(np.maximum(longest, 1)).astype(np.int64) // 2
-    found = []
-    for each in np.unique(place):
-        inside, mean = longest[place == each], float(errors[place == each].mean())
-        found.append(LengthError(int(inside.min()), int(inside.max()), len(inside), mean))
-    return tuple(found)
 
 
 def _refusal_of(grows: bool, held_out: float, mean_error: float, max_error: float) -> str | None:

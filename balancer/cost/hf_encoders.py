@@ -4,17 +4,9 @@ from math import isqrt
 
 from balancer.cost.hf_families import ENCODERS, SAME_AS
 from balancer.cost.hf_keys import Config
+from balancer.cost.hf_layers import attention_of
 from balancer.cost.parts import Attention, Part, attend, linear, mlp, projector, total
 from balancer.cost.shapes import AudioEncoder, VisionEncoder
-
-
-def _attention(config: Config) -> Attention:
-    """As many heads of keys and values as of queries."""
-    hidden, heads = config.count("hidden"), config.count("heads")
-    if hidden % heads and not config.has("head_dim"):
-        raise config.refuse(config.key("heads"), heads, f"must divide the hidden size {hidden}")
-    head_dim = config.count("head_dim", hidden // heads)
-    return Attention(hidden=hidden, heads=heads, kv_heads=heads, head_dim=head_dim)
 
 
 def _block(config: Config, shape: Attention) -> Part:
@@ -37,7 +29,7 @@ def vision_of(config: Config, project: Part | None = None) -> VisionEncoder:
     config = config.filled(sizes if config.prefix else {}).of_family(facts, facts.get("keys", {}))
     if config.kind == "siglip_vision_model" and config.flag("vision_use_head", True):
         raise config.refuse("vision_use_head", True, "must be false: no pooling head is counted")
-    shape, hidden, patch = _attention(config), config.count("hidden"), config.count("patch_size")
+    shape, hidden, patch = attention_of(config), config.count("hidden"), config.count("patch_size")
     block = _block(config, shape)
     products = attend(shape.heads, shape.heads, shape.head_dim, shape.head_dim, "bidirectional")
     full = windowed = block + products
@@ -87,7 +79,7 @@ def pooled(config: Config, vision: Config, hidden: int) -> Part:
 def whisper_of(config: Config, project: Part | None = None) -> AudioEncoder:
     """Return Whisper's encoder; positions are a table that is not trained, yet counted."""
     config = config.of_family({}, {"mlp": "encoder_ffn_dim", "hidden": "d_model"})
-    shape, hidden, mels = _attention(config), config.count("hidden"), config.count("num_mel_bins")
+    shape, hidden, mels = attention_of(config), config.count("hidden"), config.count("num_mel_bins")
     products = attend(shape.heads, shape.heads, shape.head_dim, shape.head_dim, "bidirectional")
     block = _block(config, shape) + products + Part(parameters=-hidden)  # keys have no bias
     # Two convolutions of three frames, of which the second gives half as many.

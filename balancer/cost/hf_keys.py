@@ -109,14 +109,15 @@ class Config:
         return value
 
     def listed(self, name: str, known: Sequence[Any], count: int | None = None) -> list[Any]:
-        """Value of a thing that must be a list of known values, one a layer if there are `count` of these."""
+        """Value of a thing that must be a list or letters, of known values, one a layer if there is a `count`."""
         found = self.get(name)
+        found = list(found) if isinstance(found, str) and found else found
         if not isinstance(found, list) or (count is not None and len(found) != count):
             number = f"{len(found)} of them" if isinstance(found, list) else found
             raise self.refuse(self.key(name), number, "must be a list" + (f" of {count}, one a layer" if count else ""))
         for value in found:
             if value not in known:
-                few = known if len(known) <= 16 else [f"{known[0]} to {known[-1]}"]
+                few = known if len(known) <= 20 else [f"{known[0]} to {known[-1]}"]
                 raise self.refuse(self.key(name), value, f"must be of {', '.join(map(str, few))}")
         return found
 

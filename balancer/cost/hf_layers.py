@@ -15,12 +15,12 @@ from balancer.cost.hf_keys import Config
 from balancer.cost.parts import Attention, Part, attend, conv, experts, linear, mlp, scan, total
 from balancer.cost.shapes import Decoder
 
-_KINDS = {
+_KINDS: dict[str | int, str] = {
     "full_attention": "full", "attention": "full", "sliding_attention": "window", "chunked_attention": "chunk",
     "linear_attention": "scan", "mamba": "scan", "conv": "conv", "indexed_attention": "indexed",
     "deepseek_sparse_attention": "indexed", "moe": "moe", "mlp": "mlp", "hybrid": "full",
+    "M": "scan", "E": "moe", "*": "full", "-": "mlp", 0: "full", 1: "window",
 }  # fmt: skip
-_LETTERS = {"M": "scan", "E": "moe", "*": "full", "-": "mlp"}
 _EVERY = {"L": "window", "G": "full"}
 _PLAIN = ("gelu", "relu", "relu2", "gelu_new", "gelu_fast", "quick_gelu", "gelu_python", "gelu_pytorch_tanh")
 """Activations of MLPs of two matrices, if nothing else is known."""
@@ -37,10 +37,16 @@ def decoder_of(config: Config) -> Decoder:
             raise config.refuse(key, found, f"must be {rule}: what it changes is not counted")
     kinds = _kinds(config)
     layers = _layers(config, kinds, _sparse(config, len(kinds)))
-    hidden, heads = config.count("hidden"), config.count("heads")
-    more = hidden * (1 + _flag(config, "bias") + config.count("n_positions", 0, least=0))  # the last norm, positions
-    shape = Attention(hidden=hidden, heads=heads, kv_heads=_kv_heads(config, heads), head_dim=_head_dim(config, heads))
+    shape = attention_of(config)
+    # The last norm, and positions
+    more = shape.hidden * (1 + _flag(config, "bias") + config.count("n_positions", 0, least=0))
     return Decoder.of(shape, layers, config.count("vocab_size"), tied=config.flag("tied"), more=more)
+
+
+def attention_of(config: Config) -> Attention:
+    """Return the heads of a configuration's attention."""
+    hidden, heads = config.count("hidden"), config.count("heads")
+    return Attention(hidden=hidden, heads=heads, kv_heads=_kv_heads(config, heads), head_dim=_head_dim(config, heads))
 
 
 def _unknown(config: Config) -> dict[str, Any]:
@@ -65,11 +71,10 @@ def _kinds(config: Config) -> list[str]:
     """Return the kind of each layer: as listed, or else by the family's older keys."""
     if config.has("index_topk"):
         return _indexed(config)
-    if config.has("kinds"):
-        count = config.count("layers", 0, least=0) or None
-        return [_KINDS[kind] for kind in config.listed("kinds", tuple(_KINDS), count)]
-    if config.has("pattern"):
-        return _pattern(config)
+    for listed in ("kinds", "pattern"):
+        if config.has(listed):
+            count = config.count("layers", 0, least=0) or None
+            return [_KINDS[kind] for kind in config.listed(listed, tuple(_KINDS), count)]
     layers = config.count("layers")
     others, nth = config.get("others", "full"), config.get("nth", "full")
     unused = "window_used" in config.defaults and not _window_used(config)
@@ -104,30 +109,14 @@ def _window_used(config: Config) -> bool:
     return config.count("sliding_window") < config.count("max_position_embeddings", 2**31 - 1)
 
 
-def _pattern(config: Config) -> list[str]:
-    """Return kinds by MiMo's list of which layers have a window, or by Nemotron's letters."""
-    found, key = config.get("pattern"), config.key("pattern")
-    if key == "hybrid_layer_pattern":
-        return ["window" if each else "full" for each in config.listed("pattern", (0, 1), config.count("layers"))]
-    count = config.count("layers", len(found) if isinstance(found, str) else 0)
-    if not isinstance(found, str) or len(found) != count or not set(found) <= set(_LETTERS):
-        raise config.refuse(key, found, f"must be {count} letters of {', '.join(_LETTERS)}")
-    return [_LETTERS[letter] for letter in found]
-
-
 def _indexed(config: Config) -> list[str]:
     """Return which layers choose keys, and which take those that a layer before has chosen."""
     layers = config.count("layers")
     if config.has("kinds"):  # which say nothing that the keys of the indexer do not
         config.listed("kinds", ("indexed_attention", "deepseek_sparse_attention"), layers)
-    if config.has("indexer_types"):
-        kinds = config.listed("indexer_types", ("full", "shared"), layers)
-        return ["indexed" if kind == "full" else "chosen" for kind in kinds]
-    if config.has("index_topk_pattern"):
-        pattern = config.get("index_topk_pattern")
-        if not isinstance(pattern, str) or len(pattern) != layers or not set(pattern) <= {"F", "S"}:
-            raise config.refuse("index_topk_pattern", pattern, f"must be {layers} letters of F, S")
-        return ["indexed" if letter == "F" else "chosen" for letter in pattern]
+    for key, known in (("indexer_types", ("full", "shared")), ("index_topk_pattern", ("F", "S"))):
+        if config.has(key):
+            return ["indexed" if kind == known[0] else "chosen" for kind in config.listed(key, known, layers)]
     period, offset = config.count("index_topk_freq", 1), config.count("index_skip_topk_offset", 2, least=0)
     return ["chosen" if max(i - offset + 1, 0) % period else "indexed" for i in range(layers)]
 

@@ -64,9 +64,9 @@ class OnlineCost:
         window: int = 50,
         margin: float = 0.15,
     ) -> None:
-        self._areas = tuple(areas or {})
-        for name in self._areas:
+        for name in areas or {}:
             checked(name)
+        self._names = ("c0", "a", "b", *(areas or {}))
         base = np.array([constant, per_length, per_square, *(areas or {}).values()], dtype=np.float64)
         if not ((base >= 0) & (base < math.inf)).all() or not base.any():
             raise ValueError(f"base coefficients must be finite, >= 0 and not all 0 (seconds), got {base.tolist()}")
@@ -90,9 +90,9 @@ class OnlineCost:
         return tuple((self._found if self.active else self._base).tolist())
 
     @property
-    def areas(self) -> tuple[str, ...]:
-        """Names of the areas, in the order of their coefficients."""
-        return self._areas
+    def terms(self) -> dict[str, float]:
+        """The same by name."""
+        return dict(zip(self._names, self.coefficients, strict=True))
 
     @property
     def base_error(self) -> float:
@@ -109,11 +109,11 @@ class OnlineCost:
         values = np.asarray(lengths, dtype=np.float64)
         if values.size and not (values >= 0).all():
             raise ValueError(f"lengths must be >= 0, got {values.min()}")
-        return term_sums(("a", "b", *self._areas), values)
+        return term_sums(self._names[1:], values)
 
     def predict(self, lengths: ArrayLike) -> float:
         """Seconds of a step that holds samples of these lengths."""
-        return float(np.array([1.0, *self.sums(lengths)]) @ self.coefficients)
+        return float(np.append(1.0, self.sums(lengths)) @ self.coefficients)
 
     def observe(self, lengths: ArrayLike, seconds: float) -> None:
         """Learn from a step: the lengths of its samples, and how long it took. O(n) for n lengths.
@@ -174,7 +174,7 @@ class OnlineCost:
         from scipy.optimize import nnls  # a solver's weight, which only those who correct should carry
 
         learned = np.ones(len(self._base), dtype=bool)
-        learned[2] = self._base[2] > 0 or not self._areas  # pairs are counted by areas, then
+        learned[2] = self._base[2] > 0 or len(self._names) == 3  # pairs are counted by areas, then
         learned &= np.diag(self._normal) > 0
         drawn_to = self._base * (self._base @ self._right) / (self._base @ self._normal @ self._base)
         # Terms differ by orders of magnitude: in units in which each is as large over the steps.
@@ -188,8 +188,7 @@ class OnlineCost:
 
     def integer_cost(self, *, longest: int = 2**20) -> IntegerCost:
         """Integer cost of the coefficients in use, as :func:`~balancer.cost.integer.integer_seconds` rounds them."""
-        names = ("c0", "a", "b", *self._areas)
-        return integer_seconds(dict(zip(names, self.coefficients, strict=True)), longest=longest)
+        return integer_seconds(self.terms, longest=longest)
 
 
 def _mean(errors: deque[float]) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from balancer.cost.areas import Terms, as_terms, pairs
+from balancer.cost.areas import Terms, area, as_terms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Part:
 
     def flops(self, length: int) -> int:
         """Forward FLOPs of a sample of so many tokens."""
-        return self.per_token * length + int(pairs(self.pairs, length))
+        return self.per_token * length + sum(value * int(area(name, length)) for name, value in self.pairs)
 
     def __add__(self, other: "Part") -> "Part":
         """Both, one after the other."""

@@ -121,10 +121,9 @@ class Correction:
     def _to_say(self) -> tuple[dict[str, CostModel], dict[str, CostCorrection]]:
         """Return of each phase its cost, in integers, and how it was come by."""
         seconds = {
-            name: {term: value / self._parts[name]
-                   for term, value in zip(("a", "b", *online.areas), online.coefficients[1:], strict=True)}
+            name: {term: value / self._parts[name] for term, value in online.terms.items() if term != "c0"}
             for name, online in self._online.items()
-        }  # fmt: skip
+        }
         costs = self._costs  # which stay where what was measured depends on lengths no more
         if any(any(terms.values()) for terms in seconds.values()):
             costs = integers_together(seconds)

@@ -22,11 +22,9 @@ def fit_page(fit: CostFit, cost: str, title: str) -> Page:
         "points lie around the line alike on the left and on the right."
     )
     chart = Chart("how far measured steps are from the prediction, in per cent", draw, width=6.4, height=3.0)
-    by_length = [(f"{each.shortest:,} to {each.longest:,}", as_percent(each.error), f"{each.steps:,}")
-                 for each in fit.by_length]  # fmt: skip
     terms = Table(("term", "seconds", "±"), [(name, f"{of:.4g}", f"{spread:.2g}") for name, of, spread in fit.terms])
     sections = [
-        Section("Measured beside predicted", words, [chart], Table(("longest sample", "error", "steps"), by_length)),
+        Section("Measured beside predicted", words, [chart]),
         Section("Terms", "Their spread is over resampled steps.", table=terms),
     ]
     return Page(title, lead, about, [card], sections)

@@ -17,7 +17,6 @@ def test_published_times_of_attention(command, context, heads, error):
     assert found["steps"] == 11
     assert found["held_out_error"] < error
     assert found["full_s"] > 0
-    assert found["by_length"][0]["shortest"] == 64
     assert parse_cost(found["cost"]).areas
 
 
@@ -26,7 +25,6 @@ def test_a_table(command):
                    "tensor_shards=1").out  # fmt: skip
     assert "seconds = c0 + a + full" in told
     assert "bidirectional cannot be told apart from c0, a, full" in told
-    assert "lengths    65,536 to    65,536:   0.4% over 1 steps" in told
     assert "--cost attention:a=" in told
 
 

@@ -273,7 +273,11 @@ def test_a_config_with_windows_makes_plans(tmp_path):
         ),
         ("kimi_linear", {"linear_attn_config": 3}, "'linear_attn_config' must be an object, got 3"),
         ("gemma4_text", {"num_kv_shared_layers": 3}, "'num_kv_shared_layers' must be absent or 0"),
-        ("nemotron_h", {"hybrid_override_pattern": "MXE-M*"}, "'hybrid_override_pattern' must be 6 letters of M, E"),
+        (
+            "nemotron_h",
+            {"hybrid_override_pattern": "MXE-M*"},
+            "'hybrid_override_pattern' must be of full_attention, .*, M, E, .* got \"X\"",
+        ),
         ("minimax_m2", {"attn_type_list": [1, 0, 1, 1, 1, 1]}, "'attn_type_list' must be absent or 1"),
         ("mimo_v2_flash", {"hybrid_layer_pattern": [0, 1]}, "'hybrid_layer_pattern' must be a list of 6"),
         ("olmo3", {"num_key_value_heads": 3}, "'num_key_value_heads' must divide num_attention_heads 4, got 3"),

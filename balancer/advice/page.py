@@ -6,7 +6,8 @@ from functools import partial
 from balancer.advice.findings import Advice
 from balancer.advice.words import HEADER, assumed, gained, measured_line, percent, rows_of, to_paste, travels, verdict
 from balancer.report import charts
-from balancer.report.page import Chart, Page, Section, Table
+from balancer.report.page import Chart, Page, Section
+from balancer.report.table import Table
 from balancer.report.text import counted, folded
 
 __all__ = ["advice_page"]

@@ -17,8 +17,8 @@ from balancer.offline.step_table import summary
 from balancer.plan.step_plan import StepPlan
 from balancer.report.measured import MeasuredSteps
 from balancer.report.plan_log import about_plan
+from balancer.report.remarks import costs_of
 from balancer.report.shards import SharedPacks
-from balancer.report.table import costs_of
 from balancer.report.text import of_costs
 from balancer.step import read_step
 

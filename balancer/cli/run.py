@@ -222,7 +222,7 @@ def print_run(
         document[f"{doing}_ms_a_step"] = 1000 * runtime_s / count if count and samples else None
         say_json(document)
         return
-    from balancer.report.table import print_summary
+    from balancer.report.plan_table import print_summary
 
     print_summary(table_console(), steps, title, runtime_s, compile_s, kept, _peak_memory_mb(), doing)
 

@@ -40,12 +40,12 @@ class Job:
         return rows * self.settings.epochs - self.settings.first_sample
 
 
-def open_job(log: LogPath, step: StepFile, of_models: OfModels | None = None, **of_log: Any) -> Job:
+def open_job(log: LogPath | LengthLog, step: StepFile, of_models: OfModels | None = None, **of_log: Any) -> Job:
     """Open a log that is planned by what is said of its steps, and make its first plan, so that kernels are ready."""
+    opened = log if isinstance(log, LengthLog) else open_log(log)  # a plan in its place is told before what is missing
     step.need("ranks")
     if step.step_tokens is None:
         step.need("batch_per_rank")
-    opened = open_log(log)
     try:
         settings = settings_of_step(step, opened, of_models=of_models, **of_log)
     except InputError:  # names its file itself

@@ -12,14 +12,14 @@ from balancer.cost import EXCHANGES, CostModel, flops, module
 from balancer.cost.throughput import SaturatingThroughput, Throughput, ThroughputCurve
 from balancer.described import changed
 from balancer.errors import InputError
+from balancer.io.log import open_log
 from balancer.io.log_files import LogPath
 from balancer.offline.of_step import OfModels
 from balancer.offline.settings import LogSettings
 from balancer.offline.step_table import JSON_VERSION
 from balancer.problem.cuts.sequence_groups import LongShort, SequenceGroups
 from balancer.report.plan_log import about
-from balancer.report.simulation_page import Assumptions, simulation_page
-from balancer.report.simulation_table import print_simulation, saved_seconds
+from balancer.report.simulation_table import Assumptions, print_simulation, saved_seconds
 from balancer.report.table import print_lines
 from balancer.simulate import Cluster, PhaseModel, read_cluster, simulate_log
 from balancer.step import StepFile
@@ -33,6 +33,7 @@ def run(
 ) -> None:  # fmt: skip
     """Simulate strategies, or price layouts."""
     check_page(page)
+    opened = open_log(log)
     step = said_step(options)
     cluster = read_cluster(step.need("cluster"))
     if step.gpus_per_rank is not None:
@@ -52,7 +53,7 @@ def run(
     names, pieces = step.of_phases("model"), step.of_phases("pieces")
     models = _models(step, cluster, efficiency, curves, checkpointing)
     costs = _costs(step, models, cluster, efficiency, checkpointing)
-    job = open_job(log, step, OfModels(costs, names, pieces))
+    job = open_job(opened, step, OfModels(costs, names, pieces))
     if job.settings.setup.in_gaps:
         raise InputError("a layout with encoders in gaps has no strategies to compare: see it with --layout FILE.json")
     chosen = strategies_for(job.settings.setup)
@@ -73,6 +74,7 @@ def run(
     )  # fmt: skip
     if page is not None:
         from balancer.report.page import write_page
+        from balancer.report.simulation_page import simulation_page
 
         write_page(page, simulation_page(found, stated, str(job.log.path)))
     if as_json:
@@ -90,7 +92,7 @@ def run(
         return
     console = table_console()
     console.print(job.title, style="bold", markup=False, highlight=False, soft_wrap=True)
-    print_simulation(console, found, stated, efficiency)
+    print_simulation(console, found, stated)
     print_lines(console, f"{runtime_s:.2f} s")
     say(*_unconstrained(job.settings, chosen))
     say_page(page)

@@ -219,32 +219,23 @@ class Bar:
     hatch: str = ""
 
 
-def bars(figure: Any, names: Sequence[str], parts: Sequence[Bar], xlabel: str, ends: Sequence[str] = (),
-         limit: tuple[str, float] | None = None) -> None:  # fmt: skip
-    """Draw a bar a name, of parts one after the other, and at the end of each its text.
-
-    A `limit` is a line, and what lies over it red.
-    """
+def bars(figure: Any, names: Sequence[str], parts: Sequence[Bar], xlabel: str, ends: Sequence[str] = ()) -> None:
+    """Draw a bar a name, of parts one after the other, and at the end of each its text."""
     axis, rows, left = figure.subplots(), np.arange(len(names)), np.zeros(len(names))
     for part in parts:
-        over = [limit is not None and value > limit[1] for value in part.values]
-        color = np.where(over, COLORS["bad"], COLORS[part.color])
-        axis.barh(rows, part.values, 0.62, left, color=color, linewidth=0, label=part.label)
+        axis.barh(rows, part.values, 0.62, left, color=COLORS[part.color], linewidth=0, label=part.label)
         if part.hatch:  # told from the others without colours, too
             axis.barh(rows, part.values, 0.62, left, fill=False, hatch=part.hatch, edgecolor=COLORS["ink"], linewidth=0)
         left = left + np.asarray(part.values)
-    end = max(float(left.max()), 0.0 if limit is None else limit[1]) or 1.0
+    end = float(left.max()) or 1.0
     for row, text in enumerate(ends):
         axis.text(left[row] + 0.015 * end, row, text, va="center")
-    if limit is not None:
-        axis.axvline(limit[1], color=COLORS["ink"], linestyle="--", linewidth=1.5, label=limit[0])
     # Room for the longest text after a bar: a letter takes some two hundredths of the axis.
     room = 1.04 + 0.022 * max(map(len, ends), default=0)
     axis.set(xlabel=xlabel, xlim=(0, room * end), ylim=(len(names) - 0.4, -0.6))
     axis.locator_params(axis="x", nbins=5)
     axis.set_yticks(rows, names)
-    if axis.get_legend_handles_labels()[1]:
-        _legend_above(axis)
+    _legend_above(axis)
 
 
 _MARKERS = {"stages": "o", "before": "s", "multiplexed": "^"}

@@ -4,8 +4,8 @@ from functools import partial
 
 from balancer.cost.fit import CostFit
 from balancer.report import charts
-from balancer.report.page import Card, Chart, Page, Section, Table
-from balancer.report.table import as_percent
+from balancer.report.page import Card, Chart, Page, Section
+from balancer.report.table import Table, as_percent
 
 __all__ = ["fit_page"]
 

@@ -7,10 +7,10 @@ from balancer.layout_choice.bounds import room_of
 from balancer.layout_choice.choose import Configuration
 from balancer.layout_choice.price import Priced, timeline
 from balancer.report import charts
-from balancer.report.layouts import assumptions, excluded, in_words, numbers_of
-from balancer.report.page import Card, Chart, Page, Section, Table, html
+from balancer.report.layouts import assumptions, beside, excluded, in_words, table_of
+from balancer.report.page import Card, Chart, Page, Section
 from balancer.report.plan_page import pipeline_chart
-from balancer.report.simulation_page import as_seconds
+from balancer.report.table import as_seconds
 from balancer.report.text import counted
 
 __all__ = ["layout_page"]
@@ -24,10 +24,9 @@ def layout_page(found: Configuration, source: str) -> Page:
     cards = [_card(mode, each, found) for mode, each in found.best.items()]
     if found.formula is not None:
         cards.append(_card("DFLOP's formula", found.formula, found))
-    shape = f"{counted(given.num_gpus, 'GPU')}, {counted(given.steps[0].num_samples, 'sample')} a step"
     about = (
-        f"{shape}. {in_words(first)}. A prediction from lengths, shapes and data sheets by the assumptions below, not "
-        "a measurement."
+        f"{counted(given.num_gpus, 'GPU')}, {counted(given.steps[0].num_samples, 'sample')} a step. {in_words(first)}. "
+        "A prediction from lengths, shapes and data sheets by the assumptions below, not a measurement."
     )
     others = [each.seconds for mode, each in found.best.items() if mode != first.layout.mode]
     lead = f"The fastest layout found takes {as_seconds(first.seconds)} a step"
@@ -35,16 +34,14 @@ def layout_page(found: Configuration, source: str) -> Page:
     return Page(source, lead, about, cards, list(_sections(found)))
 
 
-def _fits(each: Priced, found: Configuration) -> bool:
-    return each.bytes <= room_of(found.case.given)
-
-
 def _card(name: str, each: Priced, found: Configuration) -> Card:
-    over, idle, mfu, gib = numbers_of(each)
-    rows = [("beside the fastest", f"{each.seconds / found.winner.seconds:.3f}"), ("over its bound", over),
-            ("idle", idle), ("MFU", mfu), ("GiB a GPU", gib)]  # fmt: skip
-    fits = _fits(each, found)
-    return Card(name, as_seconds(each.seconds), "a step" if fits else "a step, and it does not fit", rows, bad=not fits)
+    misfit = _misfit(each, found)
+    words = f"a step, {each.seconds / found.winner.seconds:.3f} of the fastest's{misfit}"
+    return Card(name, as_seconds(each.seconds), words, bad=bool(misfit))
+
+
+def _misfit(each: Priced, found: Configuration) -> str:
+    return ", and it does not fit" if each.bytes > room_of(found.case.given) else ""
 
 
 def _sections(found: Configuration) -> Iterator[Section]:
@@ -68,29 +65,17 @@ def _sections(found: Configuration) -> Iterator[Section]:
 
 def _time_and_memory(found: Configuration) -> Section:
     """Return layouts by time and memory: those that no other beats, and beside them the best of other modes."""
-    others = [each for each in found.best.values() if each not in found.table]
-    formula = [] if found.formula is None or found.formula in (*found.table, *others) else [found.formula]
-    beside = [*others, *formula]
+    room, others = room_of(found.case.given) / 2**30, [each for _, each in beside(found)]
     points, hollow = (
-        [(each.layout.mode, each.bytes / 2**30, each.seconds) for each in some] for some in (found.table, beside)
+        [(each.layout.mode, each.bytes / 2**30, each.seconds) for each in some] for some in (found.table, others)
     )
-    room = room_of(found.case.given) / 2**30
     draw = partial(charts.time_over_memory, table=points, others=hollow, room=room, bound=found.lower_bound_s)
-    note = " Hollow: the best of the other modes, and what DFLOP's formula chooses." * bool(beside)
     drawn = Chart("Seconds of a step by gibibytes of a GPU", draw, height=3.2, width=6.0)
-    rows = [
-        (f"{each.layout.mode}; {in_words(each)}", f"{each.seconds:.4g}", *numbers_of(each)[:-1], _gib(each, found))
-        for each in (*found.table, *beside)
-    ]
+    rows = [(f"{each.layout.mode}; {in_words(each)}{_misfit(each, found)}", each) for each in (*found.table, *others)]
     words = (
         "The layouts that no other one beats in both time and memory, of all that were scheduled, the fastest first. "
-        f"Of a GPU's memory {room:,.1f} GiB are room; what needs more is red.{note}"
+        f"Of a GPU's memory {room:,.1f} GiB are room; what needs more is a red cross."
     )
-    columns = ("layout", "s a step", "over its bound", "idle", "MFU", "GiB")
-    return Section("Time and memory", words, [drawn], Table(columns, rows))
-
-
-def _gib(each: Priced, found: Configuration) -> str:
-    """Return what a GPU holds, in red if that is too much."""
-    gib = numbers_of(each)[-1]
-    return gib if _fits(each, found) else html('<span class="bad">{}</span>', gib)
+    if others:
+        words += " Hollow: the best of the other modes, and what DFLOP's formula chooses."
+    return Section("Time and memory", words, [drawn], table_of("layout", rows))

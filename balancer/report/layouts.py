@@ -1,4 +1,4 @@
-"""Tables of layouts: what each takes and holds, how many were excluded, and what was assumed."""
+"""Layouts as tables and sentences, on a screen and on a page: what each takes and holds, and what was assumed."""
 
 from collections.abc import Iterable, Iterator
 
@@ -9,7 +9,7 @@ from balancer.layout_choice.choose import Configuration
 from balancer.layout_choice.given import Given
 from balancer.layout_choice.price import Priced
 from balancer.layouts.layout import ModuleLayout
-from balancer.report.table import as_percent, numbers_table, print_lines
+from balancer.report.table import Table, as_percent, print_lines, print_table
 from balancer.report.text import counted
 
 _MOST_ROWS = 12
@@ -19,11 +19,35 @@ _MARKS = {"bound": "slower", "memory": "do not fit", "estimate": "slower by thei
 def print_layouts(console: Console, rows: Iterable[tuple[str, Priced]], title: str) -> None:
     """Print a row a layout, each with a name, and below what the layouts are."""
     found = list(rows)
-    table = numbers_table(title, ("s a step", "over its bound", "idle", "MFU", "GiB"))
-    for i, (name, each) in enumerate(found, 1):
-        table.add_row(f"{i}  {name}", f"{each.seconds:.4g}", *numbers_of(each))
-    console.print(table)
+    print_table(console, table_of(title, ((f"{i}  {name}", each) for i, (name, each) in enumerate(found, 1))))
     print_lines(console, *(f"{i}  {in_words(each)}" for i, (_, each) in enumerate(found, 1)))
+
+
+def print_configuration(console: Console, found: Configuration, runtime_s: float) -> None:
+    """Print the fastest layouts by memory, the best of each mode, how many there were, and what was assumed."""
+    print_layouts(console, [(each.layout.mode, each) for each in found.table[:_MOST_ROWS]], "fastest by memory")
+    if others := list(beside(found)):
+        print_layouts(console, others, "for comparison")
+    print_lines(console, *excluded(found), *assumptions(found.case.given), f"{runtime_s:.1f} s")
+
+
+def table_of(title: str, rows: Iterable[tuple[str, Priced]]) -> Table:
+    """Return a row a layout, by a name: what it takes, how far that is over its bound, what is idle, MFU, and GiB."""
+    cells = [
+        (name, f"{each.seconds:.4g}", as_percent(each.seconds / each.lower_bound_s - 1 if each.lower_bound_s else 0.0),
+         as_percent(each.idle), as_percent(each.mfu), f"{each.bytes / 2**30:.1f}")
+        for name, each in rows
+    ]  # fmt: skip
+    return Table((title, "s a step", "over its bound", "idle", "MFU", "GiB"), cells)
+
+
+def beside(found: Configuration) -> Iterator[tuple[str, Priced]]:
+    """Yield what is compared with the fastest: the best of each mode, and what DFLOP's formula chooses."""
+    for mode, each in found.best.items():
+        if each not in found.table:
+            yield mode, each
+    if found.formula is not None:
+        yield "DFLOP's formula", found.formula
 
 
 def in_words(each: Priced) -> str:
@@ -33,23 +57,6 @@ def in_words(each: Priced) -> str:
         alike.setdefault(one, []).append(name)
     told = "; ".join(f"{'+'.join(names)}: {one.in_words()}" for one, names in alike.items())
     return f"{told}; {counted(each.layout.micro_batches or 1, 'micro-batch')}"
-
-
-def numbers_of(each: Priced) -> tuple[str, str, str, str]:
-    """Return how far a layout's time is over its bound, what is idle, MFU, and GiB."""
-    over = each.seconds / each.lower_bound_s - 1 if each.lower_bound_s else 0.0
-    return as_percent(over), as_percent(each.idle), as_percent(each.mfu), f"{each.bytes / 2**30:.1f}"
-
-
-def print_configuration(console: Console, found: Configuration, runtime_s: float) -> None:
-    """Print the fastest layouts by memory, the best of each mode, how many there were, and what was assumed."""
-    print_layouts(console, [(each.layout.mode, each) for each in found.table[:_MOST_ROWS]], "fastest by memory")
-    others = [(mode, each) for mode, each in found.best.items() if each not in found.table]
-    if found.formula is not None:
-        others.append(("DFLOP's formula", found.formula))
-    if others:
-        print_layouts(console, others, "for comparison")
-    print_lines(console, *excluded(found), *assumptions(found.case.given), f"{runtime_s:.1f} s")
 
 
 def excluded(found: Configuration) -> Iterator[str]:

@@ -17,9 +17,9 @@ Harter, "Expected values of normal order statistics", Biometrika 48(1/2), 1961; 
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,45 +46,50 @@ class MeasuredFit:
     steps: int
     ranks: int
     # Seconds of a micro-batch, and of a unit of load; c0 is 0 where loads are too much alike to tell the two apart
-    constant: float
-    per_load: float
-    noise: float  # s
+    c0_s: float
+    load_s: float
+    rank_noise: float  # s
     rank_error: float  # mean of |measured / predicted - 1| over all ranks and steps
-    # Seconds until the slowest rank of each step is done: as measured; predicted, without and with the noise of ranks
-    slowest: float
-    predicted: float
-    predicted_noisy: float
     step_error: float  # mean of |predicted with noise / measured - 1| over the steps
+    # Seconds until the slowest rank of each step is done: as measured; predicted, without and with the noise of ranks
+    slowest_s: float
+    predicted_s: float
+    predicted_with_noise_s: float
     # Seconds predicted, without and with noise, of the samples as they were drawn, before the plan
-    drawn: float
-    drawn_noisy: float
+    drawn_s: float
+    drawn_with_noise_s: float
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object."""
-        return {
-            "steps": self.steps, "ranks": self.ranks, "c0_s": self.constant, "load_s": self.per_load,
-            "rank_noise": self.noise, "rank_error": self.rank_error, "step_error": self.step_error,
-            "slowest_s": self.slowest, "predicted_s": self.predicted, "predicted_with_noise_s": self.predicted_noisy,
-            "drawn_s": self.drawn, "drawn_with_noise_s": self.drawn_noisy,
-        }  # fmt: skip
+        return asdict(self)
 
     def lines(self, name: str) -> Iterator[str]:
         """Say it to a person."""
         yield (
             f"{name}: {counted(self.steps, 'step')} of {counted(self.ranks, 'rank')}; a rank's seconds = "
-            f"{self.constant:.3g} a micro-batch + {self.per_load:.3g} a unit of load, off by {self.rank_error:.1%} "
-            f"on the mean; noise of a rank {self.noise:.1%}"
+            f"{self.c0_s:.3g} a micro-batch + {self.load_s:.3g} a unit of load, off by {self.rank_error:.1%} "
+            f"on the mean; noise of a rank {self.rank_noise:.1%}"
+        )
+        noisy = self.predicted_with_noise_s
+        yield (
+            f"slowest rank, s: measured {self.slowest_s:.4g}; predicted {self.predicted_s:.4g} "
+            f"({self.predicted_s / self.slowest_s - 1:+.1%}), with the noise of ranks {noisy:.4g} "
+            f"({noisy / self.slowest_s - 1:+.1%}; a step is off by {self.step_error:.1%} on the mean)"
         )
         yield (
-            f"slowest rank, s: measured {self.slowest:.4g}; predicted {self.predicted:.4g} "
-            f"({self.predicted / self.slowest - 1:+.1%}), with the noise of ranks {self.predicted_noisy:.4g} "
-            f"({self.predicted_noisy / self.slowest - 1:+.1%}; a step is off by {self.step_error:.1%} on the mean)"
+            f"against samples as drawn, of which nothing was measured: predicted {self.predicted_s / self.drawn_s:.3f} "
+            f"of the time, with noise {noisy / self.drawn_with_noise_s:.3f}; measured, of that with noise, "
+            f"{self.slowest_s / self.drawn_with_noise_s:.3f}"
         )
-        yield (
-            f"against samples as drawn, of which nothing was measured: predicted {self.predicted / self.drawn:.3f} of "
-            f"the time, with noise {self.predicted_noisy / self.drawn_noisy:.3f}; measured, of that with noise, "
-            f"{self.slowest / self.drawn_noisy:.3f}"
-        )
+
+
+class _Step(NamedTuple):
+    """A measured step, by the meetings of its ranks: the step, or each of its slots where they meet there."""
+
+    loads: _Floats  # float64[meetings, ranks]
+    seconds: _Floats  # float64[meetings, ranks]
+    drawn: _Floats  # float64[ranks]: loads of the whole step before the plan
+    slots: int
 
 
 @dataclass(slots=True)
@@ -94,15 +99,7 @@ class MeasuredSteps:
     name: str  # of the file, in errors
     times: RankTimes
     _next: int = 0
-    # Of each meeting of ranks (a step, or each of its slots where they meet there): loads and seconds, float64[ranks];
-    # how many micro-batches it is of; and which measured step
-    _loads: list[_Floats] = field(default_factory=list)
-    _seconds: list[_Floats] = field(default_factory=list)
-    _counts: list[int] = field(default_factory=list)
-    _step: list[int] = field(default_factory=list)
-    # Of each measured step, loads as drawn, float64[ranks], and its micro-batches
-    _drawn: list[_Floats] = field(default_factory=list)
-    _slots: list[int] = field(default_factory=list)
+    _steps: list[_Step] = field(default_factory=list)
 
     def add(self, step: StepPlan) -> None:
         """Take in the next step of the plan.
@@ -116,27 +113,14 @@ class MeasuredSteps:
         times = self.times.get(number)
         if times is None:
             return
-        plan = self._plan_of(step)
+        plan = _plan_of(step)
         seconds = self._checked(number, times, plan)
         speeds = plan.constraints.rank_speeds
         pace = np.ones(plan.num_ranks) if speeds is None else np.asarray(speeds, dtype=np.float64)
         loads = plan.slot_loads.T / pace
         if plan.cut.sync != "micro_batch":
             loads, seconds = loads.sum(axis=0, keepdims=True), seconds.sum(axis=0, keepdims=True)
-        self._loads += list(loads)
-        self._seconds += list(seconds)
-        self._counts += [plan.num_slots // len(loads)] * len(loads)
-        self._step += [len(self._drawn)] * len(loads)
-        self._drawn.append(plan.home_loads / pace)
-        self._slots.append(plan.num_slots)
-
-    def _plan_of(self, step: StepPlan) -> DispatchPlan:
-        if not step.is_single:
-            raise InputError(f"--measured compares plans of one phase; this one has {', '.join(step.phases)}")
-        plan = next(iter(step.phases.values())).plan
-        if plan.cut.shares or plan.cut.num_stages:
-            raise InputError("--measured compares ranks that compute whole samples: no sequence groups, no pipelines")
-        return plan
+        self._steps.append(_Step(loads, seconds, plan.home_loads / pace, plan.num_slots))
 
     def _checked(self, number: int, times: dict[int, list[float]], plan: DispatchPlan) -> _Floats:
         """Return the seconds of a step: float64[micro-batches, ranks]."""
@@ -165,8 +149,10 @@ class MeasuredSteps:
         if len(self.times) < _FEWEST_STEPS:
             there = counted(len(self.times), "step")
             raise InputError(f"{self.name}: has {there}, and a fit needs {_FEWEST_STEPS}: measure more")
-        loads, seconds = np.stack(self._loads), np.stack(self._seconds)
-        counts = np.array(self._counts, dtype=np.float64)[:, None]
+        loads = np.concatenate([step.loads for step in self._steps])
+        seconds = np.concatenate([step.seconds for step in self._steps])
+        slots, meetings = np.array([step.slots for step in self._steps]), [len(step.loads) for step in self._steps]
+        counts = np.repeat(slots / meetings, meetings)[:, None]  # micro-batches of each meeting
         constant, per_load = _line(loads, counts, seconds)
         if not per_load > 0:
             raise InputError(f"{self.name}: times do not grow with the plan's loads: are they of these steps?")
@@ -175,41 +161,39 @@ class MeasuredSteps:
         spread = ratio - ratio.mean(axis=1, keepdims=True)
         # Each meeting of ranks has given one degree of freedom to its own mean.
         noise = math.sqrt((spread**2).sum() / max(spread.size - len(spread), 1))
-        slowest, noisy = (
-            np.bincount(self._step, each) for each in (seconds.max(axis=1), expected_largest(predicted, noise))
-        )
-        drawn = np.array(self._slots)[:, None] * constant + per_load * np.stack(self._drawn)
+        step = np.repeat(np.arange(len(slots)), meetings)
+        slowest, noisy = (np.bincount(step, of) for of in (seconds.max(axis=1), expected_largest(predicted, noise)))
+        drawn = slots[:, None] * constant + per_load * np.stack([step.drawn for step in self._steps])
         return MeasuredFit(
-            steps=len(slowest), ranks=loads.shape[1], constant=constant, per_load=per_load, noise=noise,
-            rank_error=float(np.abs(ratio - 1).mean()), slowest=float(slowest.sum()),
-            predicted=float(predicted.max(axis=1).sum()), predicted_noisy=float(noisy.sum()),
-            step_error=float(np.abs(noisy / slowest - 1).mean()),
-            drawn=float(drawn.max(axis=1).sum()), drawn_noisy=float(expected_largest(drawn, noise).sum()),
+            len(slots), loads.shape[1], constant, per_load, noise, rank_error=float(np.abs(ratio - 1).mean()),
+            step_error=float(np.abs(noisy / slowest - 1).mean()), slowest_s=float(slowest.sum()),
+            predicted_s=float(predicted.max(axis=1).sum()), predicted_with_noise_s=float(noisy.sum()),
+            drawn_s=float(drawn.max(axis=1).sum()), drawn_with_noise_s=float(expected_largest(drawn, noise).sum()),
         )  # fmt: skip
+
+
+def _plan_of(step: StepPlan) -> DispatchPlan:
+    if not step.is_single:
+        raise InputError(f"--measured compares plans of one phase; this one has {', '.join(step.phases)}")
+    if step.last.cut.shares or step.last.cut.num_stages:
+        raise InputError("--measured compares ranks that compute whole samples: no sequence groups, no pipelines")
+    return step.last
 
 
 def _line(loads: _Floats, counts: _Floats, seconds: _Floats) -> tuple[float, float]:
     """Return c0 and k >= 0 of ``counts c0 + k loads``, by least squares relative to what is predicted."""
-    counts = np.broadcast_to(counts, loads.shape)
-    each = loads / counts
-    told = bool(np.ptp(each) > _VARIED * each.max())
-    columns = np.column_stack([counts.ravel(), loads.ravel()])
-    measured, weight = seconds.ravel(), 1 / seconds.ravel()
+    each, measured = loads / counts, seconds.ravel()
+    both = np.column_stack([np.broadcast_to(counts, loads.shape).ravel(), loads.ravel()])
+    columns = both if np.ptp(each) > _VARIED * each.max() else both[:, 1:]
+    weight = 1 / measured
     for _ in range(_FITS):  # whose weights are those of the last, as noise in weights would make times too short
-        constant, per_load = _least_squares(columns, measured, weight) if told else (0.0, 0.0)
-        if told and per_load <= 0:
-            break
-        # No micro-batch takes less than nothing: without c0, the line goes through 0.
-        if constant <= 0:
-            constant, per_load = 0.0, _least_squares(columns[:, 1:], measured, weight)[0]
-        predicted = columns @ (constant, per_load)
+        found = np.linalg.lstsq(columns * weight[:, None], measured * weight, rcond=None)[0]
+        if len(found) == 2 and found[0] < 0:  # no micro-batch takes less than nothing: the line goes through 0
+            columns = both[:, 1:]
+            found = np.linalg.lstsq(columns * weight[:, None], measured * weight, rcond=None)[0]
+        predicted = columns @ found
         weight = 1 / np.where(predicted > 0, predicted, measured)
-    return float(constant), float(per_load)
-
-
-def _least_squares(columns: _Floats, measured: _Floats, weight: _Floats) -> list[float]:
-    found: list[float] = np.linalg.lstsq(columns * weight[:, None], measured * weight, rcond=None)[0].tolist()
-    return found
+    return (0.0, *found.tolist())[-2:]
 
 
 def expected_largest(times: _Floats, noise: float) -> _Floats:

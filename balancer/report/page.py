@@ -17,6 +17,7 @@ from balancer._version import __version__
 from balancer.io._atomic import write_whole
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.report.charts import svg_of
+from balancer.report.table import Table
 from balancer.report.text import printable, shortened
 
 __all__ = ["Card", "Chart", "Page", "Section", "Table", "html", "named", "write_page"]
@@ -36,14 +37,6 @@ def named(name: str, longest: int = LONGEST_NAME) -> Markup:
     Of a phase that nobody named it is "all samples".
     """
     return html("<bdi>{}</bdi>", "all samples" if name == SINGLE_PHASE else shortened(name, longest))
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Cells as they are shown; the first column is text. Without columns rows are facts: a name, and what it is."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[object]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,33 +9,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from balancer.cost import parse_cost
 from balancer.cuts.pipelines.plan import PipelinePlan
-from balancer.layouts.step_plan import LaidOutStepPlan
 from balancer.offline.step_table import full_steps, phases_in, ratio_columns, summary, total, worst
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.gaps import Between
 from balancer.plan.step_plan import StepPlan
 from balancer.problem.constraints import CONSTRAINTS
 from balancer.report import charts
-from balancer.report.page import Card, Chart, Page, Section, Table, html, named
-from balancer.report.remarks import to_train, warnings_of
-from balancer.report.table import (
-    Numbers,
-    across_lines,
-    as_bytes,
-    as_percent,
-    as_ratios,
-    before_slots,
-    how_many,
-    in_pipeline,
-    meets_in_slots,
-    proven_to,
-    slots_of,
-    why_not_relocated,
-    within_eps,
-)
-from balancer.report.text import counted, folded, of_phase
+from balancer.report.page import Card, Chart, Page, Section, html, named
+from balancer.report.plan_table import WHEN, tables_of
+from balancer.report.remarks import Numbers, how_many, in_pipeline, meets_in_slots, remarks_of, to_train
+from balancer.report.table import Table, as_percent, as_ratios
+from balancer.report.text import counted, folded, of_phase, shortened
 
 __all__ = ["Drawn", "pipeline_chart", "plan_page"]
 
@@ -45,8 +30,7 @@ _EVEN = 1.001  # imbalance ratio up to which a step is no bad one
 _WORTH = 0.01  # share of the time that must be waiting under any plan, for another remedy to be named
 _BINS_AN_OCTAVE = 4
 
-LONGEST_REASONS = 1000
-"""Characters that are shown of what was asked for, and of why samples were not relocated."""
+_LONGEST_REQUEST = 1000  # characters that are shown of what was asked for
 
 
 class Drawn:
@@ -95,10 +79,14 @@ def plan_page(steps: pa.Table, drawn: Drawn, title: str, plan: str = "", log: st
     `title` says of what, `plan` and `log` are the files to go on with.
     """
     found, judged = summary(steps), phases_in(full_steps(steps))
-    cards = [_card(name, phase, len(judged[name])) for name, phase in found["phases"].items()]
-    sections = list(_sections(found, judged, drawn, plan or "plan.parquet", log or "LOG"))
-    lead, about = _lead(found, judged, drawn), _about(steps, found, drawn)
-    return Page(title, lead, about, [*cards, *_traffic(found, judged)], sections)
+    cards = [_card(name, phase) for name, phase in found["phases"].items()]
+    said = f"{how_many(found)}."
+    if drawn.plan is not None:
+        ranks, nodes = drawn.plan.num_ranks, drawn.plan.topology.num_nodes
+        said = f"{how_many(found)}, {counted(ranks, 'rank')}{f' on {nodes:,} nodes' * (nodes > 1)}."
+    about = " ".join((said, *remarks_of(steps)))
+    sections = list(_sections(steps, drawn, plan or "plan.parquet", log or "LOG"))
+    return Page(title, _lead(found, judged), about, cards, sections)
 
 
 # In short ----------------------------------------------------------------------------------------------------------
@@ -109,48 +97,24 @@ def _own_phases(found: Numbers) -> dict[str, Numbers]:
     return {name: phase for name, phase in found["phases"].items() if "in_pipeline" not in phase}
 
 
-def _lead(found: Numbers, judged: Mapping[str, pa.Table], drawn: Drawn) -> str:
+def _lead(found: Numbers, judged: Mapping[str, pa.Table]) -> str:
     """Return what a plan is worth in one sentence, and what it assumes."""
-    phases = _own_phases(found)
+    phases, last = _own_phases(found), [*judged.values()][-1]
+    if before := total(last["joint_before"]):
+        saved = as_percent(max(0.0, 1 - total(last["joint_after"]) / before))
+        unit = "with costs in one unit for all phases"
+        return html("This plan makes a step take <strong>{} less time</strong>, {}.", saved, unit)
     if len(phases) > 1:
-        return _lead_of_all(found, judged, drawn) or _lead_of_phases(phases)
+        return _lead_of_phases(phases)
     phase = next(iter(phases.values()))
     saved = 1 - phase["imbalance_ratio_after"] / phase["imbalance_ratio_before"]
     who = "stages" if "pipeline_stages" in phase else "ranks"
-    waited, left, least = (as_percent(phase[f"waiting_{when}"]) for when in ("before", "after", "best_possible"))
+    waited, left, least = (as_percent(phase[f"waiting_{when}"]) for when in WHEN)
     proof = f"under any plan at least {least}, proven; the mean gap to that bound is {as_percent(phase['gap_mean'])}"
     if saved < 0.0005:
         return f"This plan saves no time: {who} wait {left} of theirs, as before ({proof})."
     return html("This plan makes a step take <strong>{} less time</strong>: {} wait {} of theirs instead of {} ({}).",
                 as_percent(saved), who, left, waited, proof)  # fmt: skip
-
-
-def _lead_of_all(found: Numbers, judged: Mapping[str, pa.Table], drawn: Drawn) -> str:
-    """Return what a step of all phases saves, where their costs have one unit; else nothing."""
-    last = [*judged.values()][-1]
-    before, after = total(last["joint_before"]), total(last["joint_after"])
-    unit = "with costs in one unit for all phases"
-    if not before:
-        unit = "with phases one after the other and time proportional to FLOPs"
-        units = [_flops_of_unit(found["cost"][name], found.get("models", {}).get(name, "")) for name in judged]
-        laid_out = isinstance(drawn.plan, LaidOutStepPlan)
-        if laid_out or not all(units) or any("sync" in phase for phase in found["phases"].values()):
-            return ""
-        before, after = (
-            sum(unit * total(rows[when]) for unit, rows in zip(units, judged.values(), strict=True))
-            for when in ("before", "after")
-        )
-    saved = as_percent(max(0.0, 1 - after / before)) if before else "0 %"
-    return html("This plan makes a step take <strong>{} less time</strong>, {}.", saved, unit)
-
-
-def _flops_of_unit(cost: str, model: str) -> int:
-    """Return how many FLOPs a unit of a phase's cost is; 0 where no model that is known by name says so."""
-    try:
-        named_cost = parse_cost(f"flops:{model}")
-    except ValueError:
-        return 0
-    return named_cost.flops_of_unit if model and str(named_cost) == cost else 0
 
 
 def _lead_of_phases(phases: Mapping[str, Numbers]) -> str:
@@ -164,77 +128,28 @@ def _lead_of_phases(phases: Mapping[str, Numbers]) -> str:
                 "takes: <code>balancer simulate</code> prices it.", each)  # fmt: skip
 
 
-def _about(steps: pa.Table, found: Numbers, drawn: Drawn) -> str:
-    said = [f"{how_many(found)}."]
-    if drawn.plan is not None:
-        ranks, nodes = drawn.plan.num_ranks, drawn.plan.topology.num_nodes
-        said = [f"{how_many(found)}, {counted(ranks, 'rank')}{f' on {nodes:,} nodes' * (nodes > 1)}."]
-    said += [*warnings_of(steps), *across_lines(found)]
-    said += [before_slots(found).capitalize()] if meets_in_slots(found) else []
-    return " ".join(said)
-
-
-def _card(name: str, phase: Numbers, steps: int) -> Card:
+def _card(name: str, phase: Numbers) -> Card:
     """Return the card of one phase: what waiting costs before and after."""
-    before, after, bound = (as_percent(phase[f"waiting_{when}"]) for when in ("before", "after", "best_possible"))
-    ratios = as_ratios(phase[f"imbalance_ratio_{when}"] for when in ("before", "after", "best_possible"))
     if "in_pipeline" in phase:
+        before, after = as_ratios(phase[f"imbalance_ratio_{when}"] for when in WHEN[:2])
         words = "imbalance ratio before and after, in the pipeline with the last phase"
-        return Card(named(name), f"{ratios[0]} → {ratios[1]}", words, [("items", f"{phase['items']:,}")])
-    rows = {
-        "imbalance ratio": f"{ratios[0]} → {ratios[1]}",
-        "best possible, proven": ratios[2],
-        "gap, mean": as_percent(phase["gap_mean"]),
-        "gap, largest": as_percent(phase["gap_largest"]),
-        proven_to(phase): f"{phase['steps_proven_within']:,} of {steps:,}",
-    }
-    if phase["eps"] and phase["placement"] == "relocate":
-        rows[within_eps(phase)] = f"{phase['steps_within_eps']:,} of {steps:,}"
-    if "sync" in phase:
-        rows[f"micro-batches ({phase['sync']})"] = slots_of(phase)
-    if "shared_items" in phase:
-        shared = as_percent(phase["shared_fraction"])
-        rows["items that ranks share"] = f"{phase['shared_items']:,}, {shared} of all elements"
-    for degree, count in phase.get("groups_of_degree", {}).items():
-        rows[f"groups of {counted(int(degree), 'rank')}"] = f"{count:,}"
-    if "pipeline_stages" in phase:
-        rows["pipeline stages"] = f"{phase['pipeline_stages']:,}"
-    if phase["fell_back"]:
-        rows["steps not relocated"] = f"{sum(phase['fell_back'].values()):,} of {steps:,}"
+        return Card(named(name), f"{before} → {after}", words)
+    before, after, bound = (as_percent(phase[f"waiting_{when}"]) for when in WHEN)
     what = "of all stages' time is bubble" if "pipeline_stages" in phase else "of rank-time is waiting"
-    return Card(named(name), f"{before} → {after}", f"{what}, before and after; at least {bound} under any plan",
-                rows.items())  # fmt: skip
-
-
-def _traffic(found: Numbers, judged: Mapping[str, pa.Table]) -> list[Card]:
-    """Return the card of what moves, if there are streams or several nodes."""
-    if streams := found.get("streams"):
-        count = found["steps"]
-        rows: list[tuple[str, object]] = [
-            (named(name), f"{as_bytes(of['crosses_nodes_bytes'] / count)} of {as_bytes(of['bytes'] / count)}")
-            for name, of in streams.items()
-        ]
-        if must := [of["must_cross_nodes_bytes"] for of in streams.values() if "must_cross_nodes_bytes" in of]:
-            rows.append(("must cross, on these replicas", as_bytes(sum(must) / count)))
-        crosses = sum(of["crosses_nodes_bytes"] for of in streams.values())
-        return [Card("traffic", as_bytes(crosses / count), "cross nodes in a step, on average", rows)]
-    (phase,), (steps,) = found["phases"].values(), judged.values()
-    if steps["must_cross"].null_count == len(steps):  # one node
-        return []
-    rows = [("moves within nodes", as_percent(phase["moves_within_nodes"]))]
-    if phase["must_cross_nodes"]:
-        rows.append(("must cross nodes, proven", as_percent(phase["must_cross_nodes"])))
-    return [Card("traffic", as_percent(phase["crosses_nodes"]), "of all volume crosses nodes", rows)]
+    return Card(named(name), f"{before} → {after}", f"{what}, before and after; at least {bound} under any plan")
 
 
 # Sections ----------------------------------------------------------------------------------------------------------
 
 
-def _sections(
-    found: Numbers, judged: Mapping[str, pa.Table], drawn: Drawn, plan: str, log: str
-) -> Iterator[Section]:  # fmt: skip
+def _sections(steps: pa.Table, drawn: Drawn, plan: str, log: str) -> Iterator[Section]:
+    found, judged = summary(steps), phases_in(full_steps(steps))
     own = {name: judged[name] for name in _own_phases(found)}
     shown = dict([*own.items()][:_MOST_DRAWN])
+    phases, *traffic = tables_of(steps)
+    yield Section("In numbers", table=phases)
+    for table in traffic:
+        yield Section("What moves", table=table)
     if drawn.plan is not None:
         last = drawn.plan.last
         yield _of_pipeline(drawn.step, last) if isinstance(last, PipelinePlan) else _of_ranks(drawn, found, [*shown])
@@ -244,7 +159,7 @@ def _sections(
     words = "Items by length, on a logarithmic axis. The longest set what no plan can mend."
     drawn_lengths = [_lengths(name, counts) for name, counts in [*drawn.lengths.items()][:_MOST_DRAWN]]
     yield Section("How long items are", words, drawn_lengths)
-    yield _asked_and_assumed(found, judged, drawn)
+    yield _asked_and_assumed(found, drawn)
     yield _what_now(found, plan, log)
 
 
@@ -326,8 +241,7 @@ def _worst(phases: Mapping[str, pa.Table]) -> Section:
     found = worst(pa.concat_tables(phases.values()))
     if not (uneven := [each for each in found if each["after"] > _EVEN]):
         return Section("The worst steps", f"By imbalance ratio: none over {_EVEN}.")
-    ratios = zip(*(as_ratios(each[when] for each in uneven) for when in ("before", "after", "best_possible")),
-                 strict=True)  # fmt: skip
+    ratios = zip(*(as_ratios(each[when] for each in uneven) for when in WHEN), strict=True)
     rows = [
         (named(each["phase"]), f"{each['step']:,}", *of,
          *("—" if each[what] is None else f"{each[what]:,}" for what in ("cap_row", "cap_length")))
@@ -376,25 +290,22 @@ def encoder_slots(plan: StepPlan, phase: str) -> str:
     return "before the first micro-batch" if plan.encoders_first else "in the micro-batches of the samples"
 
 
-def _asked_and_assumed(found: Numbers, judged: Mapping[str, pa.Table], drawn: Drawn) -> Section:
-    """Return what plans were to do, why some samples were not kept near their homes, and what is taken for granted."""
-    rows: list[tuple[str, object]] = []
-    for name, phase in found["phases"].items():
-        if drawn.plan is not None:
-            words = asked_for(drawn.plan[name], encoder_slots(drawn.plan, name))
-            rows.append((html("asked of {}", named(name)), named(words, LONGEST_REASONS)))
-        if phase["fell_back"]:
-            why = named(why_not_relocated(phase, len(judged[name])), LONGEST_REASONS)
-            rows.append((html("what could not be had, {}", named(name)), why))
-    rows.append(("time of a rank", "proportional to the cost of what it holds, the same on all ranks"))
-    if len(judged) > 1:
-        rows.append(("phases", "one after the other; a phase ends when its slowest rank does"))
-    rows.append(("exchange of samples", "takes no time; what it moves is told by itself"))
+def _asked_and_assumed(found: Numbers, drawn: Drawn) -> Section:
+    """Return what plans were to do, and what is taken for granted."""
+    rows, plan = [], drawn.plan
+    if plan is not None:
+        for name, phase in plan.phases.items():
+            words = asked_for(phase.plan, encoder_slots(plan, name))
+            rows.append((shortened(name, 40), named(words, _LONGEST_REQUEST)))
     short = found.get("short_steps", {}).get("steps", 0)
-    rows.append(("steps", f"full ones; {counted(short, 'short one')} apart" if short else "all"))
-    rows.append(("weights", "a long step counts for more than a short one: ratios are of rank-time"))
-    words = html("Waiting and time follow from costs alone. <code>balancer simulate</code> prices steps on a cluster.")
-    return Section("What was asked for, and assumed", words, table=Table((), rows))
+    words = html(
+        "Waiting and time follow from costs alone: a rank's time is proportional to the cost of what it holds, the "
+        "same on all ranks; phases come one after the other, and each ends when its slowest rank does; the exchange of "
+        "samples takes no time. Ratios are of rank-time, so a long step counts for more than a short one{}. "
+        "<code>balancer simulate</code> prices steps on a cluster. What was asked of each phase:",
+        f"; {counted(short, 'short step')} apart" if short else "",
+    )
+    return Section("What was asked for, and assumed", words, table=Table((), rows) if rows else None)
 
 
 def _what_now(found: Numbers, plan: str, log: str) -> Section:

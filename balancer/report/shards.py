@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from balancer.cuts.context_shards.plan import ShardPlan
 from balancer.plan.step_plan import StepPlan
+from balancer.report.table import Table, print_table
 from balancer.report.text import counted
 from solvers.context import MeasuredLayout
 
@@ -86,20 +85,17 @@ class SharedPacks:
         """Print a row a layout, if there are any."""
         if not self.sums:
             return
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        table.add_column("layout of packs", no_wrap=True)
-        for header in ("work", "received", "busiest rank", "crosses nodes", "ranges a rank"):
-            table.add_column(header, justify="right")
-        for name, found in self.as_json().items():
-            table.add_row(
-                _CALLED[name], f"{found['work_ratio']:.3f}", f"{found['received']:.3f}", f"{found['busiest_rank']:.1f}",
-                f"{found['crossing']:.3f}", f"{found['ranges_per_rank']:.1f}",
-            )  # fmt: skip
-        console.print(table)
+        columns = ("layout of packs", "work", "received", "busiest", "crosses nodes", "ranges")
+        rows = [
+            (_CALLED[name], f"{found['work_ratio']:.3f}", f"{found['received']:.3f}", f"{found['busiest_rank']:.1f}",
+             f"{found['crossing']:.3f}", f"{found['ranges_per_rank']:.1f}")
+            for name, found in self.as_json().items()
+        ]  # fmt: skip
+        print_table(console, Table(columns, rows))
         console.print(
             f"{counted(self.packs, 'pack')} of the first {counted(self.steps, 'step')}. work: of the busiest rank over "
-            "the mean. received: rows of keys that ranks get, a layer, over a pack's. busiest rank: what one receives "
-            "or sends, over the mean. What is received takes time only where the rows that are needed are sent, and "
-            "not all.\n",
+            "the mean. received: rows of keys that ranks get, a layer, over a pack's. busiest: what one rank receives "
+            "or sends, over the mean. ranges: of tokens, on a rank. What is received takes time only where the rows "
+            "that are needed are sent, and not all.\n",
             highlight=False, markup=False,
         )  # fmt: skip

@@ -1,6 +1,5 @@
 """Text from outside, such as names in a file, made safe to show: no control characters, limited length."""
 
-import html
 import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -92,11 +91,6 @@ def printable(text: str, most: int = _MOST) -> str:
     shown = text if len(text) <= most else f"{text[:most]} ... ({len(text):,} characters)"
     # Marks that turn the direction of text are not printable either: they could make a line say something else.
     return "".join(c if c.isprintable() or c in "\n\t " else ascii(c)[1:-1] for c in shown)
-
-
-def escaped(text: object) -> str:
-    """Return the same for a page of HTML."""
-    return html.escape(printable(str(text)))
 
 
 def make_safe(console: Any) -> Any:

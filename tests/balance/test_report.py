@@ -14,7 +14,8 @@ import balancer
 from balancer.offline.step_table import StepRows, ratios_in, restored, stored, summary, table_of
 from balancer.plan.reasons import Reason, Reasons
 from balancer.plan.step_plan import as_step_plan
-from balancer.report.table import as_alike, as_bytes, as_ratios, print_summary
+from balancer.report.plan_table import print_summary
+from balancer.report.table import as_alike, as_bytes, as_ratios
 
 
 def steps_of(plans):

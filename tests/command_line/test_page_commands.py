@@ -90,7 +90,7 @@ def test_simulate_writes_a_page(simulate, tmp_path):
     assert "page written to s.html" in outcome.out
     text = (tmp_path / "s.html").read_text()
     assert "Where the time goes" in text
-    assert "1 byte an element (no bytes_in, bytes_out given)" in text
+    assert "Exchanges move 1 byte an element: say what they move" in text
     assert "7.62 billion parameters" in text
     assert simulate("--html", "again.html", "--json").out.startswith("{")
     assert "<svg" in (tmp_path / "again.html").read_text()
@@ -103,7 +103,7 @@ def test_the_page_says_what_the_command_prints(simulate, tmp_path):
     text = (tmp_path / "s.html").read_text()
     assert f"{numbers['mfu']:.1%}".replace("%", " %") in text
     assert f"{numbers['samples_per_s']:,.4g}" in text
-    for fact in ("40.0 % of a GPU", "25.0 % hidden", "once a step"):
+    for fact in ("40.0 % of a GPU", "25.0 % of exchanges hidden", "once a step"):
         assert fact in text
 
 

@@ -185,11 +185,12 @@ def test_every_document_says_of_what_it_is(command, tmp_path):
     assert [phase_of(command("report", "saved.parquet", "--json"))[name] for name in SIZES[:4]] == [[], 2, [2], None]
 
 
-@pytest.mark.parametrize("name", ["plan", "step"])
+@pytest.mark.parametrize("name", ["plan", "step", "simulate"])
 def test_a_plan_is_no_log(name, command, tmp_path):
+    """Which is told before what a log would need besides."""
     write_csv(tmp_path / "log.csv", EVEN)
     assert command("plan", "log.csv", *SHAPE, "--out", "plan.parquet").code == 0
-    outcome = command(name, "plan.parquet", *(SHAPE if name != "step" else ()))
+    outcome = command(name, "plan.parquet")
     told = "plan.parquet: is a plan, and no log; name the log it was made from, or see it with balancer report"
     assert (outcome.code, outcome.err.splitlines()) == (2, [f"balancer: {told}"])
 

@@ -10,7 +10,7 @@ from balancer.offline.settings import LogSettings
 from balancer.problem.cuts import as_cut
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
-from balancer.report.simulation_page import Assumptions
+from balancer.report.simulation_table import Assumptions
 from balancer.simulate import CLUSTERS, PhaseModel, simulate_log
 from balancer.strategies import STRATEGIES
 

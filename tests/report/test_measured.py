@@ -63,24 +63,24 @@ def test_the_largest_of_unequal_ranks_is_the_mean_of_draws():
 def test_without_noise_the_prediction_is_what_was_measured():
     plans = plans_of(4)
     found = fit_of(plans, measured(plans))
-    assert (found.constant, found.per_load) == (pytest.approx(0.05), pytest.approx(2e-5))
+    assert (found.c0_s, found.load_s) == (pytest.approx(0.05), pytest.approx(2e-5))
     assert (found.steps, found.ranks) == (40, 4)
-    assert found.noise == pytest.approx(0, abs=1e-9)
+    assert found.rank_noise == pytest.approx(0, abs=1e-9)
     slowest = sum(max(0.05 + 2e-5 * plan.loads) for plan in plans)
-    assert (found.slowest, found.predicted, found.predicted_noisy) == pytest.approx((slowest,) * 3)
-    assert found.drawn == pytest.approx(sum(max(0.05 + 2e-5 * plan.home_loads) for plan in plans))
+    assert (found.slowest_s, found.predicted_s, found.predicted_with_noise_s) == pytest.approx((slowest,) * 3)
+    assert found.drawn_s == pytest.approx(sum(max(0.05 + 2e-5 * plan.home_loads) for plan in plans))
 
 
 def test_noise_of_ranks_is_fitted_and_explains_the_slowest():
     plans = plans_of(16, steps=120)
     found = fit_of(plans, measured(plans, noise=0.03, common=0.1))
-    assert found.noise == pytest.approx(0.03, rel=0.1), "what all ranks of a step share is no noise of ranks"
-    assert found.predicted < 0.96 * found.slowest
-    assert found.predicted_noisy == pytest.approx(found.slowest, rel=0.02)
+    assert found.rank_noise == pytest.approx(0.03, rel=0.1), "what all ranks of a step share is no noise of ranks"
+    assert found.predicted_s < 0.96 * found.slowest_s
+    assert found.predicted_with_noise_s == pytest.approx(found.slowest_s, rel=0.02)
     assert found.rank_error > 0.05
     said = " ".join(found.lines("steps.csv"))
     assert "steps.csv: 120 steps of 16 ranks" in said
-    assert f"noise of a rank {found.noise:.1%}" in said
+    assert f"noise of a rank {found.rank_noise:.1%}" in said
     assert json.loads(json.dumps(found.as_json()))["steps"] == 120
 
 
@@ -90,12 +90,12 @@ def test_ranks_that_meet_in_every_micro_batch_wait_in_each():
     times = measured(plans, noise=0.02)
     found = fit_of(plans, times)
     by_slot = [np.array(list(step.values())).max(axis=0).sum() for step in times.values()]
-    assert found.slowest == pytest.approx(sum(by_slot))
-    assert found.predicted_noisy == pytest.approx(found.slowest, rel=0.01)
+    assert found.slowest_s == pytest.approx(sum(by_slot))
+    assert found.predicted_with_noise_s == pytest.approx(found.slowest_s, rel=0.01)
     once = plans_of(4, cut=MicroBatches(4000, "step"))
     times = measured(once, noise=0.02)
     by_step = [np.array(list(step.values())).sum(axis=1).max() for step in times.values()]
-    assert fit_of(once, times).slowest == pytest.approx(sum(by_step))
+    assert fit_of(once, times).slowest_s == pytest.approx(sum(by_step))
 
 
 def test_faster_ranks_take_less():
@@ -105,14 +105,14 @@ def test_faster_ranks_take_less():
         step[1][0] /= 2
         step[2][0] /= 4
     found = fit_of(plans, times)
-    assert (found.per_load, found.noise) == (pytest.approx(2e-5), pytest.approx(0, abs=1e-9))
+    assert (found.load_s, found.rank_noise) == (pytest.approx(2e-5), pytest.approx(0, abs=1e-9))
 
 
 def test_loads_that_are_alike_tell_no_constant():
     plans = [balancer.balance([100, 50, 50, 100, 60, 40], 2) for _ in range(6)]
     found = fit_of(plans, measured(plans))
-    assert found.constant == 0
-    assert found.predicted == pytest.approx(found.slowest)
+    assert found.c0_s == 0
+    assert found.predicted_s == pytest.approx(found.slowest_s)
 
 
 def test_a_part_of_the_steps_is_enough():
@@ -120,7 +120,7 @@ def test_a_part_of_the_steps_is_enough():
     times = {step: ranks for step, ranks in measured(plans).items() if 10 <= step < 20}
     found = fit_of(plans, times)
     assert found.steps == 10
-    assert found.slowest == pytest.approx(sum(max(0.05 + 2e-5 * plan.loads) for plan in plans[10:20]))
+    assert found.slowest_s == pytest.approx(sum(max(0.05 + 2e-5 * plan.loads) for plan in plans[10:20]))
 
 
 def test_what_cannot_be_compared_is_named():

@@ -22,7 +22,7 @@ from balancer.report.simulation_page import simulation_page
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 
 WIDTHS = {"phone": 390, "desktop": 1280}
-CHARTS = {"plan": 3 * 3, "simulation": 3}
+CHARTS = {"plan": 3 * 3, "simulation": 2}
 NAMES = [name.replace(":", "").replace("=", "") for name in HOSTILE[:1] + HOSTILE[3:]]
 
 FRAMED = """<!DOCTYPE html><style>body {{ margin: 0 }} iframe {{ border: 0; width: {width}px; height: 5000px }}</style>
@@ -118,7 +118,7 @@ def test_charts_are_drawn_and_nothing_overflows(folder, device, scheme):
     assert found["meet"] == []
     assert found["text"] > 6  # pixels; exponents of a logarithmic axis are the smallest
     assert found["heading"].startswith(HOSTILE[-1][:50])
-    assert found["names"][0].strip().startswith(HOSTILE[0])
+    assert not found["names"] or found["names"][0].strip().startswith(HOSTILE[0])
 
 
 @pytest.mark.parametrize("device", WIDTHS)

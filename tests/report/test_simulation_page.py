@@ -1,5 +1,6 @@
 """The page of a simulation: numbers are those of the steps, names are text, and it does not grow with the ranks."""
 
+import io
 from dataclasses import replace
 
 import numpy as np
@@ -7,14 +8,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from page_cases import HOSTILE, shown
+from rich.console import Console
 from seen_page import Seen, assert_same_but_names
 from simulation_cases import H100, log_of, simulated
 
 pytest.importorskip("matplotlib")
 
 from balancer import MicroBatches
-from balancer.report.simulation_page import as_seconds, simulation_page
-from balancer.report.table import as_range
+from balancer.report.simulation_page import simulation_page
+from balancer.report.simulation_table import print_simulation
+from balancer.report.table import as_range, as_seconds
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +47,25 @@ def test_the_headline_is_what_was_found(run, made):
     found, _ = run
     words = words_of(made)
     assert "5 steps by each strategy; the log's 60 rows were read 1 times" not in words
-    assert "5 steps by each strategy. 4 GPUs ( h100 ), 4 ranks, 3 samples a rank. ±" in words
+    assert "4 GPUs ( h100 ), 4 ranks, 3 samples a rank. 5 steps by each strategy. ±" in words
     base = found.strategies["as_sampled"]
     for name, totals in found.strategies.items():
         assert f"{totals['samples_per_s'] / base['samples_per_s']:.2f} ×" in words
         assert f"{totals['mfu']:.1%}".replace("%", " %") in words
-        mean, spread = np.mean(found.seconds(name)), np.std(found.seconds(name), ddof=1)
-        assert f"a step {as_seconds(mean)} ± {as_seconds(spread)}" in words
-    ratios = np.array(found.seconds("as_sampled")) / found.seconds("orchestrated")
-    assert f"{ratios.min():.2f} to {ratios.max():.2f} ×" in words
+        assert f"{name} {np.mean(found.seconds(name)):.3f} {np.std(found.seconds(name), ddof=1):.3f} " in words
+    saved = np.array(found.seconds("as_sampled")) - found.seconds("orchestrated")
+    assert f"orchestrated {saved.mean():.3g} ± {saved.std(ddof=1) / len(saved) ** 0.5:.1g}" in words
+
+
+def test_the_screen_says_what_the_page_says(run, made):
+    console = Console(file=io.StringIO(), width=120)
+    print_simulation(console, *run)
+    lines = [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
+    words = words_of(made)
+    rows = [line for line in lines if line.startswith(("as_sampled", "llm_only", "orchestrated", "vision", "llm"))]
+    assert len(rows) == 3 + 3 + 3 + 6
+    assert all(row in words for row in rows)
+    assert sum(line in words for line in lines if "±" in line and "." in line) == 2  # the remarks
 
 
 def test_one_strategy_alone_is_compared_with_none(log):
@@ -70,9 +83,9 @@ def test_a_log_read_again_is_said(log):
 def test_what_is_assumed_is_stated(made):
     words = words_of(made)
     for fact in (
-        "internvit-300m , 1 billion parameters", "50.0 % of a GPU's peak", "989.4 TFLOP/s", "74.5 GiB", H100.source,
-        "450 GB/s a GPU and direction, 5 µs a message", "4 bytes in, 8 bytes out", "12, contiguous on ranks before",
-        "5, all full", "once a phase", "0 % hidden", "not a measurement",
+        "internvit-300m; 1 billion parameters", "50.0 % of a GPU's peak", "989.4 TFLOP/s", "74.5 GiB", H100.source,
+        "450 GB/s a GPU and direction, 5 µs a message", "4 bytes in, 8 bytes out", "3 samples a rank",
+        "placement relocate, eps 0.001", "once a phase", "0 % of exchanges hidden", "not a measurement",
     ):  # fmt: skip
         assert fact in words, fact
 
@@ -158,14 +171,11 @@ def test_how_many_micro_batches_every_strategy_makes(log):
     text = " ".join(Seen(page_of(*cut, "log")).text)
     for run in cut[0].strategies.values():
         assert run["micro_batches"]["most"] > 1
-        assert f"micro-batches {as_range(**run['micro_batches'])}" in text
-    assert "padding included, in a micro-batch." in text
-    assert "encoders compute an item in the micro-batch of its sample" in text
-    early = simulated(log, cut=MicroBatches(900, over_long="own", allow_empty=True, encoders="step"))
-    assert "encoders compute all items before the first" in " ".join(Seen(page_of(*early, "log")).text)
+        assert f" {as_range(**run['micro_batches'])} " in text
+    assert " micro-batches across nodes " in " ".join(text.split())
+    assert "micro-batches of at most 900" in text
     whole = " ".join(Seen(page_of(*simulated(log), "log")).text)
-    assert "micro-batches 1" not in whole
-    assert "in a micro-batch" not in whole
+    assert "micro-batches" not in whole
 
 
 def test_a_log_of_nothing_to_compute(tmp_path):

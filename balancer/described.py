@@ -361,7 +361,7 @@ def _in_words(first: Any, description: Any, said: Mapping[str, Any]) -> str:
             mine = tuple(each for each in known if not each.of_kind or each.of_kind in first["loc"])
             return f"{named}: there is no such key{_meant(place, mine, known)}"
         case "value_error":
-            return f"{named} {first['msg'].removeprefix('Value error, ')}".replace(" : ", ": ")
+            return f"{named} {first['msg'].removeprefix('Value error, ')}".replace(" : ", ": ").lstrip()
         case "missing" | "missing_argument":
             return f"{named} is missing: {_sentence(place, first['loc'], known)}"
         case "union_tag_not_found" if isinstance(first["input"], Mapping):

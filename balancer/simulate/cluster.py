@@ -4,38 +4,46 @@ import json
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any
 
 from balancer.cost.integer import IntegerCost
 from balancer.cost.model import CostModel
 from balancer.cost.sequence_parallel import Sharing, check_heads, exchange_bytes
 from balancer.cost.shapes import Module
+from balancer.described import Count, Kind, described, key, read, settle
 from balancer.errors import InputError
 from balancer.problem.topology import Topology
 from solvers.arguments import as_count
 from solvers.errors import ArgumentError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """Equal nodes of equal GPUs, and how many GPUs one data-parallel rank has.
+def _latency(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
+        raise ValueError
+    return value
 
-    Attributes
-    ----------
-    gpus_per_node : int
-    peak_flops : float
-        Of one GPU, FLOP/s, dense, in the precision of training.
-    memory_bytes : float
-        Of one GPU.
-    intra_node_bytes_per_s, inter_node_bytes_per_s : float
-        Of one GPU, in one direction: half of what data sheets call bidirectional.
-    intra_node_latency_s, inter_node_latency_s : float
-        Of one message; >= 0.
-    gpus_per_rank : int
-        They share a rank's work and its traffic evenly. Divides `gpus_per_node`, or is a multiple of it.
-    source : str
-        Where the numbers come from.
+
+def _rate(value: Any) -> float:
+    if not _latency(value):
+        raise ValueError
+    return float(value)
+
+
+def _words(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    return value
+
+
+Rate = Annotated[float, Kind("a finite number > 0", {"type": "number", "exclusiveMinimum": 0}, _rate)]
+Latency = Annotated[float, Kind("a finite number >= 0", {"type": "number", "minimum": 0}, _latency)]
+Words = Annotated[str, Kind("text", {"type": "string"}, _words)]
+
+
+@described
+class Cluster:
+    """Equal nodes of equal GPUs, and how many GPUs one data-parallel rank has: the keys of a cluster's file.
 
     Examples
     --------
@@ -44,23 +52,20 @@ class Cluster:
     (2, 3957.6)
     """
 
-    gpus_per_node: int
-    peak_flops: float
-    memory_bytes: float
-    intra_node_bytes_per_s: float
-    inter_node_bytes_per_s: float
-    intra_node_latency_s: float
-    inter_node_latency_s: float
-    gpus_per_rank: int = 1
-    source: str = ""
+    gpus_per_node: Count = key("GPUs of a node.")
+    peak_flops: Rate = key("Of one GPU, FLOP/s, dense, in the precision of training.")
+    memory_bytes: Rate = key("Of one GPU.")
+    intra_node_bytes_per_s: Rate = key("Of one GPU within its node, in one direction: half of what data sheets call "
+                                       "bidirectional.")  # fmt: skip
+    inter_node_bytes_per_s: Rate = key("The same between nodes.")
+    intra_node_latency_s: Latency = key("Of one message within a node.")
+    inter_node_latency_s: Latency = key("Of one message between nodes.")
+    gpus_per_rank: Count = key("They share a rank's work and traffic evenly; divides `gpus_per_node`, or is a multiple "
+                               "of it.", default=1)  # fmt: skip
+    source: Words = key("Where the numbers come from.", default="")
 
     def __post_init__(self) -> None:
-        for name in ("gpus_per_node", "gpus_per_rank"):
-            object.__setattr__(self, name, as_count(name, getattr(self, name)))
-        for name in _POSITIVE:
-            _check_number(name, getattr(self, name), least=0, beyond=True)
-        for name in _LATENCIES:
-            _check_number(name, getattr(self, name), least=0, beyond=False)
+        settle(self)
         if self.gpus_per_node % self.gpus_per_rank and self.gpus_per_rank % self.gpus_per_node:
             rule = f"divide the {self.gpus_per_node} GPUs of a node, or be a multiple of them"
             raise ArgumentError("gpus_per_rank", rule, self.gpus_per_rank)
@@ -122,7 +127,8 @@ class Cluster:
         """
         if not 0 < efficiency <= 1:
             raise ArgumentError("efficiency", "be > 0 and <= 1, a share of the peak", efficiency)
-        _check_number("slot_s", slot_s, least=0, beyond=False)
+        if not 0 <= slot_s <= sys.float_info.max:
+            raise ArgumentError("slot_s", "be finite and >= 0", slot_s)
         listed = sorted(set(degrees))
         attention, node = module.attention, self.ranks_per_node
         if exchange == "ulysses":
@@ -151,28 +157,10 @@ class Cluster:
         return replace(cost.model, sharing=sharing)
 
 
-_POSITIVE = ("peak_flops", "memory_bytes", "intra_node_bytes_per_s", "inter_node_bytes_per_s")
-_LATENCIES = ("intra_node_latency_s", "inter_node_latency_s")
-
-
-def _check_number(name: str, value: Any, least: float, beyond: bool) -> None:
-    legal = isinstance(value, int | float) and not isinstance(value, bool)
-    if not legal or not abs(value) <= sys.float_info.max or value < least or (beyond and value == least):
-        raise ValueError(f"cluster {name} must be finite and {'>' if beyond else '>='} {least}, got {value!r}")
-
-
 def _node(peak: float, memory: float, nvlink: float, network: float, source: str) -> Cluster:
     """Eight GPUs; latencies are no vendor's figures but an assumption, of the order that small messages take."""
-    return Cluster(
-        gpus_per_node=8,
-        peak_flops=peak,
-        memory_bytes=memory,
-        intra_node_bytes_per_s=nvlink,
-        inter_node_bytes_per_s=network,
-        intra_node_latency_s=5e-6,
-        inter_node_latency_s=10e-6,
-        source=source,
-    )
+    return Cluster(8, peak, memory, nvlink, network, intra_node_latency_s=5e-6, inter_node_latency_s=10e-6,
+                   source=source)  # fmt: skip
 
 
 CLUSTERS: dict[str, Cluster] = {
@@ -222,14 +210,5 @@ def read_cluster(name: str) -> Cluster:
         raise InputError(f"{name}: cannot be read as JSON: {error}") from error
     if not isinstance(values, dict):
         raise InputError(f"{name}: must hold an object with the fields of a cluster")
-    names = [field.name for field in fields(Cluster)]
-    for field in names:
-        if field not in values and field not in ("gpus_per_rank", "source"):
-            raise InputError(f"{name}: field {field!r} is missing; a cluster has {', '.join(names)}")
-    for field in values:
-        if field not in names:
-            raise InputError(f"{name}: unknown field {field!r}; a cluster has {', '.join(names)}")
-    try:
-        return Cluster(**values)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name}: {error}") from error
+    found: Cluster = read(Cluster, values, f"{name}: ")
+    return found

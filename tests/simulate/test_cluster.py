@@ -32,12 +32,12 @@ def test_a_file_says_what_the_class_says(tmp_path):
 @pytest.mark.parametrize("field", ["intra_node_bytes_per_s", "inter_node_bytes_per_s", "peak_flops", "memory_bytes"])
 @pytest.mark.parametrize("value", [0, -1.0, float("inf"), float("nan"), "fast", True])
 def test_what_must_be_positive(field, value):
-    with pytest.raises(ValueError, match=f"cluster {field} must be finite and > 0, got"):
+    with pytest.raises(ValueError, match=f"{field} must be a finite number > 0, got"):
         replace(H100, **{field: value})
 
 
 def test_other_fields():
-    with pytest.raises(ValueError, match="intra_node_latency_s must be finite and >= 0, got -1"):
+    with pytest.raises(ValueError, match="intra_node_latency_s must be a finite number >= 0, got -1"):
         replace(H100, intra_node_latency_s=-1)
     assert replace(H100, inter_node_latency_s=0)
     with pytest.raises(ValueError, match="gpus_per_rank must divide the 8 GPUs of a node, or be a multiple of them"):
@@ -52,9 +52,17 @@ def test_bad_files(tmp_path):
     for text, message in (
         ("{", "cannot be read as JSON"),
         ("[]", "must hold an object"),
-        (json.dumps({k: v for k, v in values.items() if k != "peak_flops"}), "field 'peak_flops' is missing"),
-        (json.dumps({**values, "speed": 1}), "unknown field 'speed'"),
-        (json.dumps({**values, "inter_node_bytes_per_s": 0}), "inter_node_bytes_per_s must be finite and > 0, got 0"),
+        (
+            json.dumps({k: v for k, v in values.items() if k != "peak_flops"}),
+            "peak_flops is missing: Of one GPU",
+        ),
+        (json.dumps({**values, "speed": 1}), "speed: there is no such key; known here are gpus_per_node, "),
+        (json.dumps({**values, "source": 5}), "source must be text, got 5"),
+        (json.dumps({**values, "gpus_per_rank": 3}), "mine.json: gpus_per_rank must divide the 8 GPUs of a node"),
+        (
+            json.dumps({**values, "inter_node_bytes_per_s": 0}),
+            "inter_node_bytes_per_s must be a finite number > 0",
+        ),
     ):
         path.write_text(text)
         with pytest.raises(InputError, match=message) as error:

@@ -4,7 +4,6 @@ The work of a pipeline's busiest device, or a sample's round trip; before it the
 gaps the mean work of all devices. Generators are stages.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from balancer.layout_choice.candidates import Stub
 from balancer.layout_choice.given import Given
 from balancer.layout_choice.memory import DeviceMemory, memory_of_devices
-from balancer.layout_choice.times import PipelineTimes, gradient_seconds, rate_of
+from balancer.layout_choice.times import PipelineTimes, both_ways, gpus_of, gradient_seconds, rate_of
 from balancer.layouts.layout import ModuleLayout, StepLayout
 from balancer.problem.step_times import ModuleRate, StepItems, StepTimes
 
@@ -48,21 +47,27 @@ class LayoutCase:
         """Rates of modules that are no stages: on one of their ranks, or, in gaps, on a device of the pipeline."""
         found: dict[str, ModuleRate] = {}
         for name, one in self.layout.modules.items():
-            if name in self.layout.piped:
-                continue
-            shards, ranks = one.device_gpus, one.dp
-            if self.layout.mode == "multiplexed":
-                shards, ranks = self.layout.llm.device_gpus, self.layout.llm.dp * self.num_slots
-            elements = self.given.total(name)[1] / len(self.given.steps) / ranks
-            found[name] = rate_of(self.given, name, one, shards, elements)
+            if name not in self.layout.piped:
+                ranks = self.layout.llm.dp * self.num_slots if self.layout.mode == "multiplexed" else one.dp
+                elements = self.given.total(name)[1] / len(self.given.steps) / ranks
+                found[name] = rate_of(self.given, name, one, gpus_of(self.layout, name), elements)
         return found
+
+    @property
+    def rates(self) -> dict[str, ModuleRate]:
+        """Rates of all modules: of the stages, and of those that are none."""
+        return dict(zip(self.times.names, self.times.rates, strict=True)) | self.apart
+
+    @property
+    def room(self) -> Floats:
+        """Bytes of a GPU of every device of the pipeline beside the states, float64[devices]."""
+        return room_of(self.given) - self.memory.states
 
     @cached_property
     def step_times(self) -> StepTimes:
         """All that schedules of its steps are made from."""
-        layout, memory, times = self.layout, self.memory, self.times
+        layout, memory, times, rates = self.layout, self.memory, self.times, self.rates
         in_gaps = layout.mode == "multiplexed"
-        rates = dict(zip(times.names, times.rates, strict=True)) | self.apart
         forwards = {name: self.given.models[name].flops(backward=False) for name in rates}
         return StepTimes(
             layout.in_words(), times.names, tuple(layout.encoders if in_gaps else ()),
@@ -73,7 +78,7 @@ class LayoutCase:
             tuple(times.backward_overhead.tolist()), float(times.hop),
             {name: tuple(memory.kept[name].tolist()) for name in rates},
             {name: tuple(memory.at_work[name].tolist()) for name in rates},
-            tuple((room_of(self.given) - memory.states).tolist()),
+            tuple(self.room.tolist()),
         )  # fmt: skip
 
     @cached_property
@@ -134,16 +139,12 @@ class LayoutCase:
         times, layout, busy = self.times, self.layout, self._busy(step)
         trips = np.zeros(len(step.largest))
         for name, rate in zip(times.names, times.rates, strict=True):
-            trips += (1 + rate.backward) * rate.seconds(*step.of_sample[name][:, step.largest])
+            trips += both_ways(rate, *step.of_sample[name][:, step.largest])
         pipeline = max(float(busy.max()), float(trips.max(initial=0.0)))
-        spent = {name: _spent(step.total[name], rate) for name, rate in self.apart.items()}
+        spent = {name: float(both_ways(rate, *step.total[name])) for name, rate in self.apart.items()}
         if layout.mode == "multiplexed":
             return max(pipeline, float(busy.mean()) + sum(spent.values()) / (layout.llm.dp * layout.llm.pp))
-        ranks = [layout.modules[name].dp for name in spent]
-        alike: Mapping[int, float] = {
-            r: sum(s for s, q in zip(spent.values(), ranks, strict=True) if q == r) for r in ranks
-        }
-        return pipeline + sum(s / r for r, s in alike.items())
+        return pipeline + sum(seconds / layout.modules[name].dp for name, seconds in spent.items())
 
     def _held(self, step: StepItems) -> Floats:
         memory, layout = self.memory, self.layout
@@ -190,7 +191,7 @@ class QuickBound:
         key = name, one.tp, one.cp, one.sp, one.recompute, shards
         if key not in self._kept:
             rate = rate_of(self.given, name, one, shards, self.given.total(name)[1])
-            self._kept[key] = _spent(self.given.total(name), rate) / len(self.given.steps)
+            self._kept[key] = float(both_ways(rate, *self.given.total(name))) / len(self.given.steps)
         return self._kept[key]
 
     def _largest_share(self, name: str, one: ModuleLayout) -> float:
@@ -214,7 +215,3 @@ def slots_held(layout: StepLayout, num_slots: int) -> NDArray[np.int64]:
         return np.asarray(np.minimum(num_slots, devices - d), dtype=np.int64)
     most = 2 * (devices - d - 1) + (chunks - 1) * devices + 1
     return np.asarray(np.maximum(1, np.minimum(num_slots * chunks, most) // chunks), dtype=np.int64)
-
-
-def _spent(total: tuple[float, float], rate: ModuleRate) -> float:
-    return (1 + rate.backward) * (rate.per_flop * total[0] + rate.per_element * total[1])

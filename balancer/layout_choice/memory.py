@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from balancer.cost import Decoder, Module
 from balancer.cost.memory import kept_bytes, state_bytes
+from balancer.layout_choice.times import gpus_of
 from balancer.layouts.layout import ModuleLayout, StepLayout, upstream
 
 Floats = NDArray[np.float64]
@@ -47,7 +48,7 @@ def memory_of_devices(layout: StepLayout, models: Mapping[str, Module], frozen: 
         states[here] += [state_bytes(each, one.zero_stage, shards, trained=trained) for each in parameters]
         held[name] = np.zeros(devices)
         held[name][here] = parameters
-        bytes_, shared = kept_bytes(models[name], recompute=one.recompute), _shards(layout, name)
+        bytes_, shared = kept_bytes(models[name], recompute=one.recompute), gpus_of(layout, name)
         layers = np.array(layers_of_stages(models[name], one.pp * one.chunks), dtype=np.float64)
         most = layers.reshape(one.chunks, one.pp).max(axis=0) if count == one.pp else np.full(count, layers.sum())
         each = most * bytes_.per_layer
@@ -72,16 +73,6 @@ def _place(layout: StepLayout, name: str, devices: int) -> tuple[int, int]:
         return 0, devices
     count = layout.modules[name].pp
     return (devices - count if name in layout.generators else 0), count
-
-
-def _shards(layout: StepLayout, name: str) -> int:
-    """Return how many GPUs of a device share a module's elements."""
-    one = layout.modules[name]
-    if name == layout.llm_name or layout.mode == "before":  # there ranks have items of their own
-        return one.device_gpus
-    if layout.mode == "stages":
-        return one.device_gpus * (one.dp // layout.llm.dp)
-    return layout.llm.device_gpus
 
 
 def _parameters(model: Module, one: ModuleLayout, count: int, cut: bool) -> Floats:

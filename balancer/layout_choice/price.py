@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 import solvers
 from balancer.cuts.pipelines.timed import Timeline, scheduled
-from balancer.layout_choice.bounds import LayoutCase, room_of, slots_held
+from balancer.layout_choice.bounds import LayoutCase, slots_held
+from balancer.layout_choice.times import both_ways, gpus_of
 from balancer.layouts.layout import StepLayout
 from balancer.problem.step_times import PER_SECOND, StepItems, in_units
 
@@ -56,10 +57,11 @@ def price(case: LayoutCase, time_budget: float, *, limited: bool = True) -> Pric
     The budget is for each step. What is not `limited` need not fit.
     """
     given, layout = case.given, case.layout
-    steps = [_scheduled(case, step, time_budget, limited) for step in given.steps]
-    if any(step is None for step in steps):
-        return None
-    found = [step for step in steps if step is not None]
+    found: list[_Step] = []
+    for step in given.steps:
+        if (scheduled_step := _scheduled(case, step, time_budget, limited)) is None:
+            return None
+        found.append(scheduled_step)
     count = len(found)
     seconds = sum(step.seconds for step in found) / count + case.sync_s
     useful = sum(map(given.useful_flops, given.steps)) / count
@@ -80,26 +82,19 @@ def timeline(case: LayoutCase, time_budget: float) -> Timeline | None:
 
 def _busy(case: LayoutCase) -> float:
     """Seconds that all GPUs there are would take if none waited."""
-    given, total = case.given, 0.0
-    rates = zip(case.times.names, case.times.rates, strict=True)
-    for name, rate in (*rates, *case.apart.items()):
-        flops, elements = given.total(name)
-        one = case.layout.modules[name]
-        gpus = one.device_gpus
-        if case.layout.mode == "multiplexed" or name in case.times.names:
-            gpus = case.layout.llm.device_gpus if name in case.apart else one.num_gpus // (case.layout.llm.dp * one.pp)
-        total += gpus * (1 + rate.backward) * (rate.per_flop * flops + rate.per_element * elements)
-    return total / (len(given.steps) * given.num_gpus)
+    given, work = case.given, 0.0
+    for name, rate in case.rates.items():
+        work += gpus_of(case.layout, name) * float(both_ways(rate, *given.total(name)))
+    return work / (len(given.steps) * given.num_gpus)
 
 
 def _token_cap(case: LayoutCase) -> int | None:
     """Return how many tokens of the language model a micro-batch may hold, all in flight being as large."""
     llm = case.layout.llm_name
     per_token = case.memory.kept[llm] * slots_held(case.layout, case.num_slots) + case.memory.at_work[llm]
-    room = room_of(case.given) - case.memory.states
     if not per_token.any():
         return None
-    return max(1, int((room[per_token > 0] / per_token[per_token > 0]).min()))
+    return max(1, int((case.room[per_token > 0] / per_token[per_token > 0]).min()))
 
 
 class _Before(NamedTuple):
@@ -113,8 +108,7 @@ class _Before(NamedTuple):
 def _scheduled(case: LayoutCase, step: StepItems, time_budget: float, limited: bool = True) -> _Step | None:
     """Schedule a step, None if nothing was found that fits the memory."""
     before = _before(case, step, time_budget)
-    room = room_of(case.given) - case.memory.states - before.held
-    found = scheduled(case.step_times, step, room, time_budget, limited=limited)
+    found = scheduled(case.step_times, step, case.room - before.held, time_budget, limited=limited)
     if found is None:
         return None
     fullest = float((found.bytes + case.memory.states).max()) + before.held
@@ -139,8 +133,8 @@ def _before(case: LayoutCase, step: StepItems, time_budget: float) -> _Before:
         for name in names:
             rate, piece = case.apart[name], case.given.pieces.get(name)
             count = np.maximum(1, np.ceil(step.lengths[name] / (piece or np.inf))).astype(np.int64)
-            each, lengths = rate.seconds(step.flops[name], step.lengths[name]), step.lengths[name]
-            times.append(np.repeat((1 + rate.backward) * each / count, count))
+            each, lengths = both_ways(rate, step.flops[name], step.lengths[name]), step.lengths[name]
+            times.append(np.repeat(each / count, count))
             bytes_.append(np.repeat(lengths / count, count) * float(case.memory.kept[name].max()))
         found = solvers.partition(in_units(np.concatenate(times)), ranks, time_budget=time_budget, stop_at=0)
         seconds, bound = seconds + found.makespan / PER_SECOND, bound + found.lower_bound / PER_SECOND

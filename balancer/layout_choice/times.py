@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from balancer.cost.sequence_parallel import exchange_bytes
 from balancer.layout_choice.given import Given
@@ -56,6 +56,21 @@ def _sequence_seconds(given: Given, name: str, layout: ModuleLayout) -> float:
     return seconds / (3 + layout.recompute)
 
 
+def gpus_of(layout: StepLayout, name: str) -> int:
+    """Return how many GPUs of a device share a module's elements."""
+    one = layout.modules[name]
+    if name == layout.llm_name or layout.mode == "before":  # there ranks have items of their own
+        return one.device_gpus
+    if layout.mode == "stages":
+        return one.device_gpus * (one.dp // layout.llm.dp)
+    return layout.llm.device_gpus
+
+
+def both_ways(rate: ModuleRate, flops: ArrayLike, elements: ArrayLike) -> Floats:
+    """Return seconds of forwards and their backwards of so many FLOPs and elements on one device."""
+    return np.asarray((1 + rate.backward) * rate.seconds(np.asarray(flops), np.asarray(elements)), dtype=np.float64)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PipelineTimes:
     """Seconds in the pipeline of a replica."""
@@ -75,11 +90,7 @@ class PipelineTimes:
         parts = given.parts(names, tuple(counts.items()))
         slots = layout.llm.dp * num_slots * len(given.steps)
         elements = {name: given.total(name)[1] / slots for name in names}
-        rates = []
-        for name in names:
-            one = layout.modules[name]
-            shards = one.device_gpus * (one.dp // layout.llm.dp)
-            rates.append(rate_of(given, name, one, shards, elements[name]))
+        rates = [rate_of(given, name, layout.modules[name], gpus_of(layout, name), elements[name]) for name in names]
         ahead, back = _gathers(given, layout, parameters)
         back *= (parts * [[rate.backward] for rate in rates]).any(axis=0)  # where there is none, nothing is gathered
         hop = 0.0

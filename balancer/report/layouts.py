@@ -64,7 +64,7 @@ def excluded(found: Configuration) -> Iterator[str]:
     for mode, counts in found.counts.items():
         total = sum(counts.values())
         told = ", ".join(f"{counts[reason]:,} {_MARKS[reason]}" for reason in _MARKS if counts[reason])
-        yield f"{mode}: {counted(total, 'layout')}; {told}"
+        yield f"{mode}: {counted(total, 'layout')}; {told}."
     if left := sum(counts["estimate"] for counts in found.counts.values()):
         yield f"{counted(left, 'layout')} may be faster than estimated: --layouts schedules more of them."
     behind = as_percent(found.winner.seconds / found.lower_bound_s - 1 if found.lower_bound_s else 0.0)

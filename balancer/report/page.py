@@ -20,7 +20,7 @@ from balancer.report.charts import svg_of
 from balancer.report.table import Table
 from balancer.report.text import printable, shortened
 
-__all__ = ["Card", "Chart", "Page", "Section", "Table", "html", "named", "write_page"]
+__all__ = ["Card", "Chart", "Page", "Section", "html", "named", "write_page"]
 
 LONGEST_NAME = 120
 """Characters of a name that are shown."""

@@ -45,6 +45,22 @@ Words = Annotated[str, Kind("text", {"type": "string"}, _words)]
 class Cluster:
     """Equal nodes of equal GPUs, and how many GPUs one data-parallel rank has: the keys of a cluster's file.
 
+    Attributes
+    ----------
+    gpus_per_node : int
+    peak_flops : float
+        Of one GPU, FLOP/s, dense, in the precision of training.
+    memory_bytes : float
+        Of one GPU.
+    intra_node_bytes_per_s, inter_node_bytes_per_s : float
+        Of one GPU, in one direction: half of what data sheets call bidirectional.
+    intra_node_latency_s, inter_node_latency_s : float
+        Of one message; >= 0.
+    gpus_per_rank : int
+        They share a rank's work and its traffic evenly. Divides `gpus_per_node`, or is a multiple of it.
+    source : str
+        Where the numbers come from.
+
     Examples
     --------
     >>> cluster = CLUSTERS["h100"].with_ranks_of(4)

@@ -31,14 +31,14 @@ class Pipelined:
 
 
 def run_pipelines(
-    plan: PipelinePlan, stages: PipelineStages, found: Mapping[str, Computed], models: Mapping[str, PhaseModel],
-    cluster: Cluster,
-) -> Pipelined:  # fmt: skip
+    plan: PipelinePlan, found: Mapping[str, Computed], models: Mapping[str, PhaseModel], cluster: Cluster
+) -> Pipelined:
     """Run all replicas of a step, each stage as fast as its part of what was found of whole replicas.
 
-    Plan and stages are of the last phase; `found` is of the phases of the stages, as if all GPUs of a rank ran all of
-    it. Raises ValueError if the GPUs of a rank cannot be divided among the devices of its pipeline.
+    The plan is of the last phase; `found` is of the phases of its stages, as if all GPUs of a rank ran all of it.
+    Raises ValueError if the GPUs of a rank cannot be divided among the devices of its pipeline.
     """
+    stages = plan.stages
     devices = stages.num_devices
     if cluster.gpus_per_rank % devices:
         raise ArgumentError(

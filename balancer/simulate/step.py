@@ -206,14 +206,15 @@ def step_time(
             name: compute_phase(name, part, models[name], _gpus_of(plan, name, cluster)).in_slots(slots)
             for name, part in plans.items()
         }
-        pipeline = _pipeline(plans, found, models, cluster)
+        # Of the last phase, and of the encoders that are stages of it
+        pipeline = run_pipelines(plan.last, found, models, cluster) if isinstance(plan.last, PipelinePlan) else None
         found |= {} if pipeline is None else pipeline.found
         phases = {name: _phase_time(part, plans[name].cut, pipeline, name) for name, part in found.items()}
         exchanges = {name: _exchange_time(plan, stream, cluster) for name, stream in streams.items()}
     if isinstance(plan, LaidOutStepPlan):
         found = {name: on_gpus(part, plan.setup.mesh_of(name), plan.num_ranks) for name, part in found.items()}
     compute = float(np.sum([part.seconds for part in found.values()], axis=0).sum(axis=1).mean())
-    last = plans[next(reversed(plans))].cut
+    last = plan.last.cut
     waiting = sum(phase.waiting_s for phase in phases.values())
     step = StepTime(
         phases=phases,
@@ -233,16 +234,6 @@ def step_time(
             f"a step would take {step.seconds:g} s; are peak FLOP/s, efficiency and bandwidths what they should be?"
         )
     return step
-
-
-def _pipeline(
-    plans: Mapping[str, DispatchPlan], found: Mapping[str, Computed], models: Mapping[str, PhaseModel], cluster: Cluster
-) -> Pipelined | None:
-    """Run the pipelines of the last phase, and of the encoders that are stages of them, if there are any."""
-    last = list(plans.values())[-1]
-    if not isinstance(last, PipelinePlan):
-        return None
-    return run_pipelines(last, last.stages, found, models, cluster)
 
 
 def _phase_time(found: Computed, cut: Cut, pipeline: Pipelined | None, name: str) -> PhaseTime:

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from balancer.offline.description import PlanDigest, describe
-from balancer.offline.engines import Serial
 from balancer.offline.run import plan_run
 from balancer.offline.steps import plan_log
 from balancer.offline.target import is_parts
@@ -19,7 +18,7 @@ def write_plan(path, log, settings):
     """Plan a log, write the plan file, which may be of no steps, or a folder of parts, and return the step plans."""
     digest, row, plans = PlanDigest(settings.steps_per_part), 0, list(plan_log(log, settings))
     if is_parts(str(path)):
-        plan_run(log, settings, str(path), engine=Serial(), overwrite=True)
+        plan_run(log, settings, str(path), who=1, overwrite=True)
         return plans
     with open_writer(path, settings.setup) as writer:
         for step, plan in enumerate(plans):

@@ -14,7 +14,7 @@ from pathlib import Path
 import balancer
 import solvers
 from balancer.compat import BalancedBatchSampler
-from balancer.offline.engines import Cluster
+from balancer.offline.ray_executor import RayExecutor
 
 ROOT = Path(__file__).resolve().parent.parent
 LENGTHS = [100 + 37 * i % 900 for i in range(64)]
@@ -24,7 +24,7 @@ NEEDS: dict[str, Callable[[], object]] = {
     "exact": lambda: solvers.partition(HARD, 30, "exact", time_budget=1),
     "pandas": lambda: balancer.balance(LENGTHS, 4).to_pandas(),
     "torch": lambda: importlib.import_module("balancer.executor"),
-    "ray": Cluster,
+    "ray": RayExecutor,
     "remote": lambda: balancer.load_plan("s3://bucket/plan.parquet"),
     "plot": lambda: balancer.plan_log({"tokens": LENGTHS}, num_ranks=4, batch_per_rank=4).to_html("plan.html"),
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 from balancer.cli.run import print_run, progress, resumable, say, timed
 from balancer.cli.said import said_step
-from balancer.cli.settings import engine_of, open_job
+from balancer.cli.settings import open_job, who_works
 from balancer.errors import InputError
 from balancer.io.log_files import LogPath
 from balancer.offline.continued import left_of
@@ -24,7 +24,7 @@ def run(
 ) -> None:  # fmt: skip
     """Plan, and write the plan if that is wanted."""
     step = said_step(options)
-    who = engine_of(engine, jobs)
+    workers = who_works(engine, jobs)
     if (continued is None) != (at_step is None):
         raise InputError("--continue PLAN and --at-step S, the steps of PLAN that were trained, need each other")
     order: dict[str, Any] = {}
@@ -37,8 +37,9 @@ def run(
         timed() as seconds,
         progress(as_json, total=job.num_samples, samples_per_step=job.settings.samples_per_step or 1) as tick,
         resumable(out, (LostWorkerError,)),
+        workers as who,
     ):
-        steps = plan_run(job.log, job.settings, out, engine=who, overwrite=overwrite, tick=tick, kept=kept.append)
+        steps = plan_run(job.log, job.settings, out, who=who, overwrite=overwrite, tick=tick, kept=kept.append)
     print_run(steps, job.title, seconds[0], as_json, sum(kept), more=about(job.log, job.settings))
     if out is not None and not as_json:
         say(f"plan written to {out}", *_next_steps(out, job.settings.setup))

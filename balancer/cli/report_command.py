@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from balancer.cli.run import check_page, print_run, progress, say, say_page, table_console, timed
-from balancer.cli.settings import engine_of
+from balancer.cli.settings import who_works
 from balancer.errors import InputError
 from balancer.io.measurements import read_rank_times
 from balancer.offline.check import check_run
-from balancer.offline.engines import Serial
 from balancer.offline.load import load_steps, log_of
 from balancer.offline.of_step import check_made_by
 from balancer.offline.step_table import summary
@@ -31,12 +30,12 @@ def run(
     engine: str | None, jobs: int | None,
 ) -> None:  # fmt: skip
     """Check a plan, and write the page if one is wanted."""
-    who = engine_of(engine, jobs)
+    workers = who_works(engine, jobs)
     if step_file is not None:
         # First, as it is cheap: a plan of another step need not be replayed.
         check_made_by(plan, read_step(step_file), log)
     check_page(page)
-    if (page or measured) and not isinstance(who, Serial | None):
+    if (page or measured) and (engine or jobs not in (None, 1)):
         raise InputError(
             "--html and --measured look at every step, which one process does: leave --engine and --jobs out"
         )
@@ -50,8 +49,8 @@ def run(
         packs.add(of_step)
 
     with timed() as seconds:
-        with progress(as_json) as tick:
-            steps = check_run(plan, log, engine=who, tick=tick, each=each)
+        with progress(as_json) as tick, workers as who:
+            steps = check_run(plan, log, who=who, tick=tick, each=each)
         if page is not None and drawn is not None:
             _write_page(page, steps, drawn, plan, log or log_of(plan))
     fit = None if measured is None else times.fit()

@@ -11,8 +11,9 @@ from balancer.errors import InputError
 from balancer.io.log import LengthLog, choose_length, open_log
 from balancer.io.log_files import LogPath
 from balancer.offline.across import step_settings_of
-from balancer.offline.engines import Cluster, Engine, Processes, Serial
+from balancer.offline.engines import Who, cores
 from balancer.offline.of_step import OfModels, settings_of_step
+from balancer.offline.ray_executor import RayExecutor
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log, read_rows
 from balancer.plan.step_plan import StepPlan
@@ -72,15 +73,13 @@ def _first_plan(log: LengthLog, settings: LogSettings) -> StepPlan | None:
     return None
 
 
-def engine_of(name: str | None, jobs: int | None) -> Engine | None:
-    """Return who works; None where nobody says."""
-    if name == "ray":
-        if jobs is not None:
-            raise InputError("--jobs is for --engine processes; a Ray cluster has the workers that it has")
-        return Cluster()
-    if jobs == 1:
-        return Serial()
-    return None if name is None and jobs is None else Processes(jobs)
+def who_works(engine: str | None, jobs: int | None) -> contextlib.AbstractContextManager[Who | None]:
+    """Return a context that gives who works, None where nobody says."""
+    if engine != "ray":
+        return contextlib.nullcontext(jobs if jobs or engine is None else cores())
+    if jobs is not None:
+        raise InputError("--jobs is for --engine processes; a Ray cluster has the workers that it has")
+    return RayExecutor()
 
 
 def _title_of(log: LengthLog, settings: LogSettings, first: StepPlan | None) -> str:

@@ -13,7 +13,7 @@ from balancer.io.log import LengthLog
 from balancer.io.plan_reader import PlanFile, open_plan
 from balancer.offline.claims import Claims
 from balancer.offline.description import PlanDigest
-from balancer.offline.engines import Engine, Serial, Tick
+from balancer.offline.engines import Tick, Who, done_by
 from balancer.offline.load import checked_steps, replayed, source_of
 from balancer.offline.parts import Part, parts_of
 from balancer.offline.settings import LogSettings
@@ -23,17 +23,17 @@ from balancer.plan.step_plan import StepPlan
 
 
 def check_run(
-    path: str, log: str | os.PathLike[str] | None = None, *, engine: Engine | None = None,
+    path: str, log: str | os.PathLike[str] | None = None, *, who: Who | None = None,
     tick: Tick = lambda _: None, each: Callable[[StepPlan], None] = lambda _: None,
 ) -> pa.Table:  # fmt: skip
     """Replay every step of a plan from its log, check it, and return the table of its steps.
 
-    `tick` is as for :func:`balancer.offline.run.plan_run`. By default this process checks; other engines need a folder
-    of parts, and a log whose rows can be counted. `each` is called with every step plan, in order; by
+    `who` and `tick` are as for :func:`balancer.offline.run.plan_run`. By default this process checks; several need a
+    folder of parts. `each` is called with every step plan, in order; by
     this process alone.
     """
-    if engine is not None and not isinstance(engine, Serial):
-        return _in_parts(path, log, engine, tick)
+    if who not in (None, 1):
+        return _in_parts(path, log, who or 1, tick)
     claims = Claims(open_plan(path))
     settings = None if claims.is_saved else claims.settings
     begins = 0 if settings is None else settings.first_sample  # what was trained lies before its rows
@@ -56,8 +56,11 @@ class _Task:
     part: Part
     digest: str
 
+    def __str__(self) -> str:
+        return f"part {self.part.number}"
 
-def _in_parts(path: str, log: str | os.PathLike[str] | None, engine: Engine, tick: Tick) -> pa.Table:
+
+def _in_parts(path: str, log: str | os.PathLike[str] | None, who: Who, tick: Tick) -> pa.Table:
     claims = Claims(plan_file := open_plan(path))
     if claims.is_saved or plan_file.parts == (plan_file.path,):
         raise InputError(f"{path}: has no parts for several processes; report on it by one")
@@ -66,32 +69,28 @@ def _in_parts(path: str, log: str | os.PathLike[str] | None, engine: Engine, tic
         raise InputError(f"{path}: its samples run early or late, which one process checks; report on it by one")
     steps = settings.order(len(read_rows(source, settings))).num_steps
     parts = list(parts_of(steps, settings.steps_per_part))
-    return _joined(path, claims, source, settings, parts, engine, tick)
+    return _joined(path, claims, source, settings, parts, who, tick)
 
 
 def _joined(
-    path: str, claims: Claims, source: LengthLog, settings: LogSettings, parts: Sequence[Part], engine: Engine,
-    tick: Tick,
+    path: str, claims: Claims, source: LengthLog, settings: LogSettings, parts: Sequence[Part], who: Who, tick: Tick
 ) -> pa.Table:  # fmt: skip
     """Check every part, and put together what they say."""
     there = len(claims.plan_file.parts)
     if there != len(parts):
         raise PlanError(f"{path}: must have {len(parts)} parts of its log's steps, got {there}")
-    tasks = _tasks(claims.plan_file, source, settings, parts)
-    done: dict[int, Any] = dict(engine.run(_check_part, tasks, tick))
-    digest = PlanDigest(settings.steps_per_part)
-    for number in range(len(parts)):
-        digest.join(done[number])
+    digest, tables = PlanDigest(settings.steps_per_part), list[pa.Table]()
+    for done in done_by(who, _check_part, _tasks(claims.plan_file, source, settings, parts), tick):
+        digest.join(done)
+        tables.append(done["table"])
     claims.check_digest(digest.hexdigest(), parts[-1].stop_step)
-    return pa.concat_tables([done[number]["table"] for number in range(len(parts))])
+    return pa.concat_tables(tables)
 
 
-def _tasks(
-    plan_file: PlanFile, log: LengthLog, settings: LogSettings, parts: Sequence[Part]
-) -> Iterator[tuple[int, _Task]]:
+def _tasks(plan_file: PlanFile, log: LengthLog, settings: LogSettings, parts: Sequence[Part]) -> Iterator[_Task]:
     for i, part in enumerate(parts):
         alone = replace(plan_file, parts=plan_file.parts[i : i + 1], groups=plan_file.groups[i : i + 1], headers=())
-        yield i, _Task(alone, log, settings, part, str(plan_file.headers[i]["description"].get("digest")))
+        yield _Task(alone, log, settings, part, str(plan_file.headers[i]["description"].get("digest")))
 
 
 def _check_part(task: _Task, tick: Tick = lambda _: None) -> dict[str, Any]:

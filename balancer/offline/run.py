@@ -7,7 +7,7 @@ same bytes whatever engine made it, and after a kill and a second run.
 import hashlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +24,7 @@ from balancer.io.plan_reader import read_footer, read_through
 from balancer.io.plan_writer import PlanWriter
 from balancer.io.store import as_path
 from balancer.offline.description import PlanDigest, asked, describe, found, sources_of
-from balancer.offline.engines import Engine, Processes, Serial, Tick, cores
+from balancer.offline.engines import Tick, Who, cores, done_by
 from balancer.offline.parts import Part, parts_of
 from balancer.offline.settings import LogSettings
 from balancer.offline.step_table import StepRows, restored, stored, with_epochs
@@ -46,24 +46,28 @@ class _Task:
     key: str = ""
     file: str | None = None
     about: Mapping[str, Any] = field(default_factory=dict)  # what its description says of the whole plan
+    rows: Sequence[Rows] | None = None  # its steps, where they are chosen before
+
+    def __str__(self) -> str:
+        return f"part {self.part.number}"
 
 
 def plan_run(
-    log: LengthLog, settings: LogSettings, out: str | None = None, *, engine: Engine | None = None,
+    log: LengthLog, settings: LogSettings, out: str | None = None, *, who: Who | None = None,
     overwrite: bool = False, tick: Tick = lambda _: None, kept: Tick = lambda _: None,
 ) -> pa.Table:  # fmt: skip
     """Plan every step of a log, write the plan if `out` says where, and return the table of its steps.
 
     `out` is a file, or, with a trailing slash or where one exists, a folder of parts, of which those are kept that are
-    there. By default processes on all cores plan a long log, and else this process. Other engines than this process
-    write parts, and so no file. `tick` is called with the samples that were planned since; `kept`, too, with those of a
+    there. `who` plans: by default processes on all cores if a log is long, and else this one. Several write parts, and
+    so no file. `tick` is called with the samples that were planned since; `kept`, too, with those of a
     part that was there. What is at `out`, and is not the plan of the same request, is replaced only to `overwrite` it.
     """
     if settings.across is not None:
-        if not isinstance(engine, Serial | None):
+        if who not in (None, 1):
             raise UsageError("samples that run early or late are of a whole epoch, which one process looks at",
                              "leave {jobs} and the engine out")  # fmt: skip
-        engine = Serial()
+        who = 1
     sources, key = list[dict[str, Any]](), ""
     if out is not None:
         check_name(out, log)
@@ -71,8 +75,8 @@ def plan_run(
         key = _key(sources, settings)
         check_target(out, key, sources, settings, overwrite)
     if out is None or is_parts(out):
-        return _in_parts(log, settings, out, engine or _suited(log, settings), key, sources, tick, kept)
-    if not isinstance(engine, Serial | None):
+        return _in_parts(log, settings, out, who or _suited(log, settings), key, sources, tick, kept)
+    if who not in (None, 1):
         raise InputError(f"{out}: one file has no parts for several processes; write a folder: {out}{os.sep}")
     digest, epochs, tables = PlanDigest(settings.steps_per_part), _Epochs(), list[StepRows]()
     with _writer(out, settings) as writer:
@@ -107,10 +111,10 @@ class _Epochs:
         self.found.append(found.as_json())
 
 
-def _suited(log: LengthLog, settings: LogSettings) -> Engine:
+def _suited(log: LengthLog, settings: LogSettings) -> int:
     """Return who plans if nobody says: starting processes takes a second or two."""
     steps = settings.order(len(read_rows(log, settings))).num_steps
-    return Serial() if steps <= (_LONG - 1) * settings.steps_per_part or cores() == 1 else Processes()
+    return 1 if steps <= (_LONG - 1) * settings.steps_per_part else cores()
 
 
 def _writer(path: str, settings: LogSettings) -> PlanWriter:
@@ -126,7 +130,7 @@ def _check_steps(log: LengthLog, settings: LogSettings, steps: int) -> None:
 
 
 def _in_parts(
-    log: LengthLog, settings: LogSettings, out: str | None, engine: Engine, key: str, sources: list[dict[str, Any]],
+    log: LengthLog, settings: LogSettings, out: str | None, who: Who, key: str, sources: list[dict[str, Any]],
     tick: Tick, kept: Tick,
 ) -> pa.Table:  # fmt: skip
     """Plan a log part by part, and write those that are not there, if there is a folder for them."""
@@ -137,23 +141,19 @@ def _in_parts(
     _check_steps(log, settings, steps)
     parts = list(parts_of(steps, settings.steps_per_part))
     about = {} if out is None else asked(log, settings, sources, epochs.sizes)
-    done: dict[int, Any] = {}
-    before = [] if out is None else parts_in(out)
-
-    def left() -> Iterator[tuple[int, Any]]:
-        for part in parts:
-            name = PartName(key, part.number, len(parts))
-            file = None if out is None else os.path.join(out, str(name))
-            if file is not None and name in before and (there := _whole(file, name)) is not None:
-                done[part.number] = there
-                tick(there["samples"])
-                kept(there["samples"])
-                continue
+    before, done, left = [] if out is None else parts_in(out), dict[int, Any](), list[_Task]()
+    for part in parts:
+        name = PartName(key, part.number, len(parts))
+        file = None if out is None else os.path.join(out, str(name))
+        if file is not None and name in before and (there := _whole(file, name)) is not None:
+            done[part.number] = there
+            tick(there["samples"])
+            kept(there["samples"])
+        else:
             rows = None if chosen is None else chosen[part.first_step : part.stop_step]
-            yield part.number, (_Task(log, settings, part, key, file, about), rows)
-
+            left.append(_Task(log, settings, part, key, file, about, rows))
     with nullcontext() if out is None else written(out, key):
-        done.update(engine.run(_plan_part, left(), tick))
+        done.update(zip((task.part.number for task in left), done_by(who, _plan_part, left, tick), strict=True))
     if out is not None:
         # What was replaced goes last: a run that is killed before has lost nothing.
         remove_parts(out, (part for part in before if (part.key, part.total) != (key, len(parts))))
@@ -182,10 +182,9 @@ def _whole(file: str, name: PartName) -> dict[str, Any] | None:
     return {"samples": about["samples"], "table": table}
 
 
-def _plan_part(given: tuple[_Task, list[Rows] | None], tick: Tick = lambda _: None) -> dict[str, Any]:
+def _plan_part(task: _Task, tick: Tick = lambda _: None) -> dict[str, Any]:
     """Plan one part, and write it if it has a file; return how many samples it has, and its table of steps."""
-    task, chosen = given
-    rows = rows_of_steps(task.log, task.settings, steps=task.part[1:]) if chosen is None else iter(chosen)
+    rows = rows_of_steps(task.log, task.settings, steps=task.part[1:]) if task.rows is None else iter(task.rows)
     if task.file is None:
         _, table = _planned(task, rows, None, tick)
         return {"samples": table.samples, "table": stored(table.table())}

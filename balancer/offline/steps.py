@@ -31,7 +31,7 @@ _MOST_ROWS = 2**21
 
 
 @dataclass(frozen=True, eq=False)
-class _Together:
+class Together:
     """The columns of several global batches, of which items are found in one call; as :class:`Rows` has them."""
 
     setup: Setup
@@ -56,28 +56,28 @@ class Rows:
     first_row: int  # number of its first row in the log, if they are consecutive
     start: int  # where it begins and ends in what was read together with it
     stop: int
-    _together: _Together
+    together: Together
 
     @property
     def columns(self) -> Columns:
         """The columns that phases find their items in: mapping of str to int64[n] or Ragged."""
-        return self._cut(self._together.columns)
+        return self._cut(self.together.columns)
 
     @property
     def keys(self) -> Columns:
         """Those that say which samples stay together, or where they may run: mapping of str to array[n] or Ragged."""
-        return self._cut(self._together.keys)
+        return self._cut(self.together.keys)
 
     @property
     def numbers(self) -> NDArray[np.int64] | None:
         """Which rows these are, if they are not consecutive: int64[n]."""
-        numbers = self._together.numbers
+        numbers = self.together.numbers
         return None if numbers is None else numbers[self.start : self.stop]
 
     @property
     def nominal(self) -> NDArray[np.int64] | None:
         """The step for which each was drawn, where some run early or late: int64[n]."""
-        nominal = self._together.nominal
+        nominal = self.together.nominal
         return None if nominal is None else nominal[self.start : self.stop]
 
     def _cut(self, columns: Columns) -> Columns:
@@ -89,8 +89,8 @@ class Rows:
     def items(self) -> tuple[PhaseItems, ...]:
         """Find every phase's items as :func:`resolve_phases` does, which is called once for many steps."""
         # A step by itself, so that the error names it, and all steps before it are planned.
-        if (found := self._together.items) is None:
-            setup = self._together.setup
+        if (found := self.together.items) is None:
+            setup = self.together.setup
             return resolve_phases(self.columns, setup.phases, setup.topology.num_ranks, self.keys)
         return tuple([items.between(self.start, self.stop) for items in found])
 
@@ -131,10 +131,10 @@ def _endless(order: Order) -> Iterator[tuple[int, NDArray[np.int64]]]:
 
 
 def _together(settings: LogSettings, block: LogColumns, numbers: NDArray[np.int64] | None,
-              nominal: NDArray[np.int64] | None = None) -> _Together:  # fmt: skip
+              nominal: NDArray[np.int64] | None = None) -> Together:  # fmt: skip
     allowed = {phase.allowed_ranks for phase in settings.setup.phases}
     asked: Columns = {**block.keys, **{name: column for name, column in block.lists.items() if name in allowed}}
-    return _Together(settings.setup, {**block.sums, **block.lists}, asked, numbers, nominal)
+    return Together(settings.setup, {**block.sums, **block.lists}, asked, numbers, nominal)
 
 
 def _across(settings: LogSettings, epochs: Iterator[EpochRows]) -> Iterator[Rows]:

@@ -18,7 +18,6 @@ from balancer.io.plan_reader import open_plan
 from balancer.io.tables import is_table
 from balancer.offline.claims import Claims, SavedClaims
 from balancer.offline.continued import left_of
-from balancer.offline.engines import Processes, Serial
 from balancer.offline.of_step import settings_of_step
 from balancer.offline.run import plan_run
 from balancer.offline.settings import LogSettings
@@ -85,7 +84,7 @@ class LogPlan:
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write the plan to a file, or with a trailing slash to a folder; it is planned again, and the same."""
         _check_named(self.log)
-        plan_run(self.log, self.settings, os.fspath(path), engine=Serial(), overwrite=overwrite)
+        plan_run(self.log, self.settings, os.fspath(path), who=1, overwrite=overwrite)
 
     def to_arrow(self) -> Any:
         """Return the rows of the plan as an Arrow table: step, phase, sample, rank, slot, position."""
@@ -96,7 +95,7 @@ class LogPlan:
         # Rows were not kept. The same request gives the same plan, so they are made again.
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "plan.parquet")
-            plan_run(self.log, self.settings, path, engine=Serial())
+            plan_run(self.log, self.settings, path, who=1)
             return pq.read_table(path)
 
     def to_pandas(self) -> Any:
@@ -214,11 +213,10 @@ def plan_log(
     """
     if out is not None and is_table(log):
         _check_named(log)
-    engine = Processes(jobs) if jobs > 1 else Serial()
     target = None if out is None else os.fspath(out)
     with opened_by(log, step, beside) as (opened, said):
         settings = settings_of(opened, said, beside | _left(log, continued, at_step, beside))
-        found = plan_run(opened, settings, target, engine=engine, overwrite=overwrite)
+        found = plan_run(opened, settings, target, who=max(1, jobs), overwrite=overwrite)
     return LogPlan(opened, settings, found, target)
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import itertools
-import multiprocessing
 import os
 import random
 import shutil
@@ -11,11 +10,11 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import Executor
 from pathlib import Path
 
 from balancer import Phase, Topology
 from balancer.io.log import open_log
-from balancer.offline.engines import Serial
 from balancer.offline.run import plan_run
 from balancer.offline.settings import LogSettings
 from balancer.problem.settings import PlanSettings
@@ -36,32 +35,33 @@ def snapshot(folder):
     return {file.name: file.read_bytes() for file in Path(folder).iterdir()}
 
 
-def planned(log, settings, out, engine=None, overwrite=False):
-    engine = engine or Serial()
+def planned(log, settings, out, who=1, overwrite=False):
     out = f"{out}{os.sep}"
-    summary = plan_run(open_log(log), settings, out, engine=engine, overwrite=overwrite)
+    summary = plan_run(open_log(log), settings, out, who=who, overwrite=overwrite)
     return snapshot(out), summary
 
 
-class Hooked:
-    """An engine in whose processes something is called after each step, with its part and number."""
+class Hooked(Executor):
+    """An executor in whose processes something is called after each step, with its part and number."""
 
-    def __init__(self, engine, hook):
-        self.engine, self.hook = engine, hook
+    def __init__(self, executor, hook):
+        self.executor, self.hook = executor, hook
 
-    def run(self, work, tasks, tick):
-        return self.engine.run(functools.partial(_hooked, self.hook, work), tasks, tick)
+    def submit(self, fn, work, task):
+        return self.executor.submit(fn, functools.partial(_hooked, self.hook, work), task)
+
+    def shutdown(self, *given, **more):
+        self.executor.shutdown()
 
 
-def _hooked(hook, work, given, tick=lambda _: None):
-    part = given[0].part
+def _hooked(hook, work, task):
+    part = task.part
     steps = itertools.count(part.first_step)
 
     def after_step(samples):
         hook(part.number, next(steps))
-        tick(samples)
 
-    return work(given, after_step)
+    return work(task, after_step)
 
 
 BEGUN = set()  # parts that this process has begun, where a hook notes them
@@ -76,13 +76,10 @@ def fatal(part, step):
 
 
 def killed(part, step):
-    """Kill a worker in its second part, if the file is there that is named; the driver waits in its own until then."""
+    """Kill a worker in its second part, if the file is there that is named."""
     BEGUN.add(part)
     if len(BEGUN) > 1 and Path(os.environ["FATAL"]).exists():
-        if multiprocessing.parent_process() is not None:
-            os.kill(os.getpid(), signal.SIGKILL)
-        while multiprocessing.active_children():
-            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def held(part, step):
@@ -100,10 +97,11 @@ def slow(part, step):
 DRIVER = """
 import sys
 if __name__ == "__main__":
-    from balancer.offline.engines import Cluster, Processes
+    from balancer.offline.engines import Processes
+    from balancer.offline.ray_executor import RayExecutor
     from run_cases import Hooked, open_log, plan_run, settings_of, slow
-    engine = Hooked(Cluster(sys.argv[3]) if len(sys.argv) > 3 else Processes(2), slow)
-    plan_run(open_log(sys.argv[1]), settings_of(steps_per_part=1), sys.argv[2], engine=engine)
+    with Hooked(RayExecutor(sys.argv[3]) if len(sys.argv) > 3 else Processes(2), slow) as who:
+        plan_run(open_log(sys.argv[1]), settings_of(steps_per_part=1), sys.argv[2], who=who)
 """
 
 
@@ -112,9 +110,10 @@ import sys
 if __name__ == "__main__":
     from balancer.cli import main, plan_command
     from balancer.offline import settings
+    from balancer.offline.engines import Processes
     from run_cases import Hooked, held
-    asked, settings._SAMPLES_PER_PART = plan_command.engine_of, 32
-    plan_command.engine_of = lambda *given: Hooked(asked(*given), held)
+    settings._SAMPLES_PER_PART = 32
+    plan_command.who_works = lambda _, jobs: Hooked(Processes(jobs), held)
     main.main(sys.argv[1:])
 """
 

@@ -15,7 +15,6 @@ from balancer.io.log import open_log
 from balancer.io.plan_reader import open_plan
 from balancer.offline.check import check_run
 from balancer.offline.claims import Claims
-from balancer.offline.engines import Processes, Serial
 from balancer.offline.load import checked_steps
 from balancer.offline.run import plan_run
 from balancer.offline.step_table import summary
@@ -109,8 +108,8 @@ def test_parts_and_processes_plan_the_same(log, tmp_path, shuffle, drop_last):
         Claims(open_plan(plan)).settings, steps_per_part=2, epochs=3, shuffle=shuffle, first_epoch=1, first_sample=19
     )
     outs = [f"{tmp_path}/{name}" for name in ("whole.parquet", "here/", "there/")]
-    for out, engine in zip(outs, (Serial(), Serial(), Processes(2)), strict=True):
-        plan_run(open_log(log), settings, out, engine=engine)
+    for out, who in zip(outs, (1, 1, 2), strict=True):
+        plan_run(open_log(log), settings, out, who=who)
     found = [open_plan(out) for out in outs]
     steps = [[(number, run["all"].sample.tolist()) for number, run in one.whole_steps()] for one in found]
     assert steps[0] == steps[1] == steps[2]

@@ -27,7 +27,8 @@ from run_cases import (
 from balancer import InputError
 from balancer.cli.main import main
 from balancer.io.log import open_log
-from balancer.offline.engines import Cluster, LostWorkerError, Processes
+from balancer.offline.engines import LostWorkerError, Processes, done_by
+from balancer.offline.ray_executor import RayExecutor
 from balancer.offline.run import plan_run
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
@@ -41,27 +42,28 @@ def nothing(_):
 
 
 def looked_at(task, tick=None):
-    """What a process is: how many others it has, its driver, threads of Arrow, whether it ignores Ctrl-C."""
+    """What a process is: which one, its driver, threads of Arrow, whether it ignores Ctrl-C, and a variable."""
     driver = multiprocessing.parent_process()
     ignores = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    return len(multiprocessing.active_children()), driver and driver.pid, pa.cpu_count(), ignores, os.environ.get("SET")
+    told = os.getpid(), driver and driver.pid, pa.cpu_count(), ignores, os.environ.get("SET")
+    return {"samples": 1, "told": told}
 
 
 def test_what_a_worker_is(monkeypatch):
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background commands ignore
-    before = pa.cpu_count()
-    list(Processes(2).run(looked_at, enumerate(range(2)), nothing))  # a fork server has begun
+    list(done_by(2, looked_at, range(2), nothing))  # a fork server has begun
     monkeypatch.setenv("SET", "later")
-    (_, *ours), theirs = dict(Processes(2).run(looked_at, enumerate(range(2)), nothing)).values()
-    assert (ours, theirs) == ([None, 1, False, "later"], (0, os.getpid(), 1, True, "later"))
-    assert pa.cpu_count() == before
+    for found in done_by(2, looked_at, range(2), nothing):
+        assert found["told"][0] != os.getpid()
+        assert found["told"][1:] == (os.getpid(), 1, True, "later")
 
 
-@pytest.mark.parametrize(("jobs", "tasks", "most"), [(1000, 3, 2), (2, 3, 1), (1, 3, 0), (5, 0, 0)])
-def test_no_more_processes_are_started_than_have_something_to_do(jobs, tasks, most):
-    found = dict(Processes(jobs).run(looked_at, enumerate(range(tasks)), nothing))
-    assert sorted(found) == list(range(tasks))
-    assert max((others for others, *_ in found.values()), default=0) <= most
+@pytest.mark.parametrize(("jobs", "tasks"), [(1000, 3), (2, 3), (1, 3), (5, 0)])
+def test_no_more_processes_are_started_than_have_something_to_do(jobs, tasks):
+    ticked = []
+    found = [each["told"] for each in done_by(jobs, looked_at, range(tasks), ticked.append)]
+    assert len(found) == tasks
+    assert ticked == ([] if jobs == 1 else [1] * tasks)  # this process ticks within tasks
+    assert len({pid for pid, *_ in found} - {os.getpid()}) <= (0 if jobs == 1 else min(jobs, tasks))
     assert not multiprocessing.active_children()
 
 
@@ -84,8 +86,8 @@ def raises(task, tick=None):
 def test_what_the_first_task_raised_is_told_though_it_cannot_be_sent():
     told, done = [], []
     with pytest.raises((InputError, UnreadableError), match="3 and other"):
-        done.extend(Processes(3).run(raises, enumerate(range(40)), told.append))
-    assert {0, 1, 2} <= {number for number, _ in done}
+        done.extend(each["samples"] for each in done_by(3, raises, range(40), told.append))
+    assert done == told == [0, 1, 2]
     assert not multiprocessing.active_children()
 
 
@@ -98,29 +100,14 @@ def until(found):
     raise AssertionError("it is not there")
 
 
-def meeting(part, step):
-    """Note which process plans, and wait until another one does."""
-    there = Path(os.environ["MEETING"])
-    (there / str(os.getpid())).touch()
-    until(lambda: len(list(there.iterdir())) > 1)
-
-
-def test_a_worker_gets_its_part_while_this_process_is_at_its_own(folder, tmp_path, monkeypatch):
-    monkeypatch.setenv("MEETING", str(tmp_path))
-    log = open_log(folder / "log.parquet")
-    plan_run(log, settings_of(steps_per_part=16), engine=Hooked(Processes(2), meeting))
-    assert len(list(tmp_path.iterdir())) == 2
-    assert (tmp_path / str(os.getpid())).exists()
-
-
 def test_an_interrupted_run_leaves_no_worker_and_no_half_part(folder, tmp_path):
     def interrupt(samples):
-        if len(list(out.glob(".part-*"))) == 2:  # this process's and the worker's
-            raise KeyboardInterrupt
+        until(lambda: list(out.glob(".part-*")))
+        raise KeyboardInterrupt
 
     log, out = open_log(folder / "log.parquet"), tmp_path / "out"
-    with pytest.raises(KeyboardInterrupt):
-        plan_run(log, settings_of(steps_per_part=2), f"{out}/", engine=Hooked(Processes(2), slow), tick=interrupt)
+    with pytest.raises(KeyboardInterrupt), Hooked(Processes(2), slow) as who:
+        plan_run(log, settings_of(steps_per_part=2), f"{out}/", who=who, tick=interrupt)
     assert not multiprocessing.active_children()
     assert not list(out.glob(".*"))
 
@@ -131,16 +118,16 @@ def test_a_killed_worker_ends_the_run_and_costs_its_part_alone(folder, tmp_path,
     monkeypatch.setenv("FATAL", str(armed))
     expected, _ = planned(folder / "log.parquet", settings_of(), tmp_path / "expected")
     log, out = open_log(folder / "log.parquet"), tmp_path / "out"
-    with pytest.raises(LostWorkerError, match=KILLED):
-        plan_run(log, settings_of(), f"{out}/", engine=Hooked(Processes(2), killed))
+    with pytest.raises(LostWorkerError, match=KILLED), Hooked(Processes(2), killed) as who:
+        plan_run(log, settings_of(), f"{out}/", who=who)
     assert not multiprocessing.active_children()
     left = snapshot(out)
-    # One of the worker, two of this process, and what it plans until it is told that the worker died.
-    assert len(left) >= 3
+    assert len(left) >= 1  # of the first that came to its second part
     assert left.items() < expected.items()
     armed.unlink()
     kept = {name: (out / name).stat().st_mtime_ns for name in left}
-    plan_run(log, settings_of(), f"{out}/", engine=Hooked(Processes(2), killed))
+    with Hooked(Processes(2), killed) as who:
+        plan_run(log, settings_of(), f"{out}/", who=who)
     assert snapshot(out) == expected
     assert {name: (out / name).stat().st_mtime_ns for name in left} == kept
 
@@ -148,9 +135,9 @@ def test_a_killed_worker_ends_the_run_and_costs_its_part_alone(folder, tmp_path,
 UNGUARDED = """
 import sys
 from run_cases import open_log, plan_run, settings_of
-from balancer.offline.engines import Cluster, LostWorkerError, Processes
+from balancer.offline.engines import LostWorkerError
 try:
-    plan_run(open_log(sys.argv[1]), settings_of(), engine=Processes(2))
+    plan_run(open_log(sys.argv[1]), settings_of(), who=2)
 except LostWorkerError as error:
     sys.exit(f"told: {error}")
 """
@@ -279,4 +266,4 @@ def test_a_ray_that_cannot_be_imported_is_told(tmp_path, monkeypatch, content, t
     for name in [name for name in sys.modules if name.partition(".")[0] == "ray"]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(InputError, match=told):
-        Cluster("1.2.3.4:5")
+        RayExecutor("1.2.3.4:5")

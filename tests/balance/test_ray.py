@@ -27,7 +27,8 @@ from run_cases import (  # noqa: E402
 from balancer import InputError, Phase  # noqa: E402
 from balancer.io.log import open_log  # noqa: E402
 from balancer.offline.check import check_run  # noqa: E402
-from balancer.offline.engines import Cluster, LostWorkerError, Serial  # noqa: E402
+from balancer.offline.engines import LostWorkerError  # noqa: E402
+from balancer.offline.ray_executor import RayExecutor  # noqa: E402
 from balancer.offline.run import plan_run  # noqa: E402
 from solvers import InfeasibleError  # noqa: E402
 
@@ -52,16 +53,16 @@ def cluster(tmp_path_factory):
 
 def test_a_cluster_writes_the_same_folder(folder, cluster, tmp_path):
     log, settings = open_log(folder / "many"), settings_of(PHASES, steps_per_part=2)
-    one = plan_run(log, settings, f"{tmp_path}/one/", engine=Serial())
-    two = plan_run(log, settings, f"{tmp_path}/two/", engine=Cluster())
+    one = plan_run(log, settings, f"{tmp_path}/one/", who=1)
+    two = plan_run(log, settings, f"{tmp_path}/two/", who=RayExecutor())
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
     assert one == two
-    assert check_run(f"{tmp_path}/two/", engine=Cluster()) == one
+    assert check_run(f"{tmp_path}/two/", who=RayExecutor()) == one
 
 
 def test_tasks_have_the_names_of_their_parts(folder, cluster, tmp_path):
     """As the cluster's own record of tasks has them, which its dashboard and ``ray list tasks`` show."""
-    plan_run(open_log(folder / "log.parquet"), settings_of(), f"{tmp_path}/out/", engine=Cluster())
+    plan_run(open_log(folder / "log.parquet"), settings_of(), f"{tmp_path}/out/", who=RayExecutor())
     wanted = {f"task::part {number}" for number in range(len(snapshot(tmp_path / "out")) - 1)}
     for _ in range(100):  # workers report every second
         if wanted <= {event["cat"] for event in ray.timeline()}:
@@ -72,9 +73,9 @@ def test_tasks_have_the_names_of_their_parts(folder, cluster, tmp_path):
 
 def test_the_cluster_does_the_tasks_of_killed_workers_again(folder, cluster, tmp_path):
     log = open_log(folder / "log.parquet")
-    plan_run(log, settings_of(), f"{tmp_path}/one/", engine=Serial())
+    plan_run(log, settings_of(), f"{tmp_path}/one/", who=1)
     cluster.write_text("2")
-    plan_run(log, settings_of(), f"{tmp_path}/two/", engine=Hooked(Cluster(), fatal))
+    plan_run(log, settings_of(), f"{tmp_path}/two/", who=Hooked(RayExecutor(), fatal))
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
     assert cluster.read_text() == "0"
 
@@ -82,9 +83,9 @@ def test_the_cluster_does_the_tasks_of_killed_workers_again(folder, cluster, tmp
 def test_a_step_that_cannot_be_planned_is_told_as_by_one_process(folder, cluster, tmp_path):
     settings = settings_of([Phase("all", "tokens", max_tokens_per_rank=11_000)], steps_per_part=2)
     told = []
-    for engine in (Serial(), Cluster()):
+    for who in (1, RayExecutor()):
         with pytest.raises(InfeasibleError) as caught:
-            plan_run(open_log(folder / "log.parquet"), settings, engine=engine)
+            plan_run(open_log(folder / "log.parquet"), settings, who=who)
         told.append(str(caught.value))
     assert told[0] == told[1]
 
@@ -92,11 +93,11 @@ def test_a_step_that_cannot_be_planned_is_told_as_by_one_process(folder, cluster
 def test_a_killed_run_is_resumed(folder, cluster, tmp_path):
     """The driver's part of it: tasks that are lost for good end the run, and what is whole is kept."""
     log, out = open_log(folder / "log.parquet"), f"{tmp_path}/two/"
-    plan_run(log, settings_of(), f"{tmp_path}/one/", engine=Serial())
+    plan_run(log, settings_of(), f"{tmp_path}/one/", who=1)
     cluster.write_text("4")
     with pytest.raises(LostWorkerError, match="part 6: the Ray worker that had it was lost"):
-        plan_run(log, settings_of(), out, engine=Hooked(Cluster(), fatal))
-    plan_run(log, settings_of(), out, engine=Cluster())
+        plan_run(log, settings_of(), out, who=Hooked(RayExecutor(), fatal))
+    plan_run(log, settings_of(), out, who=RayExecutor())
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
 
 
@@ -162,4 +163,4 @@ def test_a_cluster_that_is_not_there_is_told():
     if ray.is_initialized():
         ray.shutdown()
     with pytest.raises(InputError, match=r"the Ray cluster at '127.0.0.1:1' cannot be had"):
-        list(Cluster("127.0.0.1:1").run(signal.getsignal, [], print))
+        RayExecutor("127.0.0.1:1").submit(signal.getsignal, signal.SIGINT)

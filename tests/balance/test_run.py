@@ -20,7 +20,6 @@ from balancer.io import plan_writer
 from balancer.io.log import open_log
 from balancer.io.plan_reader import open_plan
 from balancer.offline.check import check_run
-from balancer.offline.engines import Processes, Serial
 from balancer.offline.parts import parts_of
 from balancer.offline.run import plan_run
 from balancer.offline.step_table import COLUMNS, Column, StepRows, restored, stored, summary, table_of
@@ -35,9 +34,9 @@ def test_an_error_names_the_row_whatever_part_it_is_in(tmp_path):
     tokens = [5] * 500
     tokens[417] = -3
     pq.write_table(pa.table({"tokens": tokens}), tmp_path / "log.parquet")
-    for engine in (Serial(), Processes(2)):
+    for who in (1, 2):
         with pytest.raises(InputError, match="column 'tokens', row 417: -3"):
-            plan_run(open_log(tmp_path / "log.parquet"), settings_of(), engine=engine)
+            plan_run(open_log(tmp_path / "log.parquet"), settings_of(), who=who)
 
 
 # ------------------------------------------------------------------------------------------------------ one and many
@@ -54,14 +53,14 @@ def test_an_error_names_the_row_whatever_part_it_is_in(tmp_path):
 )
 def test_every_engine_writes_the_same_folder_and_one_file_holds_the_same_plan(folder, tmp_path, settings):
     log = open_log(folder / "many")
-    one, summary = planned(folder / "many", settings, tmp_path / "one", engine=Serial())
-    two, other = planned(folder / "many", settings, tmp_path / "two", engine=Processes(2))
+    one, summary = planned(folder / "many", settings, tmp_path / "one", who=1)
+    two, other = planned(folder / "many", settings, tmp_path / "two", who=2)
     assert one == two
     assert summary == other
     assert len(one) == -(-settings.order(1000).num_steps // settings.steps_per_part)
     assert plan_run(log, settings, str(tmp_path / "plan.parquet")) == summary
     assert open_plan(tmp_path / "plan.parquet").description == open_plan(tmp_path / "one").description
-    checked = [check_run(f"{tmp_path}/one", engine=engine) for engine in (None, Processes(1), Processes(2))]
+    checked = [check_run(f"{tmp_path}/one", who=who) for who in (None, 1, 2)]
     checked.append(check_run(f"{tmp_path}/plan.parquet"))
     assert all(again == summary for again in checked)
 
@@ -128,19 +127,19 @@ def test_a_table_of_steps_that_is_none_is_told(folder, tmp_path, text, told):
 def test_the_first_step_that_cannot_be_planned_is_the_one_that_is_told(folder, tmp_path):
     settings = settings_of([Phase("all", "tokens", max_tokens_per_rank=11_000)], steps_per_part=2)
     told = []
-    for engine in (Serial(), Processes(2)):
+    for who in (1, 2):
         with pytest.raises(InfeasibleError) as caught:
-            planned(folder / "log.parquet", settings, tmp_path / "out", engine=engine)
+            planned(folder / "log.parquet", settings, tmp_path / "out", who=who)
         told.append(str(caught.value))
     assert told[0] == told[1]
 
 
 def test_a_file_has_no_parts(folder, tmp_path):
     with pytest.raises(InputError, match="one file has no parts"):
-        plan_run(open_log(folder / "log.parquet"), settings_of(), str(tmp_path / "plan"), engine=Processes(2))
+        plan_run(open_log(folder / "log.parquet"), settings_of(), str(tmp_path / "plan"), who=2)
     plan_run(open_log(folder / "log.parquet"), settings_of(), str(tmp_path / "plan"))
     with pytest.raises(InputError, match="has no parts for several processes"):
-        check_run(str(tmp_path / "plan"), engine=Processes(2))
+        check_run(str(tmp_path / "plan"), who=2)
 
 
 def test_a_part_that_was_changed_is_named(folder, tmp_path):
@@ -159,7 +158,7 @@ def test_a_part_that_was_changed_is_named(folder, tmp_path):
         table = table.set_column(at, table.schema.field(column), pa.array(values))
     pq.write_table(table, tmp_path / "out" / name, use_dictionary=["phase"])
     with pytest.raises(PlanError, match=f"{name}: the digest of its steps is"):
-        check_run(f"{tmp_path}/out", engine=Processes(2))
+        check_run(f"{tmp_path}/out", who=2)
     with pytest.raises(PlanError, match="digest of its 32 steps"):
         check_run(f"{tmp_path}/out")
 
@@ -178,16 +177,16 @@ def mixed_log(folder):
 def test_processes_plan_and_check_shuffled_epochs(tmp_path):
     log, settings = mixed_log(tmp_path), settings_of(epochs=2, shuffle=11, steps_per_part=9)
     one, summary = planned(log, settings, tmp_path / "one")
-    two, _ = planned(log, settings, tmp_path / "two", engine=Processes(2))
+    two, _ = planned(log, settings, tmp_path / "two", who=2)
     assert one == two
-    assert check_run(f"{tmp_path}/two", engine=Processes(2)) == summary
+    assert check_run(f"{tmp_path}/two", who=2) == summary
 
 
 # ------------------------------------------------------------------------------------------------------------ resume
 
 
-@pytest.mark.parametrize("engine", [Serial(), Processes(2)], ids=["serial", "processes"])
-def test_whole_parts_are_kept_and_the_others_made(folder, tmp_path, engine):
+@pytest.mark.parametrize("who", [1, 2], ids=["serial", "processes"])
+def test_whole_parts_are_kept_and_the_others_made(folder, tmp_path, who):
     before, _ = planned(folder / "log.parquet", settings_of(), tmp_path / "out")
     parts = sorted(before)
     (tmp_path / "out" / parts[2]).unlink()
@@ -197,7 +196,7 @@ def test_whole_parts_are_kept_and_the_others_made(folder, tmp_path, engine):
     (tmp_path / "out" / parts[6]).write_bytes(bytes(damaged))
     made = (parts[2], parts[5], parts[6])
     times = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in parts if name not in made}
-    after, summary = planned(folder / "log.parquet", settings_of(), tmp_path / "out", engine=engine)
+    after, summary = planned(folder / "log.parquet", settings_of(), tmp_path / "out", who=who)
     assert after == before
     assert all((tmp_path / "out" / name).stat().st_mtime_ns == then for name, then in times.items())
     assert len(summary) == 32

@@ -7,27 +7,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from balancer.offline.description import PlanDigest, describe
 from balancer.offline.run import plan_run
+from balancer.offline.step_table import restored, stored, table_of
 from balancer.offline.steps import plan_log
-from balancer.offline.target import is_parts
-from balancer.plan.rows import StepOfLog, append_phase, open_writer
 
 
 def write_plan(path, log, settings):
-    """Plan a log, write the plan file, which may be of no steps, or a folder of parts, and return the step plans."""
-    digest, row, plans = PlanDigest(settings.steps_per_part), 0, list(plan_log(log, settings))
-    if is_parts(str(path)):
-        plan_run(log, settings, str(path), who=1, overwrite=True)
-        return plans
-    with open_writer(path, settings.setup) as writer:
-        for step, plan in enumerate(plans):
-            digest.add(plan)
-            for phase in plan.phases.values():
-                append_phase(writer, StepOfLog(step, row), plan.batch, phase.items, phase.plan, settings.setup)
-            row += plan.num_samples
-        writer.close(describe(log, settings, len(plans), sum(plan.num_samples for plan in plans), digest))
-    return plans
+    """Plan a log, write the plan, a file or a folder of parts, and return the step plans."""
+    plan_run(log, settings, str(path), who=1, overwrite=True)
+    return list(plan_log(log, settings))
 
 
 def header_of(path):
@@ -54,11 +42,20 @@ def with_header(path, header, rows=None):
 
 def sealed(header):
     """Return a header that says of all that is in it that it is what was written."""
-    own = ("format", "version", "features", "description_sha256", "beside_sha256", "description")
+    own = ("format", "version", "description_sha256", "beside_sha256", "description")
     beside = {name: value for name, value in header.items() if name not in own}
     found = {"description_sha256": header["description"], "beside_sha256": beside}
     texts = {name: json.dumps(value, sort_keys=True).encode() for name, value in found.items()}
     return header | {name: hashlib.sha256(text).hexdigest() for name, text in texts.items()}
+
+
+def retold(path, **columns):
+    """Change whole columns of a plan's table of steps, as if it had been written so: a function of each row's cell."""
+    header = header_of(path)
+    rows = restored(header["table_of_steps"]).to_pylist()
+    for row in rows:
+        row |= {name: change(row[name]) for name, change in columns.items()}
+    with_header(path, sealed(header | {"table_of_steps": stored(table_of(rows))}))
 
 
 def tamper(path, rows=lambda rows: None, description=lambda description: None):

@@ -49,7 +49,7 @@ def write(
             name = PartName(key * 8, number, len(firsts))
             with PlanWriter(f"{path}{name}", extra_columns=extra) as writer:
                 append_all(writer, steps[first : first + per_part])
-                mine = {"part": number, "first_step": first, "steps": 1, "samples": 1, "digest": "00", "fell_back": {}}
+                mine = {"part": number, "first_step": first, "steps": 1, "samples": 1, "digest": "00"}
                 writer.close(described | mine, key=key * 8)
     remove_parts(path, (part for part in parts_in(path) if part.key != key * 8))
     return Path(path)

@@ -1,6 +1,7 @@
 """``balancer report``: a plan file checked against its log, and what it gains."""
 
 import os
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -50,19 +51,31 @@ def run(
 
     with timed() as seconds:
         with progress(as_json) as tick, workers as who:
-            steps = check_run(plan, log, who=who, tick=tick, each=each)
+            looks = bool(page or measured)
+            steps, bounds = check_run(plan, log, who=who, tick=tick, each=each, rebuilds=looks)
         if page is not None and drawn is not None:
             _write_page(page, steps, drawn, plan, log or log_of(plan))
     fit = None if measured is None else times.fit()
     more = about_plan(plan, log) if as_json else {}
     more |= {} if fit is None else {"measured": fit.as_json()}
+    more |= {"bounds": bounds} if bounds else {}
     more |= {"layouts_of_packs": packs.as_json()} if packs.sums else {}
     title = f"{plan}: complete, checked\n{of_costs(costs_of(summary(steps)))}"
     print_run(steps, title, seconds[0], as_json, more=more or None, doing="checked")
     if not as_json:
+        say(*_of_bounds(bounds))
         packs.print_on(table_console())
         say(*(() if fit is None else fit.lines(os.path.basename(measured or ""))))
         say_page(page)
+
+
+_PROVEN = {"formula": "proven by a formula", "planning": "by planning the step again", "claimed": "only claimed"}
+
+
+def _of_bounds(bounds: Mapping[str, int]) -> Iterator[str]:
+    """Say how lower bounds are proven."""
+    if told := [f"{bounds[way]:,} {what}" for way, what in _PROVEN.items() if bounds.get(way)]:
+        yield f"lower bounds: {', '.join(told)}"
 
 
 def _drawn(plan: str) -> "Drawn":

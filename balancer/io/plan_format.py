@@ -19,16 +19,9 @@ import pyarrow as pa
 
 from balancer.errors import InputError, PlanError
 from balancer.io.plan_rows import GAP
-from balancer.problem.cuts import CUTS, cut_from_json
 
 METADATA_KEY = b"balancer"
-FEATURES = (
-    "epochs", "continues", "several sources", "sequence groups", "long and short", "pipeline stages", "gaps", "layouts",
-    "empty slots", "keep together", "across steps", "shared prompts", "prefixes", "context shards", "pipeline ops",
-)  # fmt: skip
-"""What a plan file may hold beyond the columns below, besides cuts that are called by their names; a reader refuses one
-that names others."""
-FORMAT, VERSION = "balancer-plan", 3
+FORMAT, VERSION = "balancer-plan", 4
 ARRAYS = {"sample": np.int64, "rank": np.int32, "slot": np.int32, "position": np.int32}
 ITEM = {"item": np.int32}
 PIECE = {"start": np.int64, "stop": np.int64, "group": np.int32}
@@ -70,35 +63,13 @@ def header(description: Mapping[str, object], **more: object) -> dict[str, objec
     own = {
         "format": FORMAT,
         "version": VERSION,
-        "features": _features_of(described),
         "description_sha256": _sha256(described),
         "beside_sha256": _sha256(more),
     }
     return {**own, "description": described, **more}
 
 
-_OWN = ("format", "version", "features", "description_sha256", "beside_sha256", "description")
-
-
-def _features_of(description: Mapping[str, Any]) -> list[str]:
-    """Return what of :data:`FEATURES` a description makes use of."""
-    settings, phases, saved = (description.get(name) for name in ("settings", "phases", "saved"))
-    used = {
-        "epochs": "epochs" in description,
-        "continues": "continues" in description,
-        "several sources": "log" in description,
-        "long and short": isinstance(phases, list) and any("sequence_parallel" in phase for phase in phases),
-        "layouts": "layout" in description,
-        "empty slots": "slots" in description,
-        "across steps": "across_steps" in description,
-        "shared prompts": isinstance(phases, list) and any("prefix" in phase for phase in phases),
-        "prefixes": isinstance(phases, list)
-        and any("prefix_length" in phase and "prefix" not in phase for phase in phases),
-        "keep together": isinstance(saved, dict) and any("keys" in phase for phase in saved.values()),
-    }
-    of_cut = cut_from_json(settings.get("cut")).features if isinstance(settings, dict) else ()
-    found = [name for name in FEATURES if used.get(name) or name in of_cut]
-    return found + [name for name in of_cut if name not in FEATURES]
+_OWN = ("format", "version", "description_sha256", "beside_sha256", "description")
 
 
 def _sha256(description: Mapping[str, object]) -> str:
@@ -112,12 +83,6 @@ def described_in(path: str, found: Mapping[str, Any]) -> dict[str, Any]:
     if found.get("version") != VERSION:
         version = repr(found.get("version"))[:80]
         raise InputError(f"{path}: is a plan of format {version}, and format {VERSION} is read: plan the log again")
-    features = found.get("features", [])
-    known = (*FEATURES, *CUTS)
-    # Before anything else is read: a newer description may not mean what it seems to.
-    unknown = [name for name in features if name not in known] if isinstance(features, list) else [features]
-    if unknown:
-        raise InputError(f"{path}: needs {', '.join(map(repr, unknown))!s:.200}, which this release does not know")
     description = found.get("description")
     if not isinstance(description, dict):
         raise InputError(f"{path}: must hold a description, a JSON object")
@@ -129,7 +94,7 @@ def described_in(path: str, found: Mapping[str, Any]) -> dict[str, Any]:
     return description
 
 
-OF_PART = ("part", "first_step", "steps", "samples", "digest", "fell_back", "slots")
+OF_PART = ("part", "first_step", "steps", "samples", "digest")
 """What the description of a part says of its own steps; all else is of the whole plan."""
 
 
@@ -140,11 +105,5 @@ def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     digests = b"".join(bytes.fromhex(part["digest"]) for part in parts)
     whole = {name: value for name, value in parts[0].items() if name not in OF_PART}
     whole |= {name: sum(part[name] for part in parts) for name in ("steps", "samples")}
-    whole |= {"digest": hashlib.sha256(digests).hexdigest(), "fell_back": {}}
-    for part in parts:
-        for name in ("fell_back", "slots"):
-            for phase, words in part.get(name, {}).items():
-                runs = whole.setdefault(name, {}).setdefault(phase, {})
-                for word, found in words.items():
-                    runs[word] = runs.get(word, []) + found
+    whole["digest"] = hashlib.sha256(digests).hexdigest()
     return whole

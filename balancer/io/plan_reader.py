@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from balancer.errors import InputError, PlanError
 from balancer.io._atomic import check_regular, reported
@@ -74,6 +75,14 @@ class PlanFile:
                 run.append(piece)
         if run:
             yield _join(run)
+
+    def columns_in(self, part: int) -> dict[str, NDArray[Any]]:
+        """Return the columns of one file, but for names of phases."""
+        names, path = [name for name in self.columns if name != "phase"], self.parts[part]
+        with _parquet(path) as parquet:
+            table = parquet.read(names).combine_chunks()
+        _check_whole(path, table, 0)
+        return {name: as_numpy(table[name].chunk(0)) if len(table) else np.empty(0, np.int64) for name in names}
 
     def whole_steps(
         self, first: int | None = None, last: int | None = None
@@ -142,11 +151,8 @@ def _pieces(path: Path, columns: tuple[str, ...], groups: list[int]) -> Iterator
     row = 0
     with _parquet(path) as parquet:
         for batch in parquet.iter_batches(ROWS_PER_BATCH, groups, list(columns)):
+            _check_whole(path, batch, row)
             arrays = {name: batch.column(name) for name in columns}
-            for name, array in arrays.items():
-                if array.null_count:
-                    at = row + array.is_null().index(True).as_py()
-                    raise InputError(f"{path}: row {at}, column {name!r}: a plan has no missing values")
             phase, step = arrays.pop("phase"), as_numpy(arrays.pop("step"))
             codes, phases = as_numpy(phase.indices), phase.dictionary.to_pylist()
             values = {name: as_numpy(array) for name, array in arrays.items()}
@@ -159,6 +165,14 @@ def _pieces(path: Path, columns: tuple[str, ...], groups: list[int]) -> Iterator
         # A damaged file must not pass for a shorter plan.
         if row != (rows := sum(parquet.metadata.row_group(group).num_rows for group in groups)):
             raise InputError(f"{path}: must hold {rows} rows, as it says, got {row}")
+
+
+def _check_whole(path: Path, rows: Any, first: int) -> None:
+    """Refuse rows without values; `first` is the number of their first one."""
+    for name, array in zip(rows.schema.names, rows.columns, strict=True):
+        if array.null_count:
+            at = first + array.is_null().index(True).as_py()
+            raise InputError(f"{path}: row {at}, column {name!r}: a plan has no missing values")
 
 
 def read_through(path: Path) -> None:

@@ -1,5 +1,7 @@
 """What a plan file says of its plans: claims, each read in one place, to be checked or taken over."""
 
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -7,6 +9,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from balancer.errors import InputError, PlanError
@@ -14,6 +17,7 @@ from balancer.io.plan_reader import PlanFile
 from balancer.layouts.setup import setup_from_json
 from balancer.offline.order import Order
 from balancer.offline.settings import LogSettings
+from balancer.offline.step_table import reason_of, restored
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.problem.constraints import PER_SAMPLE
 from balancer.problem.limits import LIMITS_ASKED
@@ -81,36 +85,12 @@ class SavedClaim(FileClaim):
         return replace(plan, lower_bound=claimed.value, bound_name=claimed.name, status=self.status)
 
 
-class _Runs:
-    """What a file says of some steps of each phase: by words, the first and last step of each run of steps."""
-
-    def __init__(self, said: Mapping[str, Mapping[str, Any]]) -> None:
-        self._runs = {
-            phase: sorted((int(first), int(last), str(word)) for word, runs in words.items() for first, last in runs)
-            for phase, words in said.items()
-        }
-
-    @property
-    def phases(self) -> tuple[str, ...]:
-        """Those of which something is said."""
-        return tuple(self._runs)
-
-    def of(self, phase: str, step: int) -> str:
-        """Return what is said of a step, empty if nothing; steps are asked for in order."""
-        runs = self._runs.get(phase, [])
-        # Steps come in order, so runs that are over are never asked for again.
-        while runs and runs[0][1] < step:
-            runs.pop(0)
-        return runs[0][2] if runs and runs[0][0] <= step else ""
-
-
 class Claims:
     """What a plan file says, each part of it read when it is asked for; InputError where it cannot be read."""
 
     def __init__(self, plan_file: PlanFile) -> None:
         self.plan_file, self.said = plan_file, plan_file.description
-        with read_from(plan_file):
-            self._fell_back, self._slots = (_Runs(self.said.get(name, {})) for name in ("fell_back", "slots"))
+        self._of_part: tuple[int, Mapping[int, Mapping[str, FileClaim]]] = -1, {}
 
     @property
     def is_saved(self) -> bool:
@@ -171,17 +151,33 @@ class Claims:
         return named, files
 
     def of_step(self, step: int) -> Mapping[str, FileClaim]:
-        """Return what it says of the phases of a step, of which it says something; steps are asked for in order."""
-        with read_from(self.plan_file):
-            return {
-                phase: FileClaim(self._fell_back.of(phase, step), num_slots=int(self._slots.of(phase, step) or 0))
-                for phase in dict.fromkeys((*self._fell_back.phases, *self._slots.phases))
-            }
+        """Return what the table of steps says of the phases of a step that rows do not show."""
+        firsts = [header["description"].get("first_step", 0) for header in self.plan_file.headers]
+        part = max(0, bisect_right(firsts, step) - 1)
+        if self._of_part[0] != part:
+            names, claims = ("fell_back", "fell_back_percent", "slots"), defaultdict[int, dict[str, FileClaim]](dict)
+            table = table_in(self.plan_file, part)
+            for number, phase, *why, slots in zip(*(table[name].to_pylist() for name in ("step", "phase", *names)),
+                                                  strict=True):  # fmt: skip
+                claims[number][phase] = FileClaim(reason_of(*why), slots or 0)
+            self._of_part = part, claims
+        return self._of_part[1].get(step, {})
 
     def check_digest(self, digest: str, num_steps: int) -> None:
         """Raise PlanError unless this is the digest of its steps that it says."""
         if digest != self.said.get("digest"):
             raise PlanError(f"{self.plan_file.path}: the digest of its {num_steps} steps is {digest}, not what it says")
+
+
+def table_in(plan_file: PlanFile, part: int) -> pa.Table:
+    """Return the table of steps that one file of a plan has."""
+    text = plan_file.headers[part].get("table_of_steps")
+    if not isinstance(text, str):
+        raise InputError(f"{plan_file.parts[part]}: has no table of steps: plan the log again")
+    try:
+        return restored(text)
+    except ValueError as error:
+        raise InputError(f"{plan_file.parts[part]}: {error}") from None
 
 
 class Beside(NamedTuple):
@@ -199,12 +195,13 @@ class SavedClaims(Claims):
     def __init__(self, plan_file: PlanFile) -> None:
         super().__init__(plan_file)
         with read_from(plan_file):
+            slots = {name: as_integer("slots", count) for name, count in self.said.get("slots", {}).items()}
             self.setup = setup_from_json(self.said)
             self._saved = dict(self.said["saved"])
             if set(self._saved) != {phase.name for phase in self.setup.phases}:
                 raise ValueError(f"certificates are of {', '.join(self._saved)}, not of its phases")
             self.makespans = {phase.name: self._makespan(phase) for phase in self.setup.phases}
-            self._claims = {phase.name: self._certificate(phase) for phase in self.setup.phases}
+            self._claims = {phase.name: self._certificate(phase, slots) for phase in self.setup.phases}
             self.strategy = self.said["strategy"]
             if self.strategy not in (known := STRATEGIES | SHARING):
                 raise ValueError(f"unknown strategy {self.strategy!r:.60}; known ones are {', '.join(known)}")
@@ -217,7 +214,7 @@ class SavedClaims(Claims):
         certificate = self._saved[phase.name]["certificate"]
         return _whole_numbers([certificate[key] for key in ("makespan", "lower_bound")])[0]
 
-    def _certificate(self, phase: Phase) -> SavedClaim:
+    def _certificate(self, phase: Phase, slots: Mapping[str, int]) -> SavedClaim:
         name, said = phase.name, self._saved[phase.name]
         certificate, left_out = said["certificate"], said["left_out"]
         if not isinstance(certificate["bound_name"], str) or not isinstance(said["fell_back"], str):
@@ -230,7 +227,7 @@ class SavedClaims(Claims):
         if unchecked := [key for key in PER_SAMPLE if getattr(phase, key) and key not in held]:
             raise ValueError(f"phase {name!r}: {unchecked[0]} cannot be checked without the log, and is said to be")
         return SavedClaim(
-            said["fell_back"], int(self._slots.of(name, 0) or 0), SolveStatus(certificate["status"]),
+            said["fell_back"], slots.get(name, 0), SolveStatus(certificate["status"]),
             Bound(certificate["lower_bound"], certificate["bound_name"]),
             str(self.plan_file.path), not left_out, as_share("stop_at", self.setup.settings.stop_at),
         )  # fmt: skip

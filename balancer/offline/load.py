@@ -14,12 +14,12 @@ from balancer.io.plan_reader import open_plan
 from balancer.io.plan_rows import PlanStep
 from balancer.io.store import as_path, exists, is_remote
 from balancer.offline.across import OnEpoch, SavedSteps
-from balancer.offline.claims import Claims
-from balancer.offline.description import PlanDigest, contents_of
+from balancer.offline.claims import Claims, table_in
+from balancer.offline.description import contents_of, digest_of
 from balancer.offline.replay import of_plan, replay_step
 from balancer.offline.saved import load_saved
 from balancer.offline.settings import LogSettings
-from balancer.offline.step_table import StepRows, restored
+from balancer.offline.step_table import StepRows
 from balancer.offline.steps import Rows, Steps, rows_of_steps
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import StepPlan
@@ -62,16 +62,7 @@ def load_steps(path: str | os.PathLike[str]) -> pa.Table:
         rows = StepRows()
         rows.add(0, load_saved(plan_file))
         return rows.table()
-    tables = []
-    for part, found in zip(plan_file.parts, plan_file.headers, strict=True):
-        text = found.get("table_of_steps")
-        if not isinstance(text, str):
-            raise InputError(f"{part}: has no table of steps: plan the log again")
-        try:
-            tables.append(restored(text))
-        except ValueError as error:
-            raise InputError(f"{part}: {error}") from None
-    return pa.concat_tables(tables)
+    return pa.concat_tables([table_in(plan_file, i) for i in range(len(plan_file.parts))])
 
 
 def checked_steps(
@@ -106,14 +97,13 @@ def checked_steps(
         yield load_saved(claims.plan_file)
         return
     settings = claims.settings
-    digest, steps = PlanDigest(settings.steps_per_part), 0
+    digests = list[str]()
     source = source_of(claims, log)
     saved = None if settings.across is None else SavedSteps(claims.plan_file)
     for plan in replayed(claims, source, settings, rows_of_steps(source, settings, saved=saved, on_epoch=on_epoch)):
-        digest.add(plan)
-        steps += 1
+        digests.append(plan.digest())
         yield plan
-    claims.check_digest(digest.hexdigest(), steps)
+    claims.check_digest(digest_of(digests, settings.steps_per_part), len(digests))
 
 
 def load_plan(

@@ -23,7 +23,7 @@ from balancer.io.plan_format import VERSION, described_in, to_json
 from balancer.io.plan_reader import read_footer, read_through
 from balancer.io.plan_writer import PlanWriter
 from balancer.io.store import as_path
-from balancer.offline.description import PlanDigest, asked, describe, found, sources_of
+from balancer.offline.description import asked, describe, digest_of, found, sources_of
 from balancer.offline.engines import Tick, Who, cores, done_by
 from balancer.offline.parts import Part, parts_of
 from balancer.offline.settings import LogSettings
@@ -78,20 +78,21 @@ def plan_run(
         return _in_parts(log, settings, out, who or _suited(log, settings), key, sources, tick, kept)
     if who not in (None, 1):
         raise InputError(f"{out}: one file has no parts for several processes; write a folder: {out}{os.sep}")
-    digest, epochs, tables = PlanDigest(settings.steps_per_part), _Epochs(), list[StepRows]()
+    digests, epochs, tables = list[str](), _Epochs(), list[StepRows]()
     with _writer(out, settings) as writer:
         steps = rows_of_steps(log, settings, on_epoch=epochs.add)
         for number in itertools.count():
             first, count = number * settings.steps_per_part, settings.steps_per_part
             task = _Task(log, settings, Part(number, first, first + count))
-            of_part, table = _planned(task, itertools.islice(steps, count), writer, tick)
+            of_steps, table = _planned(task, itertools.islice(steps, count), writer, tick)
             if not table.steps:
                 break
-            digest.join(of_part.stored())
+            digests += of_steps
             tables.append(table)
         _check_steps(log, settings, sum(each.steps for each in tables))
         whole = with_epochs(pa.concat_tables([each.table() for each in tables]), epochs.found)
         numbers = sum(each.steps for each in tables), sum(each.samples for each in tables)
+        digest = digest_of(digests, settings.steps_per_part)
         described = describe(log, settings, *numbers, digest, sources, step_samples=epochs.sizes)
         writer.close(described, table_of_steps=stored(whole))
     return whole
@@ -189,24 +190,23 @@ def _plan_part(task: _Task, tick: Tick = lambda _: None) -> dict[str, Any]:
         _, table = _planned(task, rows, None, tick)
         return {"samples": table.samples, "table": stored(table.table())}
     with _writer(task.file, task.settings) as writer:
-        digest, table = _planned(task, rows, writer, tick)
-        own = found(table.steps, table.samples, digest)
+        digests, table = _planned(task, rows, writer, tick)
+        own = found(table.steps, table.samples, digest_of(digests))
         own |= {"part": task.part.number, "first_step": task.part.first_step}
         text = stored(table.table())
         writer.close({**task.about, **own}, key=task.key, table_of_steps=text)
     return {"samples": table.samples, "table": text}
 
 
-def _planned(task: _Task, steps: Iterator[Rows], writer: PlanWriter | None, tick: Tick) -> tuple[PlanDigest, StepRows]:
-    """Plan the steps of a part."""
-    table, setup = StepRows(), task.settings.setup
-    digest = PlanDigest(first_step=task.part.first_step)
+def _planned(task: _Task, steps: Iterator[Rows], writer: PlanWriter | None, tick: Tick) -> tuple[list[str], StepRows]:
+    """Plan the steps of a part; return their digests, which only what is written has, and their rows of the table."""
+    digests, table, setup = list[str](), StepRows(), task.settings.setup
     for rows, plan in plan_rows(task.log, task.settings, steps):
         if writer is not None:
-            digest.add(plan)
+            digests.append(plan.digest())
             step = StepOfLog(rows.number, rows.first_row, rows.nominal)
             for phase in plan.phases.values():
                 append_phase(writer, step, plan.batch, phase.items, phase.plan, setup)
         table.add(rows.number, plan, rows.first_row, task.settings.is_short(len(rows)))
         tick(plan.num_samples)
-    return digest, table
+    return digests, table

@@ -339,14 +339,18 @@ def allowed_gap(eps: float, stop_at: float) -> float:
     return (1 + eps) * (1 + stop_at) - 1
 
 
+def reason_of(text: str | None, percent: float | None) -> str:
+    """Return why samples were not relocated, as the plan had it, given two cells of the table."""
+    before, number, after = (text or "").partition(f" {percent:g} % ") if percent is not None else (text or "", "", "")
+    return Reason(before, percent, after) if number and percent is not None else before
+
+
 def fallen_back(rows: pa.Table) -> Reasons:
     """Return why samples of a phase were not relocated, counted."""
     found = Reasons()
-    for text, percent in zip(rows["fell_back"].to_pylist(), rows["fell_back_percent"].to_pylist(), strict=True):
-        if not text:
-            continue
-        before, number, after = text.partition(f" {percent:g} % ") if percent is not None else (text, "", "")
-        found.add(Reason(before, percent, after) if number else text)
+    for each in zip(rows["fell_back"].to_pylist(), rows["fell_back_percent"].to_pylist(), strict=True):
+        if each[0]:
+            found.add(reason_of(*each))
     return found
 
 

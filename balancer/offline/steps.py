@@ -204,7 +204,7 @@ class Steps:
     """Makes a :class:`Step` of a log's rows."""
 
     def __init__(self, log: LengthLog, settings: LogSettings) -> None:
-        self._log, self._settings = log, settings
+        self.log, self._settings = log, settings
         self._homes: dict[int, Placement] = {}  # by batch size; a log has two at most, full and last
 
     def of(self, rows: Rows) -> Step:
@@ -212,14 +212,17 @@ class Steps:
         try:
             return self._made(rows)
         except (ValueError, SolverError) as error:
-            raise _in_log(self._log, rows, error) from None
+            raise _in_log(self.log, rows, error) from None
 
     def _made(self, rows: Rows) -> Step:
-        count, settings = len(rows), self._settings
+        return step_of(self._settings.setup, rows.items(), self.home(len(rows)), rows.numbers)
+
+    def home(self, count: int) -> Placement:
+        """Return where the samples of a step of so many lie."""
         if count not in self._homes:
-            num_ranks = settings.setup.topology.num_ranks
-            self._homes[count] = HOMES[settings.home](count, num_ranks, self._per_rank(count))
-        return step_of(settings.setup, rows.items(), self._homes[count], rows.numbers)
+            num_ranks = self._settings.setup.topology.num_ranks
+            self._homes[count] = HOMES[self._settings.home](count, num_ranks, self._per_rank(count))
+        return self._homes[count]
 
     def _per_rank(self, count: int) -> int:
         """Return how many samples each rank draws: where steps have any number, evenly many, within one."""
@@ -233,7 +236,7 @@ class Steps:
         try:
             return strategy(self._made(rows))
         except (ValueError, SolverError) as error:
-            raise _in_log(self._log, rows, error) from None
+            raise _in_log(self.log, rows, error) from None
 
 
 def plan_log(log: LengthLog, settings: LogSettings) -> Iterator[StepPlan]:

@@ -108,7 +108,7 @@ def save(
     }
     slots = {name: slots_beyond_rows(plan) for name, (_, plan) in phases.items()}
     if any(slots.values()):
-        description["slots"] = {name: {str(count): [[0, 0]]} for name, count in slots.items() if count}
+        description["slots"] = {name: count for name, count in slots.items() if count}
     with open_writer(path, setup, whole=True) as writer:
         for phase, plan in phases.values():
             append_phase(writer, StepOfLog(), batch, phase, plan, setup, whole=True)

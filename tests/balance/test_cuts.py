@@ -6,7 +6,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from plan_files import header_of
 from small_cluster import CLUSTER, model
 from toy_cut import InTurn, InTurnPlan
 
@@ -61,7 +60,6 @@ def test_another_cut_is_saved_and_loaded(plan, tmp_path):
     plan.save(tmp_path / "plan.parquet")
     loaded = balancer.load_plan(tmp_path / "plan.parquet")
     assert (loaded.cut, loaded.digest(), loaded.makespan) == (InTurn(1), plan.digest(), 17)
-    assert header_of(tmp_path / "plan.parquet")["features"] == ["in_turn"]
     assert type(loaded) is InTurnPlan
 
 

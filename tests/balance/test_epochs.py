@@ -57,10 +57,7 @@ def test_every_epoch_is_the_log_in_its_order(tmp_path, drop, seed, several, caps
 
 def test_a_plan_of_one_epoch_is_what_it_was(tmp_path):
     out = planned(tmp_path, "--length", "tokens")
-    assert json.loads(pq.read_schema(out).metadata[b"balancer"])["features"] == []
     assert "epochs" not in open_plan(out).description
-    out = planned(tmp_path, "--length", "tokens", "--set", "shuffle=0")
-    assert json.loads(pq.read_schema(out).metadata[b"balancer"])["features"] == ["epochs"]
 
 
 def test_errors_of_a_shuffled_step_name_rows_of_the_log(tmp_path, capsys):

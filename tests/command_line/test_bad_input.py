@@ -434,10 +434,10 @@ def test_report_on_a_damaged_plan(command, refused, log, tmp_path):
         (b"{", ["the description of a plan must be a JSON object"]),
         (b"{}", ['a plan must say "format": "balancer-plan", got None']),
         (b'{"format": "other"}', ['a plan must say "format": "balancer-plan", got \'other\'']),
-        (b'{"format": "balancer-plan"}', ["is a plan of format None, and format 3 is read: plan the log again"]),
-        (b'{"format": "balancer-plan", "version": 3}', ["must hold a description, a JSON object"]),
+        (b'{"format": "balancer-plan"}', ["is a plan of format None, and format 4 is read: plan the log again"]),
+        (b'{"format": "balancer-plan", "version": 4}', ["must hold a description, a JSON object"]),
         (
-            json.dumps(sealed({"format": "balancer-plan", "version": 3, "description": {}})).encode(),
+            json.dumps(sealed({"format": "balancer-plan", "version": 4, "description": {}})).encode(),
             ["its description is not one this version reads"],
         ),
     ],

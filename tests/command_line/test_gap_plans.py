@@ -17,7 +17,6 @@ from typed_words import keys, typed
 import balancer
 from balancer.errors import PlanError
 from balancer.executor.arguments import as_setup
-from balancer.io.plan_format import FEATURES
 from balancer.layout_choice import choose as room
 from balancer.layout_choice.choose import price_layouts
 from balancer.layout_choice.given import given_of
@@ -153,7 +152,6 @@ def test_a_plan_is_what_was_priced_and_the_same_by_every_way(command, made):
             of = plan.phases[name].items.sample_of_item
             assert (plan[name].rank_of_sample == plan["llm"].rank_of_sample[of]).all()
     header, parts = header_of(path), folder / "parts"
-    assert "gaps" in set(FEATURES) & set(header["features"])
     for more in (("--jobs", 2), ()):
         assert command(*options(folder, "--out", f"{parts}/", *more)).code == 0
         assert header_of(parts)["description"]["digest"] == header["description"]["digest"]

@@ -13,7 +13,6 @@ import balancer
 from balancer.cli.main import main
 from balancer.compat import PlannedBatchSampler
 from balancer.errors import PlanError
-from balancer.io import plan_format
 from balancer.io.plan_reader import open_plan
 from balancer.offline import across
 from balancer.offline.load import checked_steps
@@ -283,16 +282,6 @@ REFUSED = {
 def test_refused_in_a_line(run: Callable[..., str], log: Path, told: str) -> None:
     text = run("plan", log, *REFUSED[told], ok=False)
     assert told in text, text
-
-
-def test_older_readers_refuse_it(
-    run: Callable[..., str], log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "plan.parquet"
-    run("plan", log, *BY_TOKENS, "--set", "deferral.window=2", "--out", out)
-    older = tuple(name for name in plan_format.FEATURES if name != "across steps")
-    monkeypatch.setattr(plan_format, "FEATURES", older)
-    assert "needs 'across steps', which this release does not know" in run("report", out, ok=False)
 
 
 @pytest.mark.parametrize("column", ["step", "nominal_step", "sample"])

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from plan_files import header_of, sealed, with_header
-from plan_steps import DESCRIPTION, FORMS, make_steps, merged, target, write
+from plan_steps import FORMS, make_steps, merged, target, write
 
 from balancer.errors import InputError, PlanError
 from balancer.io import plan_reader
@@ -106,9 +106,9 @@ def test_missing_values_are_refused_by_row_and_column(tmp_path, monkeypatch, nam
     ("changes", "rule"),
     [
         ({"format": "other"}, '"format": "balancer-plan"'),
-        ({"version": 4}, "is a plan of format 4, and format 3 is read: plan the log again$"),
-        ({"version": 2}, "is a plan of format 2, and format 3 is read: plan the log again$"),
-        ({"version": None}, "is a plan of format None, and format 3 is read"),
+        ({"version": 5}, "is a plan of format 5, and format 4 is read: plan the log again$"),
+        ({"version": 3}, "is a plan of format 3, and format 4 is read: plan the log again$"),
+        ({"version": None}, "is a plan of format None, and format 4 is read"),
         ({"description": "text"}, "must hold a description, a JSON object"),
     ],
 )
@@ -116,32 +116,6 @@ def test_bad_header_is_refused(tmp_path, form, changes, rule):
     path = write(target(tmp_path, form), make_steps([3, 4]))
     with_header(path, header_of(path) | changes)
     refused(path, rule)
-
-
-@FORMS
-@pytest.mark.parametrize(
-    ("features", "rule"),
-    [
-        (["pieces"], "needs 'pieces', which this release does not know"),
-        (["pieces", "experts"], "needs 'pieces', 'experts', which this release does not know"),
-        ("pieces", "needs 'pieces', which this release does not know"),
-        ([7], "needs 7, which this release does not know"),
-        ([["pieces"]], r"needs \['pieces'\], which this release does not know"),
-        (None, "needs None, which this release does not know"),
-    ],
-)
-def test_features_that_nobody_here_knows_are_refused_by_name(tmp_path, form, features, rule):
-    path = write(target(tmp_path, form), make_steps([3, 4]))
-    with_header(path, header_of(path) | {"features": features})
-    refused(path, rule)
-
-
-def test_a_plan_that_needs_no_features_may_be_silent_about_them(tmp_path):
-    path = write(str(tmp_path / "p"), make_steps([3, 4]))
-    header = header_of(path)
-    del header["features"]
-    with_header(path, header)
-    assert open_plan(path).description == DESCRIPTION
 
 
 @FORMS

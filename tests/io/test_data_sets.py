@@ -226,8 +226,6 @@ def test_plans_are_made_of_each_and_checked_against_all_their_files(tmp_path, ki
     description = open_plan(out).description
     assert len(description["sources"]) == (1 if kind == "index" else 2)
     assert all(len(source["sha256"]) == 64 and source["size"] > 0 for source in description["sources"])
-    features = json.loads(pq.read_schema(out).metadata[b"balancer"])["features"]
-    assert features == ([] if kind == "index" else ["several sources"])
     steps = list(checked_steps(out))
     assert [length for step in steps for length in step.batch.lengths.tolist()] == LENGTHS
     run("report", out)

@@ -51,7 +51,7 @@ def test_round_trip(tmp_path, form, extra):
     path = write(target(tmp_path, form), steps)
     plan = open_plan(path)
     assert path == tmp_path / form.rstrip("/") == plan.path
-    own = ("digest", "steps", "samples", "fell_back")  # which each part says of itself
+    own = ("digest", "steps", "samples")  # which each part says of itself
     for described in (plan.description, DESCRIPTION):
         assert {k: v for k, v in described.items() if k not in own} == {
             "num_ranks": 4,
@@ -159,7 +159,7 @@ def test_schema_and_description_are_as_stated(tmp_path, extra):
             + '", "description": {"a": 2, "b": 1}, "description_sha256": "'
             + digest
             + '", '
-            '"features": [], "format": "balancer-plan", "row_groups": [[0, 0]], "version": 3}'
+            '"format": "balancer-plan", "row_groups": [[0, 0]], "version": 4}'
         )
     assert table["phase"].to_pylist() == ["vision"] * 3 + ["llm"] * 4
 
@@ -197,7 +197,7 @@ def test_a_folder_is_a_table_to_everybody(tmp_path):
     assert names == [f"part-abababababababab-{number:05d}-of-00003.parquet" for number in range(3)]
     (tmp_path / "plan" / f".{names[0]}.0123abcd.tmp").write_bytes(b"PAR1 half")
     assert open_plan(tmp_path / "plan").description | {"samples": 3} == DESCRIPTION | {
-        "steps": 3, "samples": 3, "fell_back": {}, "digest": hashlib.sha256(b"\0" * 3).hexdigest(),
+        "steps": 3, "samples": 3, "digest": hashlib.sha256(b"\0" * 3).hexdigest(),
     }  # fmt: skip
     whole = pq.read_table(tmp_path / "plan")
     assert whole["sample"].to_pylist() == [sample for step in steps for sample in step.sample.tolist()]

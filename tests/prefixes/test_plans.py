@@ -1,7 +1,5 @@
 """Plans of samples that share prompts: loads, order, files, command line, samplers, and what is refused."""
 
-import json
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,7 +10,6 @@ from balancer import Phase
 from balancer.compat.sampler import BalancedBatchSampler
 from balancer.compat.step_grid import Grid
 from balancer.cost import parse_cost
-from balancer.io import plan_format
 from balancer.offline.load import checked_steps
 from balancer.simulate import CLUSTERS, PhaseModel, step_time
 
@@ -85,14 +82,12 @@ def log(tmp_path):
     return path
 
 
-def test_a_log_planned_read_and_reported(log, tmp_path, monkeypatch):
+def test_a_log_planned_read_and_reported(log, tmp_path):
     out = tmp_path / "plan.parquet"
     asked = {"num_ranks": RANKS, "batch_per_rank": 12, "length": "tokens", "cost": COST, "prefix": "prompt",
              "prefix_length": "prompt_tokens"}  # fmt: skip
     told = balancer.plan_log(log, out=out, **asked).summary()["phases"]["all"]
     assert 1 <= told["copies_of_a_prompt"] < 3
-    assert plan_format.FEATURES.index("shared prompts")
-    assert json.loads(pq.read_schema(out).metadata[b"balancer"])["features"] == ["shared prompts"]
     (tmp_path / "step.toml").write_text(
         f'ranks = {RANKS}\nbatch_per_rank = 12\n[[phase]]\nlength = "tokens"\ncost = "{COST}"\nprefix = "prompt"\n'
         'prefix_length = "prompt_tokens"\n'
@@ -106,9 +101,6 @@ def test_a_log_planned_read_and_reported(log, tmp_path, monkeypatch):
         alone = balancer.balance(LENGTHS[rows], RANKS, home_rank=homes, **asked)
         assert step["all"] == alone
         assert step["all"].makespan == alone.makespan
-    monkeypatch.setattr(plan_format, "FEATURES", tuple(n for n in plan_format.FEATURES if n != "shared prompts"))
-    with pytest.raises(balancer.InputError, match="needs 'shared prompts', which this release does not know"):
-        list(checked_steps(out, log))
 
 
 def test_one_step_saved_and_loaded(tmp_path):
@@ -213,7 +205,6 @@ def test_a_mask_over_the_prefix_of_each_sample(log, tmp_path):
         "prefix_length": "prompt_tokens",
     }
     balancer.plan_log(log, out=tmp_path / "plan.parquet", **asked)
-    assert json.loads(pq.read_schema(tmp_path / "plan.parquet").metadata[b"balancer"])["features"] == ["prefixes"]
     (step,) = checked_steps(tmp_path / "plan.parquet", log)
     assert step["all"].makespan == int(np.bincount(step["all"].rank_of_sample, costs).max())
     batch = next(iter(BalancedBatchSampler(LENGTHS, 24, RANKS, 2, cost=OWN, shuffle=False, prefix_length=PROMPTS)))

@@ -71,7 +71,6 @@ class ContextShards(Cut):
     count: Slots | None = key("How many packs a replica; by default the fastest.", default=None)
 
     name: ClassVar[str] = "context_shards"
-    features: ClassVar[tuple[str, ...]] = ("context shards",)
     called: ClassVar[str] = "context_shards"
     meets: ClassVar[str] = "context shards"
     holder: ClassVar[str] = "replica"

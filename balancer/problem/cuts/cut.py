@@ -51,11 +51,6 @@ class Cut:
         raise NotImplementedError
 
     @property
-    def features(self) -> tuple[str, ...]:
-        """What plan files of it need, so that older releases refuse these by name."""
-        return (self.name,)
-
-    @property
     def called(self) -> str:
         """The argument by which callers ask for it."""
         return "cut"
@@ -226,7 +221,6 @@ class WholeShares(Cut):
     """Each rank computes whole samples, all of them before ranks meet."""
 
     name: ClassVar[str] = "whole_shares"
-    features: ClassVar[tuple[str, ...]] = ()
 
     def check_deferral(self) -> None:
         """Raise nothing: any samples can make a step."""

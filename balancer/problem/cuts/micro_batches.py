@@ -75,7 +75,6 @@ class MicroBatches(InSlots):
             raise UsageError("{over_long='own'} cannot be combined with {cut.limits}, which it would exceed")
 
     name: ClassVar[str] = "micro_batches"
-    features: ClassVar[tuple[str, ...]] = ()
 
     @property
     def meets(self) -> str:

@@ -104,12 +104,6 @@ class Pipelines(InSlots):
         return "gaps" if self.fills_gaps else "pipelines"
 
     @property
-    def features(self) -> tuple[str, ...]:
-        """What plan files of them need."""
-        gaps = ("gaps",) if self.fills_gaps else ()
-        return ("pipeline stages", *gaps, *(("pipeline ops",) if self.stages.of_ops else ()))
-
-    @property
     def num_stages(self) -> int:
         """Stages of a pipeline."""
         return self.stages.num_stages

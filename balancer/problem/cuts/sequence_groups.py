@@ -127,7 +127,6 @@ class SequenceGroups(Cut):
     )
 
     name: ClassVar[str] = "sequence_groups"
-    features: ClassVar[tuple[str, ...]] = ("sequence groups",)
     called: ClassVar[str] = "sequence_groups"
     meets: ClassVar[str] = "sequence groups"
     sync: ClassVar[str] = "micro_batch"
@@ -320,7 +319,6 @@ class LongShort(SequenceGroups):
     """
 
     name: ClassVar[str] = "sequence_parallel"
-    features: ClassVar[tuple[str, ...]] = ("long and short",)
     called: ClassVar[str] = "sequence_parallel"
     meets: ClassVar[str] = ""
     sync: ClassVar[str] = "step"

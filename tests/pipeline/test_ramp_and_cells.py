@@ -7,10 +7,10 @@ from pipeline_oracles import ends_by_events, fluid_by_scipy, most_held
 from solvers.groups import read_only
 from solvers.pipeline import PipelineRequest, gpipe, interleaved, one_f_one_b
 from solvers.pipeline._cells import Cells, Rules, fill, fit, over_all
-from solvers.pipeline._exchange import exchange
+from solvers.pipeline._exchange import Lanes, _begin, _exchanged, _learn, _length, _unopposed, exchange
 from solvers.pipeline._flight import FlightSets
-from solvers.pipeline.ramp import Program, polish, whole_flow
-from solvers.pipeline.run import Pipe
+from solvers.pipeline.ramp import Program, polish, volume, whole_flow
+from solvers.pipeline.run import Pipe, all_ends
 from solvers.pipeline.solver import (
     PipelineProblem,
     lanes_of,
@@ -60,6 +60,21 @@ def test_a_ramp_around_what_lies_in_slots_already():
     assert (ramp.share >= base - 1e-12).all()
     assert ramp.share.sum(axis=0) == pytest.approx(1)
     assert 1.02 * free.length < ramp.length < 1.5 * free.length
+
+
+@pytest.mark.parametrize("order", [one_f_one_b(12, 4), gpipe(12, 4)])
+def test_a_ramp_and_its_bound_are_close_with_hops_and_much_in_slots_already(order):
+    program = program_of(problem_of(4, 12, order=order))
+    pipe, base = program.pipe, np.zeros((12, 2))
+    base[5] = 0.3 * program.totals
+    hop = int(2**16 * program.totals.sum() / 40)  # as long as the ops of half a slot
+    loads, flow = np.tile(0.7 * program.totals / 12, (12, 1)), np.zeros((2, pipe.graph.shape[1]))
+    rest = read_only(program.totals - base.sum(axis=0))
+    length, proven = volume(pipe._replace(hop=hop), rest, read_only(base), 3_000, loads, flow)
+    assert 0.997 * length < proven <= length
+    assert loads.sum(axis=0) == pytest.approx(rest)
+    without, _ = volume(pipe, rest, read_only(base), 300, loads, flow)
+    assert without + 5 * hop < length
 
 
 @pytest.mark.parametrize(
@@ -276,11 +291,66 @@ def test_exchanges_keep_the_rules_and_end_at_the_goal(tied, capped):
     left, met = exchanged(0, 3_000_000)
     assert left <= 0
     assert met < 0.98 * longest
+    mets = [exchanged(0, work)[1] for work in range(100_000, 3_000_000, 150_000)]
+    assert mets == sorted(mets, reverse=True)  # jumps make the longest lane longer, but not what is returned
     goal = (longest + met) // 2
     left, nearer = exchanged(goal, 3_000_000)
     assert left > 0
     assert met <= nearer <= goal
     assert exchanged(longest, 1_000)[1] == longest
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("order", [one_f_one_b(6, 3), gpipe(6, 3)])
+def test_an_exchange_is_made_exactly_if_both_lanes_end_in_time(order, tied):
+    """Whatever paths were kept before: what they rule out is too long, and they are as long as they are said to be."""
+    replicas, count, rng = 1 if tied else 2, 6, np.random.default_rng(3)
+    problem = problem_of(3, 6, 2, each=3, tied=tied, order=order, hop=300)
+    rules, unit, graph = Rules.of(problem), problem.merged.unit, problem.order.graph
+    pipe = Pipe(unit, problem.merged.fixed, graph, 300)
+    cells = Cells.of(rules, rng.permutation(np.arange(36) % 12), 12)
+    size, rows = 12 // replicas, np.empty((12, unit.shape[1]), dtype=np.int64)
+    durations = np.empty((1, 6, unit.shape[1]), dtype=np.int64) if tied else rows.reshape(2, 6, -1)
+    lanes = Lanes(
+        np.empty((12, 2), dtype=np.int64), rows, durations, np.empty(replicas, dtype=np.int64),
+        np.zeros((replicas, size, count, 2), dtype=np.int64),
+        *(np.zeros((replicas, count), dtype=np.int64) for _ in range(2)), np.zeros(replicas, dtype=np.int64),
+        np.empty((replicas, graph.shape[1]), dtype=np.int64), np.empty(graph.shape[1], dtype=np.int64),
+        np.array([np.flatnonzero(graph[0] // unit.shape[1] == k)[0] for k in range(6)]), np.empty(2, dtype=np.int64),
+    )  # fmt: skip
+    _begin(pipe, rules.work, cells.cell_of, lanes)
+    for lane in range(replicas):
+        all_ends(graph, lanes.durations[lane], 300, lanes.ends)
+        _learn(lane, 0, pipe, lanes)
+        lanes.lengths[lane, 0] = _length(lane, 0, lanes)
+        assert lanes.lengths[lane, 0] == lanes.makespans[lane] == lanes.ends.max()
+    ruled, made, refused = 0, 0, 0
+    for _ in range(300):
+        i, j = rng.integers(36, size=2)
+        a, b = cells.cell_of[[i, j]].tolist()
+        if a == b:
+            continue
+        limit = int(lanes.makespans.max() * rng.uniform(0.97, 1.05))
+        swapped = cells.cell_of.copy()
+        swapped[i], swapped[j] = b, a
+        ends = makespans_of(problem, swapped)
+        one, two = a // size, b // size
+        in_time = max(ends[one], ends[two]) < limit
+        lanes.more[:] = rules.work[i] - rules.work[j]
+        given = limit, lanes.more, lanes.slopes, lanes.lengths, lanes.hints
+        for lane, cell, other, sign in ((one, a, b if one == two else -1, 1), (two, b, -1, -1))[: 1 + (one != two)]:
+            inside = cell - lane * size, other - lane * size if other >= 0 else -1
+            if _unopposed(lane, *inside, sign, *given) < count:
+                ruled += 1
+                assert not in_time
+        done, _ = _exchanged(i, j, a, b, limit, pipe, rules, cells, lanes)
+        assert done == in_time
+        made, refused = made + done, refused + (not done)
+        assert (cells.cell_of == (swapped if done else cells.cell_of)).all()
+        assert lanes.makespans.tolist() == makespans_of(problem, cells.cell_of)[:replicas].tolist()
+        assert (lanes.loads == loads_of(problem, cells.cell_of)).all()
+        assert all(lanes.lengths[lane, p] == _length(lane, p, lanes) for lane in (one, two) for p in range(count))
+    assert min(ruled, made, refused) > 20
 
 
 def test_slots_are_fitted_and_exchanges_shorten():

@@ -221,12 +221,12 @@ def plans(draws, ranks, tokens, cost, by_full):
 
 def step(asked):
     """Plans of a step by what they know of its cost: seconds predicted and measured, over those as drawn."""
-    ranks, tokens = (8, asked.tokens or 65_536) if CUDA else (4, asked.tokens or 2048)
+    ranks, tokens = (8, asked.tokens or 65_536) if CUDA else (4, asked.tokens or 1024)
     block = blocks_of(SHAPE, asked)
-    longest_of_all = tokens if CUDA else 1024
+    longest_of_all = tokens if CUDA else 512
     # A cost from the device itself, once it is as warm as it will be.
     rng = np.random.default_rng(0)
-    sizes = rng.integers(tokens // 4, int(MOST_TOKENS * tokens), 60)
+    sizes = rng.integers(tokens // 4, int(MOST_TOKENS * tokens), 60 if CUDA else 20)
     batches = [batch(rng, size, longest_of_all) for size in sizes]
     times = [[run(block, lengths) for lengths in batches] for _ in range(2)][-1]
     fit = fit_cost(batches, times, areas=["full", f"window{asked.window}"], force=not CUDA)
@@ -239,7 +239,7 @@ def step(asked):
     unit = {term: value for term, value, _ in fit.terms}
     table = Table("longest, plan", "predicted over as drawn", "measured over as drawn", "measured over predicted",
                   "waiting, %: predicted", "measured", "ms to plan")  # fmt: skip
-    for longest in (32_768, 65_536) if CUDA else (1024,):
+    for longest in (32_768, 65_536) if CUDA else (512,):
         rng, count = np.random.default_rng(1), asked.steps or (5 if CUDA else 2)
         draws = [[batch(rng, tokens, longest) for _ in range(ranks)] for _ in range(count)]
         for _ in range(2):  # the first round compiles

@@ -34,7 +34,6 @@ from torch.nn import functional
 
 import balancer
 from balancer.compat import BalancedBatchSampler
-from balancer.cost.areas import area
 from balancer.cost.fit import fit_cost
 from balancer.executor import Dispatcher, PrefetchDispatcher
 
@@ -236,7 +235,6 @@ def step(asked):
     hidden, kv_width = SHAPE.hidden, SHAPE.kv_heads * SHAPE.head_dim
     a = 2 * (2 * hidden * hidden + 2 * hidden * kv_width + 3 * hidden * SHAPE.intermediate)
     by_full, cost = f"attention:a={a},full={4 * hidden}", fit.integer_cost().model
-    unit = {term: value for term, value, _ in fit.terms}
     table = Table("longest, plan", "predicted over as drawn", "measured over as drawn", "measured over predicted",
                   "waiting, %: predicted", "measured", "ms to plan")  # fmt: skip
     for longest in (32_768, 65_536) if CUDA else (512,):
@@ -244,7 +242,7 @@ def step(asked):
         draws = [[batch(rng, tokens, longest) for _ in range(ranks)] for _ in range(count)]
         for _ in range(2):  # the first round compiles
             ways = plans(draws, ranks, tokens, cost, by_full)
-        said = {way: np.array([[predicted(unit, rank) for rank in each] for each in plan])
+        said = {way: np.array([[fit.predict(rank) if rank else 0.0 for rank in each] for each in plan])
                 for way, (plan, _) in ways.items()}  # fmt: skip
         real = {way: np.zeros_like(each) for way, each in said.items()}
         for at, rank in np.ndindex(count, ranks):  # all ways by turns, as clocks of the device drift
@@ -260,13 +258,6 @@ def step(asked):
 def run(block, lengths):
     """Seconds of a rank's pass: the lesser of two; 0 where it holds nothing."""
     return min(seconds_of(block, lengths) for _ in range(2)) if lengths else 0.0
-
-
-def predicted(unit, lengths):
-    """Seconds that the fitted terms give a rank's batch."""
-    rank = np.array(lengths, dtype=np.int64)
-    size = {"c0": 1, "constant": len(rank), "a": rank.sum()}
-    return float(sum(value * (size[term] if term in size else area(term, rank).sum()) for term, value in unit.items()))
 
 
 def figures(times):

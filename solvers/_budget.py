@@ -4,7 +4,7 @@ By default no clock is read, so that every rank of a job computes the same plan 
 unit* is one step of an inner loop of the local search, about 2.5 nanoseconds on a server core.
 """
 
-# Measured by benchmarks/calibrate_budget.py. A start always runs, also where a small budget says less.
+# Measured by benchmarks/speed.py, budget. A start always runs, also where a small budget says less.
 _UNITS_PER_SECOND = 4e8
 
 

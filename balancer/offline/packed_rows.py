@@ -32,7 +32,7 @@ COST = "quadratic:a=24576,b=1"
 """By default, what a sample costs: of a model of 4,096 hidden units, attention inside documents."""
 
 _LEFT_OVER = (0.05, 0.2)
-"""Of all tokens: small samples that fill up packs which are even in cost; benchmarks/ablation.py, even_packs."""
+"""Of all tokens: small samples that fill up packs which are even in cost."""
 
 Ints = NDArray[np.int64]
 

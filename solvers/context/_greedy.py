@@ -16,7 +16,7 @@ from solvers.context._search import PASSES, Search, snapped
 Ints = NDArray[np.int64]
 
 # With one fifth 0.43 +- 0.24 points more cross nodes. With three fifths 0.15 +- 0.04 points less do, and ranks receive
-# 37 +- 19 ppm more of all keys (2,304 other packs): it gains where it loses (benchmarks/constants.py).
+# 37 +- 19 ppm more of all keys (2,304 other packs): it gains where it loses.
 _OF_NODES = 2, 5
 """The share of the slack in work that nodes may use; the rest is left to the ranks inside."""
 
@@ -24,8 +24,8 @@ _OF_NODES = 2, 5
 _FINE = 64, 128
 """Parts of a rank's tokens and of its work that units of the last passes are."""
 
-# docs/benchmarks/context_shards.md: without 4 the gap is 604 +- 31 ppm larger, without 32 436 +- 28. `_passes` ends at
-# the first layout that is even, so the repeats of 256 are for packs that are not.
+# Rows *last passes* of benchmarks/ablation.py: without 4 the gap is 604 +- 31 ppm larger, without 32 436 +- 28.
+# `_passes` ends at the first layout that is even, so the repeats of 256 are for packs that are not.
 _OVER = 4, 32, 256, 256, 256
 """How dear work above caps is in the last passes, one after the other until no rank has any."""
 
@@ -94,7 +94,7 @@ def _passes(search: Search, rows: Rows, work: int) -> Iterator[Rows]:
 
 def loosened(search: Search, rows: Rows, threshold: int, over: int, work: int) -> Rows:
     """Let ranks differ in tokens again, then make them exact: odd lengths have few others to be exchanged for."""
-    # Without this step the gap is 186 +- 28 ppm larger (docs/benchmarks/context_shards.md).
+    # Without this step the gap is 186 +- 28 ppm larger: row *tokens loose again* of benchmarks/ablation.py.
     rows = search.improve(snapped(search.problem, rows), _FINE, threshold, search.share // 32, over, work)
     return search.exact(rows)
 

@@ -227,7 +227,7 @@ def cut(problem, spans, parts, per_rank, units):
     return n
 
 
-# Rows *pass 1* and *pass 2* of benchmarks/ablation.py, context, leave one out each. A pass before them, with a
+# Rows *pass 1* and *pass 2* of benchmarks/ablation.py, context shards, leave one out each. A pass before them, with a
 # threshold four times as high, showed nothing there and went.
 PASSES = ((8, 8, 32), (16, 24, 64))
 """Passes: parts of a rank's tokens and of its work that units are, and the threshold, a share of a rank's tokens."""

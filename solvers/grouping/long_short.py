@@ -521,8 +521,8 @@ def _solved(given: Sharing, overhead: int, budget: float) -> tuple[int, str, _Fo
 
 def _unshared(given: Sharing, budget: float) -> _Found:
     """Share none."""
-    # Searched partitions are worth 7 +- 2 ppm beside LPT (docs/benchmarks/searches.md): a quarter of the budget is
-    # enough.
+    # Searched partitions are worth 7 +- 2 ppm beside LPT (that row of benchmarks/ablation.py): a quarter of the budget
+    # is enough.
     found = partition(given.table[0], int(given.ranks[-1]), time_budget=budget / 4, stop_at=0)
     level, first = np.zeros(given.table.shape[1], dtype=np.int64), found.group_of_item.astype(np.int64)
     return (found.makespan if _keeps_caps(given, level, first) else _NONE), level, first

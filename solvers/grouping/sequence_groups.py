@@ -67,12 +67,12 @@ _HALVINGS = 12
 # proven, and costs nothing where budgets are short: they end first.
 _PATIENCE = 64
 # Weights of time against room, in eighths, that are drawn: 0 to 3, so that room counts more. The starts try 0 and 4;
-# see the row *weights of time* of benchmarks/ablation.py, sequence_groups.
+# see the row *weights of time* of benchmarks/ablation.py, sequence groups.
 _WEIGHTS = 4
 # Slots that are solved anew together, at most: three, and an empty one (see `_pick`).
 _TRIED = 4
 
-# In 64ths of a group that is full of the longest item. Row *densities* of benchmarks/ablation.py, sequence_groups:
+# In 64ths of a group that is full of the longest item. Row *densities* of benchmarks/ablation.py, sequence groups:
 # with many groups, steps are 203 +- 88 ppm longer with 64 alone.
 _DENSITIES = (64, 56, 48, 40, 72, 32, 24, 96)
 # Work units of an item that go into starts, and the parts of all work that they are at most and at least. Where there

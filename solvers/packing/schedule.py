@@ -54,7 +54,7 @@ from solvers.packing.fill_sorted import fill_sorted
 from solvers.packing.limits import BatchLimits, Needed, check_enough, classes_of_bins, needed
 from solvers.types import status_of
 
-# Numbers of slots that are tried where the number is free. Row *more slots* of benchmarks/ablation.py, schedules: with
+# Numbers of slots that are tried where the number is free. Row *more slots* of benchmarks/ablation.py: with
 # two, steps are 19 +- 13 ppm longer.
 _MOST_TRIED = 4
 # Seconds' worth of dealing out anew for the fewest micro-batches, where these decide on K.

@@ -234,7 +234,7 @@ _MOST, _ROUNDS = 1.9, 5  # times the mean
 _EXCHANGES = 3  # of items, for each replica
 _MOST_PAIRS = 1 << 24  # of two replicas' items in the same slots; of more, shares are even enough
 _ALIKE = 0.05  # of a mean slot's work, at most, is between two: what a slot has more waits in every stage
-# Rows *shape 0* to *shape 3* of docs/benchmarks/searches.md: the last one is worth 283 +- 116 ppm; without the first
+# Rows *shape 0* to *shape 3* of benchmarks/ablation.py: the last one is worth 283 +- 116 ppm; without the first
 # three, a small step with little room for tasks finds no schedule.
 _SHAPES = (
     _Shape(1.0, 1.0, 1.0, 1.0), _Shape(0.9, 1.0, 1.5, 0.8), _Shape(0.9, 0.8, 1.5, 0.8), _Shape(0.8, 1.6, 1.5, 0.8),

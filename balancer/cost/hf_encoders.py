@@ -71,7 +71,7 @@ def pooled(config: Config, vision: Config, hidden: int) -> Part:
     width, tokens = vision.count("hidden_size"), config.count("mm_tokens_per_image", 256)
     # A token is the mean of a square of patches, and the tokens of an image form a square, too.
     merge = (side // isqrt(tokens)) ** 2
-    if merge * tokens != side * side:
+    if not merge or merge * tokens != side * side:
         raise config.refuse("mm_tokens_per_image", tokens, f"must be {side} x {side} patches in squares")
     return projector(merge, width, hidden, bias=False) + Part(parameters=width)
 

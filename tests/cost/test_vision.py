@@ -105,6 +105,7 @@ def _text_of(kind):
     [
         ({"vision_config": {**SIGLIP, "vision_use_head": True}}, "'vision_config.vision_use_head' must be false"),
         ({"mm_tokens_per_image": 15}, "'mm_tokens_per_image' must be 8 x 8 patches in squares, got 15"),
+        ({"vision_config": {**SIGLIP, "image_size": 3}}, "'mm_tokens_per_image' must be 0 x 0 patches in squares"),
         ({"mm_tokens_per_image": 256}, "'mm_tokens_per_image' must be 8 x 8 patches in squares, got 256"),
         ({"vision_config": {"model_type": "dream"}}, "'vision_config.image_size' is missing, which model_type 'dream'"),
     ],

@@ -72,7 +72,8 @@ class Remedy:
 def changed_settings(settings: LogSettings, change: Change) -> LogSettings:
     """Return how a log is planned with some keys of the step changed."""
     *others, last = settings.setup.phases
-    phases, plan, across = (*others, replace(last, **change.get("phase", {}))), settings.setup.settings, settings.across
+    last = replace(last, **change.get("phase", {}))
+    plan, across = settings.setup.settings, settings.across
     if "cut" in change:
         plan = replace(plan, cut=cut_from_json(change["cut"]))
     if "deferral" in change:
@@ -80,18 +81,27 @@ def changed_settings(settings: LogSettings, change: Change) -> LogSettings:
     if "step_tokens" in change:
         across = AcrossSteps(step_tokens=change["step_tokens"])
     batch = change.get("batch_per_rank", settings.batch_per_rank)
-    setup = replace(settings.setup, phases=phases, settings=plan)
+    setup = replace(settings.setup, phases=(*others, last), settings=plan)
     return replace(settings, setup=setup, across=across, batch_per_rank=batch)
 
 
 def keys_in(change: Change, phase: str = SINGLE_PHASE) -> dict[str, str | None]:
     """Return the keys of a change as ``--set`` takes them; None of one that goes."""
-    found: dict[str, Any] = {}
+    found: dict[str, str | None] = {}
     for name, value in change.items():
-        table = f"phase.{phase}" if name == "phase" else name
-        found |= {f"{table}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
-    text = {name: str(list(value)).replace(" ", "") for name, value in found.items() if isinstance(value, tuple)}
-    return {name: value if value is None else text.get(name, str(value)) for name, value in found.items()}
+        if isinstance(value, dict):
+            table = f"phase.{phase}" if name == "phase" else name
+            found |= {f"{table}.{key}": _typed(each) for key, each in value.items()}
+        else:
+            found[name] = _typed(value)
+    return found
+
+
+def _typed(value: Any) -> str | None:
+    """Return a value as it is typed: a list without blanks."""
+    if value is None:
+        return None
+    return str(list(value)).replace(" ", "") if isinstance(value, tuple) else str(value)
 
 
 def keywords_in(change: Change) -> str:

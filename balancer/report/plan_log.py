@@ -31,7 +31,7 @@ from balancer.problem.cuts.in_slots import InSlots
 from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE, Phase
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import as_phases, as_topology
-from balancer.report.remarks import warnings_of
+from balancer.report.remarks import how_many, warnings_of
 from balancer.report.text import counted
 from balancer.step import PhaseKeys, StepFile, read_step
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, WordedError, Wording
@@ -119,19 +119,16 @@ class LogPlan:
     def __repr__(self) -> str:
         ranks = counted(self.settings.setup.topology.num_ranks, "rank")
         ratios = ", ".join(f"{name} {each[0]:.4g} -> {each[1]:.4g}" for name, each in self._ratios().items())
-        return f"<LogPlan: {self._how_many()} on {ranks}, imbalance {ratios}>"
+        return f"<LogPlan: {how_many(summary(self.steps))} on {ranks}, imbalance {ratios}>"
 
     def _repr_html_(self) -> str:
-        followers = {name for name, phase in self.summary()["phases"].items() if "in_pipeline" in phase}
+        found = summary(self.steps)
+        followers = {name for name, phase in found["phases"].items() if "in_pipeline" in phase}
         phases = {
             name: Ratios(before, after, None if name in followers else best)
             for name, (before, after, best) in self._ratios().items()
         }
-        return as_html(self.log.path.name, self._how_many(), phases, warnings_of(self.steps))
-
-    def _how_many(self) -> str:
-        found = self.summary()
-        return f"{counted(found['samples'], 'sample')} in {counted(found['steps'], 'step')}"
+        return as_html(self.log.path.name, how_many(found), phases, warnings_of(self.steps))
 
     def _ratios(self) -> dict[str, tuple[float, float, float]]:
         """Return the imbalance ratios of every phase: before, after, and at best."""

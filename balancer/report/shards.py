@@ -22,25 +22,15 @@ _CALLED = {
 }  # fmt: skip
 
 
-@dataclass(slots=True)
-class _Sums:
-    """What a layout takes, summed over packs and layers, of each kind as many as there are."""
+def _counted_in(found: MeasuredLayout, layers: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return what a layout of one pack takes in all layers, of each kind as many as there are.
 
-    slowest: int = 0  # work of the busiest rank of each pack
-    mean: float = 0.0  # work of the mean rank
-    received: int = 0  # rows
-    busiest: int = 0  # rows that one rank of each pack receives, or sends
-    crossing: int = 0
-    ranges: int = 0
-
-    def add(self, layers: NDArray[np.int64], found: MeasuredLayout) -> None:
-        work = layers @ found.work
-        self.slowest += int(work.max())
-        self.mean += float(work.mean())
-        self.received += int((layers @ found.received).sum())
-        self.busiest += int((layers @ np.maximum(found.received, found.sent)).max())
-        self.crossing += found.crossing
-        self.ranges += int(found.ranges.sum())
+    Work of the busiest rank, and of the mean one; rows that all receive, that one receives or sends, that cross nodes;
+    and ranges.
+    """
+    work, received = layers @ found.work, layers @ found.received
+    busiest = (layers @ np.maximum(found.received, found.sent)).max()
+    return np.array([work.max(), work.mean(), received.sum(), busiest, found.crossing, found.ranges.sum()], dtype=float)
 
 
 @dataclass(slots=True)
@@ -51,7 +41,7 @@ class SharedPacks:
     packs: int = 0
     ranks: int = 0  # of packs, each counted as often as it has one
     rows: int = 0  # of keys in all layers
-    sums: dict[str, _Sums] = field(default_factory=dict)
+    sums: dict[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def add(self, step: StepPlan) -> None:
         """Take in the next step, if it is among the first and its ranks share packs."""
@@ -64,22 +54,20 @@ class SharedPacks:
                 self.rows += tokens * int(layers.sum())
                 self.ranks += len(layouts["given"].ranges)
                 for name, found in layouts.items():
-                    self.sums.setdefault(name, _Sums()).add(layers, found)
+                    self.sums[name] = self.sums.get(name, 0) + _counted_in(found, layers)
         self.steps += self.packs > before
 
     def as_json(self) -> dict[str, Any]:
         """Return, by layout, evenness of work, rows of keys over those of a pack, and ranges of tokens a rank."""
-        size = self.ranks / max(1, self.packs)
-        return {
-            name: {
-                "work_ratio": each.slowest / each.mean if each.mean else 1.0,
-                "received": each.received / self.rows,
-                "busiest_rank": each.busiest * size / each.received if each.received else 0.0,
-                "crossing": each.crossing / self.rows,
-                "ranges_per_rank": each.ranges / self.ranks,
-            }
-            for name, each in self.sums.items()
-        }  # fmt: skip
+        told = {}
+        for name, sums in self.sums.items():
+            slowest, mean, received, busiest, crossing, ranges = sums.tolist()
+            told[name] = {
+                "work_ratio": slowest / mean if mean else 1.0, "received": received / self.rows,
+                "busiest_rank": busiest * self.ranks / self.packs / received if received else 0.0,
+                "crossing": crossing / self.rows, "ranges_per_rank": ranges / self.ranks,
+            }  # fmt: skip
+        return told
 
     def print_on(self, console: Console) -> None:
         """Print a row a layout, if there are any."""

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -173,18 +172,16 @@ def _steps(
     """Read so many full global batches, evenly spread over the log."""
     opened = log if isinstance(log, LengthLog) else open_log(log)
     settings = LogSettings(Setup(Topology.uniform(1, 1), phases), batch, drop_last=True)
-    total = sum(1 for _ in rows_of_steps(opened, settings))
-    if total < num_steps:
-        there = f"has {total:,} full batches of {batch:,} rows, and {num_steps:,} are asked for"
+    steps = list(rows_of_steps(opened, settings))
+    if len(steps) < num_steps:
+        there = f"has {len(steps):,} full batches of {batch:,} rows, and {num_steps:,} are asked for"
         raise InputError(f"{opened.path}: {there}; give a smaller batch, or fewer steps")
-    wanted = {i * total // num_steps for i in range(num_steps)}
     made, found = Steps(opened, settings), []
     forwards = {name: model.flops(backward=False) for name, model in models.items()}
-    for rows in islice(rows_of_steps(opened, settings), max(wanted) + 1):
-        if rows.number in wanted:
-            step = made.of(rows)
-            shares = {items.phase.name: (items.lengths, items.sample_of_item) for items in step.items}
-            found.append(StepItems.of(shares, forwards, pieces, len(rows)))
+    for i in range(num_steps):
+        rows = steps[i * len(steps) // num_steps]
+        shares = {items.phase.name: (items.lengths, items.sample_of_item) for items in made.of(rows).items}
+        found.append(StepItems.of(shares, forwards, pieces, len(rows)))
     if not any(flops for step in found for flops, _ in step.total.values()):
         raise InputError(f"{opened.path}: holds nothing to do: all lengths are 0 in the steps taken")
     return tuple(found)

@@ -14,8 +14,10 @@ def fit_page(fit: CostFit, cost: str, title: str) -> Page:
     """Return the page of a fit; `cost` is what ``balancer plan --cost`` takes, `title` says of what it is."""
     lead = f"A step that the fit has not seen is {as_percent(fit.held_out_error)} off on the mean, as {cost}."
     about = f"{fit.steps:,} steps ({fit.distinct_steps:,} different), lengths {fit.shortest:,} to {fit.longest:,}."
-    rows = [("worst step", as_percent(fit.held_out_worst)), ("without lengths", as_percent(fit.mean_error))]
-    card = Card("held-out error", as_percent(fit.held_out_error), "of steps that are predicted by the others", rows)
+    beside = f"the worst {as_percent(fit.held_out_worst)}; {as_percent(fit.mean_error)} without lengths"
+    card = Card(
+        "held-out error", as_percent(fit.held_out_error), f"of steps that are predicted by the others; {beside}"
+    )
     draw = partial(charts.residuals, predicted=fit.predicted, measured=fit.measured)
     words = (
         "Measured seconds of each step over those that the fit predicts. A fit that lacks nothing leaves no shape: "

@@ -4,7 +4,7 @@ A page needs nothing but itself, and has no script. Text is escaped by the templ
 into a sentence of HTML. Names that users chose go through :func:`named`, and stand in no chart.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -41,12 +41,11 @@ def named(name: str, longest: int = LONGEST_NAME) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A headline: one number large, what it is, and others by name."""
+    """A headline: one number large, and what it is."""
 
     title: str
     big: str
     words: str
-    rows: Iterable[tuple[str, object]] = ()
     bad: bool = False  # in red
 
 

@@ -43,11 +43,7 @@ def time_split(runs: Mapping[str, Mapping[str, Any]]) -> partial[None]:
     parts = [Bar([run[f"{name}_s"] for run in runs.values()], color, name, hatch) for name, color, hatch in looks]
     ends = [f"{run['step_s']['mean']:.3g} ± {run['step_s']['deviation']:.2g}" for run in runs.values()]
     xlabel = "seconds a step, ± standard deviation"
-    return partial(charts.bars, names=[*map(_plain, runs)], parts=parts, xlabel=xlabel, ends=ends)
-
-
-def _plain(strategy: str) -> str:
-    return strategy.replace("_", " ")
+    return partial(charts.bars, names=[name.replace("_", " ") for name in runs], parts=parts, xlabel=xlabel, ends=ends)
 
 
 def _best(found: Simulation) -> str:
@@ -63,10 +59,10 @@ def _lead(found: Simulation) -> str:
         return html("By this prediction a step takes <strong>{}</strong>, at an MFU of {}.", step, mfu)
     times = faster(found, best)
     if times < 1.0005:
-        return f"By this prediction nothing is faster than {_plain(base)}: {step} a step, at an MFU of {mfu}."
+        return f"By this prediction nothing is faster than {base}: {step} a step, at an MFU of {mfu}."
     return html(
         "By this prediction the same GPUs train <strong>{:.2f} times as fast</strong>: a step takes {} {}, instead of "
-        "{} {}.", times, step, _plain(best), as_seconds(runs[base]["step_s"]["mean"]), _plain(base),
+        "{} {}.", times, step, best, as_seconds(runs[base]["step_s"]["mean"]), base,
     )  # fmt: skip
 
 
@@ -88,9 +84,9 @@ def _card(name: str, found: Simulation) -> Card:
     first = next(iter(found.strategies))
     if len(found.strategies) == 1:
         mfu = as_percent(found.strategies[name]["mfu"])
-        return Card(_plain(name), mfu, "MFU: useful FLOPs over what the GPUs could do in that time")
-    words = f"the throughput of {_plain(first)}" if name != first else "the throughput that others are compared with"
-    return Card(_plain(name), f"{faster(found, name):.2f} ×", words)
+        return Card(name, mfu, "MFU: useful FLOPs over what the GPUs could do in that time")
+    words = f"the throughput of {first}" if name != first else "the throughput that others are compared with"
+    return Card(name, f"{faster(found, name):.2f} ×", words)
 
 
 def _sections(found: Simulation, assumed: Assumptions) -> Iterator[Section]:
@@ -99,7 +95,7 @@ def _sections(found: Simulation, assumed: Assumptions) -> Iterator[Section]:
         "A step is the mean of what ranks compute, what they wait for the slowest, and what of the exchanges is not "
         "hidden."
     )
-    means = ", ".join(f"{_plain(name)} {as_seconds(run['step_s']['mean'])}" for name, run in found.strategies.items())
+    means = ", ".join(f"{name} {as_seconds(run['step_s']['mean'])}" for name, run in found.strategies.items())
     says = f"seconds of a step by strategy, of compute, waiting and exchange: {means}"
     split = Chart(says, time_split(found.strategies), height=1.2 + 0.34 * len(found.strategies), width=6.4)
     yield Section("Where the time goes", words, [split], times_of(found))
@@ -109,14 +105,14 @@ def _sections(found: Simulation, assumed: Assumptions) -> Iterator[Section]:
         "top of it. What all ranks move in a step: inputs there, outputs there and their gradients back."
     )
     yield Section("What a step holds and moves", words, table=held_by(found))
-    if pipelines := {_plain(name): step.pipeline for name, step in found.first.items() if step.pipeline is not None}:
+    if pipelines := {name: step.pipeline for name, step in found.first.items() if step.pipeline is not None}:
         words = (
             "The first step by each strategy, and of its replicas the one that takes longest; what is blank is bubble. "
             "It is not picked for what it shows."
         )
         runs = {name: each.slowest for name, each in pipelines.items()}
         yield Section("Stages of one pipeline", words, [pipeline_chart(runs, (1e9, "seconds"), {})])
-    lines = {_plain(name): found.seconds(name) for name in [*found.strategies][:_MOST_LINES]}
+    lines = {name: found.seconds(name) for name in [*found.strategies][:_MOST_LINES]}
     says = f"seconds of every step by strategy; on average {means}"
     draw = partial(charts.over_steps, lines=lines, ylabel="seconds", least=0.0)
     yield Section("Step by step", f"{counted(found.steps, 'step')} of the same samples.", [Chart(says, draw)])
@@ -147,6 +143,6 @@ def _slowest(found: Simulation, strategy: str) -> Iterator[tuple[str, ...]]:
         worst: dict[str, Any] = max(phases, key=lambda row: row["waiting_s"])
         row, length = worst["cap_row"], worst["cap_length"]
         yield (
-            _plain(strategy), f"{step:,}", f"{seconds[step]:.3g}", f"{phases[-1]['step_waiting_s']:.3g}",
+            strategy, f"{step:,}", f"{seconds[step]:.3g}", f"{phases[-1]['step_waiting_s']:.3g}",
             named(worst["phase"], 40), *(("—", "—") if row is None else (f"{row % found.rows:,}", f"{length:,}")),
         )  # fmt: skip

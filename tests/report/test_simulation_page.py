@@ -105,7 +105,7 @@ def test_the_slowest_steps_and_what_caps_them(run, made, log):
         seconds = found.seconds(name)
         slowest = int(np.argmax(seconds))
         waits = found.of(name)["step_waiting_s"].drop_null().to_pylist()[slowest]
-        assert f"{name.replace('_', ' ')} {slowest} {seconds[slowest]:.3g} {waits:.3g}" in words_of(made)
+        assert f"{name} {slowest} {seconds[slowest]:.3g} {waits:.3g}" in words_of(made)
 
 
 def test_a_step_of_a_strategy_is_the_sum_of_what_it_does(run):

@@ -148,6 +148,7 @@ def open_log(log: LogPath | Any) -> LengthLog:
             raise InputError("the table: has no columns; it needs one of lengths at least, such as {'tokens': lengths}")
         if not len(table):
             raise no_rows(Path("the table"))
+        _check_no_plan("the table", table.schema)
         return _headed(Path("the table"), "arrow", table.schema, table)
     paths = [log] if isinstance(log, str | os.PathLike) else log
     if not paths or not all(map(os.fspath, paths)):
@@ -447,13 +448,16 @@ def _inspect_parquet(path: Path) -> Any:
     with opened(path) as source, pq.ParquetFile(source) as file:
         if file.metadata.num_rows == 0:
             raise no_rows(path)
-        about = file.schema_arrow.metadata or {}
-        # Its columns of integers, read as lengths, would give a wrong plan in silence.
-        if METADATA_KEY in about:
-            raise InputError(
-                f"{path}: is a plan, and no log; name the log it was made from, or see it with balancer report"
-            )
+        _check_no_plan(path, file.schema_arrow)
         return file.schema_arrow
+
+
+def _check_no_plan(where: Path | str, schema: Any) -> None:
+    """Refuse a plan, whose columns of integers, read as lengths, would give a wrong plan in silence."""
+    if METADATA_KEY in (schema.metadata or {}):
+        raise InputError(
+            f"{where}: is a plan, and no log; name the log it was made from, or see it with balancer report"
+        )
 
 
 def _read_parquet(log: LengthLog, names: Sequence[str]) -> Iterator[_Block]:

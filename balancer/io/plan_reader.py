@@ -35,6 +35,7 @@ from balancer.io.plan_format import (
 )
 from balancer.io.plan_rows import PlanStep
 from balancer.io.store import as_path, is_folder, is_remote, opened
+from solvers.errors import ArgumentTypeError
 
 _MAGIC = b"PAR1"  # with which a Parquet file begins
 ROWS_PER_BATCH = 1 << 17  # decoded at once: 4 MB, about what a core's cache holds
@@ -184,6 +185,8 @@ def read_through(path: Path) -> None:
 
 def open_plan(path: str | os.PathLike[str]) -> PlanFile:
     """Open a plan file, or a folder of parts; only footers and descriptions are read."""
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentTypeError("path", "be a path of a plan", repr(path)[:80])
     where = os.fspath(path)
     parts = whole_plan(where) if _is_folder(where) else [as_path(where)]
     read = [read_footer(part) for part in parts]

@@ -9,7 +9,6 @@ writing speed, so ``step`` alone has them. Page checksums (1 %) tell damaged fil
 
 from __future__ import annotations
 
-import base64
 import io
 import os
 from collections.abc import Iterator, Mapping
@@ -58,7 +57,6 @@ class _Sink:
 
     def __init__(self, file: BinaryIO, schema: Any) -> None:
         self.file = file
-        self._schema = schema
         self.groups: list[tuple[int, int]] = []  # the first and the last step of each row group
         self._writer = pq.ParquetWriter(
             file,
@@ -76,11 +74,8 @@ class _Sink:
         self.groups.append((first_step, last_step))
 
     def finish(self, description: bytes) -> None:
-        # An Arrow schema that the writer stores at the start hides metadata added later from read_schema and
-        # read_table; so it stores none, and the end gets one that has the description within, and the key too.
-        arrow = self._schema.with_metadata({METADATA_KEY: description}).serialize().to_pybytes()
-        metadata = {METADATA_KEY: description, b"ARROW:schema": base64.b64encode(arrow)}
-        self._writer.add_key_value_metadata(metadata)
+        # Of Arrow's own schema, which would be a second copy, readers need nothing: it is what Parquet has.
+        self._writer.add_key_value_metadata({METADATA_KEY: description})
         self._writer.close()
 
     def discard(self) -> None:

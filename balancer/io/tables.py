@@ -40,7 +40,11 @@ def as_arrow(table: Any) -> Any:
 
 def _as_column(name: object, values: Any) -> Any:
     try:
+        if isinstance(values, np.ma.MaskedArray):
+            return pa.array(np.asarray(values), mask=np.ma.getmaskarray(values))
         return pa.array(_plain(values))
+    except TypeError:
+        raise InputError(f"the table: column {str(name)!r} must be a list or an array, got {values!r:.60}") from None
     except (pa.ArrowException, OverflowError) as error:
         raise InputError(f"the table: column {str(name)!r} cannot be read: {on_a_line(error)}") from None
 

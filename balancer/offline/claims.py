@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -17,7 +17,7 @@ from balancer.io.plan_reader import PlanFile
 from balancer.layouts.setup import setup_from_json
 from balancer.offline.order import Order
 from balancer.offline.settings import LogSettings
-from balancer.offline.step_table import reason_of, restored
+from balancer.offline.step_table import held_in, reason_of, restored
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.problem.constraints import PER_SAMPLE
 from balancer.problem.limits import LIMITS_ASKED
@@ -156,7 +156,7 @@ class Claims:
         part = max(0, bisect_right(firsts, step) - 1)
         if self._of_part[0] != part:
             names, claims = ("fell_back", "fell_back_percent", "slots"), defaultdict[int, dict[str, FileClaim]](dict)
-            table = table_in(self.plan_file, part)
+            table = table_in(self.plan_file, part, held_in)
             for number, phase, *why, slots in zip(*(table[name].to_pylist() for name in ("step", "phase", *names)),
                                                   strict=True):  # fmt: skip
                 claims[number][phase] = FileClaim(reason_of(*why), slots or 0)
@@ -169,13 +169,13 @@ class Claims:
             raise PlanError(f"{self.plan_file.path}: the digest of its {num_steps} steps is {digest}, not what it says")
 
 
-def table_in(plan_file: PlanFile, part: int) -> pa.Table:
-    """Return the table of steps that one file of a plan has."""
+def table_in(plan_file: PlanFile, part: int, read: Callable[[str], pa.Table] = restored) -> pa.Table:
+    """Return the table of steps that one file of a plan has, as `read` makes it of the text in its header."""
     text = plan_file.headers[part].get("table_of_steps")
     if not isinstance(text, str):
         raise InputError(f"{plan_file.parts[part]}: has no table of steps: plan the log again")
     try:
-        return restored(text)
+        return read(text)
     except ValueError as error:
         raise InputError(f"{plan_file.parts[part]}: {error}") from None
 

@@ -24,6 +24,7 @@ from balancer.offline.steps import Rows, Steps, rows_of_steps
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import StepPlan
 from balancer.problem.phases import SINGLE_PHASE
+from solvers.arguments import as_integer
 
 _DIFFERS = "the log's size or SHA-256 differs"
 
@@ -137,9 +138,7 @@ def load_plan(
     steps = claims.num_steps
     if step is None and steps != 1:
         raise InputError(f"{path}: holds {steps} steps; say which, as load_plan(path, step=0)")
-    step = 0 if step is None else step
-    if step < 0:
-        raise InputError(f"{path}: step must be >= 0, got {step}")
+    step = as_integer("step", 0 if step is None else step)
     if not isinstance(steps, int) or step >= steps:
         raise InputError(f"{path}: has no step {step}")
     if claims.is_saved:

@@ -247,8 +247,8 @@ def stored(steps: pa.Table) -> str:
     return f"{stream.size}:{base64.b64encode(squeezed).decode()}"
 
 
-def restored(text: str) -> pa.Table:
-    """Return the table that :func:`stored` gave; what is none raises ValueError."""
+def held_in(text: str) -> pa.Table:
+    """Return what :func:`stored` kept: the table without columns that follow from others; ValueError if it is none."""
     size, _, squeezed = text.partition(":")
     try:
         stream = pa.Codec(_CODEC).decompress(base64.b64decode(squeezed, validate=True), int(size))
@@ -258,6 +258,12 @@ def restored(text: str) -> pa.Table:
     kept = [(each.name, each.type) for each in COLUMNS if each.name not in _DERIVED]
     if [(each.name, each.type) for each in found.schema] != kept:
         raise ValueError("a table of steps with other columns than this release writes")
+    return found
+
+
+def restored(text: str) -> pa.Table:
+    """Return the table that :func:`stored` gave; what is none raises ValueError."""
+    found = held_in(text)
     makespan, bound, ranks = (found[name].to_pylist() for name in ("makespan", "lower_bound", "ranks"))
     derived = {
         "gap": [None if m is None else relative_gap(m, b) for m, b in zip(makespan, bound, strict=True)],

@@ -148,7 +148,7 @@ def test_load_plan_by_step(folder, form):
     with pytest.raises(InputError, match="holds 2 steps; say which"):
         load_plan(f"{folder}/{form}")
     for step in (2, -1):
-        with pytest.raises(InputError, match=f"has no step {step}|step must be >= 0, got {step}"):
+        with pytest.raises(ValueError, match=f"has no step {step}|step must be >= 0, got {step}"):
             load_plan(f"{folder}/{form}", step=step)
 
 
@@ -384,3 +384,17 @@ def test_negative_length_in_a_plan(own_plan):
     with pytest.raises((PlanError, InputError), match=r"lengths\[0\] must be >= 0, got -7") as caught:
         load_plan(own_plan)
     assert "plan.parquet" in str(caught.value)
+
+
+def test_a_path_or_a_step_of_another_kind_is_named(folder):
+    write_plan(folder, settings_of())
+    with pytest.raises(TypeError, match="path must be a path of a plan, got 5"):
+        load_plan(5)
+    with pytest.raises(TypeError, match="step must be an integer, got '0'"):
+        load_plan(folder / "plan.parquet", step="0")
+
+
+def test_a_plan_in_memory_is_no_log(folder):
+    write_plan(folder, settings_of())
+    with pytest.raises(InputError, match="the table: is a plan, and no log"):
+        open_log(pq.read_table(folder / "plan.parquet"))

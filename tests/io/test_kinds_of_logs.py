@@ -96,3 +96,14 @@ def test_a_column_that_is_not_there_is_told_from_one_that_is(tmp_path):
         InputError, match=r"they are: text_tokens, Image_Tokens\nsay .* --length text_tokens.Image_Tokens"
     ):
         default_columns(log)
+
+
+def test_a_masked_cell_of_an_array_is_missing():
+    given = {"tokens": np.ma.masked_array([1, 2, 3], [False, True, False])}
+    with pytest.raises(InputError, match="column 'tokens', row 1: there is no value"):
+        read_columns(open_log(given), {"": ("tokens",)})
+
+
+def test_a_column_that_is_a_number_is_named():
+    with pytest.raises(InputError, match="column 'tokens' must be a list or an array, got 5"):
+        open_log({"tokens": 5})

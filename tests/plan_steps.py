@@ -31,23 +31,25 @@ def make_steps(sizes: list[int], *, seed: int = 0, extra: bool = False) -> list[
 
 def append_all(writer: PlanWriter, steps: list[PlanStep]) -> None:
     for s in steps:
-        writer.append(s.step, s.phase, s.sample, s.rank, s.slot, s.position, s.length, s.home_rank)
+        given = {name: getattr(s, name) for name in ("sample", "rank", "slot", "position", "length", "home_rank")}
+        writer.append(s.step, s.phase, **{name: each for name, each in given.items() if each is not None})
 
 
 def write(
     path: str, steps: list[PlanStep], *, description: dict | None = None, per_part: int = 1, key: str = "ab"
 ) -> Path:
     """Write a file, or a folder in whose parts there are so many of these steps."""
-    extra, described = any(s.length is not None for s in steps), DESCRIPTION if description is None else description
+    extra = ("length", "home_rank") if any(s.length is not None for s in steps) else ()
+    described = DESCRIPTION if description is None else description
     if not path.endswith("/"):
-        with PlanWriter(path, extra_columns=extra) as writer:
+        with PlanWriter(path, extra) as writer:
             append_all(writer, steps)
             return writer.close(described)
     with written(path, key * 8):
         firsts = range(0, len(steps), per_part)
         for number, first in enumerate(firsts):
             name = PartName(key * 8, number, len(firsts))
-            with PlanWriter(f"{path}{name}", extra_columns=extra) as writer:
+            with PlanWriter(f"{path}{name}", extra) as writer:
                 append_all(writer, steps[first : first + per_part])
                 mine = {"part": number, "first_step": first, "steps": 1, "samples": 1, "digest": "00"}
                 writer.close(described | mine, key=key * 8)

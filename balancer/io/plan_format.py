@@ -29,7 +29,7 @@ PIECE = {"start": np.int64, "stop": np.int64, "group": np.int32}
 NOMINAL = {"nominal_step": np.int64}
 """Of plans whose samples run early or late, beside ``step``: the step for which each was drawn."""
 EXTRA = {"length": np.int64, "home_rank": np.int32}
-OPTIONAL = ITEM | EXTRA | PIECE | GAP | NOMINAL
+OPTIONAL: dict[str, Any] = EXTRA | ITEM | PIECE | GAP | NOMINAL
 TYPES = {"step": pa.int64(), "phase": pa.dictionary(pa.int32(), pa.string())}
 TYPES |= {name: pa.from_numpy_dtype(dtype) for name, dtype in (ARRAYS | OPTIONAL).items()}
 

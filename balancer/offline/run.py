@@ -119,8 +119,7 @@ def _suited(log: LengthLog, settings: LogSettings) -> int:
 
 
 def _writer(path: str, settings: LogSettings) -> PlanWriter:
-    nominal = settings.across is not None
-    return open_writer(path, settings.setup, nominal_column=nominal)
+    return open_writer(path, settings.setup, nominal=settings.across is not None)
 
 
 def _check_steps(log: LengthLog, settings: LogSettings, steps: int) -> None:

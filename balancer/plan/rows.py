@@ -28,15 +28,14 @@ class StepOfLog(NamedTuple):
     nominal: NDArray[np.int64] | None = None  # the step for which each sample was drawn, where some run early or late
 
 
-def open_writer(path: str | os.PathLike[str], setup: Setup, whole: bool = False, **more: Any) -> PlanWriter:
+def open_writer(path: str | os.PathLike[str], setup: Setup, whole: bool = False, nominal: bool = False) -> PlanWriter:
     """Return a writer with the columns that plans with this setup need; `whole` as in :func:`append_phase`.
 
-    `more` is the writer's ``nominal_column``.
+    `nominal`: whether samples run early or late.
     """
-    return PlanWriter(
-        os.fspath(path), extra_columns=whole, item_column=setup.several_items,
-        piece_columns=setup.shares, gap_columns=setup.in_gaps, **more,
-    )  # fmt: skip
+    asked = {"length home_rank": whole, "item": setup.several_items, "start stop group": setup.shares,
+             "device backward": setup.in_gaps, "nominal_step": nominal}  # fmt: skip
+    return PlanWriter(path, " ".join(names for names, is_asked in asked.items() if is_asked).split())
 
 
 def append_phase(
@@ -48,40 +47,33 @@ def append_phase(
     The setup, which is the writer's, says which columns there are; `whole`: with lengths and homes, for a file that has
     no log to go back to.
     """
-    samples = items.sample_of_item
-    rows, slots, lengths = batch.rows_of(samples, step.first_row), plan.slot_of_sample, items.lengths
-    homes = batch.home.rank_of_sample[samples] if whole else None
-    drawn = None if step.nominal is None else step.nominal[samples]
-    several = setup.several_items
-    item, place, piece = items.item_in_sample.astype(np.int32) if several else None, plan.target, None
+    samples, place = items.sample_of_item, plan.target
+    sample, slot = batch.rows_of(samples, step.first_row), plan.slot_of_sample
+    more: dict[str, Any] = {}
+    if whole:
+        more = {"length": items.lengths, "home_rank": batch.home.rank_of_sample[samples]}
+    if setup.several_items:
+        more["item"] = items.item_in_sample.astype(np.int32)
+    if step.nominal is not None:
+        more["nominal_step"] = step.nominal[samples]
     if setup.shares:
         held = plan.pieces
         of, place = held.sample, held.place
-        piece = held.start, held.stop, plan.group_of_pieces(held)
-        rows, slots, lengths = (of_sample[of] for of_sample in (rows, slots, lengths))
-        homes = None if homes is None else homes[of]
-        item, drawn = (None if each is None else each[of] for each in (item, drawn))
-    writer.append(
-        step.number,
-        items.phase.name,
-        rows,
-        place.rank_of_sample,
-        slots if plan.num_slots > 1 else 0,
-        place.position_of_sample,
-        length=lengths if whole else None,
-        home_rank=homes if whole else None,
-        item=item,
-        piece=piece,
-        gap=(np.full(len(rows), -1, dtype=np.int32),) * 2 if setup.in_gaps else None,
-        nominal=drawn,
-    )
+        sample, slot, more = sample[of], slot[of], {name: each[of] for name, each in more.items()}
+        more |= {"start": held.start, "stop": held.stop, "group": plan.group_of_pieces(held)}
+    if setup.in_gaps:
+        more |= dict.fromkeys(("device", "backward"), np.full(len(sample), -1, dtype=np.int32))
+    slot = slot if plan.num_slots > 1 else 0
+    writer.append(step.number, items.phase.name, sample=sample, rank=place.rank_of_sample, slot=slot,
+                  position=place.position_of_sample, **more)  # fmt: skip
     for name, each in plan.rows_beside.items():
         of = each.sample
-        writer.append(
-            step.number, f"{items.phase.name}:{name}", rows[of], plan.rank_of_sample[of], plan.slot_of_sample[of],
-            each.position, length=None if homes is None else np.zeros(len(of), dtype=np.int64),
-            home_rank=None if homes is None else homes[of], item=each.item, gap=(each.device, each.backward),
-        )  # fmt: skip
+        more = {"item": each.item, "device": each.device, "backward": each.backward}
+        if whole:
+            homes = batch.home.rank_of_sample[samples][of]
+            more |= {"length": np.zeros(len(of), dtype=np.int64), "home_rank": homes}
+        writer.append(step.number, f"{items.phase.name}:{name}", sample=sample[of], rank=plan.rank_of_sample[of],
+                      slot=plan.slot_of_sample[of], position=each.position, **more)  # fmt: skip
 
 
 def slots_beyond_rows(plan: Any) -> int:

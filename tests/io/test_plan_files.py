@@ -119,8 +119,8 @@ def test_a_plan_without_rows_is_a_plan(tmp_path, form):
 def test_one_slot_for_all_rows(tmp_path):
     (step,) = make_steps([4])
     with PlanWriter(tmp_path / "p") as writer:
-        writer.append(0, "llm", step.sample, step.rank, 3, step.position)
-        writer.append(1, "llm", step.sample, step.rank, np.int32(2), step.position)
+        writer.append(0, "llm", sample=step.sample, rank=step.rank, slot=3, position=step.position)
+        writer.append(1, "llm", sample=step.sample, rank=step.rank, slot=np.int32(2), position=step.position)
         writer.close({})
     assert [s.slot.tolist() for s in open_plan(tmp_path / "p").steps()] == [[3] * 4, [2] * 4]
 
@@ -171,7 +171,7 @@ def test_encodings_are_standard_and_small(tmp_path):
     with PlanWriter(tmp_path / "p") as writer:
         for start in range(0, len(sample), 1000):
             rows = slice(start, start + 1000)
-            writer.append(start // 1000, "llm", sample[rows], rank[rows], 0, position[rows])
+            writer.append(start // 1000, "llm", sample=sample[rows], rank=rank[rows], slot=0, position=position[rows])
         writer.close({})
     assert (tmp_path / "p").stat().st_size < 2.5 * len(sample)
     group = pq.read_metadata(tmp_path / "p").row_group(0)
@@ -308,7 +308,7 @@ if sys.argv[2] == "replacing":
     plan_writer.os.replace = lambda *names: os.kill(os.getpid(), signal.SIGKILL)
 writer = plan_writer.PlanWriter(sys.argv[1])
 for step in range(10):
-    writer.append(step, "llm", sample, zero, 0, zero)
+    writer.append(step, "llm", sample=sample, rank=zero, slot=0, position=zero)
 if sys.argv[2] != "appending":
     writer.close({"killed": True})
 os.kill(os.getpid(), signal.SIGKILL)
@@ -463,7 +463,7 @@ def test_columns_of_another_kind_are_refused(tmp_path, name, value):
 def test_extra_columns_must_be_given_when_asked_for(tmp_path):
     (step,) = make_steps([3])
     with (
-        PlanWriter(tmp_path / "p", extra_columns=True) as writer,
+        PlanWriter(tmp_path / "p", ("length", "home_rank")) as writer,
         pytest.raises(TypeError, match="home_rank"),
     ):
         append_all(writer, [step])

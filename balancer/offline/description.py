@@ -42,18 +42,6 @@ def contents_of(file: Path) -> dict[str, Any]:
     return {"size": size, "etag": tag, "footer_sha256": footer_sha256(file)}
 
 
-def describe(
-    log: LengthLog, settings: LogSettings, steps: int, samples: int, digest: str,
-    sources: list[dict[str, Any]] | None = None, step_samples: Sequence[Sequence[int]] = (),
-) -> dict[str, Any]:  # fmt: skip
-    """Return the description that goes into a plan file: enough to replay it from the log.
-
-    `step_samples` is how many samples each step has, epoch by epoch, where some run early or late.
-    """
-    given = sources_of(log, settings) if sources is None else sources
-    return asked(log, settings, given, step_samples) | found(steps, samples, digest)
-
-
 def asked(
     log: LengthLog, settings: LogSettings, sources: list[dict[str, Any]], step_samples: Sequence[Sequence[int]]
 ) -> dict[str, Any]:
@@ -62,8 +50,3 @@ def asked(
     across = {} if settings.across is None else {"step_samples": step_samples}
     rows = len(read_rows(log, settings))
     return settings.to_json() | named | {"sources": sources, "rows": rows, "producer": __version__} | across
-
-
-def found(steps: int, samples: int, digest: str) -> dict[str, Any]:
-    """Return what a description says of the steps of a file."""
-    return {"steps": steps, "samples": samples, "digest": digest}

@@ -5,7 +5,6 @@ same bytes whatever engine made it, and after a kill and a second run.
 """
 
 import hashlib
-import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -23,7 +22,7 @@ from balancer.io.plan_format import VERSION, described_in, to_json
 from balancer.io.plan_reader import read_footer, read_through
 from balancer.io.plan_writer import PlanWriter
 from balancer.io.store import as_path
-from balancer.offline.description import asked, describe, digest_of, found, sources_of
+from balancer.offline.description import asked, digest_of, sources_of
 from balancer.offline.engines import Tick, Who, cores, done_by
 from balancer.offline.parts import Part, parts_of
 from balancer.offline.settings import LogSettings
@@ -38,7 +37,7 @@ _LONG = 8  # parts, for which it is worth while to start processes
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """One part to plan; `file` is where it is written, if it is a file of its own."""
+    """One part to plan, which may be all of the plan; `file` is where it is written, if it is."""
 
     log: LengthLog
     settings: LogSettings
@@ -47,6 +46,7 @@ class _Task:
     file: str | None = None
     about: Mapping[str, Any] = field(default_factory=dict)  # what its description says of the whole plan
     rows: Sequence[Rows] | None = None  # its steps, where they are chosen before
+    epochs: Sequence[Mapping[str, Any]] = ()  # what was found of epochs, where it is all of the plan
 
     def __str__(self) -> str:
         return f"part {self.part.number}"
@@ -74,28 +74,35 @@ def plan_run(
         sources = sources_of(log, settings)
         key = _key(sources, settings)
         check_target(out, key, sources, settings, overwrite)
-    if out is None or is_parts(out):
-        return _in_parts(log, settings, out, who or _suited(log, settings), key, sources, tick, kept)
-    if who not in (None, 1):
+    folder = None if out is None or not is_parts(out) else out
+    if (alone := out is not None and folder is None) and who not in (None, 1):
         raise InputError(f"{out}: one file has no parts for several processes; write a folder: {out}{os.sep}")
-    digests, epochs, tables = list[str](), _Epochs(), list[StepRows]()
-    with _writer(out, settings) as writer:
-        steps = rows_of_steps(log, settings, on_epoch=epochs.add)
-        for number in itertools.count():
-            first, count = number * settings.steps_per_part, settings.steps_per_part
-            task = _Task(log, settings, Part(number, first, first + count))
-            of_steps, table = _planned(task, itertools.islice(steps, count), writer, tick)
-            if not table.steps:
-                break
-            digests += of_steps
-            tables.append(table)
-        _check_steps(log, settings, sum(each.steps for each in tables))
-        whole = with_epochs(pa.concat_tables([each.table() for each in tables]), epochs.found)
-        numbers = sum(each.steps for each in tables), sum(each.samples for each in tables)
-        digest = digest_of(digests, settings.steps_per_part)
-        described = describe(log, settings, *numbers, digest, sources, step_samples=epochs.sizes)
-        writer.close(described, table_of_steps=stored(whole))
-    return whole
+    epochs, chosen = _Epochs(), None
+    if settings.across is not None:  # which samples a step has depends on all others
+        chosen = list(rows_of_steps(log, settings, on_epoch=epochs.add))
+    steps = settings.order(len(read_rows(log, settings))).num_steps if chosen is None else len(chosen)
+    _check_steps(log, settings, steps)
+    parts = [Part(0, 0, steps)] if alone else list(parts_of(steps, settings.steps_per_part))
+    about = {} if out is None else asked(log, settings, sources, epochs.sizes)
+    before, done, left = [] if folder is None else parts_in(folder), dict[int, Any](), list[_Task]()
+    for part in parts:
+        name, file = PartName(key, part.number, len(parts)), out
+        if folder is not None:
+            file = os.path.join(folder, str(name))
+            if name in before and (there := _whole(file, name)) is not None:
+                done[part.number] = there
+                tick(there["samples"])
+                kept(there["samples"])
+                continue
+        rows = None if chosen is None else chosen[part.first_step : part.stop_step]
+        left.append(_Task(log, settings, part, "" if alone else key, file, about, rows, epochs.found if alone else ()))
+    with nullcontext() if folder is None else written(folder, key):
+        work = done_by(who or (1 if alone else _suited(len(parts))), _plan_part, left, tick)
+        done.update(zip((task.part.number for task in left), work, strict=True))
+    if folder is not None:
+        # What was replaced goes last: a run that is killed before has lost nothing.
+        remove_parts(folder, (part for part in before if (part.key, part.total) != (key, len(parts))))
+    return with_epochs(pa.concat_tables([restored(done[part.number]["table"]) for part in parts]), epochs.found)
 
 
 class _Epochs:
@@ -112,10 +119,9 @@ class _Epochs:
         self.found.append(found.as_json())
 
 
-def _suited(log: LengthLog, settings: LogSettings) -> int:
-    """Return who plans if nobody says: starting processes takes a second or two."""
-    steps = settings.order(len(read_rows(log, settings))).num_steps
-    return 1 if steps <= (_LONG - 1) * settings.steps_per_part else cores()
+def _suited(parts: int) -> int:
+    """Return how many processes plan if nobody says: starting them takes a second or two."""
+    return 1 if parts < _LONG else cores()
 
 
 def _writer(path: str, settings: LogSettings) -> PlanWriter:
@@ -127,37 +133,6 @@ def _check_steps(log: LengthLog, settings: LogSettings, steps: int) -> None:
         raise InputError(f"{log.path}: holds no rows, or fewer than one step's tokens: no steps")
     if not steps:
         raise InputError(f"{log.path}: holds fewer rows than one global batch of {settings.samples_per_step}: no steps")
-
-
-def _in_parts(
-    log: LengthLog, settings: LogSettings, out: str | None, who: Who, key: str, sources: list[dict[str, Any]],
-    tick: Tick, kept: Tick,
-) -> pa.Table:  # fmt: skip
-    """Plan a log part by part, and write those that are not there, if there is a folder for them."""
-    epochs, chosen = _Epochs(), None
-    if settings.across is not None:  # which samples a step has depends on all others
-        chosen = list(rows_of_steps(log, settings, on_epoch=epochs.add))
-    steps = settings.order(len(read_rows(log, settings))).num_steps if chosen is None else len(chosen)
-    _check_steps(log, settings, steps)
-    parts = list(parts_of(steps, settings.steps_per_part))
-    about = {} if out is None else asked(log, settings, sources, epochs.sizes)
-    before, done, left = [] if out is None else parts_in(out), dict[int, Any](), list[_Task]()
-    for part in parts:
-        name = PartName(key, part.number, len(parts))
-        file = None if out is None else os.path.join(out, str(name))
-        if file is not None and name in before and (there := _whole(file, name)) is not None:
-            done[part.number] = there
-            tick(there["samples"])
-            kept(there["samples"])
-        else:
-            rows = None if chosen is None else chosen[part.first_step : part.stop_step]
-            left.append(_Task(log, settings, part, key, file, about, rows))
-    with nullcontext() if out is None else written(out, key):
-        done.update(zip((task.part.number for task in left), done_by(who, _plan_part, left, tick), strict=True))
-    if out is not None:
-        # What was replaced goes last: a run that is killed before has lost nothing.
-        remove_parts(out, (part for part in before if (part.key, part.total) != (key, len(parts))))
-    return with_epochs(pa.concat_tables([restored(done[part.number]["table"]) for part in parts]), epochs.found)
 
 
 def _key(sources: Iterable[Mapping[str, Any]], settings: LogSettings) -> str:
@@ -190,11 +165,14 @@ def _plan_part(task: _Task, tick: Tick = lambda _: None) -> dict[str, Any]:
         return {"samples": table.samples, "table": stored(table.table())}
     with _writer(task.file, task.settings) as writer:
         digests, table = _planned(task, rows, writer, tick)
-        own = found(table.steps, table.samples, digest_of(digests))
-        own |= {"part": task.part.number, "first_step": task.part.first_step}
-        text = stored(table.table())
-        writer.close({**task.about, **own}, key=task.key, table_of_steps=text)
-    return {"samples": table.samples, "table": text}
+        own: dict[str, Any] = {"steps": table.steps, "samples": table.samples}
+        own["digest"] = digest_of(digests, task.settings.steps_per_part)
+        more = {"table_of_steps": stored(with_epochs(table.table(), task.epochs))}
+        if task.key:
+            own |= {"part": task.part.number, "first_step": task.part.first_step}
+            more["key"] = task.key
+        writer.close({**task.about, **own}, **more)
+    return {"samples": table.samples, "table": more["table_of_steps"]}
 
 
 def _planned(task: _Task, steps: Iterator[Rows], writer: PlanWriter | None, tick: Tick) -> tuple[list[str], StepRows]:

@@ -71,7 +71,7 @@ def balance(
     method : str
         A name in :data:`balancer.problem.settings.METHODS`; ``"auto"`` suits every cost and constraint.
     cut : Cut, optional
-        How the step is cut; by default each rank computes whole samples, all of them before ranks meet.
+        How the step is cut; by default each rank computes whole samples, all of them before ranks wait for each other.
         ``MicroBatches(8192)``: every rank's share in micro-batches of at most so many elements, the same number on
         every rank. ``SequenceGroups((1, 2, 4), 8192)``: ranks share samples, long ones many ranks and short ones few.
         ``ContextShards(8, 131_072)``: ranks share packs of documents. Each names the constraints that it keeps, and

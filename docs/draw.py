@@ -194,7 +194,7 @@ def groups() -> tuple[str, float, float]:
             ylim=(ranks, 0),
             xlim=0,
             ylabel="rank",
-            xlabel="time over what an even step would take; lines: all ranks meet",
+            xlabel="time over what an even step would take; lines: all ranks wait",
         )
         axis.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0, handlelength=1.2)
 

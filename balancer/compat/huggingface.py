@@ -88,7 +88,7 @@ class BalancedTrainerMixin:
 def _where_ranks_wait(trainer: Any) -> str:
     """Return the sampler's `sync` under the Trainer's way to run on several ranks."""
     state = trainer.accelerator.state
-    # Stage 2 reduces gradients into shards in every backward pass, so that ranks meet there too.
+    # Stage 2 reduces gradients into shards in every backward pass, so that ranks wait there too.
     plugin = getattr(state, "deepspeed_plugin", None)
     sharded = "FSDP" in str(state.distributed_type) or (plugin is not None and plugin.zero_stage >= 2)
     return "micro_batch" if sharded else "step"

@@ -1,6 +1,6 @@
 """The dispatch plan: which sample runs on which rank, in which order, and the proof of how good that is. Pure data.
 
-A plan is what was placed: this class has whole shares, where each sample is on one rank and ranks meet once a step.
+A plan is what was placed: this class has whole shares, where each sample is on one rank and ranks wait once a step.
 What comes out of another cut is a subclass, in the room of that cut in :mod:`balancer.cuts`, with what differs.
 """
 
@@ -235,7 +235,7 @@ class DispatchPlan(Record):
 
     @property
     def home_imbalance_ratio(self) -> float:
-        """:attr:`imbalance_ratio` of the placement before dispatch, which has no micro-batches: ranks meet once.
+        """:attr:`imbalance_ratio` of the placement before dispatch, which has no micro-batches: ranks wait once.
 
         Before a pipeline each rank's samples are cut, as they lie, into as many micro-batches of equally many.
         """

@@ -171,7 +171,7 @@ def _of_ranks(drawn: Drawn, found: Numbers, phases: list[str]) -> Section:
         "the busiest; dotted, proven: no plan has it lower."
     )
     if meets_in_slots(found):
-        words += " Where ranks meet in micro-batches, they wait for more than these sums show."
+        words += " Where ranks wait in micro-batches, they wait for more than these sums show."
     return Section("Where ranks wait", words, [_loads(name, drawn.plan[name]) for name in phases])
 
 
@@ -225,7 +225,7 @@ def _what_is_uneven(found: Numbers) -> str:
         return "largest load over mean load"
     if in_pipeline(found):
         return "what the longest pipeline takes, over what the mean one would without bubbles"
-    return "what it takes, as ranks meet with micro-batches, over what it would if all of them were even"
+    return "what it takes, as ranks wait with micro-batches, over what it would if all of them were even"
 
 
 def _by_step(name: str, rows: pa.Table) -> Chart:

@@ -110,7 +110,7 @@ def in_pipeline(found: Numbers) -> bool:
 def _before_slots(found: Numbers) -> str:
     """Say what is compared with, where there are micro-batches."""
     if not in_pipeline(found):
-        return "Before: as the samples lie, not cut into micro-batches; ranks meet once a step."
+        return "Before: as the samples lie, not cut into micro-batches; ranks wait once a step."
     stages = "Before: each rank's samples as they lie, cut into as many micro-batches of equally many"
     if any("in_pipeline" in phase for phase in found["phases"].values()):
         return f"{stages}; encoders that the plan has in gaps run before them, evenly on all devices."

@@ -216,7 +216,7 @@ def test_who_computes_in_micro_batches(encoders, sync, cut, piecewise):
     steps = steps_of([plan])
     phases = summary(steps)["phases"]
     assert [name for name in phases if "sync" in phases[name]] == cut
-    assert ("not cut into micro-batches; ranks meet once a step" in text_of(steps)) == piecewise
+    assert ("not cut into micro-batches; ranks wait once a step" in text_of(steps)) == piecewise
     pytest.importorskip("matplotlib")
     from balancer.report.plan_page import asked_for, encoder_slots
 

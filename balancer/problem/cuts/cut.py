@@ -218,7 +218,7 @@ class Cut:
 
 @described
 class WholeShares(Cut):
-    """Each rank computes whole samples, all of them before ranks meet."""
+    """Each rank computes whole samples, all of them before ranks wait for each other."""
 
     name: ClassVar[str] = "whole_shares"
 

@@ -212,7 +212,7 @@ class Pipelines(InSlots):
     # Other cuts that follow from it
 
     def of_encoder(self, num_slots: int, num_elements: int) -> MicroBatches:
-        """Return an encoder's: possibly empty, and of any size; no ranks meet in the slots of a pipeline."""
+        """Return an encoder's: possibly empty, and of any size; no ranks wait in the slots of a pipeline."""
         sync = "step" if self.encoders_in_stages else "micro_batch"
         return MicroBatches(max(1, num_elements), sync, count=num_slots, allow_empty=True)
 

@@ -1,7 +1,7 @@
 """Reasons that many steps give, counted: those that differ in a percentage alone are one, with its range."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Self
 
 
@@ -37,28 +37,14 @@ class Reasons:
     def __init__(self) -> None:
         self._found: dict[tuple[str, ...], Counter[float]] = {}
 
-    def add(self, reason: str) -> tuple[str, ...]:
-        """Add the reason of one more step; return its key in :meth:`told`."""
+    def add(self, reason: str) -> None:
+        """Add the reason of one more step."""
         kind = reason.around if isinstance(reason, Reason) else (reason,)
         self._found.setdefault(kind, Counter())[reason.percent if isinstance(reason, Reason) else 0.0] += 1
-        return kind
-
-    def stored(self) -> list[Any]:
-        """Return all of it as JSON has it."""
-        return [[list(kind), sorted(given.items())] for kind, given in self._found.items()]
-
-    def join(self, stored: Iterable[Any]) -> None:
-        """Add what the reasons of other steps gave as :meth:`stored`."""
-        for kind, given in stored:
-            self._found.setdefault(tuple(kind), Counter()).update(dict(map(tuple, given)))
 
     def __len__(self) -> int:
         """Return the number of steps that gave a reason."""
         return sum(given.total() for given in self._found.values())
-
-    def told(self) -> dict[tuple[str, ...], str]:
-        """Return each reason in words, in the order in which they came."""
-        return {kind: _told(kind, given) for kind, given in self._found.items()}
 
     def counted(self) -> Iterator[tuple[str, int]]:
         """Yield each reason in words and the number of steps that gave it, the most frequent first."""

@@ -171,7 +171,7 @@ def test_reasons_are_counted_and_percentages_are_a_range():
 
 
 def test_reasons_told_again_stay_as_they_are():
-    """As a report does with what a plan file says."""
+    """One that was counted is a reason again."""
     told, again = Reasons(), Reasons()
     for reason in (*(Reason("it takes", percent, "longer") for percent in (9.5, 10, 1e-05)), "no room", "1% of 3%"):
         told.add(reason)

@@ -89,15 +89,6 @@ def smallest_of(values):
 
 
 @helper
-def sum_of(values):
-    """The sum of int64 `values`."""
-    total = np.int64(0)
-    for i in range(len(values)):
-        total += values[i]
-    return total
-
-
-@helper
 def stable_order(values):
     """``numpy.argsort(values, kind="stable")`` of int64 values, by merging from below. O(n log n)."""
     n = len(values)

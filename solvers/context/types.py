@@ -71,17 +71,6 @@ class ContextShardsResult(Proven):
     _measure: ClassVar[str] = "total_received"
 
     @property
-    def bound_received(self) -> int:
-        """`lower_bound`."""
-        return self.lower_bound
-
-    @property
-    def worst_rank(self) -> int:
-        """Rows of all layers that the rank with most of them receives or sends."""
-        both = np.maximum(self.weights @ self.received, self.weights @ self.sent)
-        return int(both.max())
-
-    @property
     def imbalance_ratio(self) -> float:
         """The largest over the mean work of a rank, of the mask that is least even; 1.0 where there is no work."""
         mean = self.work.mean(axis=1)

@@ -150,10 +150,9 @@ PIPELINES = (
     Part("exchanges", {f"{PIPES}:exchange": argument(1)}),
 )  # fmt: skip
 GAPS = (
-    *(Part(f"shape {k}", {f"{STARTS}:_SHAPES": all_but(k)}) for k in range(4)),
-    Part("a curve", {f"{STARTS}:_CURVES": Over(lambda curves: curves[:1])}),
+    Part("all starts but one", {f"{STARTS}:_STARTS": 1}),
+    Part("two starts of four", {f"{STARTS}:_STARTS": 2}),
     Part("replicas evened", {f"{STARTS}:_evened": argument(2)}),
-    Part("the race", {f"{STARTS}:_raced": lambda tried, units, goal: (tried[0], units)}),
     Part("the search", {f"{STARTS}:_searched": always(None)}),
 )
 SEQUENCE_GROUPS = (

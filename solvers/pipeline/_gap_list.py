@@ -30,15 +30,9 @@ _SPARE = 10
 """A tenth of all room is not for tasks that run ahead, so that the slot that is next finds some."""
 _UNITS = 160
 """Of work for each op of a list schedule; measured."""
-_FREE = (
-    (1, 64, 0), (2, 64, 0.01), (2, 64, 0), (1, 0, 0.1), (1, 64, 0.03), (1, 64, 0.1), (2, 0, 0), (3, 64, 0),
-    (1, 64, 0.01), (1, 0, 0), (3, 64, 0.01), (1, 0, 0.01), (2, 0, 0.01), (1, 32, 0), (2, 32, 0), (4, 64, 0),
-)  # fmt: skip
+_FREE = (1, 64, 0), (2, 64, 0.01), (2, 64, 0), (1, 0, 0.1)
 """Rules as :class:`ListRule` has them, the slack as a part of the mean: what was best most often comes first."""
-_CAPPED = (
-    (1, 128, 0.01), (2, 128, 0.005), (2, 64, 0.01), (1, 64, 0.01), (2, 128, 0.01), (1, 128, 0.005), (1, 64, 0.02),
-    (3, 128, 0.01), (1, 64, 0),
-)  # fmt: skip
+_CAPPED = (1, 128, 0.01), (2, 128, 0.005), (2, 64, 0.01), (1, 64, 0.01)
 """The same where what is held has a cap; the others follow."""
 
 

@@ -1,4 +1,4 @@
-"""The exact run of a schedule that is given as sequences; what is on a longest path of it, and what comes after an op.
+"""The exact run of a schedule that is given as sequences; what comes after an op, and so which are on longest paths.
 
 Ops have numbers: the pipeline's are ``k * 2 S + cell`` (see :mod:`solvers.pipeline.run`), then come the tasks' forwards
 from `front` on, then their backwards from `backs` on. Every slot has a *gate*: all forwards of its tasks open its first
@@ -152,11 +152,10 @@ def _resume(begin, plan, starts, pipe, clock):
 
 
 @helper
-def run_ops(begin, most, tails, plan, starts, pipe, clock):
+def run_ops(begin, most, plan, starts, pipe, clock):
     """Run all ops that do not start before `begin`, where nothing has changed.
 
-    Returns the makespan, or NEVER where it is over `most` or ops wait for each other. ``tails`` are least times from
-    the start of an op to the end of all: most runs that are too long end early by them. Devices are visited from the
+    Returns the makespan, or NEVER where it is over `most` or ops wait for each other. Devices are visited from the
     first to the last and back, as forwards and backwards go. O(ops) where they wait for few others.
     """
     sequence, ops, _, _ = plan
@@ -177,7 +176,7 @@ def run_ops(begin, most, tails, plan, starts, pipe, clock):
                 start = max(end, time)
                 if k >= 0:
                     start = max(start, ready[k])
-                if start + max(tails[op], rest[d]) > most:
+                if start + rest[d] > most:
                     return np.int64(NEVER)
                 starts[op] = start
                 end = start + ops[op]["took"]
@@ -200,77 +199,14 @@ def run_ops(begin, most, tails, plan, starts, pipe, clock):
 
 
 @helper
-def _last_task(k, before, ops, starts, pipe):
-    """Return the task of a gate that ends last by some time, or -1."""
-    found, latest = np.int64(-1), np.int64(-1)
-    for op in range(pipe.front, pipe.backs):
-        end = starts[op] + ops[op]["took"]
-        if ops[op]["gate"] == k and latest < end <= before:
-            found, latest = op, end
-    return found
-
-
-@helper
-def _set_place(op, sequence, starts, found):
-    """Set device and place of an op."""
-    for d in range(sequence.shape[0]):
-        p = place_of(sequence, d, starts[op], starts)
-        while p <= sequence[d, 0] and starts[sequence[d, p]] == starts[op]:
-            if sequence[d, p] == op:
-                found[0], found[1] = d, p
-                return
-            p += 1
-
-
-@helper
-def critical(plan, starts, pipe, free, path, on):
-    """List the tasks' ops on one longest path, and mark all its ops in ``on``; returns how many are tasks'.
-
-    From the last op back: along the device where the op before ends as this one starts, else to what it waited for.
-    """
-    sequence, ops, _, _ = plan
-    count, here = np.int64(0), np.empty(2, np.int64)
-    here[0] = first_largest(free)
-    here[1] = sequence[here[0], 0]
-    on[:] = 0
-    for _ in range(len(starts)):
-        d, p = here[0], here[1]
-        if p < 1:
-            break
-        op = sequence[d, p]
-        on[op] = 1
-        if op >= pipe.front:
+def late_tasks(starts, after, makespan, pipe, path):
+    """List the tasks' ops that are on longest paths; returns how many they are."""
+    count = np.int64(0)
+    for op in range(pipe.front, len(starts)):
+        if starts[op] >= 0 and starts[op] + after[op] == makespan:
             path[count] = op
             count += 1
-        before = sequence[d, p - 1] if p > 1 else np.int64(-1)
-        if before >= 0 and starts[before] + ops[before]["took"] == starts[op]:
-            here[1] = p - 1
-            continue
-        cause = ops[op]["follows"]
-        if ops[op]["opened_by"] >= 0:
-            last = _last_task(ops[op]["opened_by"], starts[op], ops, starts, pipe)
-            cause = last if last >= 0 else cause
-        if cause < 0 or starts[op] == 0:
-            break
-        _set_place(cause, sequence, starts, here)
     return count
-
-
-@helper
-def set_tails(graph, plan, pipe, tails):
-    """Set the least time from every op's start to the end, by the pipeline's own order, whatever tasks do. O(ops)."""
-    ops = plan.ops
-    for op in range(len(tails)):
-        tails[op] = ops[op]["took"]
-    for at in range(graph.shape[1] - 1, -1, -1):
-        tail = tails[graph[0, at]]
-        for row in (1, 2):
-            if graph[row, at] >= 0:
-                op = graph[0, graph[row, at]]
-                more = pipe.hop * graph[3, at] if row == 2 else np.int64(0)
-                tails[op] = max(tails[op], ops[op]["took"] + more + tail)
-    for i in range(pipe.backs - pipe.front):
-        tails[pipe.front + i] += tails[plan.slot[i] * pipe.width]
 
 
 @helper

@@ -20,14 +20,13 @@ from solvers.pipeline._gap_run import (
     Clock,
     Plan,
     away,
-    critical,
     gate_op,
+    late_tasks,
     ops_of,
     pipeline_of,
     place_of,
     run_ops,
     set_after,
-    set_tails,
     since,
 )
 from solvers.pipeline._tasks import NO_CAP, SlotTasks, Tasks
@@ -44,7 +43,7 @@ _ACCEPTED = 2
 _JUDGED = 6
 """For each op where longest paths are found anew."""
 _STALE = 20
-"""Kept schedules that are no shorter, after which longest paths are found anew under caps; else at each: no gain."""
+"""Kept schedules that are no shorter, after which longest paths are found anew."""
 _MOVE = np.dtype(
     [
         ("device", np.int64),  # of the task before the move
@@ -101,7 +100,6 @@ class Movable(NamedTuple):
     items: Items
     held: Ints  # int64[K, C]: what slots hold
     counts: Ints  # int64[K]: how many items
-    on: Ints  # int64[ops]: 1 on one longest path
 
 
 def no_items() -> Items:
@@ -325,23 +323,6 @@ def _fits(a, b, k, other, movable):
 
 
 @helper
-def _lengthens(a, b, k, other, movable, pipe):
-    """Whether a longest path gets longer where two slots exchange items, none of whose tasks is on it."""
-    items, on = movable.items, movable.on
-    rows, more = items.rows, np.int64(0)
-    width = rows.shape[1]
-    for cell in range(width):
-        gain = rows[a, cell] - (rows[b, cell] if b >= 0 else np.int64(0))
-        more += gain * (on[other * width + cell] - on[k * width + cell])
-    for item in (a, b):
-        if item >= 0 and more > 0:
-            for at in range(items.first[item], items.first[item + 1]):
-                if on[pipe.front + items.tasks[at]] > 0 or on[pipe.backs + items.tasks[at]] > 0:
-                    return False
-    return more > 0
-
-
-@helper
 def _count_item(item, k, sign, sizes, held, counts):
     """Count an item to a slot, or with -1 out of it."""
     counts[k] += sign
@@ -408,7 +389,7 @@ def _move_items(i, trial, notes, movable, pipe):
     if draw(state, 3) > 0:
         b = draw(state, len(items.slot))
         other = items.slot[b]
-    if k == other or not _fits(a, b, k, other, movable) or _lengthens(a, b, k, other, movable, pipe):
+    if k == other or not _fits(a, b, k, other, movable):
         return np.int64(-1)
     move = notes.move
     move[0]["item"], move[0]["for_item"], move[0]["slot"], move[0]["to_slot"] = a, b, k, other
@@ -486,38 +467,28 @@ def _squares(free):
     return total
 
 
-@helper
-def _patience(caps):
-    """After how many kept schedules longest paths are found anew."""
-    patience = 1
-    for d in range(len(caps)):
-        if caps[d] < NO_CAP:
-            patience = _STALE
-    return patience
-
-
 # --- the search ------------------------------------------------------------------------------------------------------
 
 
 @helper
-def _begin(items, num_slots, num_ops):
+def _begin(items, num_slots):
     """Count items to their slots."""
     held, counts = np.zeros((num_slots, items.sizes.shape[0]), np.int64), np.zeros(num_slots, np.int64)
     for item in range(len(items.slot)):
         _count_item(item, items.slot[item], 1, items.sizes, held, counts)
-    return Movable(items, held, counts, np.empty(num_ops, np.int64))
+    return Movable(items, held, counts)
 
 
 @kernel(turns=1000)
-def search_gaps(settings, plan, starts, graph, pipe, tasks, items, state):
+def search_gaps(settings, plan, starts, pipe, tasks, items, state):
     """Search for as much work as given, or until the makespan is no larger than `goal`; returns it, and the work done.
 
     ``settings`` are both, the work and the goal. What is given is in the end that of the best schedule. ``starts``,
     int64[ops], are of the schedule that is kept; -1 of what does not run. The first run is exact whatever they are.
     """
     most_work, goal = settings
-    movable = _begin(items, pipe.num_slots, len(starts))
-    moved, after, on = starts.copy(), np.empty(len(starts), np.int64), movable.on
+    movable = _begin(items, pipe.num_slots)
+    moved, after = starts.copy(), np.empty(len(starts), np.int64)
     sequence, caps, holds = plan.sequence, tasks.caps, np.empty(len(plan.device), np.int64)
     for i in range(len(holds)):
         holds[i] = tasks.each[i]["size"] if tasks.each[i]["backward"] > 0 else 0
@@ -527,16 +498,13 @@ def search_gaps(settings, plan, starts, graph, pipe, tasks, items, state):
     num_ops, num_devices, n, gates = len(starts), plan.sequence.shape[0], len(plan.device), pipe.num_slots
     at, free = np.empty(num_devices, np.int64), np.empty(num_devices, np.int64)
     clock = Clock(np.empty(gates, np.int64), np.empty(gates, np.int64), at, free, np.empty(num_devices, np.int64))
-    path, tails, nothing = np.empty(num_ops, np.int64), np.empty(num_ops, np.int64), np.zeros(num_ops, np.int64)
-    need, waiting = np.empty((num_ops, 2), np.int64), np.empty(num_ops, np.int64)
+    path, need, waiting = np.empty(2 * n, np.int64), np.empty((num_ops, 2), np.int64), np.empty(num_ops, np.int64)
     # 1. An exact run, and the longest paths of its schedule.
-    set_tails(graph, plan, pipe, tails)
-    makespan = run_ops(0, NEVER, tails, plan, starts, pipe, clock)
+    makespan = run_ops(0, NEVER, plan, starts, pipe, clock)
     copy(moved, starts)
     kept, score = plan.sequence.copy(), _squares(free)
-    count = critical(plan, starts, pipe, free, path, on)
     set_after(plan, starts, pipe, need, waiting, at, after)
-    work, stale, patience = np.int64(0), 0, _patience(tasks.caps)
+    count, work, stale = late_tasks(starts, after, makespan, pipe, path), np.int64(0), 0
     while work < most_work and makespan > goal and n > 0:
         work += _PASS
         # 2. A move, seven times in eight of a task on the longest path; where caps hold, a run from there on.
@@ -545,8 +513,7 @@ def search_gaps(settings, plan, starts, graph, pipe, tasks, items, state):
         begin = _moved(op, i, makespan, trial, notes, tasks, movable, pipe)
         met, of_items = np.int64(NEVER), move[0]["item"] >= 0
         if begin >= 0 and _allowed(touched, caps, sequence, holds, pipe):
-            least = nothing if of_items else tails  # with other loads the least times are others
-            met = run_ops(begin, makespan, least, plan, moved, pipe, clock)
+            met = run_ops(begin, makespan, plan, moved, pipe, clock)
             work += _UNITS * num_ops
         # 3. What is no worse is kept: of schedules as long, those whose devices end earlier.
         better = met < makespan or (met == makespan and _squares(free) <= score)
@@ -556,17 +523,16 @@ def search_gaps(settings, plan, starts, graph, pipe, tasks, items, state):
             if begin >= 0:
                 copy(moved, starts)
             continue
-        stale = stale + 1 if met == makespan and not of_items else patience
+        stale = stale + 1 if met == makespan and not of_items else _STALE
         makespan, score = met, _squares(free)
         copy(starts, moved)
         if of_items:
             _keep_items(move, movable)
-            set_tails(graph, plan, pipe, tails)
         work += _ACCEPTED * num_ops
-        # 4. Its longest paths, for the moves to come; under caps, where most kept schedules are as long, not of each.
-        if stale >= patience:
-            count = critical(plan, starts, pipe, free, path, on)
+        # 4. Its longest paths, for the moves to come; not of each, as most kept schedules are as long.
+        if stale >= _STALE:
             set_after(plan, starts, pipe, need, waiting, at, after)
+            count = late_tasks(starts, after, makespan, pipe, path)
             stale, work = 0, work + _JUDGED * num_ops
     return makespan, work
 
@@ -612,8 +578,6 @@ class Gaps:
     def search(self, units: int, goal: int) -> int:
         """Run exactly, and search for so much work; returns what was done."""
         pipe = pipeline_of(self.order, len(self.plan.device), self.tasks.window, self.hop)
-        makespan, work = search_gaps(
-            (units, goal), self.plan, self.starts, self.order.graph, pipe, self.given, self.items, self.state
-        )
+        makespan, work = search_gaps((units, goal), self.plan, self.starts, pipe, self.given, self.items, self.state)
         self.makespan = int(makespan)
         return int(work)

@@ -12,7 +12,7 @@ from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleEr
 from solvers.groups import read_only
 from solvers.pipeline._flight import FlightSets
 from solvers.pipeline.orders import OpOrder, gpipe, interleaved, one_f_one_b
-from solvers.pipeline.run import Stages, as_table
+from solvers.pipeline.run import Stages, as_each, as_table
 from solvers.pipeline.types import PipelineRequest
 
 Ints = NDArray[np.int64]
@@ -64,7 +64,9 @@ class PipelineProblem:
         volumes, caps = _as_caps(asked.sizes, asked.cap, len(table), stages.num_stages)
         flight = None
         if asked.in_flight_cap is not None:
-            flight = _as_flight(asked.in_flight_cap, asked.sizes, ops.num_devices)
+            if asked.sizes is None:
+                raise UsageError("{in_flight_cap} is a cap on {sizes}: give {sizes}")
+            flight = as_each("in_flight_cap", asked.in_flight_cap, ops.num_devices, "devices")
         items, merged = _merge(table, stages)
         problem = cls(
             table, stages, items, merged, volumes, read_only(caps), bool(asked.allow_empty),
@@ -141,19 +143,7 @@ def _as_caps(sizes: ArrayLike | None, cap: ArrayLike | None, n: int, num_stages:
         raise UsageError(f"the sum of {{sizes}} must be below 2**58, got {total}")
     if cap is None:
         return read_only(table), np.full(len(table), max(1, total), dtype=np.int64)
-    caps = as_costs(np.atleast_1d(np.asarray(cap)), "cap")[0]
-    if len(caps) not in (1, len(table)):
-        raise ArgumentError("cap", f"be one number, or one for each of {len(table)} stages", len(caps))
-    return read_only(table), np.broadcast_to(caps, len(table)).astype(np.int64)
-
-
-def _as_flight(given: ArrayLike, sizes: ArrayLike | None, num_devices: int) -> Ints:
-    if sizes is None:
-        raise UsageError("{in_flight_cap} is a cap on {sizes}: give {sizes}")
-    caps = as_costs(np.atleast_1d(np.asarray(given)), "in_flight_cap")[0]
-    if len(caps) not in (1, num_devices):
-        raise ArgumentError("in_flight_cap", f"be one number, or one for each of {num_devices} devices", len(caps))
-    return np.broadcast_to(caps, num_devices).astype(np.int64)
+    return read_only(table), as_each("cap", cap, len(table), "stages")
 
 
 def _merge(work: Ints, stages: Stages) -> tuple[Ints, Stages]:

@@ -11,7 +11,7 @@ from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleEr
 from solvers.groups import read_only
 from solvers.pipeline._flight import moments
 from solvers.pipeline.orders import OpOrder
-from solvers.pipeline.run import MOST_TIME
+from solvers.pipeline.run import MOST_TIME, as_each
 from solvers.pipeline.types import TaskRequest
 
 Ints = NDArray[np.int64]
@@ -59,7 +59,9 @@ class Tasks:
             where = int(np.argmax(back > 0))
             rule = "be 0 where the first stage has no backward: no gradient comes to a task"
             raise ArgumentError("task_backward", rule, back[where], where)
-        caps = _as_held_caps(asked.held_cap, num_devices)
+        caps = np.full(num_devices, NO_CAP)
+        if asked.held_cap is not None:
+            caps = as_each("held_cap", asked.held_cap, num_devices, "devices")
         allowed = _as_allowed(asked.devices, n, num_devices)
         over = (back > 0) & ~(allowed & (sizes[:, None] <= caps)).any(axis=1)
         if over.any():
@@ -134,15 +136,6 @@ def _in_flight(order: OpOrder) -> list[list[int]]:
     """Return which slots are at once between forward and backward in the first stage, wherever these are most."""
     first = np.arange(0, order.num_stages, order.num_devices)
     return [np.flatnonzero(held[:, 0]).tolist() for held in moments(order, 0, first) if held[:, 0].any()]
-
-
-def _as_held_caps(held_cap: ArrayLike | None, num_devices: int) -> Ints:
-    if held_cap is None:
-        return np.full(num_devices, NO_CAP)
-    caps = as_costs(np.atleast_1d(np.asarray(held_cap)), "held_cap")[0]
-    if len(caps) not in (1, num_devices):
-        raise ArgumentError("held_cap", f"be one number, or one for each of {num_devices} devices", len(caps))
-    return np.broadcast_to(caps, num_devices).astype(np.int64)
 
 
 def _as_column(name: str, values: ArrayLike, n: int) -> Ints:

@@ -1,26 +1,25 @@
 """Slots and tasks together: which item runs in which slot of which replica, its tasks in the pipelines' gaps.
 
-Some ways to begin with (:func:`_starts`) race each other: each is listed, searched for a part of the budget, and the
-better half goes on, until one is left and has the rest (:func:`_raced`).
+Told from top to bottom, in the order in which it runs (:func:`_scheduled`):
 
-*Slots to begin with.* They are what fills and drains the pipeline fast, and what its gaps can take.
+1. *Starts* (:func:`_starts`) say which item is in which cell. One is the pipeline's own ramp, as if there were no
+   tasks. Others aim at a curve by which the gaps can take tasks: gaps at the beginning are short of forwards, those at
+   the end are not short of backwards. So it rises steeply and falls slowly, and has more tasks in early slots, except
+   the first, for whose tasks the pipeline would wait. Where what is held has a cap, devices fill no more of the last
+   gaps than what they may hold by then: the last slots have few tasks. How much of the curve pays depends on the tasks,
+   so a way between it and the ramp is tried too.
+2. Each is *evened*: replicas exchange items until all have as much work.
+3. Each is *listed* (:mod:`solvers.pipeline._gap_list`) and searched for a part of the budget
+   (:mod:`solvers.pipeline._gap_search`). The best one has the rest.
 
-By a pipeline alone the ramp is that of its linear program. With tasks, gaps at the beginning are short of forwards,
-those at the end are not short of backwards: a steeper ramp up and a flatter one down, and more tasks in early slots,
-except the first, for whose tasks the pipeline would wait. How much of that pays depends on the tasks: some are tried.
-
-Where what is held has a cap, devices fill no more of the last gaps than what they may hold by then. So the last slots
-are smaller and longer in coming, as a linear program of work that can be divided at will has them (slots' loads, tasks
-of every slot and device, what is done in every gap of every device and held there): its solutions for 4, 8 and 16
-devices, four times as many slots and room for the tasks of two slots a device are alike, and drawn here as curves. One
-of them is tried without caps, too: on few devices its end is better than the others.
+The curve is drawn after a linear program of work that can be divided at will (slots' loads, tasks of every slot and
+device, what is done in every gap of every device and held there): its solutions for 4, 8 and 16 devices, four times as
+many slots and room for the tasks of two slots a device are alike.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -35,7 +34,7 @@ from solvers.pipeline._cells import Rules
 from solvers.pipeline._gap_list import listed
 from solvers.pipeline._gap_search import Gaps, Items
 from solvers.pipeline._problem import PipelineProblem
-from solvers.pipeline._tasks import NO_CAP, Tasks, held_by_any
+from solvers.pipeline._tasks import Tasks, held_by_any
 from solvers.pipeline.bounds import multiplex_bound, multiplexed_bound
 from solvers.pipeline.multiplex import result_of
 from solvers.pipeline.ramp import Program, Ramp
@@ -46,12 +45,10 @@ from solvers.types import status_of
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-_STARTS = 6
-"""At most, that are tried."""
-_LISTED = 1_000
-"""Units of work that the least lists of a start take for each op."""
-_HEAT = 32
-"""Part of the budget that each gets in every heat of their race."""
+_STARTS, _PART = 4, 24
+"""Starts, at most, and the part of the budget that each is listed by, and searched for."""
+_START = 1_000
+"""Units of work, for each op, that there must be for every start above two: the least that lists take."""
 _TURNS = 4
 """Of the search for each replica: so often another may have become the longest."""
 
@@ -105,10 +102,25 @@ def _scheduled(problem: PipelineProblem, tasks: Tasks, seconds: float, started: 
     program = Program.of(problem)
     ramp = program.ramp()
     bound = multiplexed_bound(problem, tasks, ramp.cut)
-    # a twentieth of the budget goes into the first start's exchanges, a tenth is set aside for lists
-    starts = _starts(problem, tasks, program, ramp, bound.value, units // 20)
-    replicas, left = _raced(_tried(problem, tasks, starts, units, bound.value), units - units // 10, bound.value)
-    _searched(replicas, left, bound.value)
+    # 1. Some starts that lists find a schedule of, each searched for a part of the budget. A tenth is set aside for
+    #    lists.
+    ops = problem.num_cells * 2 * problem.order.num_stages + 2 * len(tasks.owner)
+    most = min(_STARTS, 2 + units // (_START * ops))
+    part, tried, failed = units // _PART, list[list[_Replica]](), list[TimeLimitError]()
+    for cells in _starts(problem, tasks, program, ramp, bound.value, part):
+        try:
+            tried.append(_listed(problem, tasks, cells, part, bound.value))
+        except TimeLimitError as error:
+            failed.append(error)
+            continue
+        _searched(tried[-1], part, bound.value)
+        if len(tried) == most:
+            break
+    if not tried:
+        raise failed[0]
+    # 2. The best one goes on.
+    replicas = min(tried, key=lambda each: _longest(each).gaps.makespan)
+    _searched(replicas, units - units // 10 - len(tried) * part, bound.value)
     cut = ramp.cut if bound.name == "fluid" else None
     return _result(problem, tasks, replicas, bound, cut, started)
 
@@ -147,35 +159,10 @@ class _Replica:
         return cls(members, slots, chosen, gaps)
 
 
-def _tried(
-    problem: PipelineProblem, tasks: Tasks, starts: Iterable[Ints], units: int, goal: int
-) -> list[list[_Replica]]:  # fmt: skip
-    """Make list schedules of some starts, of those for which there are any."""
-    # a quarter of the budget makes lists, the same for each start and replica
-    share, tried = units // (4 * _STARTS * problem.num_replicas), []
-    failed: TimeLimitError | None = None
-    ops = problem.num_cells * 2 * problem.order.num_stages + 2 * len(tasks.owner)
-    for cells in islice(starts, 2 + units // (_LISTED * ops)):
-        try:
-            tried.append(
-                [_Replica.from_cells(problem, tasks, cells, r, share, goal) for r in range(problem.num_replicas)]
-            )
-        except TimeLimitError as error:
-            failed = error
-    if not tried and failed is not None:
-        raise failed
-    return tried
-
-
-def _raced(tried: list[list[_Replica]], units: int, goal: int) -> tuple[list[_Replica], int]:
-    """Search from all, then from the better half, and so on; return what is left, and of the budget."""
-    left = units
-    while len(tried) > 1:
-        for each in tried:
-            _searched(each, units // _HEAT, goal)
-            left -= units // _HEAT
-        tried = sorted(tried, key=lambda each: _longest(each).gaps.makespan)[: len(tried) // 2]
-    return tried[0], left
+def _listed(problem: PipelineProblem, tasks: Tasks, cells: Ints, units: int, goal: int) -> list[_Replica]:
+    """Make list schedules of all replicas; raises TimeLimitError where there are none."""
+    share = units // problem.num_replicas
+    return [_Replica.from_cells(problem, tasks, cells, r, share, goal) for r in range(problem.num_replicas)]
 
 
 def _longest(replicas: list[_Replica]) -> _Replica:
@@ -216,31 +203,10 @@ def _result(
 # --- slots to begin with ---------------------------------------------------------------------------------------------
 
 
-class _Shape(NamedTuple):
-    """What the first and the last S slots have of the pipeline's own ramp, and of tasks, the last on average.
-
-    Early tasks are those of half a window more: their forwards fill the gaps before the first backward. Tasks are as
-    the ramp with 0 of `even`, and the same in all slots with 2.
-    """
-
-    up: float
-    down: float
-    early: float
-    late: float
-    even: float = 1.0
-
-
-_MOST, _ROUNDS = 1.9, 5  # times the mean
+_ROUNDS = 5  # of bringing targets within their limits
 _EXCHANGES = 3  # of items, for each replica
 _MOST_PAIRS = 1 << 24  # of two replicas' items in the same slots; of more, shares are even enough
 _ALIKE = 0.05  # of a mean slot's work, at most, is between two: what a slot has more waits in every stage
-# Rows *shape 0* to *shape 3* of benchmarks/ablation.py: the last one is worth 283 +- 116 ppm; without the first
-# three, a small step with little room for tasks finds no schedule.
-_SHAPES = (
-    _Shape(1.0, 1.0, 1.0, 1.0), _Shape(0.9, 1.0, 1.5, 0.8), _Shape(0.9, 0.8, 1.5, 0.8), _Shape(0.8, 1.6, 1.5, 0.8),
-)  # fmt: skip
-_CURVES = ((1.0, 1.0), (1.2, 1.15))
-"""Of the curves, what the first and the last slots have; without caps there is the first one alone."""
 _UP = (0.0, 0.5, 0.85, 1.1, 1.5, 2.0), (0.26, 0.57, 0.93, 1.38, 1.54, 1.6)
 _DOWN = (0.0, 0.3, 0.6, 0.85, 0.95, 1.5, 1.62, 2.1), (0.37, 0.56, 0.65, 0.77, 0.84, 0.97, 1.5, 1.6)
 """Slots for each device from the first slot on, or from the last one back, and parts of the mean load there."""
@@ -253,36 +219,24 @@ _IN_FLIGHT = 0.65  # of all room, at most, is for the tasks of slots in flight: 
 def _starts(
     problem: PipelineProblem, tasks: Tasks, program: Program, ramp: Ramp, goal: int, units: int
 ) -> Iterator[Ints]:
-    """Yield cells of all items, some ways: the pipeline's own ramp, others for both, curves, under caps even slots."""
-    for cells in _filled(problem, tasks, program, ramp, goal, units):
-        yield cells if len(problem.sizes) else _evened(problem, tasks, cells)
-
-
-def _filled(
-    problem: PipelineProblem, tasks: Tasks, program: Program, ramp: Ramp, goal: int, units: int
-) -> Iterator[Ints]:
-    yield found(problem, program, ramp, goal, units)
+    """Yield cells of all items, some ways: the pipeline's own, by the curve, between it and the ramp, and flatter."""
+    own = found(problem, program, ramp, goal, units)
+    yield own if len(problem.sizes) else _evened(problem, tasks, own)
     targets, large = targets_of(problem, program, ramp)
-    own = np.maximum(targets, 0.0).reshape(problem.num_replicas, problem.num_slots, -1)  # nothing by a rounding less
+    targets = targets.reshape(problem.num_replicas, problem.num_slots, -1)
     both = _with_tasks(problem, _spent(problem, tasks) // (2 * problem.order.num_devices))
     share = int(both.items[-1].sum()) / problem.num_replicas
-    width = problem.order.num_devices
-    if (tasks.caps < NO_CAP).any():
-        size = max(1, int(tasks.size[tasks.backward > 0].sum()))
-        most = min(1.0, _IN_FLIGHT * float(tasks.caps.sum(dtype=np.float64)) * problem.num_replicas / size)
-        wanted = [_curved(own, share, ends, width, most) for ends in _CURVES]
-        wanted += [_shaped(own, share, shape, width, tasks.window) for shape in _SHAPES[1:3]]
-        even = [own.mean(axis=1, keepdims=True), np.full((len(own), 1, 1), share / problem.num_slots)]
-        wanted.append(np.broadcast_to(np.concatenate(even, axis=2), wanted[0].shape))
-    else:
-        wanted = [_shaped(own, share, shape, width, tasks.window) for shape in _SHAPES]
-        wanted.append(_curved(own, share, _CURVES[0], width, 1.0))
-    rules = Rules.of(both)
-    for each in wanted:
-        aims = np.ascontiguousarray(each.reshape(problem.num_cells, -1))
-        cells = started(both, rules, both.merged.unit.max(axis=1), aims, large, 0)
-        if cells is not None:  # under caps the first start may be all there is
-            yield cells.cell_of
+    size = max(1, int(tasks.size[tasks.backward > 0].sum()))
+    room = _IN_FLIGHT * float(tasks.caps.sum(dtype=np.float64)) * problem.num_replicas / size
+    curve = _curved(targets, share, problem.order.num_devices, min(1.0, room))
+    ramped = np.concatenate([targets, curve[:, :, -1:]], axis=2)
+    even = np.broadcast_to(curve.mean(axis=1, keepdims=True), curve.shape)
+    # the last two are for tight room: slots that are alike hold less in flight
+    for wanted in (curve, (curve + ramped) / 2, ramped, (curve + even) / 2, even):
+        aims = np.ascontiguousarray(wanted.reshape(problem.num_cells, -1))
+        cells = started(both, Rules.of(both), both.merged.unit.max(axis=1), aims, large, 0)
+        if cells is not None:
+            yield cells.cell_of if len(problem.sizes) else _evened(problem, tasks, cells.cell_of)
 
 
 def _spent(problem: PipelineProblem, tasks: Tasks) -> Ints:
@@ -332,37 +286,16 @@ def _with_tasks(problem: PipelineProblem, spent: Ints) -> PipelineProblem:
     )  # fmt: skip
 
 
-def _shaped(own: Floats, share: float, shape: _Shape, width: int, window: int) -> Floats:
-    """Return targets of modules and tasks, float64[R, K, M + 1], whose sums are as before."""
-    slots = own.shape[1]
-    width = min(width, slots)
-    bend, more = np.ones(slots), np.ones(slots)
-    bend[:width] *= shape.up
-    bend[slots - width :] *= np.linspace(1.0, shape.down, width)
-    more[: width + window // 2] *= shape.early
-    more[slots - width :] *= np.linspace(1.0, shape.late, width)
-    more[0] = 0.0 if slots > 1 else 1.0
-    # the pipeline's own ramp, bent at both ends, and as much in all as before
-    bent = own * bend[:, None]
-    bent *= own.sum(axis=1, keepdims=True) / np.maximum(1e-300, bent.sum(axis=1, keepdims=True))
-    # tasks by slot: between as the ramp and the same everywhere, more where the gaps can take them
-    ramp = bent.sum(axis=2)
-    part = _parts(ramp)
-    mixed = ((2 - shape.even) * part + shape.even / slots) * more
-    for _ in range(_ROUNDS):  # no slot has many more tasks than its items bring
-        mixed = np.minimum(_parts(mixed), _MOST * part)
-    mixed = share * _parts(np.where(mixed.any(axis=1, keepdims=True), mixed, part))  # the first may bring all there are
-    return np.concatenate([bent, mixed[:, :, None]], axis=2)
+def _curved(own: Floats, share: float, width: int, most: float) -> Floats:
+    """Return targets of modules and tasks, float64[R, K, M + 1], as the curve has them, whose sums are as before.
 
-
-def _curved(own: Floats, share: float, ends: tuple[float, float], width: int, most: float) -> Floats:
-    """Return targets as the curves have them; no `width` slots in turn have more than the part `most` of all tasks."""
+    No `width` slots in turn have more than the part `most` of all tasks.
+    """
     slots = own.shape[1]
     # slots by how many a device they are from the first, and from the last
     at = np.arange(0.5, slots) / width
     back = at[::-1]
     curve = np.minimum(np.interp(at, *_UP), np.interp(back, *_DOWN))
-    curve *= np.interp(at, (0.0, 0.5), (ends[0], 1.0)) * np.interp(back, (0.0, 0.7), (ends[1], 1.0))
     top, over = curve.max(), curve.sum() > slots
     for _ in range(_ROUNDS if over else 0):  # the ends stay as they are, whatever is between them
         top += (slots - np.minimum(curve, top).sum()) / (curve >= top).sum()

@@ -50,33 +50,23 @@ class Stages:
         return len(self.fixed) // 2
 
     @classmethod
-    def from_tables(
-        cls, forward: ArrayLike, backward: ArrayLike, forward_overhead: ArrayLike | None,
-        backward_overhead: ArrayLike | None, hop: int,
-    ) -> "Stages":  # fmt: skip
-        """Check. Raises TypeError or ValueError that name argument, entry and rule."""
-        ahead = as_table("forward", forward)
+    def from_request(cls, asked: PipelineRequest) -> "Stages":
+        """Check those of a request. Raises TypeError or ValueError that name argument, entry and rule."""
+        ahead = as_table("forward", asked.forward)
         modules, stages = ahead.shape
         if modules < 1 or stages < 1:
             raise ArgumentError("forward", "have the shape (M, S), a row for each module", ahead.shape)
-        back = as_table("backward", backward, (modules, stages), "forward")
-        fixed = [
-            np.zeros(stages, dtype=np.int64) if given is None else as_costs(given, name)[0]
-            for name, given in (("forward_overhead", forward_overhead), ("backward_overhead", backward_overhead))
-        ]
-        for name, values in zip(("forward_overhead", "backward_overhead"), fixed, strict=True):
-            if len(values) != stages:
-                raise ArgumentError(name, f"hold one for each of {stages} stages", len(values))
+        back, fixed = as_table("backward", asked.backward, (modules, stages), "forward"), []
+        for name in ("forward_overhead", "backward_overhead"):
+            given = getattr(asked, name)
+            fixed.append(as_costs(np.zeros(stages, dtype=np.int64) if given is None else given, name)[0])
+            if len(fixed[-1]) != stages:
+                raise ArgumentError(name, f"hold one for each of {stages} stages", len(fixed[-1]))
         # stages before the first that takes any time backwards are frozen, and so is all before them
         trained = (back.max(axis=0) + fixed[1]) > 0
         lead = int(np.argmax(trained)) if trained.any() else stages
-        return cls(read_only(np.hstack([ahead, back])), read_only(np.concatenate(fixed)), as_integer("hop", hop), lead)
-
-    @classmethod
-    def from_request(cls, asked: PipelineRequest) -> "Stages":
-        """Check those of a request."""
-        return cls.from_tables(
-            asked.forward, asked.backward, asked.forward_overhead, asked.backward_overhead, asked.hop
+        return cls(
+            read_only(np.hstack([ahead, back])), read_only(np.concatenate(fixed)), as_integer("hop", asked.hop), lead
         )
 
     def check_sums(self, totals: Ints, num_slots: int) -> None:
@@ -107,6 +97,14 @@ def as_table(name: str, values: ArrayLike, shape: tuple[int, int] | None = None,
         raise ArgumentError(name, rule, array.shape)
     flat, _, _ = as_costs(array.reshape(-1), name)
     return read_only(flat.reshape(array.shape))
+
+
+def as_each(name: str, given: ArrayLike, count: int, what: str) -> Ints:
+    """Return int64[count], non-negative, from one number for all or one for each."""
+    values = as_costs(np.atleast_1d(np.asarray(given)), name)[0]
+    if len(values) not in (1, count):
+        raise ArgumentError(name, f"be one number, or one for each of {count} {what}", len(values))
+    return np.broadcast_to(values, count).astype(np.int64)
 
 
 @helper
@@ -255,7 +253,10 @@ def run(
     >>> found.makespan, found.idle.tolist(), found.in_flight.tolist(), found.backward_end.tolist()
     (28, [10, 10], [2, 1], [[12, 8], [28, 20]])
     """
-    stages = Stages.from_tables(forward, backward, forward_overhead, backward_overhead, hop)
+    asked = PipelineRequest(
+        loads, forward, backward, forward_overhead=forward_overhead, backward_overhead=backward_overhead, hop=hop
+    )
+    stages = Stages.from_request(asked)
     table = as_table("loads", loads)
     if table.shape != (order.num_slots, len(stages.unit)):
         raise ArgumentError("loads", f"have the shape ({order.num_slots}, {len(stages.unit)})", table.shape)

@@ -251,7 +251,7 @@ def test_a_step_that_does_not_fit_has_more_micro_batches(made):
     found = {}
 
     def plan_in_less_and_less():
-        for share in (1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005):
+        for share in (1, 0.5, 0.2, 0.1, 0.09, 0.05, 0.02, 0.01, 0.005):
             cut = balancer.Pipelines.in_gaps(replace(times, room=tuple(share * room for room in times.room)))
             plan = balancer.orchestrate(table, NAMES, 2, cut=cut, time_budget=BUDGET)
             found[plan.num_slots] = plan

@@ -108,7 +108,7 @@ def keywords_in(change: Change) -> str:
     """Return the same as keywords of :func:`balancer.plan_log`."""
     flat = {key: each for name, value in change.items() if name != "cut"
             for key, each in (value.items() if isinstance(value, dict) else [(name, value)])}  # fmt: skip
-    words = [f"{name}={value!r}" for name, value in flat.items() if value is not None]
+    words = [f"{name}={value!r}" for name, value in flat.items()]  # None: left out
     if "cut" in change:
         given = ", ".join(f"{name}={value!r}" for name, value in change["cut"].items() if name != "kind")
         words.append(f"cut=balancer.{CUTS[change['cut']['kind']].__name__}({given})")

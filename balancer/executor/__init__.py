@@ -1,4 +1,4 @@
-"""Plans applied inside a training step, on torch.distributed: the one place that imports torch.
+"""Plans applied inside a training step, on torch.distributed.
 
 It decides nothing: it gathers lengths, asks the planner, moves elements once, and puts things back. Start with
 :class:`Dispatcher`.

@@ -190,7 +190,8 @@ def found(problem: PipelineProblem, program: Program, ramp: Ramp, goal: int, uni
     """Return a cell, ``replica * K + slot``, for every item: aim at the ramp, then exchange items.
 
     There are two starts, as a search may end on a plateau: one fits what slots take of all stages, the other what they
-    take of the one that takes longest. The better goes on with what is left of the budget.
+    take of the one that takes longest. The better goes on with what the exchanges have left of the budget; fitting is
+    counted apart, up to a quarter of it for each start.
     """
     rules, aims, unit = Rules.of(problem), targets_of(problem, program, ramp), problem.merged.unit
     share, left, tried = units // _EIGHTH, units, list[tuple[int, Cells]]()

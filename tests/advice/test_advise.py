@@ -178,8 +178,8 @@ def test_a_remedy_takes_what_a_plan_made_by_hand_takes(advice, name):
     """By the words that are to be pasted into Python."""
     found = ways(advice)[name]
     keywords = eval(f"dict({found.keywords})", {"balancer": balancer})
-    asked = {"num_ranks": 8, "batch_per_rank": None if name == "step_tokens" else 8, "drop_last": True} | keywords
-    plan = balancer.plan_log({"tokens": long_tailed(640)}, **{k: v for k, v in asked.items() if v is not None})
+    asked = {"num_ranks": 8, "batch_per_rank": 8, "drop_last": True} | keywords
+    plan = balancer.plan_log({"tokens": long_tailed(640)}, **asked)
     steps = full_steps(plan.steps)
     assert found.steps == len(steps)
     assert found.waiting == pytest.approx(1 - total(steps["even"]) / total(steps["after"]), abs=1e-12)

@@ -73,6 +73,8 @@ def advise_opened(
     gpus = settings.setup.topology.num_ranks * as_count("gpus_per_rank", each)
     price = None if price is None else _checked_price(price)
     _refuse(settings)
+    # Of the log as it lies: how often it is planned, and in which order, changes no advice.
+    settings = replace(settings, epochs=1, shuffle=None)
     sample = sample_of(log, settings)
     # One unit, so that times of phases add up. A short last step counts only where it is the only one.
     settings = replace(settings, setup=settings.setup.in_one_unit(), drop_last=not sample.is_short)

@@ -17,7 +17,7 @@ SHOWN = 0.0005
 
 _SHARING = ("sequence_groups", "context_shards")
 
-HEADER = ("", "time", "waiting", "GPUs that wait", "bound", "saves", "beside")
+HEADER = ("", "time", "waiting", "GPUs that wait", "bound", "saves", "compared with")
 
 
 def lines_of(advice: Advice, command: Sequence[str] = ()) -> Iterator[str]:

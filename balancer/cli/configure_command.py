@@ -90,11 +90,14 @@ def _next_commands(
     ranks, each = layout.llm.dp, max(1, batch // layout.llm.dp)
     what = "to plan by it, its replicas being the ranks"
     what += f", in steps of {ranks * each:,} samples" * (ranks * each != batch)
+    are_said = all(name in step.of_phases("outputs") for name in layout.encoders)
     if layout.encoders and layout.mode != "before":
-        what += " (with outputs of every encoder it says what moves, too)"
+        what += " (with outputs of every encoder it says what moves, too)" * (not are_said)
     elif layout.mode == "before" and layout.num_gpus != ranks:
         what += f" (with outputs of every encoder also --ranks {layout.num_gpus}, its GPUs: all modules are planned)"
-    words = _begun("plan", logs, ranks, ranks * each) + _of_phases(step, "length") + _set("layout", out)
+    words = (
+        _begun("plan", logs, ranks, ranks * each) + _of_phases(step, "length", "outputs", "own") + _set("layout", out)
+    )
     # As was searched here, or what replaces the models and the memory that this layout's file lacks
     words += _set("plan.time_budget", LAST_S) if layout.times is not None else _costs(layout, step)
     yield what, [*words, "--out", f"{os.path.splitext(out)[0]}-plan.parquet"]

@@ -89,7 +89,8 @@ class Compiled:
 
     def _tell(self, seconds: float) -> None:
         self._said = seconds
-        _tell(f"First run: compiling kernels ({self.kernels + 1} of about {_REACHED}). They are kept on disk.")
+        of = f" of about {_REACHED}" * (self.kernels < _REACHED)
+        _tell(f"First run: compiling kernels ({self.kernels + 1}{of}). They are kept on disk.")
 
 
 def _tell(message: str) -> None:

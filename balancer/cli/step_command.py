@@ -54,7 +54,7 @@ def _lines(log: LengthLog) -> Iterator[str]:
     yield "[[phase]]"
     if length and not sure:
         yield "# Several columns may be the length: is it this one?"
-    yield _line("phase.length", length) if length else f"# {_line('phase.length', '...')}"
+    yield "# " * (not sure) + _line("phase.length", length or "...")  # a guess must not become a plan
     yield _line("phase.cost", "linear")
     # Keys that most steps do without are comments: to use one, its sign is taken away.
     yield f"# {_line('phase.max_tokens_per_rank', 90_000)}"

@@ -157,7 +157,10 @@ class PlannedBatchSampler(RankBatches):
         bounds, first = self._order.bounds(number), self._order.first_step(number)
         ends = bounds[1 + bisect_left(bounds[:-1], at.samples) :]
         last = first + len(bounds) - 1
-        for stop, held in zip(ends, self._steps_between(last - len(ends), last, ranks), strict=False):
+        steps = self._steps_between(last - len(ends), last, ranks)
+        for stop in ends:
+            if (held := next(steps, None)) is None:
+                raise PlanError(f"the plan lacks the step that ends at sample {stop} of epoch {at.epoch}")
             yield Place(at.epoch, stop), held
 
     def _cut(self, held: list[Held]) -> Iterator[list[list[int]]]:

@@ -42,6 +42,7 @@ NAMES: dict[str, tuple[str, ...]] = {
 
 _NEEDED: Any = object()
 _LARGEST = 2**31 - 1
+_MOST = {"layers": 10_000}  # each is looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +98,8 @@ class Config:
         value = self.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise self.refuse(self.key(name), value, f"must be an integer >= {least}")
-        if value > _LARGEST:
-            raise self.refuse(self.key(name), value, f"must be <= {_LARGEST}")
+        if value > (most := _MOST.get(name, _LARGEST)):
+            raise self.refuse(self.key(name), value, f"must be <= {most}")
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:

@@ -20,7 +20,7 @@ from solvers.types import Record
 EXCHANGES = ("ulysses", "ring")
 """How the ranks of a group see each other's tokens: heads for tokens, all to all; or keys and values, round a ring."""
 
-_DEGREE = "d([2-9]|[1-9][0-9]{1,8})"
+_DEGREE = "d([2-9]|[1-9][0-9]{1,9})"
 # Percent of a rank's speed for each doubling of the degree: what is assumed where nothing was measured.
 _LOSS = 5
 # Beyond it two ranks are slower than one.

@@ -76,7 +76,8 @@ def global_token_mean(loss_sum: Tensor, count: Tensor | int, group: Any = None, 
     Parameters
     ----------
     loss_sum : Tensor, scalar
-        Sum of the losses of this rank's tokens; 0 with a graph where it has none, see :func:`anchored`.
+        Sum of the losses of this rank's tokens; 0 with a graph where it has none, see :func:`anchored`. Where `count`
+        is 0 it may be not a number, as a mean over no token is.
     count : int or Tensor
         Tokens, or whatever was summed over, on this rank: what the loss counts, see :func:`count_labels`.
     group : ProcessGroup, optional
@@ -98,13 +99,15 @@ def global_token_mean(loss_sum: Tensor, count: Tensor | int, group: Any = None, 
     """
     if gradients not in ("averaged", "summed"):
         raise ValueError(f"gradients must be 'averaged' or 'summed', got {gradients!r}")
-    if loss_sum.numel() != 1:
-        raise ValueError(f"loss_sum must be a scalar, got shape {tuple(loss_sum.shape)}; sum it")
+    if not isinstance(loss_sum, Tensor) or loss_sum.numel() != 1:
+        shown = f"shape {tuple(loss_sum.shape)}; sum it" if isinstance(loss_sum, Tensor) else type(loss_sum).__name__
+        raise ValueError(f"loss_sum must be a scalar tensor, got {shown}")
     if not isinstance(count, Real) and not (isinstance(count, Tensor) and count.numel() == 1):
         shown = f"shape {tuple(count.shape)}" if isinstance(count, Tensor) else type(count).__name__
         raise ValueError(f"count must be one number, got {shown}; of labels it is count_labels(labels)")
     total = loss_sum.detach().to(torch.float64).reshape(())
     tokens = torch.as_tensor(count, dtype=torch.float64, device=loss_sum.device).detach().reshape(())
+    total = torch.where((tokens == 0) & total.isnan(), 0.0, total)
     possible = tokens.isfinite() & (tokens >= 0) & ((tokens > 0) | (total == 0))
     # Both sums in one collective; a count that cannot be makes them not a number on all ranks, which then raise alike.
     totals = torch.stack([total, torch.where(possible, tokens, torch.nan)])

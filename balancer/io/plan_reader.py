@@ -77,13 +77,25 @@ class PlanFile:
         if run:
             yield _join(run)
 
-    def columns_in(self, part: int) -> dict[str, NDArray[Any]]:
-        """Return the columns of one file, but for names of phases."""
-        names, path = [name for name in self.columns if name != "phase"], self.parts[part]
+    def columns_in(self, part: int) -> tuple[dict[str, NDArray[Any]], list[str]]:
+        """Return the columns of one file, but for names of phases, and which names there are."""
+        path = self.parts[part]
         with _parquet(path) as parquet:
-            table = parquet.read(names).combine_chunks()
+            table = parquet.read(list(self.columns)).combine_chunks()
         _check_whole(path, table, 0)
-        return {name: as_numpy(table[name].chunk(0)) if len(table) else np.empty(0, np.int64) for name in names}
+        names, phases = [name for name in self.columns if name != "phase"], table["phase"].unique().to_pylist()
+        columns = {name: as_numpy(table[name].chunk(0)) if len(table) else np.empty(0, np.int64) for name in names}
+        return columns, phases
+
+    def check_groups(self, part: int) -> None:
+        """Raise PlanError unless the row groups of one file have the steps that its header says."""
+        path, found = self.parts[part], list[list[int]]()
+        with _parquet(path) as parquet:
+            for group in range(parquet.metadata.num_row_groups):
+                steps = as_numpy(parquet.read_row_group(group, ["step"])["step"].combine_chunks())
+                found.append([int(steps.min()), int(steps.max())] if len(steps) else [])
+        if (said := self.headers[part].get("row_groups")) != found:
+            raise PlanError(f"{path}: its row groups have the steps {found!r:.60}, and it says {said!r:.60}")
 
     def whole_steps(
         self, first: int | None = None, last: int | None = None
@@ -191,15 +203,21 @@ def open_plan(path: str | os.PathLike[str]) -> PlanFile:
     parts = whole_plan(where) if _is_folder(where) else [as_path(where)]
     read = [read_footer(part) for part in parts]
     described = [described_in(str(part), found) for part, (_, _, _, found) in zip(parts, read, strict=True)]
-    if _is_folder(where):
-        for number, (part, about) in enumerate(zip(parts, described, strict=True)):
-            _check_part(part, number, about, read[number], described[0], read[0])
-    elif "part" in described[0]:
-        raise InputError(f"{where}: this is one part of a plan; open its folder")
+    try:
+        if _is_folder(where):
+            for number, (part, about) in enumerate(zip(parts, described, strict=True)):
+                _check_part(part, number, about, read[number], described[0], read[0])
+        elif "part" in described[0]:
+            raise InputError(f"{where}: this is one part of a plan; open its folder")
+        description = joined(described)
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, InputError | PlanError):
+            raise
+        raise InputError(f"{where}: the description of a part is not one this version reads: {error!r:.80}") from None
     columns, total = read[0][0], sum(rows for _, _, rows, _ in read)
     headers = tuple(found for _, _, _, found in read)
     groups = tuple(found for _, found, _, _ in read)
-    return PlanFile(as_path(where), joined(described), total, columns, tuple(parts), groups, headers)
+    return PlanFile(as_path(where), description, total, columns, tuple(parts), groups, headers)
 
 
 def _is_folder(where: str) -> bool:
@@ -213,7 +231,10 @@ def _check_part(
     """Refuse a part whose file says other things than its name, or is of another plan than the first."""
     if read[0] != of_first[0]:
         raise InputError(f"{part}: every part must have the same columns as the first, got {read[0]}")
-    said = about.get("part"), read[3].get("key")
+    for name in ("part", "first_step", "steps", "samples"):
+        if type(about.get(name)) is not int or about[name] < 0:
+            raise PlanError(f"{part}: must say {name}, a whole number >= 0, got {about.get(name)!r:.40}")
+    said = about["part"], read[3].get("key")
     if said[0] != number or said[1] not in part.name.split("-"):
         raise PlanError(f"{part}: says that it is part {said[0]!r:.20} of the plan {said[1]!r:.40}")
     mine, firsts = _of_plan(about), _of_plan(first)

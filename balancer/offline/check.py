@@ -79,12 +79,14 @@ def check_run(
         raise PlanError(f"{path}: must have {len(parts)} parts of its log's steps, got {len(plan_file.parts)}")
     sums, by = not rebuilds and are_sums(settings), each if who in (None, 1) else None
     tasks = (_Task(_one_of(plan_file, i), source, settings, part, sums, by) for i, part in enumerate(parts))
-    digests, bounds, tables = list[str](), Counter[str](), list[pa.Table]()
+    digests, bounds, tables, samples = list[str](), Counter[str](), list[pa.Table](), 0
     for done in done_by(who or 1, _check_part, tasks, tick):
         digests += done["digests"]
         bounds.update(done["bounds"])
         tables.append(done["table"])
+        samples += done["samples"]
     claims.check_digest(digest_of(digests, settings.steps_per_part), steps)
+    _require_said(path, claims.said, rows=len(read_rows(source, settings)), steps=steps, samples=samples)
     return Checked(pa.concat_tables(tables), dict(bounds))
 
 
@@ -94,15 +96,27 @@ def _one_of(plan_file: PlanFile, part: int) -> PlanFile:
     return replace(plan_file, parts=plan_file.parts[of], groups=plan_file.groups[of], headers=plan_file.headers[of])
 
 
+def _require_said(path: object, said: Mapping[str, Any], **found: int) -> None:
+    """Raise PlanError unless a description says these numbers."""
+    for name, number in found.items():
+        if type(said.get(name)) is not int or said[name] != number:
+            raise PlanError(f"{path}: says {name} = {said.get(name)!r:.40}, and {number} are there")
+
+
 def _across(
     path: str, log: str | os.PathLike[str] | None, settings: LogSettings, tick: Tick, each: Each | None
 ) -> Checked:
     """Check a plan whose samples run early or late: which step a sample is of depends on all of an epoch."""
     epochs, said = list[dict[str, Any]](), _Said(Claims(open_plan(path)), settings, load_steps(path), 0)
+    claims, samples = Claims(open_plan(path)), 0
+    for part in range(len(claims.plan_file.parts)):
+        claims.plan_file.check_groups(part)
     for number, plan in enumerate(checked_steps(path, log, on_epoch=lambda found: epochs.append(found.as_json()))):
         said.check(number, plan, 0)
         (each or _nothing)(plan)
         tick(plan.num_samples)
+        samples += plan.num_samples
+    _require_said(path, claims.said, steps=len(said), samples=samples)
     return Checked(with_epochs(said.table(), epochs), dict(said.bounds))
 
 
@@ -127,7 +141,11 @@ class _Task:
 
 def _check_part(task: _Task, tick: Tick = lambda _: None) -> dict[str, Any]:
     """Check one file; return the digests of its steps, its stretch of the table, and how bounds are proven."""
-    plan_file, settings, (_, first, stop) = task.plan_file, task.settings, task.part
+    plan_file, settings, (number, first, stop) = task.plan_file, task.settings, task.part
+    plan_file.check_groups(0)
+    about = plan_file.headers[0]["description"]
+    if "part" in about:
+        _require_said(plan_file.parts[0], about, part=number, first_step=first, steps=stop - first)
     said = _Said(Claims(plan_file), settings, table_in(plan_file, 0), first)
     if len(said) != stop - first:
         raise PlanError(f"{plan_file.parts[0]}: its table of steps has {len(said)} steps, and its log {stop - first}")
@@ -148,10 +166,11 @@ def _check_part(task: _Task, tick: Tick = lambda _: None) -> dict[str, Any]:
             said.check(first + i, plan, rows[i].first_row)
             (task.each or _nothing)(plan)
             tick(plan.num_samples)
-    about = plan_file.headers[0]["description"]
     if "part" in about and (found := digest_of(digests)) != about.get("digest"):
         raise PlanError(f"{plan_file.parts[0]}: the digest of its steps is {found}, not {about.get('digest')!s:.80}")
     samples = sum(map(len, rows))
+    if "part" in about:
+        _require_said(plan_file.parts[0], about, samples=samples)
     return {"samples": samples, "digests": digests, "table": said.table(), "bounds": dict(said.bounds)}
 
 
@@ -159,8 +178,10 @@ def _by_sums(
     plan_file: PlanFile, rows: Sequence[Rows], made: Steps, said: "_Said", settings: LogSettings
 ) -> Summed | None:
     """Check a file's steps by sums; the first is never good. None where its rows are not those of the steps."""
-    columns, good, digests, low = plan_file.columns_in(0), list[bool](), list[str](), 0
+    (columns, phases), good, digests, low = plan_file.columns_in(0), list[bool](), list[str](), 0
     if len(columns["step"]) != sum(map(len, rows)) or len(said.columns["step"]) != len(rows):
+        return None
+    if phases != [phase.name for phase in settings.setup.phases]:
         return None
     (first,) = replayed(Claims(plan_file), made.log, settings, rows[:1], (rows[0].number, rows[0].number + 1))
     alike = said.alike(next(rows_of(rows[0].number, first)))
@@ -241,6 +262,8 @@ class _Said:
             self.bounds["claimed"] += 1
             self._proven[i] = row
             return
+        if self.columns["bound_name"][i] != row["bound_name"]:
+            self._proven[i] = row  # which says how it is proven here
         for name in _OF_BOUND if self._is_certain else ():
             if self.columns[name][i] != row[name]:
                 self._differs(where, name, i, row)
@@ -249,7 +272,7 @@ class _Said:
     def table(self) -> pa.Table:
         """Return the table, with the bounds that are proven where others are claimed."""
         if not self._proven:
-            return self._steps
+            return self._steps.replace_schema_metadata(None)  # what is said of epochs was not checked
         rows = self._steps.to_pylist()
         for i, row in self._proven.items():
             rows[i] |= {name: row[name] for name in (*_OF_BOUND, *_DERIVED)}

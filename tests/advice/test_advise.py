@@ -290,7 +290,7 @@ def test_lines_leave_out_what_a_remedy_replaces(advice):
     assert first == f"balancer plan log.parquet --ranks=8 --set step_tokens={tokens} --out step_tokens.parquet"
     assert (
         next(iter(to_paste(by_tokens)))
-        == f'balancer.plan_log(log, ..., step_tokens={tokens}, out="step_tokens.parquet")'
+        == f'balancer.plan_log(log, ..., batch_per_rank=None, step_tokens={tokens}, out="step_tokens.parquet")'
     )
     assert json.loads(json.dumps(advice.summary()))["worth_it"] == [each.name for each in advice.chosen]
     assert "\n".join(lines_of(advice)) == str(advice)

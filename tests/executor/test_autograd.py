@@ -252,3 +252,14 @@ def test_the_loss_of_a_process_alone_is_its_own_mean():
         "print(float(found.detach()), float(loss.grad))"
     )
     assert subprocess.check_output([sys.executable, "-c", said], text=True).split() == ["1.5", "0.25"]
+
+
+def test_the_loss_of_a_batch_in_which_nothing_counts_is_no_matter():
+    """A model's mean over no label is not a number, and so is that times zero."""
+    said = (
+        "import torch; from balancer.executor import global_token_mean as mean; "
+        "logits = torch.zeros(3, 5, requires_grad=True); "
+        "loss = torch.nn.functional.cross_entropy(logits, torch.full((3,), -100)); "
+        "found = mean(loss * 0, 0); found.backward(); print(float(found.detach()), bool(logits.grad.any()))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", said], text=True).split() == ["0.0", "False"]

@@ -231,8 +231,8 @@ def test_the_table_says_what_was_assumed(log, command):
     for strategy in STRATEGIES:
         assert strategy in words
     assert "6 steps by each strategy; the log's 70 rows were read 2.06 times" in words
-    assert "computing at 40% of the peak" in words
-    assert "0% of exchanges hidden" in words
+    assert "computing at 40 % of a GPU's peak" in words
+    assert "0 % of exchanges hidden" in words
     assert "…" not in out
 
 
@@ -293,12 +293,12 @@ def test_bad_options(options, message, log, command):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("inter_node_bytes_per_s", 0, "cluster inter_node_bytes_per_s must be finite and > 0, got 0"),
-        ("intra_node_bytes_per_s", float("nan"), "cluster intra_node_bytes_per_s must be finite and > 0, got nan"),
-        ("peak_flops", 10**400, "cluster peak_flops must be finite and > 0, got 1000"),
+        ("inter_node_bytes_per_s", 0, "inter_node_bytes_per_s must be a finite number > 0, got 0"),
+        ("intra_node_bytes_per_s", float("nan"), "intra_node_bytes_per_s must be a finite number > 0, got nan"),
+        ("peak_flops", 10**400, "peak_flops must be a finite number > 0, got 1000"),
         ("peak_flops", 1e-300, "a step would take"),
         ("inter_node_bytes_per_s", 1e-300, "a step would take"),
-        ("gpus_per_node", 2.5, "gpus_per_node must be an integer, got 2.5"),
+        ("gpus_per_node", 2.5, "gpus_per_node must be a whole number >= 1, got 2.5"),
     ],
 )
 def test_bad_clusters(field, value, message, log, command, tmp_path):

@@ -109,13 +109,13 @@ def _across(
     """Check a plan whose samples run early or late: which step a sample is of depends on all of an epoch."""
     epochs, said = list[dict[str, Any]](), _Said(Claims(open_plan(path)), settings, load_steps(path), 0)
     claims, samples = Claims(open_plan(path)), 0
-    for part in range(len(claims.plan_file.parts)):
-        claims.plan_file.check_groups(part)
     for number, plan in enumerate(checked_steps(path, log, on_epoch=lambda found: epochs.append(found.as_json()))):
         said.check(number, plan, 0)
         (each or _nothing)(plan)
         tick(plan.num_samples)
         samples += plan.num_samples
+    for part in range(len(claims.plan_file.parts)):
+        claims.plan_file.check_groups(part)
     _require_said(path, claims.said, steps=len(said), samples=samples)
     return Checked(with_epochs(said.table(), epochs), dict(said.bounds))
 
@@ -142,7 +142,6 @@ class _Task:
 def _check_part(task: _Task, tick: Tick = lambda _: None) -> dict[str, Any]:
     """Check one file; return the digests of its steps, its stretch of the table, and how bounds are proven."""
     plan_file, settings, (number, first, stop) = task.plan_file, task.settings, task.part
-    plan_file.check_groups(0)
     about = plan_file.headers[0]["description"]
     if "part" in about:
         _require_said(plan_file.parts[0], about, part=number, first_step=first, steps=stop - first)
@@ -168,6 +167,7 @@ def _check_part(task: _Task, tick: Tick = lambda _: None) -> dict[str, Any]:
             tick(plan.num_samples)
     if "part" in about and (found := digest_of(digests)) != about.get("digest"):
         raise PlanError(f"{plan_file.parts[0]}: the digest of its steps is {found}, not {about.get('digest')!s:.80}")
+    plan_file.check_groups(0)  # after the rows, which say more of what is wrong
     samples = sum(map(len, rows))
     if "part" in about:
         _require_said(plan_file.parts[0], about, samples=samples)

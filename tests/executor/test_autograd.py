@@ -201,7 +201,7 @@ def test_masked_labels_are_not_counted(rank):
         (float("nan"), 1.5, "count must be a finite number >= 0, got nan"),
         (float("inf"), 1.5, "count must be a finite number >= 0, got inf"),
         (0, 1.5, "got 0 beside a loss_sum of 1.5"),
-        (0, float("nan"), "got 0 beside a loss_sum of nan"),
+        (0, float("inf"), "got 0 beside a loss_sum of inf"),
     ],
 )
 @each_rank

@@ -231,7 +231,7 @@ def test_the_table_says_what_was_assumed(log, command):
     for strategy in STRATEGIES:
         assert strategy in words
     assert "6 steps by each strategy; the log's 70 rows were read 2.06 times" in words
-    assert "computing at 40 % of a GPU's peak" in words
+    assert "computing at 40.0 % of a GPU's peak" in words
     assert "0 % of exchanges hidden" in words
     assert "…" not in out
 

@@ -5,10 +5,11 @@ import os
 from dataclasses import replace
 from typing import Any
 
-from balancer.advice.findings import WORTH, Advice, Finding
+from balancer.advice.findings import WORTH, Finding, Findings
 from balancer.advice.remedies import REMEDIES, Case, Remedy, changed_settings, keys_in, keywords_in, prompts_of
 from balancer.advice.sample import sample_of
 from balancer.advice.tried import Tried, tried
+from balancer.advice.words import lines_of
 from balancer.io.log import LengthLog
 from balancer.offline.settings import LogSettings
 from balancer.report.plan_log import opened_by, settings_of
@@ -17,6 +18,23 @@ from solvers.arguments import as_count
 from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, UsageError
 
 __all__ = ["Advice", "Finding", "advise", "advise_opened"]
+
+
+class Advice(Findings):
+    """What would help: print it, write its page, or take its numbers (those of :class:`.Findings`)."""
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write a page of it; needs the extra ``plot``."""
+        from balancer.report.charts import require_plotting
+
+        require_plotting("to_html()")
+        from balancer.advice.page import advice_page
+        from balancer.report.page import write_page
+
+        write_page(os.fspath(path), advice_page(self))
+
+    def __str__(self) -> str:
+        return "\n".join(lines_of(self))
 
 
 def advise(

@@ -1,6 +1,5 @@
 """What was found on a log: of each remedy its numbers, and of all of them what to choose."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +11,7 @@ from balancer.offline.settings import LogSettings
 from balancer.offline.step_table import JSON_VERSION
 from balancer.report.plan_log import about
 
-__all__ = ["WORTH", "Advice", "Finding"]
+__all__ = ["WORTH", "Finding", "Findings"]
 
 WORTH = 0.01
 """Share of the time that a remedy must save to be worth a word. A judgement: steps of equal work vary by as much."""
@@ -73,8 +72,8 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
-    """What would help: print it, write its page, or take its numbers.
+class Findings:
+    """What was found on a log, and what follows from it.
 
     Attributes
     ----------
@@ -177,18 +176,3 @@ class Advice:
             "moved_a_rank_and_step": finding.moved, "options": dict(finding.options),
             "gpus_waiting": self.gpus * finding.waiting, "gpu_hours_a_day": self.hours_a_day(finding),
         }  # fmt: skip
-
-    def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Write a page of it; needs the extra ``plot``."""
-        from balancer.report.charts import require_plotting
-
-        require_plotting("to_html()")
-        from balancer.advice.page import advice_page
-        from balancer.report.page import write_page
-
-        write_page(os.fspath(path), advice_page(self))
-
-    def __str__(self) -> str:
-        from balancer.advice.words import lines_of  # which is of findings
-
-        return "\n".join(lines_of(self))

@@ -1,9 +1,9 @@
-"""Advice as a page: what waits now and then, every way that was tried, lines to paste, and what was assumed."""
+"""Findings as a page: what waits now and then, every way that was tried, lines to paste, and what was assumed."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from balancer.advice.findings import Advice
+from balancer.advice.findings import Findings
 from balancer.advice.words import HEADER, assumed, gained, measured_line, percent, rows_of, to_paste, travels, verdict
 from balancer.report import charts
 from balancer.report.page import Chart, Page, Section
@@ -13,7 +13,7 @@ from balancer.report.text import counted, folded
 __all__ = ["advice_page"]
 
 
-def advice_page(advice: Advice, command: Sequence[str] = ()) -> Page:
+def advice_page(advice: Findings, command: Sequence[str] = ()) -> Page:
     """Return the page; `command` are the words of a ``balancer plan`` of the same log, if somebody typed them."""
     said = list(verdict(advice))
     lead = _lead(advice) if advice.chosen else said.pop()
@@ -28,14 +28,14 @@ def _sentence(words: str) -> str:
     return f"{words[:1].upper()}{words[1:]}."
 
 
-def _lead(advice: Advice) -> str:
+def _lead(advice: Findings) -> str:
     """Say how many GPUs wait today, and how much less time steps then take."""
     waits = f"Today {advice.gpus * advice.today.waiting:,.1f} of {counted(advice.gpus, 'GPU')} wait."
     then = (f"{each.title}: {percent(1 - each.time)} less time" for each in advice.chosen)
     return " ".join((waits, *map(_sentence, then)))
 
 
-def _tried(advice: Advice) -> Section:
+def _tried(advice: Findings) -> Section:
     """Return what today takes and what each remedy would, with the table of the screen."""
     found = [each for each in advice.rows if not each.why_not]
     names, times = [each.title for each in found], [each.time for each in found]
@@ -52,7 +52,7 @@ def _tried(advice: Advice) -> Section:
     return Section("What was tried", " ".join(untried), [drawn], table=table)
 
 
-def _to_do(advice: Advice, command: Sequence[str]) -> Iterator[Section]:
+def _to_do(advice: Findings, command: Sequence[str]) -> Iterator[Section]:
     """Yield what each remedy asks for that was chosen, and lines to paste."""
     for each in advice.chosen:
         words = gained(advice, each), f"it asks for {each.asks}", travels(advice, each)

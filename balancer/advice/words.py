@@ -1,9 +1,9 @@
-"""Advice as a screen of text, and the lines of it that are pasted into a shell and a trainer."""
+"""Findings as a screen of text, and the lines of it that are pasted into a shell and a trainer."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from balancer.advice.findings import WORTH, Advice, Finding
+from balancer.advice.findings import WORTH, Finding, Findings
 from balancer.report.text import counted, of_costs
 
 __all__ = ["HEADER", "assumed", "gained", "lines_of", "measured_line", "percent", "rows_of", "to_paste", "travels",
@@ -20,7 +20,7 @@ _SHARING = ("sequence_groups", "context_shards")
 HEADER = ("", "time", "waiting", "GPUs that wait", "bound", "saves", "compared with")
 
 
-def lines_of(advice: Advice, command: Sequence[str] = ()) -> Iterator[str]:
+def lines_of(advice: Findings, command: Sequence[str] = ()) -> Iterator[str]:
     """Yield the screen; `command` are the words of a ``balancer plan`` of the same log, if somebody typed them.
 
     Nothing in it is of a clock: see :func:`measured_line`.
@@ -43,13 +43,13 @@ def lines_of(advice: Advice, command: Sequence[str] = ()) -> Iterator[str]:
     yield from ("", first, *(f"  {each}" for each in others))
 
 
-def measured_line(advice: Advice) -> str:
+def measured_line(advice: Findings) -> str:
     """Say what the clock gave."""
     parts = [f"{each.title} {each.plan_ms:,.1f}" for each in advice.rows[1:] if not each.why_not]
     return f"planning took, in ms a step (median): {'; '.join(parts)}"
 
 
-def rows_of(advice: Advice) -> Iterator[tuple[str, ...]]:
+def rows_of(advice: Findings) -> Iterator[tuple[str, ...]]:
     """Yield the cells of the table: today, a plan within the step, and what could be done beyond it.
 
     A row of two cells is of what was not tried, and says why.
@@ -80,7 +80,7 @@ def percent(share: float) -> str:
     return f"{abs(share) if abs(share) < SHOWN else share:.1%}".replace("%", " %")
 
 
-def verdict(advice: Advice) -> Iterator[str]:
+def verdict(advice: Findings) -> Iterator[str]:
     """Say what is to be done, and what no plan can do."""
     if advice.sample.is_short:
         samples = counted(advice.sample.samples_per_step, "sample")
@@ -108,7 +108,7 @@ def verdict(advice: Advice) -> Iterator[str]:
         yield "No other remedy has anything to gain here."
 
 
-def gained(advice: Advice, finding: Finding) -> str:
+def gained(advice: Findings, finding: Finding) -> str:
     """Say what it gains, in GPUs, in hours and in money."""
     now, then = (f"{advice.gpus * each.waiting:,.1f}" for each in (advice.today, finding))
     hours = advice.hours_a_day(finding)
@@ -117,7 +117,7 @@ def gained(advice: Advice, finding: Finding) -> str:
     return f"{then} of {gpus} wait, {now} now; a day's training takes {hours:,.0f} GPU hours less{money}"
 
 
-def travels(advice: Advice, finding: Finding) -> str:
+def travels(advice: Findings, finding: Finding) -> str:
     """Say what a rank sends, in MB."""
     if len(advice.settings.setup.phases) > 1:
         return f"costs: a rank sends {finding.moved / 1e6:,.2g} MB a step"
@@ -159,7 +159,7 @@ def _with(words: Sequence[str], changed: Mapping[str, str | None]) -> Iterator[s
             yield from ("--set", f"{key}={wanted or ''}")
 
 
-def assumed(advice: Advice) -> Iterator[str]:
+def assumed(advice: Findings) -> Iterator[str]:
     """Yield what the numbers take for granted."""
     phases = advice.settings.setup.phases
     costs = of_costs({phase.name: str(phase.cost) for phase in phases}).removeprefix("cost: ")

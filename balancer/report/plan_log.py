@@ -6,6 +6,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -163,7 +164,7 @@ def about_plan(path: str, log: LogPath | None = None) -> dict[str, Any]:
 
 def plan_log(
     log: Any, step: str | os.PathLike[str] | None = None, *, out: str | os.PathLike[str] | None = None, jobs: int = 1,
-    overwrite: bool = False, continued: str | os.PathLike[str] | None = None,
+    engine: Executor | None = None, overwrite: bool = False, continued: str | os.PathLike[str] | None = None,
     at_step: int | None = None, **beside: Any,
 ) -> LogPlan:  # fmt: skip
     """Plan every global batch of a log, as ``balancer plan`` does.
@@ -179,6 +180,9 @@ def plan_log(
         because a plan file could not name it.
     jobs : int
         Processes that plan; several write a folder, or nothing.
+    engine : concurrent.futures.Executor, optional
+        Who plans in place of `jobs` processes: an executor of MPI, of Dask, or
+        ``balancer.offline.ray_executor.RayExecutor()``. The plan is the same, byte for byte.
     overwrite : bool
         Replace what is at `out`, even if it is not a plan of the same request.
     continued : path, optional
@@ -213,7 +217,7 @@ def plan_log(
     target = None if out is None else os.fspath(out)
     with opened_by(log, step, beside) as (opened, said):
         settings = settings_of(opened, said, beside | _left(log, continued, at_step, beside))
-        found = plan_run(opened, settings, target, who=max(1, jobs), overwrite=overwrite)
+        found = plan_run(opened, settings, target, who=max(1, jobs) if engine is None else engine, overwrite=overwrite)
     return LogPlan(opened, settings, found, target)
 
 

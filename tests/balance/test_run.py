@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -275,3 +276,13 @@ def test_output_that_nobody_reads_on_ends_the_command_quietly(words):
     ran = subprocess.run(run, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writing)
     assert (ran.returncode, ran.stderr) == (141, "")
+
+
+def test_an_executor_of_ones_own_plans_a_log_byte_for_byte(folder, tmp_path):
+    """In place of processes: a cluster's, or, as here, threads."""
+    asked = {"num_ranks": 2, "batch_per_rank": 2, "length": "tokens"}
+    with ThreadPoolExecutor(2) as engine:
+        for out, who in (("one/", {}), ("threads/", {"engine": engine})):
+            balancer.plan_log(folder / "log.parquet", out=f"{tmp_path}/{out}", **asked, **who)
+    one, threads = ({path.name: path.read_bytes() for path in (tmp_path / out).iterdir()} for out in ("one", "threads"))
+    assert one == threads

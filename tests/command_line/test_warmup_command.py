@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -60,3 +61,25 @@ def test_a_command_that_fails_says_what_it_compiled(compiling, capsys):
     with pytest.raises(ZeroDivisionError), run.Compiled.watched():
         compiling(lambda n: 1 // n)(0)
     assert capsys.readouterr().err.splitlines()[-1].startswith("balancer: compiled 1 kernel in")
+
+
+@pytest.mark.parametrize(
+    ("cores", "quiet", "said"), [(2, False, ["start", "terminate"]), (1, False, []), (2, True, [])]
+)
+def test_a_second_core_compiles_the_rest_of_a_first_plan(monkeypatch, cores, quiet, said):
+    """While this process compiles relocation; it ends with the command. A warm-up has its own processes."""
+    done = []
+
+    class Process:
+        def __init__(self, target, daemon):
+            assert target is run.make_first_plan
+            assert daemon
+            self.start, self.terminate = (lambda word=word: done.append(word) for word in ("start", "terminate"))
+
+    monkeypatch.setattr(run, "cores", lambda: cores)
+    monkeypatch.setattr(run.multiprocessing, "get_context", lambda kind: SimpleNamespace(Process=Process))
+    with run.Compiled.watched(quiet) as compiled:
+        for kernel in ("_scan", "relocate_kernel", "bring_under"):
+            compiled.note(kernel, True)
+            compiled.note(kernel, False)
+    assert done == said

@@ -26,10 +26,6 @@ class Units:
         marked = units if self.unit_of_item is None else units[self.unit_of_item]
         return np.flatnonzero(marked).tolist()
 
-    def by_item(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return for each item the value of its unit."""
-        return values if self.unit_of_item is None else values[self.unit_of_item]
-
 
 def merge(problem: ConstrainedProblem) -> Units:
     """Merge items by key. O(n), and O(n log n) where masks must be merged too."""

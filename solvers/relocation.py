@@ -234,10 +234,13 @@ class _Limits(NamedTuple):
 
     def measured(self, rank_of_item: NDArray[np.int32]) -> tuple[int, bool]:
         """Return the largest load, and whether sizes and counts keep their limits."""
-        m = len(self.room)
-        counts, held = np.bincount(rank_of_item, minlength=m), group_loads(self.sizes, rank_of_item, m)
-        fits = (held <= self.room).all() and self.fewest <= counts.min() and counts.max() <= self.most
-        return int(group_loads(self.costs, rank_of_item, m).max()), bool(fits)
+        m, fits = len(self.room), True
+        if self.fewest > 0 or self.most < len(rank_of_item):
+            counts = np.bincount(rank_of_item, minlength=m)
+            fits = bool(self.fewest <= counts.min() and counts.max() <= self.most)
+        if self.sizes.any():
+            fits = fits and bool((group_loads(self.sizes, rank_of_item, m) <= self.room).all())
+        return int(group_loads(self.costs, rank_of_item, m).max()), fits
 
 
 def _as_nodes(node_of_rank: ArrayLike) -> NDArray[np.int64]:
@@ -248,6 +251,9 @@ def _as_nodes(node_of_rank: ArrayLike) -> NDArray[np.int64]:
     if nodes.min() < 0:
         rank = int(np.argmax(nodes < 0))
         raise ArgumentError("node_of_rank", "be >= 0", nodes[rank], rank)
+    steps = nodes[1:] - nodes[:-1]
+    if nodes[0] == 0 and steps.min(initial=0) == 0 and steps.max(initial=0) <= 1:
+        return nodes.copy()  # they are so already: mostly ranks are listed node by node
     return np.unique(nodes, return_inverse=True)[1].astype(np.int64)
 
 
@@ -271,11 +277,13 @@ def _as_prices(
         names = ("prices[0]", "prices[1]")
         if not isinstance(prices, Sequence) or len(prices) != 2:
             raise ArgumentTypeError("prices", "be two arrays: inside the node of home, and across nodes")
+    if prices[0] is prices[1]:
+        prices, names = prices[:1], names[:1]
     found = [as_costs(given, name)[0] for given, name in zip(prices, names, strict=True)]
     for array, name in zip(found, names, strict=True):
         if len(array) != len(costs):
             raise ArgumentError(name, f"have {len(costs)} entries, as {{costs}} has", len(array))
-    return found[0], found[1]
+    return found[0], found[-1]
 
 
 def _as_counts(
@@ -376,24 +384,23 @@ class _Asked(NamedTuple):
     ) -> _Asked:  # fmt: skip
         """Nodes keep half of the slack, as their ranks need it; a cap binds nothing beyond the sum of all."""
         cost, n, m, size = limits.costs, len(limits.costs), len(node), np.bincount(node)
-        total, all_sizes = int(cost.sum()), int(limits.sizes.sum())
+        total, all_sizes, all_far = int(cost.sum()), int(limits.sizes.sum()), int(far.sum())
         # 1. Prices, of which no sum leaves int64.
-        volume = max(int(near.sum()), int(far.sum()))
+        volume = all_far if near is far else max(int(near.sum()), all_far)
         shift = max(0, volume.bit_length() + FAR.bit_length() - 61)
         price = np.stack([near >> shift, (far >> shift) * FAR])
         amount = np.stack([cost, limits.sizes, np.ones(n, dtype=np.int64)])
         # 2. What ranks may hold, and nodes of them. As Python's integers where sums of ranks might not fit.
         cap = min(cap, total)
-        room = np.zeros(len(size), dtype=object)
-        np.add.at(room, node, limits.room.astype(object))
+        room = _summed(limits.room.tolist(), node.tolist(), len(size))
         kept = min(max(0, m * cap - total) // (2 * m), cap // _MOST_KEPT)
         of_nodes = [(min(s * cap, total) - s * kept, min(r, all_sizes), min(s * limits.most, n))
-                    for s, r in zip(size.tolist(), room.tolist(), strict=True)]  # fmt: skip
+                    for s, r in zip(size.tolist(), room, strict=True)]  # fmt: skip
         of_ranks = np.stack([np.full(m, cap), limits.room, np.full(m, limits.most)]).astype(np.int64)
         ranks = Places(of_ranks, np.full(m, limits.fewest), node)
         nodes = Places(np.array(of_nodes, dtype=np.int64).T.copy(), size * limits.fewest, np.arange(len(size)))
         begin = np.concatenate(([0], np.cumsum(size)))
-        enough = ((bound + int(far.sum()) // _ENOUGH) >> shift) * FAR
+        enough = ((bound + all_far // _ENOUGH) >> shift) * FAR
         order = sort_descending(cost, int(cost.max(initial=0)))[0].astype(np.int64)
         return cls(Items(amount, home.astype(np.int64), price), order, ranks, nodes, np.argsort(node, kind="stable"),
                    begin, enough)  # fmt: skip
@@ -442,10 +449,7 @@ def _crossing_bound(
     best = [0] * len(ranks)
     given = [(costs, [cap * count for count in ranks.tolist()])]
     if sizes is not None:
-        most = [0] * len(ranks)
-        for k, held in zip(node.tolist(), room.tolist(), strict=True):
-            most[k] += held
-        given.append((sizes, most))
+        given.append((sizes, _summed(room.tolist(), node.tolist(), len(ranks))))
     for weight, may in given:
         held = group_loads(weight, at.astype(np.int32), len(ranks)).tolist()
         over = [k for k in range(len(ranks)) if held[k] > may[k]]

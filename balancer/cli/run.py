@@ -260,6 +260,7 @@ def say_page(path: str | None) -> None:
 @contextlib.contextmanager
 def resumable(out: str | None, others: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Let an interrupt, and errors of these kinds, say how to go on from the parts of a folder."""
+    from balancer.io.plan_folder import parts_in
     from balancer.offline.target import is_parts
 
     stopped: tuple[type[BaseException], ...] = (KeyboardInterrupt, *others)
@@ -267,7 +268,7 @@ def resumable(out: str | None, others: tuple[type[Exception], ...] = ()) -> Iter
         yield
     except stopped as error:
         # A single file is written whole or not at all, so it leaves nothing to go on from.
-        if out is None or not is_parts(out):
+        if out is None or not is_parts(out) or not parts_in(out):
             raise
         remedy = f"the same command goes on from the parts in {out}"
         # Of the same kind, so that a signal or a lost worker still ends the command with its own code.

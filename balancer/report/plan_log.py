@@ -35,6 +35,7 @@ from balancer.problem.setup import as_phases, as_topology
 from balancer.report.remarks import how_many, warnings_of
 from balancer.report.text import counted
 from balancer.step import PhaseKeys, StepFile, read_step
+from solvers.arguments import as_count
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, WordedError, Wording
 
 if TYPE_CHECKING:
@@ -217,7 +218,8 @@ def plan_log(
     target = None if out is None else os.fspath(out)
     with opened_by(log, step, beside) as (opened, said):
         settings = settings_of(opened, said, beside | _left(log, continued, at_step, beside))
-        found = plan_run(opened, settings, target, who=max(1, jobs) if engine is None else engine, overwrite=overwrite)
+        who = as_count("jobs", jobs) if engine is None else engine
+        found = plan_run(opened, settings, target, who=who, overwrite=overwrite)
     return LogPlan(opened, settings, found, target)
 
 

@@ -158,9 +158,12 @@ def _result(
     problem: ConstrainedProblem, found: Found, method: str, stop_at: Fraction, started: float
 ) -> PartitionResult:
     """Turn groups of units into those of items, and add up their loads from scratch."""
-    groups = merge(problem).by_item(found.group_of_unit).astype(np.int32)
-    columns = [np.ascontiguousarray(column) for column in problem.costs.T]
-    loads = problem.initial + np.stack([group_loads(c, groups, problem.num_groups) for c in columns], axis=1)
+    keys, groups = problem.key_of_item, found.group_of_unit.astype(np.int32)
+    if keys is not None:
+        groups = groups[keys]
+    loads = problem.initial.copy()
+    for k, column in enumerate(problem.costs.T):
+        loads[:, k] += group_loads(column, groups, problem.num_groups)
     makespan = problem.makespan(loads)
     status = status_of(makespan, found.bound.value, stop_at, out_of_time=method in USES_CLOCK)
     return PartitionResult(

@@ -368,10 +368,8 @@ def test_an_old_plan_survives_a_failed_run(command, log, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv", OUT]
 
 
-@pytest.mark.parametrize(
-    ("out", "more"), [(OUT, ""), ("parts/", "; the same command goes on from the parts in parts/")]
-)
-def test_interrupted(command, log, tmp_path, monkeypatch, out, more):
+@pytest.mark.parametrize("out", [OUT, "parts/"])
+def test_interrupted_before_a_part_is_there(command, log, tmp_path, monkeypatch, out):
     import balancer.step_planner
 
     calls = []
@@ -386,7 +384,7 @@ def test_interrupted(command, log, tmp_path, monkeypatch, out, more):
     monkeypatch.setattr(balancer.step_planner, "plan_problem", plan_then_interrupt)
     outcome = command("plan", log, *SHAPE, "--out", out)
     assert (outcome.code, outcome.out) == (130, "")
-    assert outcome.err.strip() == f"balancer: interrupted{more}"
+    assert outcome.err.strip() == "balancer: interrupted"
     assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
 
 

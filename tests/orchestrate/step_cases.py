@@ -1,5 +1,6 @@
 """Multimodal batches for hypothesis to vary, and what must arrive where in the most naive way."""
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,6 +72,16 @@ def travel(stream, held: list) -> list:
         [e.output_split_sizes.tolist() for e in exchanges],
     )
     return [[items[i] for i in e.receive_order] for items, e in zip(arrivals, exchanges, strict=True)]
+
+
+def moved(stream, held: list) -> list:
+    """Send the elements that each rank holds, item after item, through a stream's exchanges."""
+    rows = []
+    for rank, elements in enumerate(held):
+        ends = np.cumsum([0, *stream.lengths[stream.source.samples_on_rank(rank)]]).tolist()
+        assert ends[-1] == len(elements)
+        rows.append([elements[first:last] for first, last in itertools.pairwise(ends)])
+    return [[element for row in rows for element in row] for rows in travel(stream, rows)]
 
 
 def labelled(placement, labels: list) -> list:

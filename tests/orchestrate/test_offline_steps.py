@@ -70,7 +70,7 @@ OPTIONS = {
 
 
 @given(cases(), st.lists(st.integers(0, 10), min_size=2, max_size=2).map(sorted))
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(25))
 def test_items_of_some_samples_of_many_are_those_found_alone(case, cut):
     start, stop = (min(each, len(case.text)) for each in cut)
     batch = {"key": ["ab"[length % 2] for length in case.text], "rank": [[0]] * len(case.text), **case.batch}
@@ -85,7 +85,7 @@ def test_items_of_some_samples_of_many_are_those_found_alone(case, cut):
 
 
 @given(home=st.sampled_from(sorted(HOMES)), drop_last=st.booleans(), per_rank=st.integers(1, 5))
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(10))
 def test_each_step_is_what_orchestrate_would_plan(home, drop_last, per_rank, tmp_path_factory):
     folder = tmp_path_factory.mktemp("log")
     log = write_log(folder)
@@ -116,29 +116,6 @@ def test_settings_round_trip():
     assert LogSettings.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
     chosen = settings_of(mode="joint", cut=MicroBatches(9, "step", count=4, encoders="step"))
     assert LogSettings.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"batch_per_rank": 0}, ["batch_per_rank", ">= 1"]),
-        ({"home": "random"}, ["'random'", "contiguous"]),
-        ({"method": "best"}, ["'best'", "auto"]),
-        ({"time_budget": 0}, ["time_budget"]),
-        ({"phases": ()}, ["at least one phase"]),
-        ({"phases": (Phase("a", "x"), Phase("a", "y"))}, ["different names"]),
-        ({"phases": (Phase("a", "x"), Phase("b", "f(y)"))}, ["unknown function of items 'f'"]),
-        ({"phases": (Phase("a", "x"), Phase("b", "qwen2vl_patches(y,z)"))}, ["'b' computes whole samples"]),
-        ({"phases": (Phase("a", "x", own="z"), Phase("b", "y"))}, ["phase 'a': own is for the last phase"]),
-        ({"group_size": 2}, ["group_size must divide the 3 ranks"]),
-        ({"mode": "both"}, ["mode must be one of"]),
-    ],
-)
-def test_bad_settings_are_named_before_anything_is_read(change, words):
-    with pytest.raises(ValueError, match=r".") as caught:
-        settings_of(**change)
-    for word in words:
-        assert word in str(caught.value)
 
 
 def test_errors_call_samples_by_their_rows(tmp_path):
@@ -186,8 +163,7 @@ def test_some_strategies_and_some_steps(tmp_path):
 # --- replaying -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["plan.parquet", "plan/"])
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize(("name", "form"), [*((name, "plan.parquet") for name in OPTIONS), ("plain", "plan/")])
 def test_replay_gives_the_same_plans(name, form, tmp_path):
     write_log(tmp_path)
     plans = write_plan(tmp_path, settings_of(**OPTIONS[name]), form)
@@ -212,7 +188,7 @@ cells = st.lists(st.tuples(st.lists(st.integers(0, 9), max_size=3), st.integers(
 
 
 @given(rows=cells)
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(10))
 def test_any_log_round_trips(rows, tmp_path_factory):
     folder = tmp_path_factory.mktemp("log")
     write_log(folder, *(list(column) for column in zip(*rows, strict=True)))
@@ -262,18 +238,11 @@ TAMPERINGS = {
     "two ranks swapped": (swap_ranks, r"digest"),
     "item dropped": (drop("vision"), r"step 0: phase 'vision': item 0 of sample 0 is not placed"),
     "sample dropped": (drop("llm"), r"step 0: phase 'llm': sample 0 is not placed"),
-    "phase dropped": (drop("vision", 0, 99), r"step 0: phase 'vision': item 0 of sample 0 is not placed"),
     "step dropped": (lambda rows: rows.__delitem__(slice(len(rows) - 3, None)), r"step 2 is missing"),
-    "foreign item": (update("vision", item=7), r"step 0: phase 'vision': item 0 of sample 0 is not placed"),
-    "negative item": (update("vision", item=-1), r"step 0: phase 'vision': item 0 of sample 0 is not placed"),
     "item of a whole sample": (update("llm", item=1), r"step 0: phase 'llm': sample 0 is not placed"),
-    "foreign sample": (update("audio", sample=99), r"step 0: phase 'audio': item 0 of sample 1 is not placed"),
     "item twice": (lambda rows: rows.insert(1, dict(rows[0])), r"'vision': items are placed twice"),
     "rank too large": (update("vision", rank=3), r"'vision': rank_of_sample\[0\] must be within 0..2, got 3"),
-    "negative rank": (update("llm", rank=-1), r"'llm': rank_of_sample\[0\] must be within 0..2, got -1"),
-    "position too large": (update("llm", position=99), r"'llm': position_of_sample\[0\] must be within"),
     "slot": (update("llm", slot=1), r"'llm': has micro-batch slots, which its description does not mention"),
-    "negative slot": (update("vision", slot=-5), r"'vision': slot must be within 0..0, got -5"),
     "unknown phase": (lambda rows: rows.insert(0, rows[0] | {"phase": "x"}), r"step 0: places samples in a phase 'x'"),
     "phase twice": (
         lambda rows: rows.insert(len(of(rows, "vision")) + 1, rows[0]),
@@ -302,30 +271,17 @@ def cut_at(description, tokens, **rules):
 DESCRIPTIONS = {
     "no topology": (lambda d: d.pop("topology"), InputError, "not one this version reads"),
     "another batch": (lambda d: d.update(batch_per_rank=3), PlanError, "is not placed|placed twice"),
-    "phases are no list": (lambda d: d.update(phases="vision"), InputError, "not one this version reads"),
-    "phase is no object": (lambda d: d["phases"].insert(0, 5), InputError, "not one this version reads"),
     "phase with an unknown field": (lambda d: d["phases"][0].update(x=5), InputError, "not one this version reads"),
-    "no phases": (lambda d: d.update(phases=[]), InputError, "not one this version reads"),
-    "unknown function": (lambda d: d["phases"][0].update(length="f(x)"), InputError, "not one this version reads"),
     "unknown column": (lambda d: d["phases"][1].update(length="x"), InputError, "column 'x'"),
     "other items": (lambda d: d["phases"][1].update(length="text"), PlanError, "'audio': item 0 of sample"),
     "no source": (lambda d: d.pop("sources"), InputError, "does not name the log"),
-    "sources are none": (lambda d: d.update(sources=[]), InputError, "does not name the log"),
-    "sources are text": (lambda d: d.update(sources="log.parquet"), InputError, "does not name the log"),
     "source is text": (lambda d: d.update(sources=["log.parquet"]), InputError, "does not name the log"),
-    "source without a file": (lambda d: d["sources"][0].pop("file"), InputError, "does not name the log"),
-    "two sources": (lambda d: d["sources"].append(d["sources"][0]), InputError, "does not name the log"),
     "another SHA-256": (lambda d: d["sources"][0].update(sha256="0"), InputError, "the log's size or SHA-256 differs"),
     "digest": (lambda d: d.update(digest="0"), PlanError, "the digest of its 3 steps is"),
-    "no digest": (lambda d: d.pop("digest"), PlanError, "the digest of its 3 steps is"),
     "groups": (lambda d: d["settings"].update(group_size=1), PlanError, "leaves its group of 1 ranks"),
-    "group size": (lambda d: d["settings"].update(group_size=0), InputError, "not one this version reads"),
     "cap": (lambda d: d["phases"][0].update(max_tokens_per_rank=10), PlanError, "tokens, cap 10"),
     "cap of no use": (lambda d: d["phases"][0].update(max_tokens_per_rank=2), InfeasibleError, "has length"),
-    "counts": (lambda d: d["phases"][2].update(equal_counts=True), PlanError, "counts are not equal"),
     "micro-batches": (lambda d: cut_at(d, 9, over_long="own"), PlanError, "tokens, cap 9"),
-    "micro-batches of no use": (lambda d: cut_at(d, 9), InfeasibleError, "samples are longer than"),
-    "micro-batches of text": (lambda d: d["settings"].update(cut="x"), InputError, "this version reads"),
 }
 
 
@@ -343,8 +299,6 @@ def test_tampered_descriptions(name, tmp_path):
     ("change", "message"),
     [
         (update("llm", slot=2**31 - 1), "claims 2 micro-batches a rank, which cannot be with 2147483648"),
-        (update("llm", slot=-1), "slot must be >= 0, got -1"),
-        (update("vision", slot=99), "claims 2 micro-batches a rank, which cannot be with 100"),
         (lambda rows: [row.update(slot=1) for row in of(rows, "vision")], "in slot 1, after its sample"),
         (lambda rows: [row.update(slot=0) for row in of(rows, "vision")], "digest"),
     ],

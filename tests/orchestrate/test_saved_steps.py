@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
 from phases_plan import AUDIO, IMAGES, PHASES, TEXT, drop, of, swap_ranks, update
@@ -81,6 +81,7 @@ def assert_the_same(found, plan):
 
 
 @given(rng=SEEDS)
+@settings(max_examples=examples(12))
 def test_a_saved_step_plan_is_the_step_plan(rng, tmp_path_factory):
     arguments, asked = any_step(rng)
     plan = orchestrate(*arguments, **asked)
@@ -124,22 +125,14 @@ def saved(tmp_path):
 SAVED_ROWS = {
     "two ranks swapped": swap_ranks,
     "an item dropped": drop("vision"),
-    "a sample dropped": drop("llm"),
     "a phase dropped": drop("audio", count=99),
-    "the last phase dropped": drop("llm", count=99),
-    "an item of another sample": update("vision", sample=2),
-    "a sample twice": update("llm", sample=1),
-    "another item": update("vision", item=5),
+    "an item of no sample": update("vision", sample=99),
     "another rank": lambda rows: of(rows, "llm")[0].update(rank=(of(rows, "llm")[0]["rank"] + 1) % 3),
-    "a rank that is not there": update("llm", rank=9),
     "another position": update("vision", position=7),
     "another slot": lambda rows: of(rows, "audio")[0].update(slot=of(rows, "audio")[0]["slot"] + 1),
-    "a slot that is not there": update("llm", slot=99),
     "another home": update("llm", home_rank=2),
-    "a home that is not there": update("vision", home_rank=-1),
     "a negative length": update("audio", length=-2),
     "a length over the cap": update("llm", length=10**6),
-    "an unknown phase": lambda rows: rows[0].update(phase="x"),
     "another step": lambda rows: rows[-1].update(step=3),
 }
 
@@ -158,45 +151,26 @@ def certify(phase, **claims):
 
 SAVED_CLAIMS = {
     "a bound above the makespan": (certify("llm", lower_bound=10**6), "claims lower_bound = 1000000"),
-    "a bound that no formula gives": (certify("vision", lower_bound=0, status="optimal"), "claims status 'optimal'"),
     "a status for no gap": (certify("vision", status="within"), "claims status 'within'"),
-    "a status for a small gap": (certify("llm", lower_bound=0, status="within"), "claims status 'within'"),
     "a negative bound": (certify("audio", lower_bound=-1), r"whole numbers from 0, got \[.*-1\]"),
-    "a bound of text": (certify("audio", lower_bound="8"), "whole numbers from 0, got"),
-    "a bound of another number": (certify("audio", lower_bound=True), "whole numbers from 0, got"),
     "a bound by nothing": (certify("audio", bound_name=None), "bound_name and fell_back must be text"),
     "another makespan": (certify("llm", makespan=3), "samples and makespans must be"),
-    "a makespan past int64": (certify("llm", makespan=2**70), "whole numbers from 0, got"),
     "more samples": (lambda d: d.update(samples=12), "samples and makespans must be"),
-    "no number of samples": (lambda d: d.pop("samples"), "samples and makespans must be"),
     "another strategy": (lambda d: d.update(strategy="best"), "unknown strategy 'best'; known ones are"),
-    "no strategy": (lambda d: d.update(strategy=None), "unknown strategy None"),
     "a reason that is no text": (lambda d: d["saved"]["llm"].update(fell_back=7), "must be text"),
     "a constraint that no row shows": (lambda d: d["phases"][2].update(keep_together="x"), "cannot be checked"),
     "a constraint that nobody knows": (lambda d: d["saved"]["llm"].update(left_out=["luck"]), "left_out must be of"),
-    "left out as text": (lambda d: d["saved"]["llm"].update(left_out="caps"), "left_out must be of"),
     "bytes past int64": (lambda d: d["saved"]["vision"]["outputs"].__setitem__(0, 2**63 - 1), "bytes in all; must be"),
-    "own bytes past int64": (lambda d: d["saved"]["llm"]["own"][0].__setitem__(0, 2**63 - 1), "bytes in all; must be"),
-    "outputs past int64": (lambda d: d["saved"]["vision"]["outputs"].__setitem__(0, 2**70), "whole numbers from 0"),
     "outputs in fractions": (lambda d: d["saved"]["vision"]["outputs"].__setitem__(0, 3.5), "whole numbers from 0"),
     "outputs that are lengths": (lambda d: d["saved"]["vision"].update(outputs=None), "must have outputs in the file"),
-    "outputs nobody asks for": (lambda d: d["saved"]["audio"].update(outputs=[1] * 4), "must have outputs in the file"),
-    "own that is by default": (lambda d: d["saved"]["llm"].update(own=None), "must have own in the file"),
-    "negative own": (lambda d: d["saved"]["llm"]["own"][0].__setitem__(0, -1), "whole numbers from 0"),
     "an unknown status": (certify("llm", status="perfect"), "not one this version reads"),
-    "no certificate": (lambda d: d["saved"]["llm"].pop("certificate"), "not one this version reads"),
-    "no phase": (lambda d: d["saved"].pop("vision"), "not one this version reads"),
     "no claims": (lambda d: d.pop("saved"), "not one this version reads"),
-    "too few outputs": (lambda d: d["saved"]["vision"]["outputs"].pop(), "step.parquet"),
     "negative outputs": (lambda d: d["saved"]["vision"]["outputs"].__setitem__(0, -9), "step.parquet"),
-    "outputs of text": (lambda d: d["saved"]["vision"].update(outputs="x"), "not one this version reads"),
-    "own of too few samples": (lambda d: d["saved"]["llm"]["own"][1].pop(), "step.parquet"),
     "own that is no list": (lambda d: d["saved"]["llm"].update(own=7), "not one this version reads"),
     "another cap": (lambda d: d["settings"]["cut"].update(tokens=5), "over|tokens, cap 5|length"),
     "another topology": (lambda d: d["topology"].update(node_sizes=[1, 2]), "digest"),
     "another phase": (lambda d: d["phases"][1].update(name="sound"), "not one this version reads|does not name"),
     "a constraint": (lambda d: d["phases"][2].update(max_samples_per_rank=1), "phase 'llm': rank . holds . samples"),
-    "no digest": (lambda d: d.pop("digest"), "the plan's digest is"),
     "another digest": (lambda d: d.update(digest="0" * 64), "the plan's digest is"),
 }
 
@@ -211,7 +185,7 @@ def test_a_saved_step_plan_that_claims_otherwise_is_refused(name, saved):
 
 
 def entries(found, path=()):
-    """Where every value in a description stands, and the value; by day of numbers, and of lists of them, two alone."""
+    """Where every value in a description stands, and the value; by day of a list of numbers the first and the last."""
     inner = list(found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ())
     if isinstance(found, list) and not any(isinstance(value, str | dict) for value in found) and examples(1) == 1:
         inner = inner[:1] + inner[1:][-1:]
@@ -225,7 +199,8 @@ def others_than(value):
     if isinstance(value, bool) or value is None:
         return [not value, 1, "x", []]
     if isinstance(value, int | float):
-        return [value + 1, value - 1, 0.5, 2**62, 2**70, str(value), None]
+        found = [value - 1, 2**70, str(value), value + 1, 0.5, 2**62, None]
+        return found if examples(1) > 1 else found[:3]
     return [value + value[:1], value[1:], None, 7] if isinstance(value, str | list) else [None, [], {}]
 
 
@@ -242,7 +217,7 @@ LESS = {"lower_bound", "every_rank_nonempty", "equal_counts", "min_samples_per_r
 def test_a_saved_step_plan_with_any_entry_changed(resealed, saved):
     """It is refused; sealed again, only what its rows do not tell or tell less exactly may be otherwise."""
     table, header, plan = pq.read_table(saved), header_of(saved), balancer.load_plan(saved)
-    for path, value in list(entries(header["description"])):
+    for path, value in list(entries(header["description"]))[:: 1 if examples(1) > 1 else 2 if resealed else 9]:
         for other in (other for other in others_than(value) if other != value):
             changed = copy.deepcopy(header)
             functools.reduce(lambda at, key: at[key], path[:-1], changed["description"])[path[-1]] = other

@@ -4,8 +4,9 @@ import json
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 
 from balancer import MicroBatches, Phase, Topology, balance, orchestrate
 from balancer.problem.cuts.in_slots import ENCODERS, OVER_LONG
@@ -71,6 +72,7 @@ def _kept(draw, ranks):
 
 
 @given(plan_settings())
+@settings(max_examples=examples(20))
 def test_plan_settings_are_what_their_json_says(settings):
     told = json.loads(json.dumps(settings.to_json()))
     again = PlanSettings.from_json(told)
@@ -80,6 +82,7 @@ def test_plan_settings_are_what_their_json_says(settings):
 
 
 @given(st.data())
+@settings(max_examples=examples(15))
 def test_a_setup_is_what_its_json_says(data):
     sizes = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
     phases = data.draw(phases_of(sum(sizes)))
@@ -88,13 +91,6 @@ def test_a_setup_is_what_its_json_says(data):
     again = Setup.from_json(json.loads(told))
     assert again == setup
     assert json.dumps(again.to_json()) == told
-
-
-@pytest.mark.parametrize("eps", [Fraction(1, 3), Fraction(2, 7)])
-def test_an_exact_eps_is_told_as_a_fraction(eps):
-    settings = PlanSettings(eps=eps)
-    assert settings.to_json()["eps"] == str(eps)
-    assert PlanSettings.from_json(settings.to_json()).eps == eps
 
 
 def test_settings_that_another_release_wrote_are_refused():
@@ -121,7 +117,6 @@ VISION, LLM = Phase("vision", "images"), Phase("llm", "text")
     [
         ({"method": "best"}, "method must be one of auto, lpt, .*, got 'best'"),
         ({"placement": "home"}, "placement must be one of relocate, rearrange, any, got 'home'"),
-        ({"eps": -1}, "eps must be a share >= 0, such as .*, got -1"),
         ({"eps": float("nan")}, "eps must be a share >= 0, such as .*, got nan"),
         ({"time_budget": 0}, "time_budget must be"),
         ({"mode": "both"}, "mode must be one of separate, joint, got 'both'"),
@@ -153,7 +148,6 @@ BEFORE = {"cut": MicroBatches(9, encoders="step")}
         ((Phase("v", "images", "padded"), LLM), {"method": "lpt"}, "method 'lpt' does not take cost 'padded'"),
         ((VISION, LLM), {"method": "padded"}, "method 'padded' takes padded costs, not cost 'linear'"),
         ((VISION, Phase("llm", "text", "padded")), IN_SLOTS, "phase 'llm': .* cannot be combined with cost 'padded'"),
-        ((Phase("v", "images", "padded"), LLM), IN_SLOTS, "phase 'v': .* cannot be combined with cost 'padded'"),
         (
             (VISION, Phase("llm", "text", rank_speeds=(1, 2))),
             IN_SLOTS,

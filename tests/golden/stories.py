@@ -35,8 +35,10 @@ def _planned(command):
     return [f"plan {command} --out plan.parquet --overwrite --json", "report plan.parquet --json"]
 
 
-def _planned_each(log, *options):
-    return [command for option in options for command in _planned(f"{log} {option}")]
+def _planned_each(log, first, *options):
+    """Plans as files and documents, the first with its report."""
+    more = [f"plan {log} {option} --out plan.parquet --overwrite --json" for option in options]
+    return [*_planned(f"{log} {first}"), *more]
 
 
 def _both_ways(command):
@@ -45,7 +47,6 @@ def _both_ways(command):
 
 
 ONE_PHASE = {
-    "full log": _planned(f"{{data}}/omni_mix_dev.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 {_SUM}"),
     "one phase, as a person sees it": [
         f"plan {_OMNI} {_SUM} --out plan.parquet",
         "report plan.parquet",
@@ -57,12 +58,9 @@ ONE_PHASE = {
     "one phase, placements": _planned_each(
         f"{_OMNI} {_SUM}",
         "--set plan.placement=relocate",
-        "--set plan.placement=rearrange",
-        "--set plan.placement=any",
         "--set plan.placement=relocate --set plan.eps=0",
         "--set plan.eps=0.05 --set home=strided",
         "--set home=strided --set plan.placement=rearrange --set drop_last=true",
-        "--set plan.method=lpt",
         "--set plan.method=karmarkar_karp --set phase.all.equal_counts=true",
         "--set plan.time_budget=0.001",
     ),
@@ -70,7 +68,6 @@ ONE_PHASE = {
         _LENGTHS,
         "--cost quadratic:a=24576,b=1",
         "--cost padded",
-        "--cost padded --set phase.all.equal_counts=true",
         "--cost convolution:a=24576,c=100",
         "--cost flops:qwen2-7b",
         "--cost padded --set phase.all.max_tokens_per_rank=60000",
@@ -78,38 +75,28 @@ ONE_PHASE = {
     "one phase, constraints": _planned_each(
         _ROLLOUTS,
         "--set phase.all.equal_counts=true",
-        "--set phase.all.max_tokens_per_rank=60000",
         "--set phase.all.equal_counts=true --set phase.all.max_tokens_per_rank=60000 "
         "--set phase.all.keep_together=prompt",
-        "--set phase.all.keep_together=prompt",
-        "--set phase.all.caps={kv_blocks=1200}",
         "--set 'phase.all.caps={kv_blocks=1200, \"text_tokens+image_patches\"=300000}'",
         "--set phase.all.allowed_ranks=may_run_on",
         "--set phase.all.rank_speeds=[1,2,3,4,4,3,2,1]",
         "--set phase.all.initial_loads=[0,500,1000,9000,0,0,20000,100]",
-        "--set phase.all.min_samples_per_rank=20",
         "--set phase.all.max_samples_per_rank=33 --set plan.placement=rearrange",
         "--set phase.all.caps={kv_blocks=1300} --set phase.all.keep_together=prompt "
         "--set phase.all.min_samples_per_rank=5 --cost quadratic:a=24576,b=1",
     ),
     "one phase, micro-batches": _planned_each(
         _ROLLOUTS,
-        "--set cut.tokens=10000",
-        "--set cut.tokens=10000 --set plan.eps=0.05",
         "--set cut.tokens=10000 --set cut.sync=step",
         "--set cut.tokens=10000 --set cut.sync=pipeline --set cut.pipeline_stages=4 --set cut.multiple_of=2",
         "--set cut.tokens=10000 --set cut.count=fewest --set plan.placement=rearrange",
-        "--set cut.tokens=12000 --set cut.count=7 --set home=strided",
         "--set cut.tokens=2500 --set cut.over_long=own",
         "--set cut.tokens=90000 --set cut.at_least=40 --set cut.allow_empty=true",
         "--set cut.tokens=10000 --set phase.all.equal_counts=true --set phase.all.caps={kv_blocks=1300}",
-        "--set cut.tokens=10000 --set phase.all.keep_together=prompt --set phase.all.max_tokens_per_rank=70000",
-        "--set cut.tokens=20000 --cost quadratic:a=24576,b=1 --set cut.sync=step",
         "--set cut.tokens=20000 --cost padded --set cut.sync=micro_batch",
     ),
     "one phase, one rank": [
         *_planned("lengths.csv --ranks 1 --batch-per-rank 100"),
-        *_planned("lengths.csv --ranks 1 --batch-per-rank 100 --cost padded"),
         *_planned(
             "lengths.csv --ranks 1 --batch-per-rank 100 --set cut.tokens=9000 --set phase.all.min_samples_per_rank=3"
         ),
@@ -137,18 +124,14 @@ SEVERAL_PHASES = {
         "--set phase.vision.bytes_in=1176 --set phase.vision.bytes_out=16384 "
         "--set phase.audio.bytes_in=256 --set phase.audio.bytes_out=16384 --set phase.llm.bytes_in=4",
         "--set plan.mode=joint --set plan.placement=rearrange",
-        "--set plan.mode=joint --set plan.placement=any",
-        "--set plan.group_size=8",
         "--set plan.group_size=4 --set phase.vision.every_rank_nonempty=true --set home=strided",
         "--set phase.vision.equal_counts=true --set phase.llm.max_tokens_per_rank=30000 --set plan.eps=0.01",
         "--set phase.llm.equal_counts=true --set phase.audio.every_rank_nonempty=true "
         "--set plan.method=lpt --set drop_last=true",
         "--set phase.vision.cost=quadratic:a=1000,b=1 --set phase.llm.cost=flops:qwen2-7b",
-        "--set phase.audio.cost=convolution:a=24576,c=100 --set phase.vision.cost=padded",
     ),
     "several phases, micro-batches": _planned_each(
         f"{_OMNI} {_PHASES} --set cut.tokens=16384 --set cut.over_long=own",
-        "--set cut.encoders=slot",
         "--set cut.encoders=step --set plan.mode=joint",
         "--set cut.sync=step --set plan.placement=rearrange",
         "--set cut.sync=pipeline --set cut.pipeline_stages=2 --set cut.multiple_of=2 --set plan.eps=0.05",
@@ -158,7 +141,6 @@ SEVERAL_PHASES = {
         *_planned_each(
             _CLIPS,
             "",
-            "--set plan.mode=joint",
             "--set plan.group_size=2",
             "--set cut.tokens=900 --set cut.encoders=step",
         ),

@@ -38,13 +38,14 @@ def all_assignments(num_items: int, num_groups: int) -> Iterator[list[int]]:
     yield from extend([], 0)
 
 
-def _optimum(
+def optimum(
     costs: Sequence[int],
     num_groups: int,
     equal_counts: bool,
     loads: Callable[[Sequence[int], Sequence[int], int], list[int]],
     least: int = 0,
 ) -> int:
+    """The least makespan, of loads that are counted so, of all partitions that keep to counts."""
     best = None
     for groups in all_assignments(len(costs), num_groups):
         counts = counts_of(groups, num_groups)
@@ -57,11 +58,11 @@ def _optimum(
 
 
 def optimal_makespan(costs: Sequence[int], num_groups: int, equal_counts: bool = False) -> int:
-    return _optimum(costs, num_groups, equal_counts, loads_of)
+    return optimum(costs, num_groups, equal_counts, loads_of)
 
 
 def optimal_padded_makespan(costs: Sequence[int], num_groups: int, equal_counts: bool = False, least: int = 0) -> int:
-    return _optimum(costs, num_groups, equal_counts, padded_loads_of, least)
+    return optimum(costs, num_groups, equal_counts, padded_loads_of, least)
 
 
 # --- constructive methods --------------------------------------------------------------------------------------------

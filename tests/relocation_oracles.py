@@ -58,43 +58,6 @@ def optimum(lies: Lies, nodes: Sequence[int], assignments: Iterable[tuple[int, .
     return min((moved(lies, ranks, nodes) for ranks in assignments), default=None)
 
 
-def cp_sat_optimum(
-    costs: Sequence[int], homes: Sequence[int], nodes: Sequence[int], cap: int, equal_counts: bool = False
-) -> tuple[int, int] | None:
-    """Least across, then least inside, of whole items whose volume is their cost; None where no assignment fits."""
-    from ortools.sat.python import cp_model
-
-    n, m = len(costs), len(nodes)
-    model = cp_model.CpModel()
-    on = [[model.new_bool_var("") for _ in range(m)] for _ in range(n)]
-    for row in on:
-        model.add_exactly_one(row)
-    for r in range(m):
-        model.add(sum(costs[i] * on[i][r] for i in range(n)) <= cap)
-        if equal_counts:
-            model.add_linear_constraint(sum(row[r] for row in on), n // m, -(-n // m))
-    across, inside = [], []
-    for i, home in enumerate(homes):
-        across += [costs[i] * on[i][r] for r in range(m) if nodes[r] != nodes[home]]
-        inside += [costs[i] * on[i][r] for r in range(m) if nodes[r] == nodes[home] and r != home]
-    least = []
-    for moves in (across, inside):  # the second among the best of the first
-        solver = cp_model.CpSolver()
-        model.minimize(sum(moves))
-        status = solver.solve(model)
-        if status == cp_model.INFEASIBLE:
-            return None
-        assert status == cp_model.OPTIMAL
-        least.append(round(solver.objective_value))
-        model.add(sum(moves) <= least[-1])
-    return least[0], least[1]
-
-
-def best_rearrangement(lies: Lies, nodes: Sequence[int], groups: Sequence[int]) -> tuple[int, int]:
-    """Least across, then inside, over all bijections of groups to ranks."""
-    return min(moved(lies, [places[g] for g in groups], nodes) for places in itertools.permutations(range(len(nodes))))
-
-
 def least_cut(pairs: Sequence[tuple[int, int]], excess: int) -> int:
     """Least volume of (volume, weight) pairs that weighs `excess`, the last one cut; rounded up."""
     total = Fraction(0)

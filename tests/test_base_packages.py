@@ -1,75 +1,78 @@
 """The base packages are enough for what needs no extra, and are imported only by those who need them."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+import ast
 
 import pytest
+from compiled import run_python
 
-ROOT = Path(__file__).resolve().parent.parent
 OF_EXTRAS = "ortools", "pandas", "torch", "ray", "fsspec", "s3fs", "jinja2", "matplotlib"
+HEAVY = *OF_EXTRAS, "scipy", "numba", "pyarrow", "click", "rich", "pydantic", "networkx"
 
-
-def run_python(code, cwd=ROOT):
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-@pytest.mark.parametrize("used", ["balancer.balance", "balancer.orchestrate", "solvers.partition"])
-def test_import_is_light(used):
-    """All that planning needs is imported when the first of it is asked for."""
-    heavy = [*OF_EXTRAS, "scipy", "numba", "pyarrow", "click", "rich", "pydantic"]
-    told = run_python(f"import sys, balancer, solvers; {used}; print([n for n in {heavy} if n in sys.modules])")
-    assert told == "[]\n"
-
-
-HIDDEN = f"""
-import runpy, sys
+# One process that cannot import what extras bring, and is told at each stage what there was.
+STAGES = f"""
+import os, runpy, sys
 from importlib.machinery import PathFinder
+
+asked = []
 
 class Finder(PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        return None if name.partition(".")[0] in {OF_EXTRAS} else super().find_spec(name, path, target)
+        if name.partition(".")[0] not in {OF_EXTRAS}:
+            return super().find_spec(name, path, target)
+        asked.append(name)
 
 sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
+
+import solvers
+solvers.partition
+print([name for name in {(*HEAVY, "balancer")} if name in sys.modules] + asked)
+import balancer
+balancer.balance, balancer.orchestrate
+print([name for name in {HEAVY} if name in sys.modules] + asked)
+
+import numpy
+from pyarrow import parquet, table
+from balancer.cli.main import main
+
+root = os.getcwd()
+os.chdir(FOLDER)
+open("log.csv", "w").write("tokens\\n5\\n3\\n 4\\n4.0\\n")
+open("log.jsonl", "w").write('{{"tokens": 5}}\\n{{"tokens": 3}}\\n')
+numpy.save("log.npy", numpy.array([5, 3, 4, 4]))
+parquet.write_table(table({{"tokens": [5, 3]}}), "log.parquet")
+asked.clear()
+for log in "log.csv", "log.jsonl", "log.npy", "log.parquet":
+    length = [] if log == "log.npy" else ["--length", "tokens"]
+    try:
+        main(["plan", log, *length, "--ranks", "2", "--batch-per-rank", "1", "--out", log.replace(".", "-")])
+    except SystemExit as ended:
+        assert not ended.code, ended.code
+print([name for name in asked if name == "pandas"])
+os.chdir(root)
 runpy.run_path("tools/check_base.py", run_name="__main__")
 """
 
 
-def test_without_extras_all_else_works_and_errors_name_them():
-    """As `.ci/run` checks it in an environment that lacks them."""
-    assert run_python(HIDDEN).startswith("base packages alone: the sampler, 6 errors")
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory):
+    """What each stage has to say."""
+    code = STAGES.replace("FOLDER", repr(str(tmp_path_factory.mktemp("base"))))
+    *said, last = run_python(code).splitlines()
+    return [*(ast.literal_eval(line) for line in said if line.startswith("[")), last]
 
 
-LOGS = {
-    "log.csv": "open('log.csv', 'w').write('tokens\\n5\\n3\\n 4\\n4.0\\n')",
-    "log.jsonl": "open('log.jsonl', 'w').write('{\"tokens\": 5}\\n{\"tokens\": 3}\\n')",
-    "log.npy": "import numpy as np; np.save('log.npy', np.array([5, 3, 4, 4]))",
-    "log.parquet": "from pyarrow import parquet, table; parquet.write_table(table({'tokens': [5, 3]}), 'log.parquet')",
-}
-PLANNED = """
-import sys
-from balancer.cli.main import main
-try:
-    main(["plan", *{words}, "--ranks", "2", "--batch-per-rank", "1", "--out", "p"])
-finally:
-    print("pandas" in sys.modules)
-"""
+@pytest.mark.parametrize("package", [0, 1], ids=["solvers", "balancer"])
+def test_import_is_light(stages, package):
+    """All that planning needs is imported when the first of it is asked for."""
+    assert stages[package] == []
 
 
-@pytest.mark.parametrize("name", LOGS)
-def test_planning_a_log_loads_no_pandas(tmp_path, name):
+def test_planning_a_log_loads_no_pandas(stages):
     """It takes as long to load as planning half a million samples, and pyarrow's conversions do so by themselves."""
-    run_python(LOGS[name], tmp_path)
-    words = [name] if name == "log.npy" else [name, "--length", "tokens"]
-    assert run_python(PLANNED.format(words=words), tmp_path).endswith("False\n")
+    assert stages[2] == []
+
+
+def test_without_extras_all_else_works_and_errors_name_them(stages):
+    """As `.ci/run` checks it in an environment that lacks them."""
+    assert stages[3].startswith("base packages alone: the sampler, 6 errors")

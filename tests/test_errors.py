@@ -30,7 +30,7 @@ from solvers.errors import (
     as_argument,
     as_words,
 )
-from solvers.packing import cut_shares, pack, schedule_micro_batches
+from solvers.packing import cut_shares, schedule_micro_batches
 
 SAMPLES = Wording(
     {
@@ -174,14 +174,6 @@ EXAMPLES: dict[str, tuple[Callable[[], Any], type[WordedError], str, str]] = {
         lambda: solvers.partition([1], 0), ArgumentError,
         "num_groups must be >= 1, got 0", "--groups must be >= 1, got 0",
     ),
-    "kind of argument": (
-        lambda: solvers.relocate([1], [0], [0], eps="a"), ArgumentTypeError,
-        "eps must be a finite number or Fraction, got 'a'", "--eps must be a finite number, got 'a'",
-    ),
-    "length": (
-        lambda: solvers.partition([1, 2], 1, sizes=[1], caps=3), ArgumentError,
-        "sizes must have one entry for each item, 2, got 1", "lengths must have one entry for each sample, 2, got 1",
-    ),
     "together": (
         lambda: solvers.partition([1], 1, caps=3), UsageError,
         "caps limit sizes: give sizes as well", "--max-tokens-per-rank = 100 limit lengths: give lengths as well",
@@ -197,12 +189,6 @@ EXAMPLES: dict[str, tuple[Callable[[], Any], type[WordedError], str, str]] = {
         "--max-tokens-per-rank = 100: sample 1001 of length 9 exceeds every cap that it may be under, the largest is "
         "7: 2 too much",
     ),
-    "inside groups": (
-        lambda: solvers.partition([1] * 3, 3, allowed=[[0], [0], None], sizes=[3, 3, 1], caps=4), InfeasibleError,
-        "caps: items 0, 1 (size 6 together) may be in group 0 only, with room for 4: 2 too much",
-        "--max-tokens-per-rank = 100: samples 1000, 1001 (length 6 together) may be in rank 0 only, with room for 4: "
-        "2 too much",
-    ),
     "not found": (
         lambda: solvers.partition([1] * 6, 2, "lpt", sizes=[[5, 0], [5, 8], [4, 9], [3, 1], [3, 1], [0, 1]],
                                   caps=[10, 10]), SolverError,
@@ -215,11 +201,6 @@ EXAMPLES: dict[str, tuple[Callable[[], Any], type[WordedError], str, str]] = {
         lambda: solvers.partition([1], 1, "karmarkar_karp", max_items=2), UsageError,
         "method 'karmarkar_karp' does not support max_items; methods that do: auto, lpt, exact",
         "method 'karmarkar_karp' does not support --max-samples-per-rank; methods that do: auto, lpt, exact",
-    ),
-    "size over the cap": (
-        lambda: pack([4, 12], 10), InfeasibleError,
-        "no group can hold item 1: sizes[1] = 12 is over cap = 10 by 2",
-        "no rank can hold sample 1001: its length 12 is over micro_batch_tokens = 10 by 2",
     ),
     "too long": (
         lambda: schedule_micro_batches(**FIVE | {"cap": 4}), InfeasibleError,
@@ -249,28 +230,6 @@ EXAMPLES: dict[str, tuple[Callable[[], Any], type[WordedError], str, str]] = {
         "rank 1 has 2 samples for --micro-batches = 3 micro-batches, as many as every rank has, short by 1; "
         "--allow-empty permits empty micro-batches",
     ),
-    "relocation caps": (
-        lambda: solvers.relocate([1, 2], [0, 0], [0, 1], sizes=[5, 5], caps=[5, 4]), InfeasibleError,
-        "caps: the sizes of all items sum to 10, and the 2 ranks hold 9: 1 too much",
-        "--max-tokens-per-rank = 100: the lengths of all samples sum to 10, and the 2 ranks hold 9: 1 too much",
-    ),
-    "relocation": (
-        lambda: solvers.relocate([1, 2], [0, 0], [0, 1], cap=1), InfeasibleError,
-        "no rank can hold item 1: its cost 2 is over cap = 1",
-        "no rank can hold sample 1001: its cost 2 is over micro_batch_tokens = 1",
-    ),
-    "relocation, not found": (
-        lambda: solvers.relocate([3, 3, 3], [0, 0, 1], [0, 1], cap=5, groups=[0, 0, 1]),
-        SolverError,
-        "no assignment under cap = 5 was found, nor was it proven that there is none: the partition reaches 6; raise "
-        "cap or eps",
-        "no assignment under micro_batch_tokens = 5 was found, nor was it proven that there is none: the partition "
-        "reaches 6; raise micro_batch_tokens or --eps",
-    ),
-    "rearrangement": (
-        lambda: solvers.rearrange([[1, 2], [-3, 4]], [0, 1]), ArgumentError,
-        "volumes[1, 0] must be >= 0, got -3", "volumes[1, 0] must be >= 0, got -3",
-    ),
 }  # fmt: skip
 
 
@@ -292,7 +251,6 @@ def test_examples(what: str):
         ("too few slots of a rank", InfeasibilityCertificate("num_slots", [0, 1, 2], [0], 2, 1)),
         ("too few samples", InfeasibilityCertificate("allow_empty", [3, 4], [1], 3, 2)),
         ("too long", InfeasibilityCertificate("cap", [0, 1, 2, 3, 4], [], 5, 4)),
-        ("relocation caps", InfeasibilityCertificate("caps", range(2), range(2), 10, 9, 0)),
     ],
 )
 def test_what_borders_know_errors_by(what: str, certificate: InfeasibilityCertificate):

@@ -10,27 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from another_user import open_folder
+from another_user import another_user, open_folder
 from compiled import run_python
 
-import balancer
-import solvers
 import solvers._jit as jit
 from solvers._jit import helper, kernel
 
 pytestmark = pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled")
-
-SCRIPT = """
-import json, sys
-from numba.core import event
-import balancer
-compiled = []
-with event.install_timer("numba:compile", compiled.append):
-    given = json.loads(sys.argv[1])
-    cut = {"cut": balancer.MicroBatches(given["cut"])} if "cut" in given else {}
-    plan = balancer.balance([(i * 7919) % 4000 + 1 for i in range(199)], 8, **given | cut)
-print(json.dumps([plan.digest(), plan.lower_bound, plan.makespan, len(compiled)]))
-"""
 
 # --- Python first ----------------------------------------------------------------------------------------------------
 
@@ -63,6 +49,18 @@ def fresh(monkeypatch, tmp_path):
     return kernel
 
 
+@pytest.fixture
+def forgotten(monkeypatch):
+    """What this process knows of numba and of the folder is found out anew, and once more for later tests."""
+    known = jit._numba, jit._place, jit._folder, jit._warn
+    for each in known:
+        each.cache_clear()
+    monkeypatch.setattr(jit, "_at_once", True)
+    yield
+    for each in known:
+        each.cache_clear()
+
+
 def test_a_kernel_runs_as_python_until_it_has_had_its_numbers(fresh):
     summing, values, found = fresh(summed), np.arange(5), np.zeros(1, dtype=np.int64)
     for turn in range(1, 5):  # 6 numbers, 10 turns each, and the call
@@ -92,46 +90,105 @@ def test_a_call_counts_as_its_work_or_as_its_numbers_where_those_are_fewer_turns
     assert len(search.signatures) == compiled
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"cost": "padded"},
-        {"cut": 16000},
-        {"ranks_per_node": 4, "home_rank": [i % 8 for i in range(199)], "method": "lpt"},
-    ],
-)
-def test_a_first_plan_compiles_nothing_and_is_the_plan_that_compiled_kernels_make(settings, tmp_path):
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
-    words = [sys.executable, "-c", SCRIPT, json.dumps(settings)]
-    first = json.loads(subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout)
-    cut = {"cut": balancer.MicroBatches(settings["cut"])} if "cut" in settings else {}
-    plan = balancer.balance([(i * 7919) % 4000 + 1 for i in range(199)], 8, **settings | cut)
-    assert first == [plan.digest(), plan.lower_bound, plan.makespan, 0]
+FIRST_PLANS = """
+import sys, balancer
+
+def plans():
+    lengths, homes = [(i * 7919) % 4000 + 1 for i in range(199)], [i % 8 for i in range(199)]
+    for asked in ({}, {"cost": "padded"}, {"cut": balancer.MicroBatches(16000)},
+                  {"ranks_per_node": 4, "home_rank": homes, "method": "lpt"}):
+        plan = balancer.balance(lengths, 8, **asked)
+        yield plan.digest(), plan.lower_bound, plan.makespan
+"""
+
+
+def test_first_plans_compile_nothing_and_are_those_that_compiled_kernels_make(monkeypatch, tmp_path):
+    """They do not even wait for numba to be imported."""
+    told = run_python(f"{FIRST_PLANS}\nprint([*plans(), 'numba' in sys.modules])", NUMBA_CACHE_DIR=str(tmp_path))
+    monkeypatch.setattr(jit, "_at_once", True)
+    names = {}
+    exec(FIRST_PLANS, names)
+    assert told == f"{[*names['plans'](), False]}\n"
     assert not list(tmp_path.iterdir())
 
 
-def test_a_small_plan_does_not_wait_for_numba_to_be_imported(tmp_path):
-    code = "import sys, balancer; balancer.balance([3, 2, 1], 2); print('numba' in sys.modules)"
-    assert run_python(code, NUMBA_CACHE_DIR=str(tmp_path)) == "False\n"
+def test_without_numba_all_is_python_and_it_is_said_once(forgotten, monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    summing, found = kernel(summed), np.zeros(1, dtype=np.int64)
+    with pytest.warns(UserWarning, match="numba is not installed: plans are the same") as told:
+        sums = [summing(np.arange(5), found) for _ in range(3)]
+    assert (sums, found[0], len(told)) == ([(20, True, 4.0)] * 3, 15, 1)
+    assert summing.signatures == []
 
 
-@pytest.mark.parametrize("absent", ["sys.modules['numba'] = None", "import os; os.environ['NUMBA_DISABLE_JIT'] = '1'"])
-def test_without_numba_plans_are_the_same_and_it_is_said_once(absent):
-    code = f"""
-import sys, warnings
-{absent}
-import balancer
-from solvers._jit import compile_at_once
-compile_at_once()
-with warnings.catch_warnings(record=True) as told:
-    warnings.simplefilter("always")
-    plan = balancer.balance([(i * 7919) % 4000 + 1 for i in range(199)], 8, 4, [i % 8 for i in range(199)])
-print(plan.digest(), [str(each.message)[:22] for each in told])
-"""
-    plan = balancer.balance([(i * 7919) % 4000 + 1 for i in range(199)], 8, 4, [i % 8 for i in range(199)])
-    told = ["numba is not installed"] if "modules" in absent else []
-    assert run_python(code) == f"{plan.digest()} {told}\n"
+def test_where_numba_is_switched_off_all_is_python(forgotten, monkeypatch):
+    monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
+    summing = kernel(summed)
+    assert summing(np.arange(5), np.zeros(1, dtype=np.int64)) == (20, True, 4.0)
+    assert summing.signatures == []
+
+
+# --- where nothing can be kept ---------------------------------------------------------------------------------------
+
+
+def a_file_in_its_place(kept):
+    kept.touch()
+
+
+def others_may_write_to_it(kept):
+    jit._place().mkdir(parents=True)
+    jit._place().chmod(0o777)
+
+
+def the_disk_is_full(kept):
+    resource = pytest.importorskip("resource")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+@pytest.mark.parametrize(
+    ("so_that", "words"),
+    [
+        (a_file_in_its_place, "Not a directory.* Name a folder of your own in NUMBA_CACHE_DIR"),
+        (others_may_write_to_it, "another user owns it or may write to it"),
+        (the_disk_is_full, "File too large"),
+    ],
+)
+def test_where_kernels_cannot_be_kept_one_warning_says_so(forgotten, monkeypatch, tmp_path, so_that, words):
+    resource = pytest.importorskip("resource")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kept"))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        so_that(tmp_path / "kept")
+        made = [kernel(worked), kernel(worked)]
+        with pytest.warns(UserWarning, match=words) as told:
+            sums = [each(np.arange(3), 4) for each in made]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (sums, len(told)) == ([7, 7], 1)
+    assert [len(each.signatures) for each in made] == [1, 1]
+    assert not list(tmp_path.rglob("*.nbi"))
+
+
+def test_the_folder_of_another_user_is_not_looked_into(forgotten, monkeypatch):
+    """Where two share NUMBA_CACHE_DIR."""
+    kernel(lambda n: n)(1)  # which imports all that another user may not read
+    with open_folder() as shared:
+        monkeypatch.setenv("NUMBA_CACHE_DIR", str(shared))
+        for each in jit._place, jit._folder:
+            each.cache_clear()
+        os.makedirs(jit._place(), 0)
+        made = kernel(worked)
+        with another_user(), pytest.warns(UserWarning, match="Name a folder of your own") as told:
+            found = made(np.arange(3), 4)
+    assert (found, len(told), len(made.signatures)) == (7, 1, 1)
+
+
+def test_a_kernel_without_a_file_is_compiled_and_not_kept(forgotten, monkeypatch, tmp_path):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    made = kernel(eval("lambda n: n + 1"))
+    assert made(1) == 2
+    assert len(made.signatures) == 1
+    assert not list(tmp_path.rglob("*.nbi"))
 
 
 # --- kept on disk ----------------------------------------------------------------------------------------------------
@@ -179,22 +236,25 @@ def package(tmp_path):
     return call
 
 
-def test_what_is_kept_is_loaded_and_not_run_as_python(package):
+def test_what_is_kept_is_loaded_as_long_as_sources_are_the_same(package):
     assert package(before="") == [[2, 4], PYTHON, []]
     assert package() == [[2, 4], COMPILED, []]
-    assert package(before="") == [[2, 4], LOADED, []]
     (folder,) = package.kept()
     assert folder.stat().st_mode & 0o777 == 0o700
     assert not list((package.folder / "solvers").rglob("*.nbi"))
-
-
-def test_a_helper_in_another_file_changes_and_so_does_the_result(package):
-    """A new release over an old cache must not run old code: ranks would disagree on the plan."""
-    assert package()[0] == [2, 4]
+    os.utime(folder, (1e9, 1e9))
+    assert package(before="") == [[2, 4], LOADED, []]
+    assert time.time() - folder.stat().st_mtime < 3600  # it is marked as used
+    # A new release over an old cache must not run old code: ranks would disagree on the plan.
     low = package.folder / "solvers" / "low.py"
     low.write_text(low.read_text().replace("n + 1", "n + 2"))
+    for name, days in {"seqbalancer-old": 30, "seqbalancer-new": 1, "other": 30}.items():
+        (package.folder / "kept" / name / "below").mkdir(parents=True)
+        os.utime(package.folder / "kept" / name, (time.time() - days * 86_400,) * 2)
     assert package() == [[3, 7], COMPILED, []]
-    assert len(package.kept()) == 2  # the other may be of an installation that is in use
+    # Others may be of an installation that is in use, unless nobody has used them for days.
+    assert {path.name for path in package.kept()} >= {folder.name, "seqbalancer-new", "other"}
+    assert len(package.kept()) == 4
 
 
 def test_processes_that_start_together_do_not_harm_one_another(package):
@@ -226,65 +286,6 @@ def test_the_folder_of_others_and_the_place_where_numba_keeps_theirs_stay_as_the
     assert list((package.folder / "HOME" / ".cache").glob("seqbalancer-*/*"))
 
 
-def test_folders_of_sources_that_are_gone_are_removed_if_nobody_has_used_them_for_days(package):
-    days = {"seqbalancer-old": 30, "seqbalancer-new": 1, "other": 30}
-    for name, count in days.items():
-        (package.folder / "kept" / name / "below").mkdir(parents=True)
-        os.utime(package.folder / "kept" / name, (time.time() - count * 86_400,) * 2)
-    package()
-    assert {path.name for path in package.kept()} >= {"seqbalancer-new", "other"}
-    assert len(package.kept()) == 3
-
-
-def test_a_folder_is_marked_as_used(package):
-    package()
-    (folder,) = package.kept()
-    os.utime(folder, (1e9, 1e9))
-    package()
-    assert time.time() - folder.stat().st_mtime < 3600
-
-
-@pytest.mark.parametrize(
-    ("before", "words"),
-    [
-        pytest.param("open({kept!r}, 'w').close()", "Not a directory", id="a file in its place"),
-        pytest.param(
-            "import os; from solvers import _jit; os.makedirs(_jit._place()); os.chmod(_jit._place(), 0o777)",
-            "another user owns it or may write to it",
-            id="others may write to it",
-        ),
-        pytest.param(
-            "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))", "File too large", id="disk full"
-        ),
-    ],
-)
-def test_where_kernels_cannot_be_kept_one_warning_says_so(package, before, words):
-    pytest.importorskip("resource")
-    before = before.format(kept=str(package.folder / "kept"))
-    found, compiled, told = package(before=f"{before}\n{AT_ONCE}")
-    assert (found, compiled) == ([2, 4], COMPILED)
-    assert [words in each for each in told] == [True]
-    assert not list(package.folder.rglob("*.nbi"))
-
-
-def test_the_folder_of_another_user_is_not_looked_into(package):
-    """Where two share NUMBA_CACHE_DIR."""
-    with open_folder() as shared:
-        before = f"""
-import os, numba
-from solvers import _jit
-numba.njit(lambda n: n)(1)  # which imports all that another user may not read
-os.environ["NUMBA_CACHE_DIR"] = {str(shared)!r}
-os.makedirs(_jit._place(), 0)
-if os.geteuid() == 0:
-    os.seteuid(65534)
-{AT_ONCE}"""
-        found, compiled, told = package(before=before)
-    assert (found, compiled) == ([2, 4], COMPILED)
-    assert len(told) == 1
-    assert "Name a folder of your own" in told[0]
-
-
 def test_a_file_that_is_cut_off_is_no_error(package):
     """As a machine that lost power leaves it: files of length 0."""
     package()
@@ -296,8 +297,3 @@ def test_a_file_that_is_cut_off_is_no_error(package):
     assert "remove" in told[0]
     shutil.rmtree(package.kept()[0])
     assert package() == [[2, 4], COMPILED, []]
-
-
-def test_a_kernel_without_a_file_is_compiled_and_not_kept(tmp_path):
-    code = "import solvers._jit as j; j.compile_at_once(); print(j.kernel(eval('lambda n: n + 1'))(1))"
-    assert run_python(code, Path(solvers.__file__).parents[1], NUMBA_CACHE_DIR=str(tmp_path)) == "2\n"

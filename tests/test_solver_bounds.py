@@ -31,7 +31,7 @@ BINDING = [
     ("filler", [100, 4, 4, 4, 4, 4], 2, True, 108),
     ("filler", [100, 9, 5, 3, 2, 1, 1], 3, True, 101),  # n // m = 2, so one companion, the smallest
     # Four of the five groups hold eight of the nine large items.
-    ("pigeonhole", [100, 100, 100, 100, 90, 90, 90, 90, 90, 1], 5, False, 188),
+    ("pigeonhole", [100, 100, 100, 100, 90, 90, 90, 90, 90], 5, False, 188),
     ("filler", [50, 50, 50, 7, 7, 7], 2, True, 107),  # k = 2: two of three, and one filler
     ("filler", [60, 60, 60, 9, 9, 9, 9, 9, 9, 9, 0, 0], 4, True, 72),  # the three large ones share six fillers
     ("folding", [9, 9, 5, 5, 4, 1], 3, True, 13),

@@ -58,7 +58,6 @@ WRONG = {
         claim(ROUND, makespan=ROUND.makespan - 1),
         rf"^the loads make a makespan of {ROUND.makespan}, not makespan = {ROUND.makespan - 1}$",
     ),
-    "makespan too large": (claim(ROUND, makespan=ROUND.makespan + 1), r"^the loads make a makespan of "),
     "bound above the makespan": (
         claim(BEST, lower_bound=BEST.makespan + 1),
         rf"^lower_bound = {BEST.makespan + 1} must be within 0\.\.makespan = {BEST.makespan}$",
@@ -68,39 +67,30 @@ WRONG = {
         claim(ROUND, lower_bound=ROUND.lower_bound + 1),
         rf"^lower_bound = {ROUND.lower_bound + 1}, but 'mean' proves {ROUND.lower_bound} at most$",
     ),
-    "optimal by a bound not proven": (
-        claim(ROUND, lower_bound=ROUND.makespan, status=SolveStatus.OPTIMAL),
-        r"^lower_bound = \d+, but 'mean' proves \d+ at most$",
-    ),
     "optimal with a gap": (
         claim(ROUND, status=SolveStatus.OPTIMAL),
         r"^status is optimal with makespan \d+ and lower_bound \d+$",
     ),
     "not optimal without a gap": (claim(BEST, status=SolveStatus.FEASIBLE), r"^status is feasible with makespan "),
-    "out of time without a gap": (claim(BEST, status=SolveStatus.TIME_LIMIT), r"^status is time_limit with makespan "),
-    "an item without a group": (
-        claim(ROUND, group_of_item=ROUND.group_of_item[:-1]),
-        r"^every item has one group: 12 ",
-    ),
     "a group without an item": (
         claim(ROUND, group_of_item=np.append(ROUND.group_of_item, np.int32(0))),
         r"^every item has one group: 12 items, groups of shape \(13,\)$",
-    ),
-    "groups of two dimensions": (
-        claim(ROUND, group_of_item=ROUND.group_of_item[:, None]),
-        r"^every item has one group: 12 items, groups of shape \(12, 1\)$",
     ),
     "groups of another type": (
         claim(ROUND, group_of_item=ROUND.group_of_item.astype(np.int64)),
         r"^group_of_item must be int32, got int64$",
     ),
+    "a column of loads": (  # which compares equal to a row of them, entry by entry
+        claim(ROUND, loads=ROUND.loads[:, None]),
+        r"^loads must be int64 of shape \(3,\), got int64 of shape \(3, 1\)$",
+    ),
+    "loads of another type": (
+        claim(ROUND, loads=ROUND.loads.astype(np.float64)),
+        r"^loads must be int64 of shape \(3,\), got float64 of shape \(3,\)$",
+    ),
     "a load too many": (
         claim(ROUND, loads=np.append(ROUND.loads, 0)),
         r"^loads must be int64 of shape \(3,\), got int64 of shape \(4,\)$",
-    ),
-    "a load too few": (
-        claim(ROUND, loads=ROUND.loads[:-1]),
-        r"^loads must be int64 of shape \(3,\), got int64 of shape \(2,\)$",
     ),
 }
 
@@ -112,28 +102,12 @@ def test_each_corruption_is_named(what: str) -> None:
         check_partition(COSTS, result, num_groups=3)
 
 
-def test_without_num_groups_it_is_that_of_the_loads() -> None:
-    four = claim(ROUND, loads=np.append(ROUND.loads, 0))
-    with pytest.raises(CertificateError, match="lower_bound"):  # what three groups prove, four do not
-        check_partition(COSTS, claim(BEST, loads=np.append(BEST.loads, 0)))
-    with pytest.raises(CertificateError):
-        check_partition(COSTS, four, num_groups=3)
-
-
-def test_other_costs() -> None:
-    with pytest.raises(CertificateError, match=r"^the load of group 0 is \d+, not \d+$"):
-        check_partition([1, *COSTS[1:]], ROUND)
-
-
 def test_equal_counts() -> None:
     costs = [9, 1, 1, 1, 1]
     result = solvers.partition(costs, 2, "lpt")
     check_partition(costs, result)
     with pytest.raises(CertificateError, match=r"^equal_counts: group 0 holds 1 items, not 2 to 3$"):
         check_partition(costs, result, equal_counts=True)
-    result = solvers.partition([9, 1, 1, 1], 2, "lpt")
-    with pytest.raises(CertificateError, match=r"^equal_counts: group 0 holds 1 items, not 2 to 2$"):
-        check_partition([9, 1, 1, 1], result, equal_counts=True)
 
 
 def test_a_bound_that_only_equal_counts_prove() -> None:
@@ -155,7 +129,7 @@ def test_a_bound_is_held_to_its_own_name() -> None:
         check_partition(costs, claim(result, bound_name="mean"))
 
 
-@pytest.mark.parametrize("name", ["", "trust me", "Mean", "padded"])
+@pytest.mark.parametrize("name", ["trust me", "padded"])
 def test_a_bound_needs_a_known_name(name: str) -> None:
     """Else any bound passes; and the name of the padded bound proves nothing where no costs are padded."""
     proven = claim(ROUND, lower_bound=ROUND.makespan, status=SolveStatus.OPTIMAL, bound_name=name)
@@ -175,15 +149,6 @@ def test_empty() -> None:
         check_partition([], result, num_groups=3)
     with pytest.raises(CertificateError):
         check_partition([], claim(result, loads=np.empty(0, dtype=np.int64)))
-
-
-def test_loads_of_another_shape_or_type() -> None:
-    """A column of equal loads compares equal to a row of them, entry by entry."""
-    result = solvers.partition([3, 3], 2, "lpt")
-    with pytest.raises(CertificateError, match="loads"):
-        check_partition([3, 3], claim(result, loads=result.loads[:, None]))
-    with pytest.raises(CertificateError, match="loads"):
-        check_partition([3, 3], claim(result, loads=result.loads.astype(np.float64)))
 
 
 PADDED_COSTS = [8, 8, 5, 3, 1, 1, 1]

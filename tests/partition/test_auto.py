@@ -1,27 +1,17 @@
 """The default method: never worse for more work, ends where it should, and what once went wrong."""
 
+import dataclasses
 from fractions import Fraction
 
 import numpy as np
-import oracles
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 
 import solvers
+from solvers import SolveStatus
 from solvers.arguments import as_share
-
-small_costs = st.one_of(
-    st.lists(st.integers(0, 12), max_size=9), st.lists(st.integers(0, 10**6), max_size=9)
-)  # few values, and many
-
-
-@pytest.mark.parametrize("equal_counts", [False, True])
-@given(costs=small_costs, num_groups=st.integers(1, 5))
-def test_few_items_end_at_the_optimum(costs, num_groups, equal_counts):
-    found = solvers.partition(costs, num_groups, stop_at=0, equal_counts=equal_counts)
-    optimum = oracles.optimal_makespan(costs, num_groups, equal_counts) if costs else 0
-    assert found.makespan == found.lower_bound == optimum
 
 
 def test_search_goes_far_below_what_lpt_leaves():
@@ -38,31 +28,19 @@ def test_eight_items_a_group_are_mostly_proven():
     assert sum(solvers.partition(costs, 64, stop_at=0).gap == 0 for costs in lengths) >= 9
 
 
-@pytest.mark.parametrize("equal_counts", [False, True])
-@pytest.mark.parametrize("cost", ["linear", "quadratic"])
-def test_more_budget_is_never_worse(cost, equal_counts):
-    lengths = np.clip(np.random.default_rng(11).lognormal(7, 1, 700), 1, 32768).astype(np.int64)
-    costs = lengths if cost == "linear" else 24576 * lengths + lengths**2
-    for num_groups in (7, 50, 150):
-        found = [
-            solvers.partition(costs, num_groups, equal_counts=equal_counts, time_budget=seconds, stop_at=0).makespan
-            for seconds in (1e-9, *np.geomspace(1e-5, 3e-2, 25))
-        ]
-        assert found == sorted(found, reverse=True)
-
-
-@pytest.mark.parametrize("num_items", [20_000, 40_000])
-def test_a_few_items_of_cost_zero_take_no_quadratic_time(num_items):
+def test_a_few_items_of_cost_zero_take_no_quadratic_time():
     """Once sorted by a quicksort that is quadratic on nearly sorted keys."""
+    num_items = 40_000
     costs = np.arange(num_items, 0, -1)
     costs[-2:] = 0
     result = solvers.partition(costs, num_items, "lpt")
     assert np.bincount(result.group_of_item, minlength=num_items).max() == 1
 
 
+@settings(max_examples=examples(25))
 @given(costs=st.lists(st.integers(300, 1500), min_size=8, max_size=40), num_groups=st.integers(2, 14))
 def test_more_budget_is_never_worse_where_groups_hold_few_items(costs, num_groups):
-    budgets = (1e-5, 1e-4, 3e-4, 1e-3, 2e-3, 5e-3)
+    budgets = (1e-5, 1e-4, 1e-3, 5e-3)
     results = [solvers.partition(costs, num_groups, time_budget=budget, stop_at=0) for budget in budgets]
     makespans = [result.makespan for result in results]
     assert makespans == sorted(makespans, reverse=True)
@@ -77,10 +55,7 @@ def test_it_ends_where_costs_are_too_large_for_every_search_that_closes_gaps(sca
     solvers.check_partition(costs, result, stop_at=0)
 
 
-def test_all_of_int64_in_one_group():
-    assert solvers.partition([2**63 - 1], 1).makespan == 2**63 - 1
-
-
+@settings(max_examples=examples(40))
 @given(
     costs=st.lists(st.integers(0, 10**6), max_size=60),
     num_groups=st.integers(1, 12),
@@ -110,7 +85,7 @@ def test_a_search_that_no_bound_can_end_ends_once_it_gains_nothing(limits):
     costs = np.random.default_rng(1).lognormal(7, 0.6, 64).astype(np.int64)
     soon, more = (solvers.partition(costs, 16, time_budget=t, **limits) for t in (0.05, 0.5))
     assert soon.gap > 0.001
-    assert soon.status == solvers.SolveStatus.FEASIBLE
+    assert soon.status == SolveStatus.FEASIBLE
     assert soon.group_of_item.tolist() == more.group_of_item.tolist()
     on = solvers.partition(costs, 16, stop_at=0, time_budget=0.05, **limits)
     assert on.makespan <= soon.makespan
@@ -123,7 +98,7 @@ def test_a_search_ends_once_its_gap_is_small_enough(limits):
     soon, later = (solvers.partition(costs, 8, stop_at=stop_at, **limits) for stop_at in ("5%", 0))
     assert 0 < soon.gap <= 0.05
     assert later.makespan < soon.makespan
-    assert soon.status == solvers.SolveStatus.WITHIN
+    assert soon.status == SolveStatus.WITHIN
 
 
 @pytest.mark.parametrize("stop_at", [1e19, "100%"])
@@ -143,9 +118,50 @@ def test_the_share_at_which_a_search_ends_is_the_decimal_that_was_written():
             solvers.partition([1, 2], 2, stop_at=wrong)
 
 
-@pytest.mark.parametrize(("num_items", "num_groups"), [(18, 2), (14, 3), (12, 4), (12, 6)])
+@pytest.mark.parametrize(("num_items", "num_groups"), [(18, 2), (12, 4)])
 def test_few_items_are_proven_whatever_the_bound(num_items, num_groups):
-    for seed in range(5):
+    for seed in range(3):
         costs = np.random.default_rng(seed).lognormal(12, 1, num_items).astype(np.int64)
         found = solvers.partition(costs, num_groups, equal_counts=True, stop_at=0)
-        assert found.status == solvers.SolveStatus.OPTIMAL
+        assert found.status == SolveStatus.OPTIMAL
+
+
+def lengths(count: int, sigma: float = 1.0, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).lognormal(6.5, sigma, count).astype(np.int64) + 1
+
+
+def test_auto_gap_with_equal_counts_on_lognormal_lengths() -> None:
+    assert solvers.partition(lengths(1024), 16, equal_counts=True, stop_at=0).gap < 1e-4
+    assert solvers.partition(lengths(1024), 16, "lpt", equal_counts=True).gap > 1e-4
+
+
+def test_a_budget_is_work_and_not_a_clock() -> None:
+    """More budget is never worse; the smallest still is LPT; and what it buys does not depend on the day."""
+    costs, num_groups = lengths(300, 1.5, seed=2) ** 2, 100
+    budgets = [1e-12, 1e-5, 1e-4, 1e-3, 1e-2]
+    asked = {"equal_counts": True, "stop_at": 0}
+    results = [solvers.partition(costs, num_groups, time_budget=budget, **asked) for budget in budgets]
+    makespans = [result.makespan for result in results]
+    assert makespans == sorted(makespans, reverse=True)
+    assert results[0].makespan <= solvers.partition(costs, num_groups, "lpt", equal_counts=True).makespan
+    assert results == [solvers.partition(costs, num_groups, time_budget=budget, **asked) for budget in budgets]
+
+
+@pytest.mark.parametrize("limits", [{}, {"equal_counts": True}, {"min_items": 1}], ids=["free", "equal", "least"])
+@pytest.mark.parametrize("method", ["auto", "lpt"])
+def test_a_status_says_what_is_proven(method: str, limits: dict[str, object]) -> None:
+    """Whatever the method, and however little it was allowed to do: what counts is the gap that was asked for."""
+    costs, seen = lengths(400, 1.0, seed=1), set()
+    for stop_at in (0, "0.01%", "1%", "90%"):
+        found = solvers.partition(costs, 16, method, 1e-9, stop_at=stop_at, **limits)
+        near = found.gap <= float(as_share("stop_at", stop_at))
+        expected = SolveStatus.OPTIMAL if found.gap == 0 else SolveStatus.WITHIN if near else SolveStatus.FEASIBLE
+        assert found.status is expected
+        solvers.check_partition(costs, found, stop_at=stop_at, **limits)
+        seen.add(found.status)
+        if expected is not SolveStatus.OPTIMAL:
+            other = SolveStatus.FEASIBLE if near else SolveStatus.WITHIN
+            with pytest.raises(solvers.CertificateError, match=f"status is {other.value} with makespan"):
+                solvers.check_partition(costs, dataclasses.replace(found, status=other), stop_at=stop_at, **limits)
+    assert SolveStatus.WITHIN in seen
+    assert SolveStatus.FEASIBLE in seen or method == "auto"

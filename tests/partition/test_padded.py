@@ -1,4 +1,4 @@
-"""Padded batches: exact, against enumeration."""
+"""Padded batches, besides what test_contract.py holds: least numbers of rows, exact against enumeration."""
 
 import numpy as np
 import oracles
@@ -7,59 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import solvers
-from solvers import SolveStatus
-
-EVERY_COUNT_RULE = pytest.mark.parametrize("equal_counts", [False, True], ids=["free", "equal_counts"])
-SHAPES = {
-    "no rows": ([], 3),
-    "one row": ([7], 4),
-    "one group": ([5, 0, 3, 5], 1),
-    "fewer rows than groups": ([3, 0, 8], 8),
-    "all equal": ([6] * 11, 4),
-    "all zero": ([0] * 7, 3),
-    "mostly zero": ([0, 0, 5, 0, 0, 0, 2, 0], 3),
-    "zeros past the last group": ([4, 4, 0, 0, 0], 2),
-    "one giant": ([10**12, *range(1, 30)], 4),
-    "long tail": (np.random.default_rng(0).lognormal(6, 2, 203).astype(int).tolist(), 16),
-    "near the end of int64": ([2**60, 2**60 - 1, 2**59, 3, 2, 1, 0], 3),
-}
-
-
-@EVERY_COUNT_RULE
-@pytest.mark.parametrize("shape", SHAPES)
-def test_result_holds_what_it_promises(equal_counts: bool, shape: str) -> None:
-    costs, num_groups = SHAPES[shape]
-    result = solvers.padded(costs, num_groups, equal_counts=equal_counts)
-    groups = result.group_of_item.tolist()
-    assert result.loads.tolist() == oracles.padded_loads_of(costs, groups, num_groups)
-    assert result.makespan == result.lower_bound == max(result.loads.tolist())
-    assert result.status is SolveStatus.OPTIMAL
-    assert (result.method, result.bound_name) == ("padded", "padded")
-    assert result.group_of_item.dtype == np.int32
-    assert not result.group_of_item.flags.writeable
-    assert not result.loads.flags.writeable
-    solvers.check_partition(costs, result, num_groups=num_groups, equal_counts=equal_counts, padded=True)
-
-
-@EVERY_COUNT_RULE
-@given(
-    costs=st.lists(st.integers(0, 5), max_size=8) | st.lists(st.integers(0, 10**6), max_size=8),
-    num_groups=st.integers(1, 4),
-)
-def test_optimal(equal_counts: bool, costs: list[int], num_groups: int) -> None:
-    result = solvers.padded(costs, num_groups, equal_counts=equal_counts)
-    assert result.makespan == oracles.optimal_padded_makespan(costs, num_groups, equal_counts)
-    solvers.check_partition(costs, result, num_groups=num_groups, equal_counts=equal_counts, padded=True)
-
-
-@EVERY_COUNT_RULE
-@given(costs=st.lists(st.integers(0, 50), max_size=30), num_groups=st.integers(1, 8), data=st.data())
-def test_scaling_and_permuting(equal_counts: bool, costs: list[int], num_groups: int, data: st.DataObject) -> None:
-    result = solvers.padded(costs, num_groups, equal_counts=equal_counts)
-    scaled = solvers.padded([9 * c for c in costs], num_groups, equal_counts=equal_counts)
-    assert scaled.makespan == 9 * result.makespan
-    permuted = solvers.padded(data.draw(st.permutations(costs)), num_groups, equal_counts=equal_counts)
-    assert permuted.loads.tolist() == result.loads.tolist()
 
 
 def test_padding_overflow_is_refused() -> None:
@@ -75,7 +22,7 @@ def test_rows_of_cost_zero_are_dealt_over_the_groups_left() -> None:
 
 
 @given(
-    costs=st.lists(st.integers(0, 5), min_size=1, max_size=8) | st.lists(st.integers(0, 10**6), min_size=1, max_size=8),
+    costs=st.lists(st.integers(0, 5), min_size=1, max_size=7) | st.lists(st.integers(0, 10**6), min_size=1, max_size=7),
     num_groups=st.integers(1, 4),
     least=st.integers(0, 3),
 )
@@ -85,13 +32,6 @@ def test_optimal_with_a_least_number_of_rows(costs: list[int], num_groups: int, 
     assert np.bincount(result.group_of_item, minlength=num_groups).min() >= least
     assert result.makespan == oracles.optimal_padded_makespan(costs, num_groups, least=least)
     solvers.check_partition(costs, result, num_groups=num_groups, padded=True, min_items=least)
-
-
-@given(costs=st.lists(st.integers(0, 10**6), min_size=8, max_size=60), num_groups=st.integers(1, 8))
-def test_one_row_in_every_group_costs_nothing(costs: list[int], num_groups: int) -> None:
-    nonempty = solvers.padded(costs, num_groups, min_items=1)
-    assert np.bincount(nonempty.group_of_item, minlength=num_groups).min() >= 1
-    assert nonempty.makespan == solvers.padded(costs, num_groups).makespan
 
 
 def test_too_few_rows_for_all_groups_are_refused() -> None:

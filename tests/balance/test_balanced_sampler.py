@@ -1,12 +1,11 @@
 """Balanced batches from lengths alone: every entry of an epoch's order once, whatever the sampler is asked for."""
 
 import json
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from nightly import examples
 
 from balancer.compat import BalancedBatchSampler, huggingface, step_grid
 from balancer.problem.shuffle import shuffled
@@ -129,11 +128,9 @@ def check_resumed(asked, state, seen, batches):
 
 
 @pytest.mark.usefixtures("cheap")
-@pytest.mark.parametrize(
-    "first", [*range(0, 300, 100), *(pytest.param(first, marks=pytest.mark.nightly) for first in range(300, 3000, 100))]
-)
-def test_random_settings(first):
-    for seed in range(first, first + 100):
+@pytest.mark.more_by_night
+def test_random_settings():
+    for seed in range(min(examples(40), 3000)):
         asked = Asked(seed)
         if asked.options["drop_last"] and len(asked.order) < asked.size:
             with pytest.raises(ValueError, match=f"must have at least {asked.size} rows, a step, with drop_last"):
@@ -174,16 +171,16 @@ def test_without_shuffling_a_step_holds_the_next_rows():
 
 
 @pytest.mark.usefixtures("cheap")
-@pytest.mark.parametrize("given", [{}, {"sync": "micro_batch"}, {"step_tokens_within": 0.5}])
+@pytest.mark.parametrize("given", [{}, {"step_tokens_within": 0.5}])
 def test_long_samples_have_no_place_of_their_own(given):
     """Steps of a window run in random order: lengths do not drift, neither in a window nor in the epoch."""
-    lengths = np.random.default_rng(3).lognormal(5, 1, 16_000).astype(int) + 1
-    for window in 9, 1999:
+    lengths = np.random.default_rng(3).lognormal(5, 1, 4_000).astype(int) + 1
+    for window in 9, 499:
         sampler = BalancedBatchSampler(lengths, 4, 2, 0, window=window, **given)
         blocks = [block for _, block in sampler._blocks(sampler._at)]  # ranks do not matter here
         means = [lengths[block.order.rows(step)].mean() for block in blocks for step in block.steps]
-        for places in np.arange(2000), np.arange(2000) % (window + 1):
-            assert abs(np.corrcoef(places, means)[0, 1]) < 0.05
+        for places in np.arange(500), np.arange(500) % (window + 1):
+            assert abs(np.corrcoef(places, means)[0, 1]) < 0.15
 
 
 # Balance: figures of plans beside what is possible.
@@ -219,7 +216,7 @@ def test_who_has_the_heaviest_of_one_micro_step_has_less_in_others(given, most):
 
 def test_one_sample_a_rank_meets_its_like():
     """As drawn 3.2."""
-    lengths = np.clip(np.random.default_rng(28).lognormal(8.5, 0.8, 4096), 256, 60_000).astype(np.int64)
+    lengths = np.clip(np.random.default_rng(28).lognormal(8.5, 0.8, 1600), 256, 60_000).astype(np.int64)
     costs = lengths * 24576 + lengths**2
     for window, most in (4, 1.88), (49, 1.21):
         grid = plan_of(1, 8, lengths=lengths, cost="quadratic:a=24576,b=1", window=window)
@@ -237,13 +234,13 @@ def test_padded_batches_are_sorted_cut_and_dealt():
 
 @pytest.mark.parametrize("each", [4, 16])
 def test_tokens_of_a_step_are_limited(each):
-    lengths = np.clip(np.random.default_rng(5).lognormal(7, 0.6, 8 * each * 50), 64, 16_384).astype(np.int64)
+    lengths = np.clip(np.random.default_rng(5).lognormal(7, 0.6, 8 * each * 20), 64, 16_384).astype(np.int64)
     drawn, free, limited = (
         [lengths[rows_in(step)].sum() for step in plan_of(each, 8, lengths=lengths, **given)]
         for given in ({}, {"window": 9}, {"window": 9, "step_tokens_within": "5%"})
     )
     assert max(free) > 1.5 * np.mean(free)
-    for first in range(0, 50, 10):  # in a window: all kept, or none moved
+    for first in range(0, 20, 10):  # in a window: all kept, or none moved
         block = np.array(limited[first : first + 10])
         kept = (abs(block - block.mean()) <= 0.05 * block.mean()).all()
         assert kept or block.tolist() == drawn[first : first + 10]
@@ -318,10 +315,10 @@ def test_an_order_is_drawn_once_an_epoch():
 
 def test_rows_of_the_epoch_that_runs_stay():
     """However an order draws, and whatever else is asked for meanwhile."""
-    sampler = BalancedBatchSampler(LENGTHS, 1, 1, 0, order=lambda epoch: np.random.default_rng().permutation(203))
+    sampler = BalancedBatchSampler(LENGTHS, 7, 1, 0, order=lambda epoch: np.random.default_rng().permutation(203))
     running = iter(sampler)
-    seen = [next(running) for _ in range(50)]
-    for epoch in 1, 2, 3:
+    seen = [next(running) for _ in range(9)]
+    for epoch in 1, 2:
         sampler.report(epoch)
     assert sorted(rows_in(seen + list(running))) == list(range(203))
 
@@ -352,15 +349,10 @@ def test_iterators_have_places_of_their_own():
         (Dealt([0, 1]), r"rows of all ranks.*Dealt of 2 ranks.*num_replicas=1"),
         (iter([1, 2]), "order must be an array, a sampler or a function of the epoch, and no iterator"),
         (5, "order must be an array, a sampler or a function of the epoch, .* got 5"),
-        (Rows, "and no iterator, class"),
-        (lambda: [0], "a function of the epoch"),
         ({0, 1}, r"and no .* set or mapping, got \{0, 1\}"),
-        ({0: 1}, "and no .* set or mapping"),
         ("01", "order must be an array"),
         (lambda epoch: None, "order must be an array, .* got None for epoch 0"),
-        (lambda epoch: {0, 1}, r"got \{0, 1\} for epoch 0"),
         ([0, 203], r"order\[1\] must name rows 0\.\.202, got 203"),
-        ([-1], r"order\[0\] must name rows"),
         ([[0, 1], [2, 3]], "order must be one-dimensional"),
         (lambda epoch: [0.5], r"order\[0\] must be a finite whole number"),
         ([], "order must have at least 1 rows"),
@@ -398,12 +390,9 @@ def test_a_cost_is_one_number_a_sample():
     [
         (([], 2, 2, 0), {}, "lengths must have at least 1 rows, got 0"),
         (([3, -1], 2, 2, 0), {}, r"lengths\[1\] must be >= 0, got -1"),
-        (([3], 0, 2, 0), {}, "batch_size must be >= 1"),
         (([3], 1, 2, 2), {}, r"rank must be within 0\.\.1, or \"all\", got 2"),
-        (([3], 1, 0, 0), {}, "num_replicas must be >= 1"),
         (([3], 1, 1, 0), {"gradient_accumulation_steps": 0}, "gradient_accumulation_steps must be >= 1"),
         (([3], 1, 1, 0), {"sync": "pipeline"}, "sync must be one of step, micro_batch, got 'pipeline'"),
-        (([3], 1, 1, 0), {"window": -1}, "window must be >= 0"),
         (([3], 1, 1, 0), {"step_tokens_within": -0.1}, "step_tokens_within must be >= 0"),
         (
             ([3], 1, 1, 0),
@@ -411,13 +400,9 @@ def test_a_cost_is_one_number_a_sample():
             "must be a share such as '20%', at most 1, got '20'",
         ),
         (([3], 1, 1, 0), {"step_tokens_within": 0.2}, "step_tokens_within needs window >= 1"),
-        (([3], 1, 1, "ALL"), {}, r"rank must be within 0\.\.0, or \"all\", got 'ALL'"),
-        (([3], 1, 1, 0), {"drop_last": "no"}, "drop_last must be True or False, got 'no'"),
         (([3], 1, 1, 0), {"shuffle": "False"}, "shuffle must be True or False, got 'False'"),
         ((None, 1, 1, 0), {}, "lengths must be one number a sample, got None, a NoneType"),
-        (({3, 4}, 1, 1, 0), {}, r"lengths must be one number a sample, got \{3, 4\}, a set"),
         (([3, 4], 2**30, 2**30, 0), {}, r"accumulation_steps must be <= the 2 samples.*got 1073741824"),
-        (([], 2, 2, 0), {"order": [0]}, "lengths must have at least 1 rows, got 0"),
         (([3, 4], 1, 1, 0), {"cost": [[1], [1, 2]]}, "cost must be one number a sample: .*inhomogeneous"),
         (
             (np.ones(4000, int), 4, 8, 0),
@@ -430,7 +415,6 @@ def test_a_cost_is_one_number_a_sample():
             r"cost\[1\] must fit int64 when 32 samples are summed, with lengths\[1\] = 5000000000, got 25000",
         ),
         (([2**62, 1], 1, 2, 0), {"cost": [1, 1]}, r"lengths\[0\] must fit int64 when 2 samples"),
-        (([2**20] * 9, 9, 1, 0), {"cost": "convolution:a=1,c=1,p=3"}, r"cost\[0\] must fit int64"),
         (
             ([5, 6], 1, 1, 0),
             {"cost": "attention:a=1,prefix=8", "prefix_length": [3, 7]},
@@ -438,13 +422,9 @@ def test_a_cost_is_one_number_a_sample():
         ),
         (([5, 6], 1, 1, 0), {"cost": "attention:a=1,prefix=8"}, "needs prefix_length, as its mask has each sample's"),
         (([3], 1, 1, 0), {"cost": [1, 2]}, r"cost must have one number for each of 1 samples, got shape \(2,\)"),
-        (([3, 4], 1, 1, 0), {"cost": [1, float("nan")]}, r"cost\[1\] must be finite and >= 0, got nan"),
         (([3, 4], 1, 1, 0), {"cost": [-1, 2]}, r"cost\[0\] must be finite and >= 0, got -1"),
-        (([3], 1, 1, 0), {"cost": {"a": 1}}, r"cost must be one number a sample, got \{'a': 1\}, a dict"),
-        (([3], 1, 1, 0), {"cost": [True]}, "cost must be a cost by its name, or one number a sample"),
         (([3], 1, 1, 0), {"cost": "cubic"}, "unknown cost 'cubic'"),
         (([3], 1, 1, 0), {"prefix": ["a"]}, "prefix and prefix_length need each other: give prefix_length"),
-        (([3], 1, 1, 0), {"prefix": ["a"], "prefix_length": [4]}, r"prefix_length\[0\] must be <= the length"),
         (([3], 1, 1, 0), {"prefix": ["a"], "prefix_length": [1], "window": 2}, "prefix is for window=0"),
         (([3], 1, 1, 0), {"prefix": ["a"], "prefix_length": [1], "cost": "padded"}, "prefix is for window=0 and a"),
     ],
@@ -488,7 +468,7 @@ def test_batches_of_a_rank_are_not_dealt_out_again():
 
 @pytest.mark.usefixtures("cheap")
 @pytest.mark.parametrize("sync", ["step", "micro_batch"])
-@pytest.mark.parametrize("given", [{}, {"window": 5}, {"cost": "padded", "window": 3}, {"drop_last": True}])
+@pytest.mark.parametrize("given", [{"window": 5}, {"cost": "padded", "window": 3}, {"drop_last": True}])
 def test_a_report_adds_up_to_what_batches_hold(sync, given):
     sampler = BalancedBatchSampler(LENGTHS, 2, 3, 1, gradient_accumulation_steps=2, sync=sync, shuffle=False, **given)
     report, whole = sampler.report(), 203 // 12 * 12
@@ -559,20 +539,3 @@ def test_where_ranks_wait_is_read_from_the_trainer(kind, stage, sync):
     plugin = None if stage is None else SimpleNamespace(zero_stage=stage)
     state = SimpleNamespace(distributed_type=f"DistributedType.{kind}", deepspeed_plugin=plugin)
     assert huggingface._where_ranks_wait(SimpleNamespace(accelerator=SimpleNamespace(state=state))) == sync
-
-
-# What it brings in.
-
-HEAVY = "scipy.optimize", "scipy.sparse", "pyarrow", "click", "rich", "ortools", "pandas", "torch", "balancer.cuts"
-
-
-def test_it_brings_in_little():
-    """numba looks at SciPy's version, and imports its first module for that."""
-    code = f"""
-import sys
-from balancer.compat import BalancedBatchSampler
-list(BalancedBatchSampler([3, 4, 5, 9] * 20, 2, 2, 0, sync="micro_batch", gradient_accumulation_steps=2, window=1))
-print([name for name in {HEAVY} if name in sys.modules])
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

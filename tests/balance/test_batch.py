@@ -2,14 +2,16 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 
 import balancer
 from balancer.problem.batch import HOMES, GlobalBatch, contiguous_homes, strided_homes
 
 
 @given(st.integers(1, 6), st.integers(1, 5), st.data())
+@settings(max_examples=examples(15))
 def test_homes_against_their_definition(num_ranks, batch_per_rank, data):
     n = data.draw(st.integers(0, num_ranks * batch_per_rank))  # a last step may be short
     contiguous = contiguous_homes(n, num_ranks, batch_per_rank)

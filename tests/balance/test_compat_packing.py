@@ -4,8 +4,9 @@ import inspect
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 
 import balancer
 import solvers
@@ -16,6 +17,7 @@ lengths = st.lists(st.integers(1, 64), min_size=8, max_size=60)
 
 
 @given(lengths, st.integers(1, 4), st.integers(1, 2))
+@settings(max_examples=examples(25))
 def test_a_grid_holds_every_sample_once_under_its_cap(values, ranks, multiple):
     grid = micro_batch_grid(values, ranks, 64, multiple_of=multiple)
     assert all(len(slot) == ranks for slot in grid)
@@ -39,6 +41,7 @@ def test_a_grid_of_so_many_micro_batches_under_other_constraints():
 
 
 @given(lengths, st.integers(1, 3), st.integers(1, 3), st.sampled_from([None, 2]))
+@settings(max_examples=examples(25))
 def test_a_scheduler_packs_for_ranks_of_context_parallel_groups(values, cp, dp, group):
     scheduler = BalancedPackingScheduler(64, cp, dp, group)
     ids = [1000 + index for index in range(len(values))]
@@ -59,6 +62,7 @@ def test_a_scheduler_packs_for_ranks_of_context_parallel_groups(values, cp, dp, 
     st.lists(st.integers(1, 64) | st.integers(60, 128), min_size=4, max_size=40),
     st.sampled_from([(1, 2), (2, 2), (1, 6), (2, 4), (3, 1)]), st.sampled_from([1, 2]), st.sampled_from([None, 2, 4]),
 )  # fmt: skip
+@settings(max_examples=examples(10))
 def test_a_scheduler_divides_the_ranks_anew_in_each_micro_batch(values, sizes, least, group):
     cp, dp = sizes
     ranks, cap = cp * dp, 64

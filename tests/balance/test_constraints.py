@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 from plan_files import tamper
 
 import balancer
@@ -105,6 +106,7 @@ def broken_rules(lengths, ranks, given_constraints):
 
 
 @given(constrained())
+@settings(max_examples=examples(25))
 def test_every_mix_is_kept_or_refused(case):
     lengths, kept, home = case
     try:
@@ -124,6 +126,7 @@ def test_every_mix_is_kept_or_refused(case):
 
 
 @given(constrained(), st.lists(st.integers(0, RANKS - 1), min_size=20, max_size=20))
+@settings(max_examples=examples(25))
 def test_violations_are_found_in_any_placement(case, ranks):
     lengths, kept, _ = case
     ranks = ranks[: len(lengths)]
@@ -175,6 +178,7 @@ def test_bad_constraints(constraint, error, message):
     st.integers(1, 2),
     st.sampled_from(["any", "rearrange", "relocate"]),
 )
+@settings(max_examples=examples(25))
 def test_micro_batches(lengths, sync, multiple, placement):
     rules = MicroBatches(50, sync, multiple_of=multiple, allow_empty=True, pipeline_stages=3 if sync[0] == "p" else 1)
     plan = balancer.balance(
@@ -204,6 +208,7 @@ def test_micro_batches(lengths, sync, multiple, placement):
     st.booleans(),
     st.sampled_from(["any", "rearrange"]),
 )
+@settings(max_examples=examples(25))
 def test_micro_batches_under_every_mix_of_constraints(case, sync, over_long, allow_empty, placement):
     lengths, kept, home = case
     kept = {name: value for name, value in kept.items() if name not in ("initial_loads", "rank_speeds")}

@@ -4,8 +4,9 @@ from itertools import permutations, product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 
 from balancer import MicroBatches, balance
 from balancer.cuts.micro_batches.dealing import deal
@@ -62,6 +63,7 @@ def test_equal_counts_cost_little_where_ranks_have_many_samples():
         },
     ).filter(bool),
 )
+@settings(max_examples=examples(25))
 def test_limits_hold_and_a_way_that_costs_no_time_is_seen(lengths, ranks, cap, sync, kept):
     cut, dealt = MicroBatches(cap, sync, allow_empty=True, over_long="own"), []
 

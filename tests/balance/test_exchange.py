@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 from balance_cases import DTYPES, all_to_all, assert_same, dispatch, payload_of, placements, problems, restore
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 
 import balancer
 from balancer import Placement
@@ -27,6 +28,7 @@ def held(placement, payload):
 
 
 @given(problems(), dtypes, trailing_shapes)
+@settings(max_examples=examples(25))
 def test_dispatch_puts_every_sample_in_its_place_and_restore_brings_it_home(problem, dtype, trailing):
     plan = balancer.balance(**problem)
     payload = payload_of(plan.num_samples, dtype, trailing)
@@ -38,6 +40,7 @@ def test_dispatch_puts_every_sample_in_its_place_and_restore_brings_it_home(prob
 
 
 @given(problems(), dtypes)
+@settings(max_examples=examples(25))
 def test_the_inverse_plan_undoes_the_dispatch(problem, dtype):
     plan = balancer.balance(**problem)
     at_home = held(plan.home, payload_of(plan.num_samples, dtype, (2,)))
@@ -45,6 +48,7 @@ def test_the_inverse_plan_undoes_the_dispatch(problem, dtype):
 
 
 @given(problems())
+@settings(max_examples=examples(25))
 def test_splits_cover_what_a_rank_holds_before_and_after(problem):
     plan = balancer.balance(**problem)
     lengths = problem["lengths"]
@@ -63,6 +67,7 @@ def test_splits_cover_what_a_rank_holds_before_and_after(problem):
 
 
 @given(problems(lengths=st.lists(st.integers(0, 6), max_size=20)))
+@settings(max_examples=examples(25))
 def test_element_splits_carry_packed_sequences(problem):
     """Samples of different lengths, concatenated: the same all-to-all with the splits in elements."""
     plan = balancer.balance(**problem)
@@ -83,6 +88,7 @@ def test_element_splits_carry_packed_sequences(problem):
 
 
 @given(st.data(), st.integers(0, 16), st.integers(1, 5), dtypes)
+@settings(max_examples=examples(25))
 def test_composed_exchange_is_the_two_one_after_the_other(data, num_samples, num_ranks, dtype):
     first, second, third = (data.draw(placements(num_samples, num_ranks)) for _ in range(3))
     lengths = np.array(data.draw(st.lists(st.integers(0, 9), min_size=num_samples, max_size=num_samples)), np.int64)

@@ -4,8 +4,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 
 import solvers
 from balancer import MicroBatches, balance, load_plan
@@ -83,6 +84,7 @@ def test_little_crosses_nodes_where_micro_batches_are_full(seed, eps, cap, sync)
     st.sampled_from([{}, {"equal_counts": True}, {"max_tokens_per_rank": 900}, {"keep_together": True}]),
     st.integers(0, 9),
 )
+@settings(max_examples=examples(15))
 def test_never_more_than_eps_beyond_the_best_found(lengths, ranks, cap, sync, count, eps, constraint, seed):
     if "keep_together" in constraint:
         constraint = {"keep_together": np.arange(len(lengths)) // 2}

@@ -7,8 +7,9 @@ import plan_files
 import pyarrow.parquet as pq
 import pytest
 from balance_cases import lengths_in
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from nightly import examples
 from plan_files import tamper
 
 import balancer
@@ -61,6 +62,7 @@ def write_plan(folder, settings, name="plan.parquet"):
     drop_last=st.booleans(),
     batch_per_rank=st.integers(1, 4),
 )
+@settings(max_examples=examples(25))
 def test_each_step_is_what_balance_would_plan(lengths, home, cost, drop_last, batch_per_rank, tmp_path_factory):
     folder = tmp_path_factory.mktemp("log")
     write_log(folder, lengths)
@@ -125,6 +127,7 @@ def test_an_overflow_names_log_step_and_row(folder):
 
 @given(lengths=lengths_in.filter(bool), home=st.sampled_from(sorted(HOMES)), drop_last=st.booleans())
 @example(lengths=[2095, 2095, 5649, 7744, 7744], home="contiguous", drop_last=False)
+@settings(max_examples=examples(10))
 def test_replay_gives_the_same_plans(lengths, home, drop_last, tmp_path_factory):
     folder = tmp_path_factory.mktemp("log")
     write_log(folder, lengths)

@@ -6,8 +6,9 @@ import pickle
 import numpy as np
 import pytest
 from balance_cases import naive_optimum, problems
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from nightly import examples
 
 import balancer
 from balancer import InputError, Placement, PlanError, Topology, load_plan
@@ -56,6 +57,7 @@ def test_no_attribute_can_be_assigned():
 
 
 @given(problems())
+@settings(max_examples=examples(25))
 def test_no_array_can_be_written(problem):
     plan = balancer.balance(**problem)
     arrays = [plan.lengths, plan.loads, plan.home_loads, plan.rank_of_sample, plan.topology.node_of_rank]
@@ -121,6 +123,7 @@ def test_repr_is_short_and_says_what_counts():
 
 
 @given(problems())
+@settings(max_examples=examples(25))
 def test_ratios_against_their_definition(problem):
     plan = balancer.balance(**problem)
     for loads, ratio in ((plan.loads, plan.imbalance_ratio), (plan.home_loads, plan.home_imbalance_ratio)):
@@ -201,6 +204,7 @@ def test_plans_of_different_shape_never_share_a_digest():
 
 
 @given(problems())
+@settings(max_examples=examples(25))
 def test_inverse_swaps_before_and_after(problem):
     plan = balancer.balance(**problem)
     back = plan.inverse()
@@ -218,6 +222,7 @@ def test_inverse_swaps_before_and_after(problem):
         lengths=st.lists(st.integers(0, 12), max_size=6), costs=("linear", "padded", "convolution:a=9,b=1,c=40,p=1")
     )
 )
+@settings(max_examples=examples(25))
 def test_bound_of_the_way_back_is_one(problem):
     """No placement under the inverse plan's own constraints beats its lower bound."""
     back = balancer.balance(**problem).inverse()
@@ -229,6 +234,7 @@ def test_bound_of_the_way_back_is_one(problem):
 
 
 @given(problem=problems())
+@settings(max_examples=examples(15))
 def test_file_round_trip(problem, tmp_path_factory):
     plan = balancer.balance(**problem)
     found = saved(plan, tmp_path_factory.mktemp("plans") / "plan.parquet")
@@ -239,6 +245,7 @@ def test_file_round_trip(problem, tmp_path_factory):
 
 
 @given(problem=problems())
+@settings(max_examples=examples(20))
 def test_file_round_trip_of_the_way_back(problem, tmp_path_factory):
     plan = balancer.balance(**problem).inverse()
     assert saved(plan, tmp_path_factory.mktemp("plans") / "plan.parquet") == plan

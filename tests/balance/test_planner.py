@@ -1,5 +1,6 @@
 """`balance`: what every plan keeps to, whatever it is asked for."""
 
+import inspect
 import json
 import os
 import re
@@ -60,12 +61,13 @@ def check_plan(plan, problem):
 
 
 @given(problems())
+@settings(max_examples=examples(40))
 def test_every_plan(problem):
     check_plan(balancer.balance(**problem), problem)
 
 
 @given(problems(lengths=st.lists(st.integers(0, 30), max_size=7), costs=("linear", "quadratic:a=1,b=1")))
-@settings(max_examples=examples(12))
+@settings(max_examples=examples(10))
 def test_every_exact_plan(problem):
     problem["method"] = "exact"
     plan = balancer.balance(**problem, time_budget=5.0)
@@ -75,6 +77,7 @@ def test_every_exact_plan(problem):
 
 
 @given(problems(lengths=st.lists(st.integers(0, 30), max_size=7)))
+@settings(max_examples=examples(25))
 def test_bound_optimum_makespan(problem):
     plan = balancer.balance(**problem)
     padded = problem["cost"].startswith("padded")
@@ -121,7 +124,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 @given(problem=problems())
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(4))
 def test_one_plan_whatever_the_lengths_come_in(form, problem):
     plan = balancer.balance(**problem)
     other = {**problem, "lengths": form(problem["lengths"])}
@@ -135,7 +138,7 @@ def test_one_plan_whatever_the_lengths_come_in(form, problem):
 def several_digests():
     rng = np.random.default_rng(7)
     digests = []
-    for n, num_ranks in ((0, 3), (5, 8), (200, 8), (1500, 192)):
+    for n, num_ranks in ((0, 3), (5, 8), (150, 8), (300, 64)):
         lengths = np.minimum(rng.lognormal(6, 1.5, n).astype(np.int64), 100_000)
         for cost in COSTS:
             own = cost.startswith(("padded", "convolution"))
@@ -144,20 +147,6 @@ def several_digests():
                     plan = balancer.balance(lengths, num_ranks, cost=cost, method=method, equal_counts=equal_counts)
                     digests.append(plan.digest())
     return digests
-
-
-@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="the same Python code in every process")
-def test_one_plan_in_every_process():
-    folders = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-    code = (
-        f"import sys, json; sys.path[:0] = {folders}\n"
-        "import test_planner; print(json.dumps(test_planner.several_digests()))"
-    )
-    here = several_digests()
-    assert len(set(here)) > 30
-    seed = "0" if os.environ.get("PYTHONHASHSEED") == "1234" else "1234"
-    done = run_python(code, PYTHONHASHSEED=seed)
-    assert json.loads(done.stdout) == here, done.stderr
 
 
 def test_a_small_budget_makes_a_plan_too():
@@ -170,64 +159,29 @@ def test_a_small_budget_makes_a_plan_too():
 # --- arguments -------------------------------------------------------------------------------------------------------
 
 
-def test_methods_are_the_registry():
-    assert (*solvers.PARTITIONERS, "padded", "mixed") == METHODS
-
-
 def test_unknown_method_lists_the_known():
     with pytest.raises(ValueError, match=r"method must be one of auto, lpt, .*, got 'best'") as caught:
         balancer.balance([1], 1, method="best")
     for name in METHODS:
         assert name in str(caught.value)
+    assert (*solvers.PARTITIONERS, "padded", "mixed") == METHODS
+    with pytest.raises(ValueError, match=r"method must be one of .*, got 'nonsense'"):
+        balancer.warmup(["nonsense"])
 
 
 @pytest.mark.parametrize(
     ("method", "cost"),
     [
         ("lpt", "padded"),
-        ("exact", "padded"),
         ("padded", "linear"),
-        ("mixed", "linear"),
         ("mixed", "padded"),
-        ("lpt", "convolution:a=1,b=0,c=2,p=1"),
-        ("padded", "convolution:a=1,b=0,c=2,p=1"),
+        ("exact", "convolution:a=1,b=0,c=2,p=1"),
     ],
 )
 def test_method_that_does_not_take_the_cost(method, cost):
     with pytest.raises(ValueError, match=f"method '{method}'") as caught:
         balancer.balance([1], 1, method=method, cost=cost)
     assert f"'{cost}'" in str(caught.value)
-
-
-def test_padded_is_what_auto_does_with_padded_costs():
-    auto, padded = (balancer.balance([3, 9, 1, 4], 2, cost="padded", method=m) for m in ("auto", "padded"))
-    assert auto.digest() == padded.digest()
-
-
-@pytest.mark.parametrize("budget", [0, -1, float("nan"), float("inf")])
-@pytest.mark.parametrize("method", ["auto", "exact"])
-def test_bad_budget(budget, method):
-    with pytest.raises(ValueError, match="time_budget must be a number of seconds > 0"):
-        balancer.balance([3, 2, 1], 2, method=method, time_budget=budget)
-
-
-def test_budget_of_another_type():
-    with pytest.raises(TypeError, match="time_budget"):
-        balancer.balance([3, 2, 1], 2, time_budget="soon")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [{"num_ranks": 3}, {"num_ranks": 4, "ranks_per_node": 2}],
-)
-def test_topology_and_ranks_must_agree(arguments):
-    with pytest.raises(ValueError, match="topology has 4 ranks"):
-        balancer.balance([1, 2], topology=Topology([3, 1]), **arguments)
-
-
-def test_ranks_per_node_must_divide():
-    with pytest.raises(ValueError, match=r"6 ranks with 4 a node.*Topology\(node_sizes"):
-        balancer.balance([1, 2], 6, 4)
 
 
 # --- token caps ------------------------------------------------------------------------------------------------------
@@ -243,6 +197,7 @@ def naive_tokens(plan):
 
 
 @given(capped_problems, st.floats(1.0, 2.0))
+@settings(max_examples=examples(25))
 def test_token_cap_is_kept_or_said_to_be_out_of_reach(problem, slack):
     lengths, num_ranks = problem["lengths"], problem["num_ranks"]
     cap = max(1, max(lengths, default=0), int(slack * -(-sum(lengths) // num_ranks)))
@@ -261,6 +216,7 @@ def test_token_cap_is_kept_or_said_to_be_out_of_reach(problem, slack):
 
 
 @given(capped_problems)
+@settings(max_examples=examples(25))
 def test_a_cap_that_the_free_plan_keeps_makes_no_plan_worse(problem):
     free = balancer.balance(**problem, placement="any")
     cap = max(1, *naive_tokens(free))
@@ -269,21 +225,15 @@ def test_a_cap_that_the_free_plan_keeps_makes_no_plan_worse(problem):
     assert capped.lower_bound >= free.lower_bound or free.bound_name == "search"
 
 
-@pytest.mark.parametrize("cost", ["linear", "quadratic:a=0,b=1", "padded"])
-def test_a_sample_over_the_cap_is_named(cost):
-    with pytest.raises(InfeasibleError, match=r"sample 1 has length 12, 2 more than max_tokens_per_rank = 10; for"):
-        balancer.balance([3, 12, 1], 4, cost=cost, max_tokens_per_rank=10)
-
-
-@pytest.mark.parametrize("cost", ["linear", "quadratic:a=0,b=1", "padded"])
-def test_a_batch_over_the_cap_says_by_how_much(cost):
-    with pytest.raises(InfeasibleError, match=r"the batch has 27 tokens, 7 more than 2 ranks hold .* = 10"):
-        balancer.balance([9, 9, 9], 2, cost=cost, max_tokens_per_rank=10)
-
-
 TOO_SMALL = [
-    ({"lengths": [3, 12, 9], "max_tokens_per_rank": 10}, ["= 10; for this batch max_tokens_per_rank must be", " 12"]),
-    ({"lengths": [9, 9, 9], "max_tokens_per_rank": 10}, ["max_tokens_per_rank must be at least 18, which is enough"]),
+    (
+        {"lengths": [3, 12, 9], "max_tokens_per_rank": 10},
+        ["sample 1 has length 12, 2 more than max_tokens_per_rank = 10; for this batch max_tokens_per_rank mu", " 12"],
+    ),
+    (
+        {"lengths": [9, 9, 9], "max_tokens_per_rank": 10},
+        ["the batch has 27 tokens, 7 more than 2 ranks hold", "max_tokens_per_rank must be at least 18, which is"],
+    ),
     (
         {"lengths": [6, 6, 6], "max_tokens_per_rank": 11},
         ["max_tokens_per_rank = 11: the lengths need at least 3 ranks of 11", "must be at least 12, which is enough"],
@@ -329,6 +279,7 @@ def test_an_error_about_a_cap_says_which_would_do_in_words_of_the_caller(asked, 
 
 
 @given(problems(lengths=st.lists(st.integers(0, 60), max_size=16), methods=("auto",)))
+@settings(max_examples=examples(25))
 def test_the_cap_that_is_said_to_do_does(problem):
     """And none below the one that is said to be needed, as far as all plans of a few samples show."""
     asked = {**problem, "max_tokens_per_rank": 1}
@@ -346,13 +297,6 @@ def test_the_cap_that_is_said_to_do_does(problem):
                 balancer.balance(**{**problem, "max_tokens_per_rank": least - 1})
 
 
-def test_a_cap_between_bound_and_best_plan_is_never_exceeded():
-    """Even lengths of 18 in all: no rank of two gets 9, which the mean does not say."""
-    with pytest.raises(InfeasibleError, match=r"max_tokens_per_rank = 9: .* need at least 3 ranks of 9"):
-        balancer.balance([6, 4, 4, 2, 2], 2, max_tokens_per_rank=9)
-    assert max(naive_tokens(balancer.balance([6, 4, 4, 2, 2], 2, max_tokens_per_rank=10))) == 10
-
-
 def test_quadratic_cost_gives_way_to_the_cap():
     """The free plan puts the long sample alone and all short ones together; the cap does not let it."""
     lengths = [100] + [10] * 30
@@ -363,54 +307,38 @@ def test_quadratic_cost_gives_way_to_the_cap():
     assert free.makespan <= plan.lower_bound <= plan.makespan, "the bound knows of the cap"
 
 
-@pytest.mark.parametrize(("cap", "error"), [(0, ValueError), (-5, ValueError), (1.5, TypeError), (True, TypeError)])
-def test_bad_caps(cap, error):
-    with pytest.raises(error, match="max_tokens_per_rank"):
-        balancer.balance([1, 2], 2, max_tokens_per_rank=cap)
-
-
 # --- import and warm-up ----------------------------------------------------------------------------------------------
 
 
-def test_import_compiles_nothing():
-    done = run_python(
-        """
-import sys, balancer
-balancer.balance
-compiled = [
-    f"{name}.{key}"
-    for name, module in list(sys.modules.items()) if name.split(".")[0] in ("solvers", "balancer")
-    for key, value in vars(module).items() if not isinstance(value, type) and getattr(value, "signatures", [])
-]
-print(compiled)
+HEAVY = "scipy.optimize", "scipy.sparse", "pyarrow", "click", "rich", "ortools", "pandas", "torch", "balancer.cuts"
+
+FRESH = f"""
+import sys
+for name in ("relocate", "partition", "pipeline", "packing"):  # each first of all
+    for module in [each for each in sys.modules if each.split(".")[0] == "solvers"]:
+        del sys.modules[module]
+    import solvers
+    getattr(solvers, name)
+from balancer.compat import BalancedBatchSampler
+list(BalancedBatchSampler([3, 4, 5, 9] * 20, 2, 2, 0, sync="micro_batch", gradient_accumulation_steps=2, window=1))
+print([name for name in {HEAVY} if name in sys.modules])  # numba looks at SciPy's version, and imports that module
+import balancer
+balancer.balance([3, 2, 1], 2).exchange(0)
+print("pyarrow" in sys.modules)
 """
-    )
-    assert done.stdout == "[]\n", done.stdout + done.stderr
 
 
-def test_planning_loads_no_file_formats():
-    done = run_python(
-        "import sys, balancer; balancer.balance([3, 2, 1], 2).exchange(0); print('pyarrow' in sys.modules)"
-    )
-    assert done.stdout == "False\n", done.stderr
+def test_a_sampler_brings_in_little_and_planning_no_file_formats(tmp_path):
+    """Also beside an empty folder that has the name of a package."""
+    (tmp_path / "solvers").mkdir()
+    done = run_python(FRESH, cwd=tmp_path)
+    assert done.stdout == "[]\nFalse\n", done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", ["relocate", "partition", "pipeline", "packing"])
-def test_solvers_can_be_imported_alone(name):
-    done = run_python(f"import solvers; print(solvers.{name} is not None)")
-    assert done.stdout == "True\n", done.stderr
-
-
-def test_load_plan_is_there_when_asked_for():
+def test_names_that_are_loaded_when_they_are_asked_for():
     assert balancer.load_plan is not None
     with pytest.raises(AttributeError, match="no attribute 'lode_plan'"):
         balancer.lode_plan  # noqa: B018
-
-
-def test_every_public_name_exists():
-    for name in balancer.__all__:
-        assert getattr(balancer, name) is not None
-    assert set(balancer.__all__) <= set(dir(balancer))
     assert not {"Any", "TYPE_CHECKING", "check_solvers"} & set(dir(balancer))  # nor does tab completion offer others
 
 
@@ -427,63 +355,8 @@ def test_a_shadowing_solvers_is_named_with_the_remedy(shadow, tmp_path):
     assert "rename" in last
 
 
-def test_an_empty_folder_called_solvers_does_no_harm(tmp_path):
-    (tmp_path / "solvers").mkdir()
-    done = run_python("import balancer; print(balancer.balance([2, 1], 2).makespan)", cwd=tmp_path)
-    assert done.stdout == "2\n", done.stderr
-
-
-WARMUP = """
-import sys, numpy as np, balancer
-
-def signatures():
-    return {
-        f"{name}.{key}": len(value.signatures)
-        for name, module in list(sys.modules.items()) if name.split(".")[0] in ("solvers", "balancer")
-        for key, value in vars(module).items() if not isinstance(value, type) and hasattr(value, "signatures")
-    }
-
-balancer.warmup()
-before = signatures()
-assert sum(before.values()) > 10, before
-rng = np.random.default_rng(1)
-for n, num_ranks in ((0, 2), (1, 1), (1, 4), (30, 4), (500, 8), (700, 300)):
-    lengths = rng.integers(0, 5000, n)
-    frozen = lengths.copy()
-    frozen.flags.writeable = False
-    homes = rng.integers(0, num_ranks, n)
-    forms = lengths, frozen, lengths.tolist(), lengths.astype(np.int32), lengths.astype(float), lengths[::-1]
-    for given in forms if n < 100 else forms[:2]:
-        for equal_counts in (False, True):
-            for home in (None, homes, homes.astype(np.int32), homes.tolist()):
-                plan = balancer.balance(given, num_ranks, home_rank=home, equal_counts=equal_counts)
-                plan.exchange(0), plan.inverse().exchange(0), plan.digest(), plan.inter_node_volume
-            for cost in ("linear:a=3", "quadratic:a=24576,b=1", "padded", "padded:a=2,b=1", "convolution:a=9,c=4"):
-                balancer.balance(given, num_ranks, cost=cost, equal_counts=equal_counts).exchange(0)
-                balancer.balance(given, num_ranks, cost=cost, equal_counts=equal_counts, max_tokens_per_rank=10**9)
-            balancer.balance(given, num_ranks, method="lpt", equal_counts=equal_counts)
-        balancer.balance(given, num_ranks, method="karmarkar_karp")
-for equal_counts in (False, True):
-    for method in ("auto", "lpt") if equal_counts else ("auto", "lpt", "karmarkar_karp"):
-        for cost in ("linear", "quadratic:a=0,b=2"):
-            huge = [2**58 + i for i in range(9)] if cost == "linear" else [2**28 + i for i in range(9)]
-            balancer.balance(huge, 4, cost=cost, method=method, equal_counts=equal_counts)
-balancer.balance([60, 60, 30, 10, 10], 2, cost="quadratic:a=0,b=1", max_tokens_per_rank=90)
-many, homes = rng.lognormal(7, 1, 512).clip(1, 32768).astype(int), np.arange(512) // 64
-for sync in ("step", "micro_batch", "pipeline"):
-    for eps in (0, 1e-3, 0.1):
-        for kept in ({}, {"equal_counts": True}, {"keep_together": np.arange(512) // 4}):
-            rules = {"cut": balancer.MicroBatches(32768, sync), "eps": eps, **kept}
-            balancer.balance(many, 8, 4, homes, "quadratic:a=24576,b=1", **rules)
-for seed in range(12):  # few items a group
-    balancer.balance(np.random.default_rng(seed).integers(350, 1400, 40), 16)
-after = signatures()
-print({name: count - before.get(name, 0) for name, count in after.items() if count != before.get(name, 0)})
-"""
-
-
-REACHED = """
-import importlib, pkgutil, sys, balancer, solvers
+WARM = """
+import importlib, pkgutil, sys, numpy as np, balancer, solvers
 from solvers._jit import Kernel
 
 balancer.warmup()
@@ -495,34 +368,29 @@ kernels = {
     for value in vars(module).values() if isinstance(value, Kernel)
 }
 assert len(kernels) > 50, len(kernels)
-names = sorted(f"{each.__module__}.{each.__name__}" for each in kernels if not each.signatures)
-print(names)
+print(sorted(f"{each.__module__}.{each.__name__}" for each in kernels if not each.signatures))
+lengths, homes = np.arange(1, 65), np.arange(64) // 8
+for given in lengths, lengths.tolist(), lengths.astype(np.int32)[::-1]:
+    for cost in "linear", "quadratic:a=24576,b=1", "padded", "convolution:a=9,c=4":
+        balancer.balance(given, 8, 4, homes, cost).exchange(0)
+    for more in {"equal_counts": True}, {"max_tokens_per_rank": 400}, {"cut": balancer.MicroBatches(99)}:
+        balancer.balance(given, 8, 4, homes.astype(np.int32), **more)
+print([each.__name__ for each in kernels if len(each.signatures) > 1])
 """
 
 
 @pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled")
-def test_warmup_reaches_every_kernel():
-    done = run_python(REACHED)
-    assert done.stdout == "[]\n", done.stdout + done.stderr
-
-
-@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled")
-def test_after_warmup_planning_compiles_nothing():
-    done = run_python(WARMUP)
-    assert done.stdout == "{}\n", done.stdout + done.stderr
-
-
-def test_warmup_takes_the_methods_to_make_ready():
-    balancer.warmup(["lpt"])
-    with pytest.raises(ValueError, match=r"method must be one of .*, got 'nonsense'"):
-        balancer.warmup(["nonsense"])
-
-
-@pytest.mark.parametrize("dtype", ["int64", "int32", "float32"])
-def test_a_real_torch_tensor(dtype):
-    torch = pytest.importorskip("torch")
-    lengths = [900, 100, 400, 600, 500, 500]
-    assert balancer.balance(torch.tensor(lengths, dtype=getattr(torch, dtype)), 3) == balancer.balance(lengths, 3)
+def test_another_process_is_warmed_up_whole_and_makes_the_same_plans():
+    """That all tests together call kernels with one signature is checked at their end."""
+    here = several_digests()
+    assert len(set(here)) > 30
+    names = f"import json; COSTS, COUNTED_METHODS = {COSTS}, {COUNTED_METHODS}\n"
+    seed = "0" if os.environ.get("PYTHONHASHSEED") == "1234" else "1234"
+    code = f"{WARM}{names}{inspect.getsource(several_digests)}print(json.dumps(several_digests()))"
+    done = run_python(code, PYTHONHASHSEED=seed)
+    without, several, digests = done.stdout.splitlines() or [done.stderr] * 3
+    assert (without, several) == ("[]", "[]")
+    assert json.loads(digests) == here
 
 
 @pytest.mark.parametrize(
@@ -546,12 +414,6 @@ def test_who_is_placed_how_by_default(given, placement):
         assert plan.rank_of_sample.tolist() == solvers.partition(lengths, 4).group_of_item.tolist()
 
 
-@pytest.mark.parametrize("placement", ["relocate", "rearrange", "any"])
-def test_eps_is_checked_whatever_the_placement(placement):
-    with pytest.raises(ValueError, match=r"eps must be a share >= 0, such as .*, got -0\.1"):
-        balancer.balance([3, 2, 1], 2, placement=placement, eps=-0.1)
-
-
 @pytest.mark.parametrize(
     ("given", "kind", "message"),
     [
@@ -559,11 +421,17 @@ def test_eps_is_checked_whatever_the_placement(placement):
         ({"cut": 5}, TypeError, "cut must be one of balancer's cuts"),
         ({"min_samples_per_rank": -1}, ValueError, "min_samples_per_rank must be >= 0, got -1"),
         ({"max_tokens_per_rank": 2**63}, ValueError, "max_tokens_per_rank must be >= 1 and fit int64"),
+        ({"max_tokens_per_rank": 0}, ValueError, "max_tokens_per_rank must be >= 1"),
+        ({"max_tokens_per_rank": 1.5}, TypeError, "max_tokens_per_rank"),
+        ({"placement": "any", "eps": -0.1}, ValueError, r"eps must be a share >= 0, such as .*, got -0\.1"),
+        ({"time_budget": float("nan")}, ValueError, "time_budget must be a number of seconds > 0"),
+        ({"time_budget": "soon"}, TypeError, "time_budget"),
+        ({"num_ranks": 4, "ranks_per_node": 2, "topology": Topology([3, 1])}, ValueError, "topology has 4 ranks"),
     ],
 )
 def test_arguments_of_the_wrong_kind(given, kind, message):
     with pytest.raises(kind, match=message):
-        balancer.balance([3, 2, 1], 2, **given)
+        balancer.balance([3, 2, 1], **{"num_ranks": 2} | given)
 
 
 @given(

@@ -57,7 +57,7 @@ def test_what_a_worker_is(monkeypatch):
         assert found["told"][1:] == (os.getpid(), 1, True, "later")
 
 
-@pytest.mark.parametrize(("jobs", "tasks"), [(1000, 3), (2, 3), (1, 3), (5, 0)])
+@pytest.mark.parametrize(("jobs", "tasks"), [(1000, 3), (1, 3), (5, 0)])
 def test_no_more_processes_are_started_than_have_something_to_do(jobs, tasks):
     ticked = []
     found = [each["told"] for each in done_by(jobs, looked_at, range(tasks), ticked.append)]

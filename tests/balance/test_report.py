@@ -6,8 +6,9 @@ import json
 
 import pytest
 from balance_cases import problems
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from nightly import examples
 from rich.console import Console
 
 import balancer
@@ -36,6 +37,7 @@ def text_of(steps, title="title", runtime_s=0.5):
 
 
 @given(st.lists(problems(), min_size=1, max_size=4))
+@settings(max_examples=examples(15))
 def test_numbers_against_their_definition(steps):
     plans = [balancer.balance(**problem) for problem in steps]
     numbers = summary_of(plans)
@@ -84,6 +86,7 @@ def test_all_zero_is_perfect():
 @given(st.integers(1, 9), st.integers(1, 2**59))
 @example(3, 26340695580188889)  # sums past 2**53, which floats round: down and
 @example(3, 21238881483001062)  # up
+@settings(max_examples=examples(25))
 def test_nobody_idles_where_all_loads_are_equal(num_ranks, load):
     phase = summary_of([balancer.balance([load] * num_ranks, num_ranks)])["phases"]["all"]
     assert phase["imbalance_ratio_after"] == 1.0

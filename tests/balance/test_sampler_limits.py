@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from nightly import examples
 
 from balancer import CountLimit, Everywhere, Kinds, Limit, PaddedLimit
 from balancer.compat import BalancedBatchSampler, step_grid
@@ -165,14 +166,12 @@ def free_size(seed):
     return True
 
 
-SEEDS = [*range(0, 30, 10), *(pytest.param(first, marks=pytest.mark.nightly) for first in range(30, 630, 10))]
-
-
-@pytest.mark.parametrize("first", SEEDS)
-def test_random_limits(first, monkeypatch):
+@pytest.mark.more_by_night
+def test_random_limits(monkeypatch):
     monkeypatch.setattr(step_grid, "BUDGET", 1e-4)
+    seeds = min(examples(6), 600)
     for run in fixed_size, free_size:
-        assert sum(run(seed) for seed in range(first, first + 10)) >= 5, "most settings can be kept"
+        assert sum(run(seed) for seed in range(seeds)) >= seeds / 2, "most settings can be kept"
 
 
 # Cases of users: what limits cost.
@@ -325,19 +324,18 @@ def test_limits_that_cannot_be(limits, given, said):
 # Steps of free size.
 
 
-LONG = np.clip(np.random.default_rng(4).lognormal(6.5, 0.8, 4000), 32, 8192).astype(int)
+LONG = np.clip(np.random.default_rng(4).lognormal(6.5, 0.8, 2000), 32, 8192).astype(int)
 
 
-@pytest.mark.parametrize("window", [0, 3])
 @pytest.mark.parametrize(
-    ("limits", "given", "full"),
+    ("limits", "given", "window", "full"),
     [
-        ([Limit(LONG, 8192)], {}, 0.99), ([], {"step_tokens": 16 * 8192}, 0.99),
-        ([Limit(LONG, 8192), CountLimit(9)], {}, 0.92), ([PaddedLimit(8192)], {"cost": "padded"}, 0.75),
-        ([Limit(LONG, 8192), Kinds(np.arange(4000) % 3)], {}, 0.93),
+        ([Limit(LONG, 8192)], {}, 3, 0.99), ([], {"step_tokens": 16 * 8192}, 0, 0.99),
+        ([Limit(LONG, 8192), CountLimit(9)], {}, 0, 0.92), ([PaddedLimit(8192)], {"cost": "padded"}, 3, 0.75),
+        ([Limit(LONG, 8192), Kinds(np.arange(2000) % 3)], {}, 3, 0.93),
     ],
 )  # fmt: skip
-def test_steps_are_as_full_as_limits_permit(limits, given, full, window):
+def test_steps_are_as_full_as_limits_permit(limits, given, window, full):
     """On 8 ranks of 2 micro-batches; the last step is what is left."""
     given = given | {"gradient_accumulation_steps": 2, "window": window, "limits": limits}
     steps = list(BalancedBatchSampler(LONG, None, 8, 0, **given).plan())

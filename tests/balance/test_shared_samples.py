@@ -49,7 +49,7 @@ def planned(case, **more):
     return balance(lengths, ranks, node, homes, cut=cut, placement=placement, time_budget=0.002, **more)
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(asked())
 def test_pieces_tile_every_sample(case):
     plan = planned(case)
@@ -70,7 +70,7 @@ def test_pieces_tile_every_sample(case):
     assert all((counts == 1).all() for counts in seen)
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(asked())
 def test_exchange_moves_each_element_to_its_piece_and_back(case):
     plan = planned(case)
@@ -111,7 +111,7 @@ def moved(stream, held):
     ]
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(asked())
 def test_certificate_recomputed_from_scratch(case):
     plan = planned(case)
@@ -168,7 +168,7 @@ def test_bound_on_crossing_of_groups_that_reach_over_the_end_of_a_node():
     assert plan.inter_node_bound <= plan.inter_node_volume == 4
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(asked())
 def test_near_home_costs_no_more_than_eps(case):
     best, near = planned((*case[:5], "any")), planned((*case[:5], "relocate"), eps=0.01)
@@ -177,7 +177,7 @@ def test_near_home_costs_no_more_than_eps(case):
     assert near.lower_bound == best.lower_bound
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(case=asked())
 def test_saved_and_loaded(case, tmp_path_factory):
     plan = planned(case)
@@ -329,7 +329,7 @@ def test_a_file_of_a_slot_far_away_is_refused(tmp_path):
 PHASES = [Phase("vision", "image", bytes_out=2), Phase("llm", "tokens", bytes_in=3)]
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 200)), max_size=16), st.sampled_from(["slot", "step"]))
 def test_encoders_feed_pieces(samples, encoders):
     image, text = np.array(samples, dtype=np.int64).reshape(-1, 2).T

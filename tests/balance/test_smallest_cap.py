@@ -5,8 +5,9 @@ import json
 import numpy as np
 import oracles
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 
 from balancer import MicroBatches, Phase
 from balancer.io.log import open_log
@@ -19,6 +20,7 @@ from solvers import InfeasibleError, SolverError
 
 
 @given(st.lists(st.integers(0, 50), max_size=7), st.integers(1, 4))
+@settings(max_examples=examples(25))
 def test_no_plan_keeps_to_less(lengths, bins):
     amounts = np.array(lengths, dtype=np.int64)
     best = oracles.optimal_makespan(lengths, bins, False)

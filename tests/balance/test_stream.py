@@ -45,7 +45,7 @@ class Stateful:
         self.at = state["at"]
 
 
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(15))
 @given(
     st.integers(0, 60), st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.integers(0, 3), st.booleans(),
     st.sampled_from(["step", "micro_batch"]), st.sampled_from(["linear", "padded"]),
@@ -122,7 +122,7 @@ def test_a_run_goes_on_from_any_step_bit_for_bit(source):
     assert first != second, "the next epoch comes by itself, with other random numbers"
     running = iter(stream := made(source(), 1))
     for batches in range(0, 34, 2):
-        if batches in (0, 4, 6, 32):  # where a window begins, and within one
+        if batches in (0, 4, 32):  # where a window begins, and within one
             for saved in stream.state_dict(), made(source(), 1).state_dict(batches=batches):
                 assert saved["batches"] == batches
                 resumed = made(given := source(), 1)
@@ -147,8 +147,7 @@ def test_a_step_that_was_begun_is_begun_anew():
     ("more", "name"),
     [
         ({"batch_size": 1}, "batch_size"), ({"num_replicas": 2}, "num_replicas"), ({"window": 1}, "window"),
-        ({"cost": "padded"}, "cost"), ({"sync": "micro_batch"}, "sync"), ({"seed": 1}, "seed"),
-        ({"drop_last": True}, "drop_last"), ({"gradient_accumulation_steps": 1}, "gradient_accumulation_steps"),
+        ({"cost": "padded"}, "cost"), ({"seed": 1}, "seed"),
     ],
 )  # fmt: skip
 def test_a_state_of_other_settings_is_named(more, name):
@@ -179,13 +178,10 @@ def test_a_state_of_another_stream_is_named():
     ("call", "error", "words"),
     [
         (lambda: made(iter(SAMPLES)), TypeError, "samples must be an iterable that begins anew each time"),
-        (lambda: made(3), TypeError, "samples must be an iterable"),
         (lambda: BalancedStream(SAMPLES, LENGTHS, 2, 1, 0), TypeError, "length must be a function from a sample"),
         (lambda: made(cost=[1, 2]), TypeError, "cost must be a cost by its name, or a function"),
-        (lambda: made(batch_size=None), TypeError, "batch_size must be"),
         (lambda: made(window=-1), ValueError, "window must be"),
         (lambda: made(seed="a"), TypeError, "seed must be"),
-        (lambda: made(rank=3), ValueError, "rank must be within 0..2"),
         (lambda: len(made()), TypeError, "known only at its end"),
         (lambda: list(made([(0, 5), (1, -2)])), ValueError, r"length\[1\].*>= 0|length must be >= 0"),
     ],

@@ -22,11 +22,13 @@ BOUNDS = ("lower_bound", "bound_name", "status")  # of several phases a bound ma
 
 
 @pytest.fixture(scope="module")
-def plans(folder, tmp_path_factory):
-    """Plans of one and of two phases, the first checked by sums, the other step by step."""
-    out = tmp_path_factory.mktemp("plans")
+def plans(tmp_path_factory):
+    """Plans of one and of two phases, in parts of two steps, the first checked by sums, the other step by step."""
+    out, generator = tmp_path_factory.mktemp("plans"), np.random.default_rng(5)
+    columns = {"tokens": generator.integers(1, 5000, 80), "patches": generator.integers(0, 300, 80)}
+    pq.write_table(pa.table(columns), out / "log.parquet")
     for name, phases in (("one", ALONE), ("two", PHASES)):
-        planned(folder / "log.parquet", settings_of(phases, epochs=2, steps_per_part=8), out / name)
+        planned(out / "log.parquet", settings_of(phases, epochs=2, steps_per_part=2), out / name)
         assert check_run(str(out / name)).bounds
     return out
 
@@ -179,7 +181,7 @@ CHANGES = (cell_of_rows, two_rows, cell_of_table, rows_of_table, word_of_header,
 @pytest.mark.parametrize("change", CHANGES)
 def test_no_changed_plan_is_accepted_and_each_is_named(plans, tmp_path, name, change):
     chance = random.Random(f"{name} {change.__name__}")
-    for number in range(examples(8)):
+    for number in range(examples(2)):
         out = tmp_path / str(number)
         shutil.copytree(plans / name, out)
         path = chance.choice(sorted(out.iterdir()))

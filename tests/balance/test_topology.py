@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from balance_cases import problems
-from hypothesis import given
+from hypothesis import given, settings
+from nightly import examples
 
 import balancer
 from balancer import Topology
@@ -68,6 +69,7 @@ def test_bad_topologies_are_named(make, error, words):
 
 
 @given(problems())
+@settings(max_examples=examples(25))
 def test_inter_node_volume_against_a_loop(problem):
     plan = balancer.balance(**problem)
     node = [n for n, size in enumerate(problem["topology"].node_sizes) for _ in range(size)]

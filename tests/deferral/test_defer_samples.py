@@ -6,8 +6,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from nightly import examples
 
 import balancer
 import solvers
@@ -253,6 +254,7 @@ def test_online_is_close_to_offline():
     st.lists(st.integers(0, 60), min_size=1, max_size=60), st.integers(0, 2), st.integers(0, 2), st.booleans(),
     st.integers(1, 7),
 )  # fmt: skip
+@settings(max_examples=examples(25))
 def test_whatever_is_drawn_runs_once_within_its_window(lengths, early, late, exact, at_once):
     counts = "exact" if exact and (early == 0) == (late == 0) else "any"
     buffer = DeferBuffer(2, window=(early, late), step_samples=5, counts=counts, time_budget=0.001)

@@ -25,7 +25,8 @@ BY_NIGHT = {
     # Notebooks and pages: one of each kind by day.
     "notebooks/test_notebooks.py": ["*cluster_study*", "*choosing_a_solver*", "*long_samples*"],
     "command_line/test_readme.py": ["test_the_advice_that_the_readme_shows"],
-    "report/test_page_in_chromium.py": ["*phone*", "*simulation-desktop*", "test_it_prints[[]simulation]"],
+    "report/test_page_in_chromium.py": ["*phone*", "*simulation-desktop*", "test_it_prints*", "test_charts*dark]",
+                                        "test_screenshots*light]"],
     # Searches and properties of many cases.
     "test_kernels.py": ["test_compiled_and_plain_python_give_the_same_plans"],
     "test_solver_bounds.py": ["test_each_bound_binds_somewhere[[]filler*"],
@@ -43,12 +44,17 @@ BY_NIGHT = {
     "balance/test_cuts.py": ["test_another_cut_is_dispatched"],
     "balance/test_stream.py": ["test_a_stateful_loader_saves_the_place_of_its_worker"],
     "balance/test_shuffle.py": ["test_every_row_comes_everywhere_as_often"],
-    "fuzz/test_command_lines.py": ["test_random_command_lines[[]1]", "test_random_command_lines[[]2]"],
+    "fuzz/test_command_lines.py": ["test_random_command_lines[[][1-9]*]", "test_command_lines_as_processes"],
+    "fuzz/test_step_files.py": ["test_random_step_files[[][3-9]]"],
     # Advice on whole logs.
-    "advice/test_advise.py": ["test_a_log_of_few_steps*", "test_a_sampled_log_says*"],
+    "advice/test_advise.py": ["test_a_log_of_few_steps*", "test_a_sampled_log_says*", "test_what_it_says_is_the_same*"],
+    # Tens of layers of each family, as they are by default; tiny ones are by day.
+    "cost/test_families.py": ["test_parameters_are_those*"],
     # Processes, stores and memory, each looked at in several ways.
     "balance/test_processes.py": ["*driver]", "*interrupt*", "test_workers_that_cannot_begin*"],
-    "io/test_stores.py": ["test_slow_answers*", "test_a_write_that_fails*", "*many/*", "test_processes_write*"],
+    "io/test_stores.py": ["test_slow_answers*", "test_a_write_that_fails*", "*many/*", "test_processes_write*",
+                          "*p.parquet]"],
+    "test_base_packages.py": ["test_planning_a_log_loads_no_pandas[[]log.npy]", "*[[]log.csv]", "*[[]log.jsonl]"],
     "test_jit.py": ["test_the_folder_of_others*", "test_processes_that_start_together*", "test_a_file_that_is_cut*",
                     "test_machine_code_for_another*"],
     # What is planned by the clock, and dispatched on four ranks as on two.

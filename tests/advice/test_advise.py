@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +16,7 @@ from balancer.advice.remedies import REMEDIES
 from balancer.advice.sample import sample_of
 from balancer.advice.tried import Tried
 from balancer.advice.words import lines_of, measured_line, to_paste
+from balancer.cli.main import main
 from balancer.offline.step_table import full_steps, table_of, total
 from balancer.offline.steps import compare_log, read_rows
 from balancer.report.plan_log import opened_by, settings_of
@@ -133,22 +132,14 @@ def test_shared_prompts_are_found_by_their_columns_and_by_name():
     assert ways(balancer.advise(renamed, **asked))["shared_prompts"].why_not
 
 
-def test_several_phases_are_added_up():
-    lengths = long_tailed(640)
-    batch = {"patches": lengths // 2, "tokens": lengths + 100}
-    found = balancer.advise(batch, num_ranks=8, batch_per_rank=8, phases={"vision": "patches", "llm": "tokens"})
-    numbers = balancer.plan_log(batch, num_ranks=8, batch_per_rank=8, phases={"vision": "patches", "llm": "tokens"})
-    full = full_steps(numbers.steps)
-    before, after = (total(full[name]) for name in ("before", "after"))
-    assert found.within.time == pytest.approx(after / before)
-    assert "MB a step" in str(found)
-
-
-def test_with_several_phases_the_last_alone_stands_beside_today():
-    lengths = long_tailed(640)
+def test_several_phases_are_added_up_and_the_last_alone_stands_beside_today():
+    lengths = long_tailed(320)
     batch = {"patches": lengths // 2, "tokens": lengths + 100}
     asked = {"num_ranks": 8, "batch_per_rank": 8, "phases": {"vision": "patches", "llm": "tokens"}}
     found = balancer.advise(batch, **asked)
+    full = full_steps(balancer.plan_log(batch, **asked).steps)
+    assert found.within.time == pytest.approx(total(full["after"]) / total(full["before"]))
+    assert "MB a step" in str(found)
     with opened_by(batch, None, asked) as (log, said):
         plans = [plan for _, plan in compare_log(log, settings_of(log, said, asked), ["llm_only"])]
     before, after = (sum(getattr(plan[name], of) for plan in plans for name in ("vision", "llm"))
@@ -197,9 +188,9 @@ def test_costs_that_cannot_be_added_up_are_refused():
 
 def test_pipelines_are_planned_within_the_step():
     cut = balancer.Pipelines(4096, count=4, stages=balancer.PipelineStages.of(2))
-    found = balancer.advise(
-        {"tokens": np.minimum(long_tailed(256, sigma=1), 2000)}, num_ranks=2, batch_per_rank=16, cut=cut
-    )
+    log = {"tokens": np.minimum(long_tailed(128, sigma=1), 2000)}
+    found = balancer.advise(log, num_ranks=2, batch_per_rank=16, cut=cut)
+    assert found.gpus == 4  # one a stage
     assert found.within.saves > 0.01
     assert "stages of a pipeline share no samples" in ways(found)["sequence_groups"].why_not
     assert not ways(found)["defer_2"].why_not
@@ -251,36 +242,32 @@ def test_of_text_steps_are_spread_too(tmp_path, monkeypatch):
     assert sampled(path, num_ranks=4, batch_per_rank=2)[0].num_steps == 8
 
 
-def test_the_screen_ends_in_lines_that_run(tmp_path):
+def run(capsys, *words):
+    """Run a command that must end well, and return what it prints."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    said = capsys.readouterr()
+    assert not stopped.value.code, said.err
+    return said.out
+
+
+def test_the_screen_ends_in_lines_that_run(tmp_path, capsys, monkeypatch):
     pq.write_table(pa.table({"tokens": long_tailed(640)}), tmp_path / "log.parquet")
-    words = [
-        "advise",
-        "log.parquet",
-        "--ranks",
-        "8",
-        "--batch-per-rank",
-        "8",
-        "--price=2",
-        "--set",
-        "gpus_per_rank=2",
-        "--html",
-        "advice.html",
-    ]
-    line = [sys.executable, "-m", "balancer", *words]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "page written to advice.html" in done.stdout
+    monkeypatch.chdir(tmp_path)
+    words = "log.parquet --ranks 8 --batch-per-rank 8 --price=2 --set gpus_per_rank=2 --html advice.html"
+    said = run(capsys, "advise", *words.split())
+    assert "page written to advice.html" in said
     page = (tmp_path / "advice.html").read_text()
     assert "balancer plan log.parquet" in page
     assert "<script" not in page
-    commands = re.findall(r"^ +balancer (plan .*)$", done.stdout, re.MULTILINE)
+    commands = re.findall(r"^ +balancer (plan .*)$", said, re.MULTILINE)
     assert commands
     assert "--price" not in "".join(commands)
     assert "--html" not in "".join(commands)
     for each in commands:
-        ran = subprocess.run([sys.executable, "-m", "balancer", *each.split(), "--overwrite"], cwd=tmp_path,
-                             capture_output=True, text=True, check=False)  # fmt: skip
-        assert (ran.returncode, "plan written" in ran.stdout) == (0, True), ran.stderr
-    assert "MB as ids of 8 bytes" in done.stdout
+        assert "plan written" in run(capsys, *each.split(), "--overwrite")
+    assert "MB as ids of 8 bytes" in said
 
 
 def test_lines_leave_out_what_a_remedy_replaces(advice):
@@ -342,14 +329,6 @@ def test_caps_are_kept_by_what_is_tried_and_pasted():
     assert "one sample alone" not in str(found)
     short = ways(advice_with(1000))
     assert short["context_shards"].why_not == "the longest sample does not fit 8 ranks of 1,000 tokens"
-
-
-def test_a_pipeline_has_a_gpu_a_stage():
-    cut = balancer.Pipelines(4096, count=4, stages=balancer.PipelineStages.of(2))
-    asked = {"num_ranks": 4, "batch_per_rank": 16, "cut": cut}
-    log = {"tokens": np.minimum(long_tailed(256, sigma=1), 2000)}
-    assert balancer.advise(log, **asked).gpus == 8
-    assert balancer.advise(log, gpus_per_rank=3, **asked).gpus == 12
 
 
 def test_a_log_of_few_steps_is_taken_whole_and_so_is_a_text(tmp_path):

@@ -3,11 +3,10 @@
 import json
 import os
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from log_files import WRITERS, write_csv, write_log, write_manifest
+from log_files import write_csv, write_log, write_manifest
 from plan_files import sealed, with_header
 from typed_words import keys
 
@@ -29,14 +28,12 @@ def assert_refused(outcome, words, code=2):
 
 @pytest.fixture
 def refused(command, tmp_path):
-    """Run a command that must fail, with an output asked for and without; the folder must be as it was."""
+    """Run a command that must fail, with an output asked for if it has one; the folder must be as it was."""
 
-    def check(arguments, words, code=2, out=True, stdin=None):
-        runs = [(), ("--json",)] + ([("--out", OUT), ("--out", "folder/")] if out else [])
+    def check(arguments, words, code=2, out=True):
         before = sorted(tmp_path.rglob("*"))
-        for more in runs:
-            assert_refused(command(*arguments, *more, stdin=stdin), words, code)
-            assert sorted(tmp_path.rglob("*")) == before, "something was left behind"
+        assert_refused(command(*arguments, "--json", *(("--out", "folder/") if out else ())), words, code)
+        assert sorted(tmp_path.rglob("*")) == before, "something was left behind"
 
     return check
 
@@ -54,53 +51,12 @@ def rewrite(name, content):
 
 LOGS = {
     "missing": (lambda folder: None, "log.csv", (), ["log.csv", "no such file"]),
-    "directory": (lambda folder: (folder / "log.csv").mkdir(), "log.csv", (), ["log.csv", "directory"]),
     "0 bytes": (rewrite("log.csv", b""), "log.csv", (), ["log.csv", "no rows"]),
-    "0 bytes parquet": (rewrite("log.parquet", b""), "log.parquet", (), ["log.parquet", "no rows"]),
-    "0 rows csv": (rewrite("log.csv", b"tokens\n"), "log.csv", (), ["log.csv", "no rows"]),
-    "0 rows jsonl": (rewrite("log.jsonl", b"\n\n"), "log.jsonl", (), ["log.jsonl", "no rows"]),
-    "0 rows npy": (lambda f: np.save(f / "log.npy", np.empty(0, np.int64)), "log.npy", (), ["log.npy", "no rows"]),
-    "0 rows parquet": (
-        lambda f: pq.write_table(pa.table({"tokens": pa.array([], pa.int64())}), f / "log.parquet"),
-        "log.parquet",
-        (),
-        ["log.parquet", "no rows"],
-    ),
     "absent column": (
         lambda f: write_log(f / "log.parquet", columns_of([1, 2], other=[3, 4])),
         "log.parquet",
         ("--length", "tokens+nosuch"),
         ["log.parquet", "no column 'nosuch'", "tokens, other"],
-    ),
-    "empty part of a length": (
-        lambda f: write_csv(f / "log.csv", [1]),
-        "log.csv",
-        ("--length", "tokens+"),
-        ["tokens+"],
-    ),
-    "column twice": (
-        lambda f: write_csv(f / "log.csv", [1]),
-        "log.csv",
-        ("--length", "tokens+tokens"),
-        ["'tokens'", "twice"],
-    ),
-    "text column": (
-        lambda f: write_log(f / "log.parquet", {"note": ["a", "b"]}),
-        "log.parquet",
-        ("--length", "note"),
-        ["log.parquet", "'note'", "string", "whole numbers"],
-    ),
-    "text in csv": (
-        lambda f: write_csv(f / "log.csv", [1, 2, "many"]),
-        "log.csv",
-        ("--length", "tokens"),
-        ["log.csv", "'tokens'", "row 2", "'many'"],
-    ),
-    "no integer column": (
-        lambda f: write_log(f / "log.parquet", {"note": ["a"], "score": [0.5]}),
-        "log.parquet",
-        (),
-        ["log.parquet", "no columns of integers", "note, score", "--length"],
     ),
     "several integer columns": (
         lambda f: write_log(f / "log.parquet", columns_of([1], other=[2])),
@@ -134,36 +90,11 @@ LOGS = {
         (),
         ["'id;tokens'", "separated by ';'", "commas"],
     ),
-    "null": (
-        lambda f: write_log(f / "log.parquet", columns_of([1, 2, None, 4])),
-        "log.parquet",
-        (),
-        ["log.parquet", "'tokens'", "row 2", "null"],
-    ),
-    "null in json": (
-        lambda f: write_log(f / "log.jsonl", columns_of([1, None])),
-        "log.jsonl",
-        (),
-        ["log.jsonl", "'tokens'", "row 1", "null"],
-    ),
-    "empty cell": (
-        rewrite("log.csv", b"tokens,x\n1,a\n,b\n"),
-        "log.csv",
-        ("--length", "tokens"),
-        ["log.csv", "'tokens'", "row 1", "empty"],
-    ),
     "bad manifest": (
         lambda f: write_manifest(f / "train.json", [1.5, -2.0]),
         "train.json",
         (),
         ["train.json", "'duration'", "row 1", "-2.0"],
-    ),
-    "broken json": (rewrite("log.jsonl", b'{"tokens": 1}\n{"tokens": \n'), "log.jsonl", (), ["log.jsonl", "row 1"]),
-    "sum of columns": (
-        lambda f: write_log(f / "log.parquet", columns_of([1, 2**62], other=[1, 2**62])),
-        "log.parquet",
-        ("--length", "tokens+other"),
-        ["log.parquet", "row 1", "tokens + other", "2**63"],
     ),
     "shorter than a step": (
         lambda f: write_csv(f / "log.csv", [1, 2, 3]),
@@ -180,43 +111,6 @@ def test_bad_log(make, name, options, words, refused, tmp_path):
     refused(["plan", name, *SHAPE, *options], words)
 
 
-@pytest.mark.parametrize("name", [name for name in WRITERS if name not in ("log.csv", "log.jsonl")])
-@pytest.mark.parametrize("keep", [0.5, 0.95])
-def test_truncated_log(name, keep, refused, tmp_path):
-    path = write_log(tmp_path / name, columns_of(list(range(400))))
-    content = path.read_bytes()
-    path.write_bytes(content[: int(len(content) * keep)])
-    refused(["plan", name, *SHAPE, "--length", "tokens"], [name])
-
-
-def test_truncated_json_line(refused, tmp_path):
-    path = write_log(tmp_path / "log.jsonl", columns_of(list(range(100, 140))))
-    path.write_bytes(path.read_bytes()[:-6])
-    refused(["plan", "log.jsonl", *SHAPE], ["log.jsonl", "row 39", "line 40"])
-
-
-def test_truncated_csv_row(refused, tmp_path):
-    path = write_log(tmp_path / "log.csv", columns_of([1, 2, 3], other=[4, 5, 6]))
-    path.write_bytes(path.read_bytes()[:-3])
-    refused(["plan", "log.csv", *SHAPE, "--length", "tokens"], ["log.csv", "row 2"])
-
-
-BAD_VALUES = {
-    "negative": ([7, -3], ["-3", "negative"]),
-    "NaN": ([7.0, float("nan")], ["nan", "finite"]),
-    "infinite": ([7.0, float("inf")], ["inf", "finite"]),
-    "fraction": ([7.0, 2.5], ["2.5", "whole"]),
-}
-
-
-@pytest.mark.parametrize("name", [name for name in WRITERS if name != "log.jsonl"])
-@pytest.mark.parametrize("case", BAD_VALUES)
-def test_bad_value(name, case, refused, tmp_path):
-    values, words = BAD_VALUES[case]
-    write_log(tmp_path / name, columns_of([type(values[0])(5)] * 6 + values))
-    refused(["plan", name, *SHAPE, "--length", "tokens"], [name, "'tokens'", "row 7", *words])
-
-
 # --- options ---------------------------------------------------------------------------------------------------------
 
 
@@ -226,24 +120,16 @@ def log(tmp_path):
 
 
 OPTIONS = {
-    "ranks 0": (["--ranks", 0, "--batch-per-rank", 2], ["ranks must be a whole number >= 1, got 0"]),
     "ranks abc": (["--ranks", "abc", "--batch-per-rank", 2], ["ranks must be a whole number >= 1, got 'abc'"]),
     "ranks 1.5": (["--ranks", "1.5", "--batch-per-rank", 2], ["ranks must be a whole number >= 1, got 1.5"]),
     "ranks huge": (["--ranks", 10**12, "--batch-per-rank", 2], ["ranks must be <= 2147483647, got 1000000000000"]),
     "no ranks": (["--batch-per-rank", 2], ["ranks is missing: Data-parallel ranks."]),
     "batch huge": (["--ranks", 4, "--batch-per-rank", 2**30], ["global batch", "2147483647"]),
-    "no batch": (["--ranks", 2], ["batch_per_rank is missing: Samples that a rank draws for each step."]),
-    "ranks per node": ([*SHAPE, "--ranks-per-node", 3], ["ranks must be a multiple of ranks_per_node", "2 ranks", "3"]),
-    "method": ([*SHAPE, *keys("plan.method=best")], ["'best'", "auto", "lpt", "karmarkar_karp", "exact", "padded"]),
-    "method for padded": ([*SHAPE, *keys("plan.method=lpt"), "--cost", "padded"], ["'lpt'", "'padded'", "auto"]),
     "padded for linear": ([*SHAPE, *keys("plan.method=padded")], ["'padded'", "'linear'", "auto"]),
-    "cost": ([*SHAPE, "--cost", "cubic"], ["'cubic'", "linear", "quadratic", "padded"]),
     "cost coefficient": ([*SHAPE, "--cost", "quadratic:a=x,b=1"], ["'a=x'", "whole number"]),
     "cost without coefficient": ([*SHAPE, "--cost", "quadratic"], ["quadratic:a=24576,b=1"]),
-    "budget 0": ([*SHAPE, *keys("plan.time_budget=0")], ["time_budget must be a number of seconds > 0, got 0"]),
     "budget nan": ([*SHAPE, *keys("plan.time_budget=nan")], ["time_budget must be a number of seconds > 0, got NaN"]),
     "eps nan": ([*SHAPE, *keys("plan.eps=nan")], ["plan.eps must be a share >= 0, such as ", "got NaN"]),
-    "unknown option": ([*SHAPE, "--rnaks", 3], ["--rnaks"]),
     "extra argument": ([*SHAPE, "second.csv"], ["second.csv"]),
 }
 
@@ -257,10 +143,6 @@ def test_no_log_at_all(refused):
     refused(["plan", *SHAPE], ["LOG", "Missing"])
 
 
-def test_unknown_command(refused):
-    refused(["plam"], ["plam"], out=False)
-
-
 def test_out_without_a_value(command, log):
     assert_refused(command("plan", log, *SHAPE, "--out"), ["--out"])
 
@@ -269,16 +151,14 @@ def test_out_without_a_value(command, log):
     ("out", "words"),
     [
         ("log.csv/plan.parquet", ["log.csv", "not a folder"]),
-        ("nowhere/plan.parquet", ["nowhere", "does not exist"]),
         ("nowhere/parts/", ["nowhere", "does not exist"]),
         ("log.csv/", ["log.csv", "not a folder"]),
         ("", ["plan"]),
     ],
 )
-@pytest.mark.parametrize("flags", [(), ("--json",)], ids=["table", "json"])
-def test_unwritable_output(out, words, flags, command, log, tmp_path):
+def test_unwritable_output(out, words, command, log, tmp_path):
     before = sorted(tmp_path.rglob("*"))
-    assert_refused(command("plan", log, *SHAPE, *flags, "--out", out), words)
+    assert_refused(command("plan", log, *SHAPE, "--out", out), words)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -301,12 +181,6 @@ def test_cost_past_int64(lengths, cost, sample, refused, tmp_path):
     refused(["plan", "log.csv", *SHAPE, "--cost", cost], words)
 
 
-def test_coefficient_past_int64(refused, tmp_path):
-    write_csv(tmp_path / "log.csv", [1, 2])
-    refused(["plan", "log.csv", *SHAPE, "--cost", f"linear:a={10**20}"], ["int64"])
-
-
-@pytest.mark.parametrize("cost", ["linear", "quadratic:a=1,b=1", "padded"])
 @pytest.mark.parametrize(
     ("lengths", "cap", "words"),
     [
@@ -316,9 +190,9 @@ def test_coefficient_past_int64(refused, tmp_path):
     ],
     ids=["a sample", "the sum", "the bound"],
 )
-def test_infeasible_cap(lengths, cap, words, cost, refused, tmp_path):
+def test_infeasible_cap(lengths, cap, words, refused, tmp_path):
     write_csv(tmp_path / "log.csv", lengths)
-    arguments = ["plan", "log.csv", *SHAPE, "--cost", cost, *keys(f"phase.all.max_tokens_per_rank={cap}")]
+    arguments = ["plan", "log.csv", *SHAPE, *keys(f"phase.all.max_tokens_per_rank={cap}")]
     refused(arguments, ["log.csv", "step 1", *words], code=1)
 
 
@@ -346,7 +220,7 @@ def test_the_step_that_needs_the_largest_cap_is_named(refused, tmp_path):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["caps", "sync", "over_long", "group_size"])
+@pytest.mark.parametrize("name", ["caps", "group_size"])
 def test_names_that_are_also_arguments_stay_what_they_are(name, command, tmp_path):
     columns = {name: [9, 1, 1, 1]}
     pq.write_table(pa.table(columns), f"{name}.parquet")
@@ -394,46 +268,27 @@ def test_interrupted_before_a_part_is_there(command, log, tmp_path, monkeypatch,
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
-        (["nosuch.parquet"], ["nosuch.parquet", "No such file"]),
         ([], ["PLAN", "Missing"]),
-        (["log.parquet"], ["log.parquet", "not a plan"]),
         (["log.csv"], ["log.csv", "is not a plan: a plan is a Parquet file"]),
         (["folder"], ["folder", "holds no plan"]),
     ],
 )
 def test_report_on_what_is_no_plan(plan, words, refused, log, tmp_path):
-    write_log(tmp_path / "log.parquet", columns_of([1, 2]))
     (tmp_path / "folder").mkdir()
     refused(["report", *plan], words, out=False)
 
 
-@pytest.mark.parametrize("keep", [0.0, 0.5, 0.99])
-def test_report_on_a_truncated_plan(keep, command, refused, log, tmp_path):
+def test_report_on_a_truncated_plan(command, refused, log, tmp_path):
     assert command("plan", log, *SHAPE, "--out", OUT).code == 0
     content = (tmp_path / OUT).read_bytes()
-    (tmp_path / OUT).write_bytes(content[: int(keep * len(content))])
+    (tmp_path / OUT).write_bytes(content[: len(content) // 2])
     refused(["report", OUT], [OUT, "cannot read the plan"], out=False)
-
-
-def test_report_on_a_damaged_plan(command, refused, log, tmp_path):
-    """Every byte of the pages has a checksum."""
-    assert command("plan", log, *SHAPE, "--out", OUT).code == 0
-    content = bytearray((tmp_path / OUT).read_bytes())
-    column = pq.ParquetFile(tmp_path / OUT).metadata.row_group(0).column(3)
-    content[column.data_page_offset + column.total_compressed_size - 1] ^= 0xFF
-    (tmp_path / OUT).write_bytes(content)
-    refused(["report", OUT], [OUT], out=False)
 
 
 @pytest.mark.parametrize(
     ("header", "words"),
     [
         (b"[]", ["the description of a plan must be a JSON object"]),
-        (b"{", ["the description of a plan must be a JSON object"]),
-        (b"{}", ['a plan must say "format": "balancer-plan", got None']),
-        (b'{"format": "other"}', ['a plan must say "format": "balancer-plan", got \'other\'']),
-        (b'{"format": "balancer-plan"}', ["is a plan of format None, and format 4 is read: plan the log again"]),
-        (b'{"format": "balancer-plan", "version": 4}', ["must hold a description, a JSON object"]),
         (
             json.dumps(sealed({"format": "balancer-plan", "version": 4, "description": {}})).encode(),
             ["its description is not one this version reads"],
@@ -444,13 +299,6 @@ def test_report_on_a_plan_with_a_foreign_description(header, words, command, ref
     assert command("plan", log, *SHAPE, "--out", OUT).code == 0
     with_header(tmp_path / OUT, header)
     refused(["report", OUT], [OUT, *words], out=False)
-
-
-@pytest.mark.parametrize("other", ["nosuch.csv", "empty.csv"])
-def test_report_with_a_log_that_cannot_be_read(other, command, refused, log, tmp_path):
-    assert command("plan", log, *SHAPE, "--out", OUT).code == 0
-    (tmp_path / "empty.csv").write_bytes(b"")
-    refused(["report", OUT, "--log", other], [other], out=False)
 
 
 def test_rows_of_a_later_step_are_called_by_their_rows(command, tmp_path):

@@ -47,17 +47,12 @@ own = "text_tokens"
 """
 
 ALIKE = {
-    "--length tokens": '[[phase]]\nlength = "tokens"',
     "--length tokens home=strided drop_last=true": 'home="strided"\ndrop_last=true\n[[phase]]\nlength = "tokens"',
     "--length tokens plan.placement=rearrange plan.method=lpt": (
         '[[phase]]\nlength="tokens"\n[plan]\nplacement="rearrange"\nmethod="lpt"'
     ),
     "--length tokens plan.eps=0.05 plan.time_budget=0.001": (
         '[[phase]]\nlength="tokens"\n[plan]\neps="5%"\ntime_budget=0.001'
-    ),
-    "--length tokens --cost quadratic:a=24576,b=1": '[[phase]]\nlength="tokens"\ncost="quadratic:a=24576,b=1"',
-    "--length tokens phase.all.equal_counts=true phase.all.max_tokens_per_rank=9000": (
-        '[[phase]]\nlength="tokens"\nequal_counts=true\nmax_tokens_per_rank=9000'
     ),
     "--length tokens phase.all.caps={kv=900} phase.all.keep_together=prompt": (
         '[[phase]]\nlength="tokens"\ncaps={kv=900}\nkeep_together="prompt"'
@@ -69,9 +64,6 @@ ALIKE = {
     "phase.all.max_samples_per_rank=40": (
         '[[phase]]\nlength="tokens"\ninitial_loads=[0,50,0,9]\nmin_samples_per_rank=3\nmax_samples_per_rank=40'
     ),
-    "--length tokens cut.tokens=4000 cut.sync=step cut.count=fewest": (
-        '[[phase]]\nlength="tokens"\n[cut]\nkind="micro_batches"\ntokens=4000\nsync="step"\ncount="fewest"'
-    ),
     "--length tokens cut.tokens=4000 cut.at_least=2 cut.multiple_of=2 cut.allow_empty=true cut.over_long=own": (
         '[[phase]]\nlength="tokens"\n[cut]\ntokens=4000\nat_least=2\nmultiple_of=2\nallow_empty=true\n'
         'over_long="own"'
@@ -79,7 +71,6 @@ ALIKE = {
     "--length tokens cut.kind=sequence_groups cut.degrees=[1,2] cut.tokens_per_rank=6000": (
         '[[phase]]\nlength="tokens"\n[cut]\nkind="sequence_groups"\ndegrees=[1,2]\ntokens_per_rank=6000'
     ),
-    PHASES: FILED.format(vision="", llm=""),
     f"{PHASES} phase.vision.bytes_in=1176 phase.vision.bytes_out=16384 phase.llm.bytes_in=4 "
     "phase.vision.cost=quadratic:a=1000,b=1 plan.mode=joint": FILED.format(
         vision='bytes_in=1176\nbytes_out=16384\ncost="quadratic:a=1000,b=1"', llm="bytes_in=4"
@@ -88,9 +79,6 @@ ALIKE = {
     f"{PHASES} phase.vision.equal_counts=true phase.vision.every_rank_nonempty=true "
     "phase.llm.max_tokens_per_rank=20000": FILED.format(
         vision="equal_counts=true\nevery_rank_nonempty=true", llm="max_tokens_per_rank=20000"
-    ),
-    f"{PHASES} cut.tokens=9000 cut.encoders=step": (
-        FILED.format(vision="", llm="") + '[cut]\ntokens=9000\nencoders="step"'
     ),
     f"{PHASES} cut.tokens=9000 cut.stages={{vision=1,llm=2}} cut.tied=true": (
         FILED.format(vision="", llm="") + '[cut]\nkind="pipelines"\ntokens=9000\nstages={vision=1,llm=2}\ntied=true'

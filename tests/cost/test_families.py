@@ -130,13 +130,18 @@ DEFAULTS = {
 
 @pytest.mark.parametrize("kind", SMALL)
 def test_parameters_are_those_of_the_library(kind):
-    """To 0.1 % at default sizes; at tiny ones, where the norms left out are more, as saved and as given."""
-    for keys, accuracy in ((DEFAULTS.get(kind, {}), 1e-3), (given(kind), 0.015)):
-        config, model = library_model(kind, "meta", keys)
-        counted = sum(parameter.numel() for parameter in model.parameters())
-        saved = json.loads(json.dumps(config.to_dict(), default=str))
-        for values in (saved, *([{**keys, "model_type": kind}] if accuracy > 1e-3 else [])):
-            assert modules_of(values)["llm"].parameters == pytest.approx(counted, rel=accuracy)
+    """To 0.1 %, at default sizes, as the library saves them."""
+    keys = DEFAULTS.get(kind, {})
+    config, model = library_model(kind, "meta", keys)
+    assert modules_of(as_saved(config))["llm"].parameters == pytest.approx(parameters_of(model), rel=1e-3)
+
+
+def as_saved(config):
+    return json.loads(json.dumps(config.to_dict(), default=str))
+
+
+def parameters_of(model):
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def test_types_of_parts_are_read_as_those_alone():
@@ -159,29 +164,33 @@ def counted_flops(model, tokens):
     return sum(count for _, count in each) - between, between
 
 
-@pytest.mark.parametrize("kind", [kind for kind in SMALL if kind not in SCANS])
-def test_flops_are_those_of_the_library(kind):
-    """Eager attention counts every pair whatever the mask: the numbers of all masks together are seen, as squares."""
-    _, model = library_model(kind, "cpu", given(kind))
-    found = modules_of({**given(kind), "model_type": kind})["llm"].flops(backward=False)
-    lengths = (24, 40, 56)
+@pytest.mark.parametrize("kind", SMALL)
+def test_parameters_and_flops_are_those_of_the_library(kind):
+    """Tiny ones, where the norms left out are more, as saved and as given; of those that scan, weights beside scans.
+
+    Eager attention counts every pair whatever the mask: the numbers of all masks together are seen, as squares.
+    """
+    config, model = library_model(kind, "cpu", given(kind))
+    typed = {**given(kind), "model_type": kind}
+    for values in (as_saved(config), typed):
+        assert modules_of(values)["llm"].parameters == pytest.approx(parameters_of(model), rel=0.015)
+    found = modules_of(typed)["llm"].flops(backward=False)
+    scans = kind in SCANS
+    lengths = (64, 128) if scans else (8, 16, 24)
     weights, between = zip(*(counted_flops(model, tokens) for tokens in lengths), strict=True)
+    each = [(b - a) / (lengths[1] - lengths[0]) for a, b in pairwise(weights)]
+    if scans:
+        per_state = {
+            "jamba": 4 * 128 * 8 * 4, "nemotron_h": 4 * 8 * 16 * 16 * 2, "granitemoehybrid": 4 * 8 * 16 * 16 * 4,
+            "falcon_h1": 4 * 8 * 16 * 16 * 6, "olmo_hybrid": 6 * 4 * 16 * 8 * 5, "kimi_linear": 6 * 4 * 8 * 8 * 5,
+            "bailing_hybrid": 6 * 4 * 16 * 16 * 4,
+        }  # fmt: skip
+        assert each == [found.a - per_state.get(kind, 6 * 4 * 16 * 8 * 5)]
+        return
     routed = 3 * 2 * 3 * 64 * 96 if kind == "llama4_text" else 0  # whose experts the library runs as one, on all tokens
-    assert [(b - a) / 16 for a, b in pairwise(weights)] == [found.a - routed] * 2
-    square = (between[2] - 2 * between[1] + between[0]) / (2 * 16 * 16)
+    assert each == [found.a - routed] * 2
+    square = (between[2] - 2 * between[1] + between[0]) / (2 * 8 * 8)
     assert square == sum(value for _, value in found.areas) + 2 * found.b
-
-
-@pytest.mark.parametrize("kind", SCANS)
-def test_scans_are_beside_the_flops_of_the_library(kind):
-    _, model = library_model(kind, "cpu", given(kind))
-    shape = modules_of({**given(kind), "model_type": kind})["llm"]
-    weights = [counted_flops(model, tokens)[0] for tokens in (64, 128)]
-    per_state = {"jamba": 4 * 128 * 8 * 4, "nemotron_h": 4 * 8 * 16 * 16 * 2, "granitemoehybrid": 4 * 8 * 16 * 16 * 4,
-                 "falcon_h1": 4 * 8 * 16 * 16 * 6, "olmo_hybrid": 6 * 4 * 16 * 8 * 5, "kimi_linear": 6 * 4 * 8 * 8 * 5,
-                 "bailing_hybrid": 6 * 4 * 16 * 16 * 4}  # fmt: skip
-    scans = per_state.get(kind, 6 * 4 * 16 * 8 * 5)
-    assert (weights[1] - weights[0]) / 64 + scans == shape.flops(backward=False).a
 
 
 @pytest.mark.parametrize(
@@ -203,7 +212,7 @@ def test_layers_see_what_their_masks_keep(kind, expected):
     assert {name: value // whole for name, value in found.items()} == expected
 
 
-@pytest.mark.parametrize("tokens", [6, 7, 8, 9, 10, 17, 24])
+@pytest.mark.parametrize("tokens", [7, 8, 9, 24])
 @pytest.mark.parametrize("kind", ["gemma3_text", "gpt_oss", "llama4_text", "mistral"])
 def test_areas_are_those_of_the_masks_that_the_library_builds(kind, tokens):
     transformers = pytest.importorskip("transformers")

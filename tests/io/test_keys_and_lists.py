@@ -194,7 +194,7 @@ def test_lists_come_back(kind, tmp_path):
 
 
 @every_list_format
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(12))
 @given(rows=st.lists(st.lists(st.integers(0, LARGEST), max_size=4), min_size=1, max_size=20))
 def test_any_lists_come_back(kind, tmp_path_factory, rows):
     path = write(kind, tmp_path_factory.mktemp("any"), {"n": pa.array(rows, pa.list_(pa.int64())).to_pylist()})
@@ -226,11 +226,6 @@ def test_types_of_lists(kind, made, tmp_path):
 
 
 @every_list_format
-def test_rows_without_any_item(kind, tmp_path):
-    assert lists_of(write(kind, tmp_path, {"n": [[], [], []]})) == [[], [], []]
-
-
-@every_list_format
 def test_lists_of_later_blocks(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(log_module, "_ARROW_ROWS", 8)
     rows = [[i] * (i % 4) for i in range(50)]
@@ -240,12 +235,6 @@ def test_lists_of_later_blocks(kind, tmp_path, monkeypatch):
     message = failure(write(kind, tmp_path, {"n": rows}), lists=["n"])
     line = " (line 44)" if kind == "jsonl" else ""
     assert message == f"column 'n', row 43{line}, item 2: -5 is negative; lengths must be >= 0"
-
-
-def test_fixed_size_lists_of_later_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(log_module, "_ARROW_ROWS", 3)
-    rows = [[i, i + 1] for i in range(8)]
-    assert lists_of(write("arrow_file", tmp_path, {"n": pa.array(rows, pa.list_(pa.int64(), 2))})) == rows
 
 
 @every_list_format
@@ -331,7 +320,7 @@ def test_damaged_bytes_give_columns_or_an_input_error(kind, tmp_path):
     original = path.read_bytes()
     rng = np.random.default_rng(11)
     failed = 0
-    for _ in range(150):
+    for _ in range(30):
         damaged = bytearray(original)
         for at in rng.integers(0, len(original), 4):
             damaged[at] = rng.integers(0, 256)
@@ -341,15 +330,6 @@ def test_damaged_bytes_give_columns_or_an_input_error(kind, tmp_path):
         except InputError:
             failed += 1
     assert failed
-
-
-def test_columns_outlive_their_file(tmp_path):
-    for kind in LIST_KINDS:
-        path = write(kind, tmp_path, {"n": [[i, i] for i in range(1000)], "k": [f"{i}" for i in range(1000)]})
-        block = whole(path, keys=["k"], lists=["n"])
-        path.unlink()
-        assert block.lists["n"].to_lists() == [[i, i] for i in range(1000)]
-        assert block.keys["k"].tolist() == [f"{i}" for i in range(1000)]
 
 
 def test_one_pass_with_row_groups(tmp_path):

@@ -31,6 +31,7 @@ SHAPE += [
     "plan.placement=any",
 ]  # where files lie is tested, not how well is planned
 SECRET = "a-secret-that-nobody-must-read"
+TABLE = pa.table({"tokens": np.random.default_rng(1).integers(1, 5000, 640)})
 
 
 class Proxy(ThreadingHTTPServer):
@@ -101,34 +102,41 @@ def server():
     moto.stop()
 
 
+@pytest.fixture(scope="module")
+def bucket(server, tmp_path_factory):
+    """A bucket with a log of 640 rows in it, as one file and as two."""
+    folder = tmp_path_factory.mktemp("bucket")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_address[1]}",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_MAX_ATTEMPTS": "1",
+        }.items():
+            patch.setenv(name, value)
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
+        files = fsspec.filesystem("s3")
+        files.mkdir("bucket")
+        for name, rows in (("logs/log", TABLE), ("many/a", TABLE.slice(0, 300)), ("many/b", TABLE.slice(300))):
+            pq.write_table(rows, folder / "file.parquet", row_group_size=200)
+            files.put_file(str(folder / "file.parquet"), f"bucket/{name}.parquet")
+        yield files
+
+
 @pytest.fixture
-def store(server, monkeypatch, tmp_path):
-    """A bucket with a log of 2,000 rows in it, and the same one on disk."""
+def store(bucket, server, monkeypatch, tmp_path):
+    """A place in the bucket for a test of its own, and the log on disk."""
     monkeypatch.chdir(tmp_path)
-    for name, value in {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_address[1]}",
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_MAX_ATTEMPTS": "1",
-    }.items():
-        monkeypatch.setenv(name, value)
     server.delay, server.refuse = 0.0, lambda method, path: False
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
-    files = fsspec.filesystem("s3")
-    bucket = f"bucket-{time.monotonic_ns()}"
-    files.mkdir(bucket)
-    table = pa.table({"tokens": np.random.default_rng(1).integers(1, 5000, 2000)})
-    pq.write_table(table, tmp_path / "log.parquet", row_group_size=500)
-    files.put_file(str(tmp_path / "log.parquet"), f"{bucket}/logs/log.parquet")
-    for name, rows in (("a", table.slice(0, 700)), ("b", table.slice(700))):
-        pq.write_table(rows, tmp_path / f"{name}.parquet")
-        files.put_file(str(tmp_path / f"{name}.parquet"), f"{bucket}/many/{name}.parquet")
+    pq.write_table(TABLE, tmp_path / "log.parquet", row_group_size=200)
     server.requests.clear()
-    return Store(files, f"s3://{bucket}")
+    return Store(bucket, f"s3://bucket/test-{time.monotonic_ns()}")
 
 
 class Store:
+    logs = "s3://bucket"
+
     def __init__(self, files, uri):
         self.files, self.uri = files, uri
 
@@ -159,29 +167,28 @@ def numbers(out):
 @pytest.mark.parametrize("log", ["logs/log.parquet", pytest.param("many", marks=pytest.mark.nightly), "many/*.parquet"])
 def test_a_log_in_a_store_is_planned_as_on_disk(store, capsys, log):
     here = run(capsys, "plan", "log.parquet", *SHAPE, "--json", "--out", "here.parquet")
-    there = run(capsys, "plan", f"{store.uri}/{log}", *SHAPE, "--json", "--out", "plan.parquet")
+    there = run(capsys, "plan", f"{store.logs}/{log}", *SHAPE, "--json", "--out", "plan.parquet")
     assert (here[0], there[0]) == (0, 0), there[2]
     assert numbers(here[1]) == numbers(there[1])
     columns = ["step", "sample", "rank", "position"]
     assert pq.read_table("here.parquet", columns=columns) == pq.read_table("plan.parquet", columns=columns)
     sources = json.loads(pq.read_schema("plan.parquet").metadata[b"balancer"])["description"]["sources"]
-    assert all(source["file"].startswith(f"{store.uri}/") for source in sources)
+    assert all(source["file"].startswith(f"{store.logs}/") for source in sources)
     assert all(source["etag"] and len(source["footer_sha256"]) == 64 and source["size"] > 0 for source in sources)
     assert SECRET.encode() not in Path("plan.parquet").read_bytes()
     assert numbers(run(capsys, "report", "plan.parquet", "--json")[1]) == numbers(there[1])
 
 
-@pytest.mark.parametrize("text", ["csv", "jsonl"])
-def test_text_is_read_through_a_buffer(store, capsys, text):
-    rows = "tokens\n5\n7\n9\n4\n" if text == "csv" else '{"tokens": 5}\n{"tokens": 7}\n{"tokens": 9}\n{"tokens": 4}\n'
-    store.files.pipe_file(f"{store.uri}/log.{text}", rows.encode())
+def test_text_is_read_through_a_buffer(store, capsys):
+    store.files.pipe_file(f"{store.uri}/log.csv", b"tokens\n5\n7\n9\n4\n")
     shape = ["--ranks", "2", "--batch-per-rank", "1", "--length", "tokens", "--json"]
-    code, out, _ = run(capsys, "plan", f"{store.uri}/log.{text}", *shape)
+    code, out, _ = run(capsys, "plan", f"{store.uri}/log.csv", *shape)
     assert (code, numbers(out)["samples"]) == (0, 4)
 
 
 @pytest.mark.parametrize("target", ["plans/p", "plans/p.parquet"])
-def test_a_plan_is_written_to_a_store_and_checked_there(store, capsys, target):
+def test_a_plan_is_written_to_a_store_and_checked_there(store, server, capsys, target):
+    """And a folder is not written again where its parts are there."""
     out = f"{store.uri}/{target}" + "/" * ("." not in target)
     code, told, _ = run(capsys, "plan", "log.parquet", *SHAPE, "--json", "--out", out)
     assert code == 0
@@ -189,6 +196,11 @@ def test_a_plan_is_written_to_a_store_and_checked_there(store, capsys, target):
     assert next(checked_steps(out, log="log.parquet")).num_samples == 32
     content = store.content("plans")
     assert sorted(name.partition("-")[0] for name in content) == (["p.parquet"] if "." in target else ["part"])
+    if "." not in target:
+        server.requests.clear()
+        assert run(capsys, "plan", "log.parquet", *SHAPE, "--out", out)[0] == 0
+        assert store.content("plans") == content
+        assert [path for method, path, _ in server.requests if method == "PUT" and "part-" in path] == []
 
 
 def test_only_what_is_needed_of_a_log_is_asked_for(store, server, capsys):
@@ -220,60 +232,39 @@ def test_a_write_that_fails_leaves_the_plan_that_was_there(store, server, capsys
     assert len(store.content("plan")) == 1
 
 
-def test_parts_that_are_there_are_kept(store, server, capsys):
-    out = f"{store.uri}/plan/"
-    assert run(capsys, "plan", "log.parquet", *SHAPE, "--overwrite", "--out", out)[0] == 0
-    before = store.content("plan")
-    server.requests.clear()
-    assert run(capsys, "plan", "log.parquet", *SHAPE, "--out", out)[0] == 0
-    assert store.content("plan") == before
-    assert [path for method, path, _ in server.requests if method == "PUT" and "part-" in path] == []
-
-
-def test_a_key_that_vanished_is_named(store, capsys):
-    out = f"{store.uri}/plan/"
-    assert run(capsys, "plan", f"{store.uri}/logs/log.parquet", *SHAPE, "--out", out)[0] == 0
-    (part,) = store.content("plan")
-    store.files.rm_file(f"{store.uri}/logs/log.parquet")
-    code, _, told = run(capsys, "report", out)
-    assert (code, "log.parquet, is not there" in told) == (2, True)
-    store.files.rm_file(f"{store.uri}/plan/{part}")
-    code, _, told = run(capsys, "report", out, "--log", "log.parquet")
-    assert (code, "holds no plan: no part of one" in told) == (2, True)
-    code, _, told = run(capsys, "plan", f"{store.uri}/logs/log.parquet", *SHAPE)
-    assert (code, f"{store.uri}/logs/log.parquet: " in told) == (2, True)
-    code, _, told = run(capsys, "plan", "s3://no-such-bucket/log.parquet", *SHAPE)
-    assert (code, "s3://no-such-bucket/log.parquet: " in told) == (2, True)
-
-
-def test_a_log_that_was_replaced_is_refused(store, capsys):
-    log = f"{store.uri}/logs/log.parquet"
+def test_a_log_that_was_replaced_or_vanished_is_named(store, capsys):
+    log = f"{store.uri}/log.parquet"
+    store.files.put_file("log.parquet", log)
     assert run(capsys, "plan", log, *SHAPE, "--out", "plan.parquet")[0] == 0
-    table = pq.read_table("log.parquet")
-    pq.write_table(table.set_column(0, "tokens", pa.array(table["tokens"].to_numpy() + 1)), "log.parquet")
+    pq.write_table(pa.table({"tokens": TABLE["tokens"].to_numpy() + 1}), "log.parquet")
     store.files.put_file("log.parquet", log)
     code, _, told = run(capsys, "report", "plan.parquet")
-    assert code == 2
-    assert "was not made from" in told
+    assert (code, "was not made from" in told) == (2, True)
+    store.files.rm_file(log)
+    Path("log.parquet").unlink()  # where it would be looked for next
+    code, _, told = run(capsys, "report", "plan.parquet")
+    assert (code, "log.parquet, is not there" in told) == (2, True)
+    code, _, told = run(capsys, "plan", "s3://no-such-bucket/log.parquet", *SHAPE)
+    assert (code, "s3://no-such-bucket/log.parquet: " in told) == (2, True)
 
 
 def test_slow_answers_are_waited_for(store, server, capsys):
     server.delay = 0.1
     out = f"{store.uri}/plan/"
-    assert run(capsys, "plan", f"{store.uri}/logs/log.parquet", *SHAPE, "--out", out)[0] == 0
+    assert run(capsys, "plan", f"{store.logs}/logs/log.parquet", *SHAPE, "--out", out)[0] == 0
     assert run(capsys, "report", out)[0] == 0
 
 
 def test_a_store_that_refuses_is_told_in_a_line(store, server, capsys):
     server.refuse = lambda method, path: True
-    code, _, told = run(capsys, "plan", f"{store.uri}/logs/log.parquet", *SHAPE)
+    code, _, told = run(capsys, "plan", f"{store.logs}/logs/log.parquet", *SHAPE)
     assert code == 2
-    assert told.startswith(f"balancer: {store.uri}/logs/log.parquet: cannot read")
+    assert told.startswith(f"balancer: {store.logs}/logs/log.parquet: cannot read")
     assert told.count("\n") == 1
 
 
 def test_processes_write_the_same_parts_to_a_store(store, capsys):
-    log = f"{store.uri}/many"
+    log = f"{store.logs}/many"
     assert run(capsys, "plan", log, *SHAPE, "--out", f"{store.uri}/one/", "--jobs", "1")[0] == 0
     assert run(capsys, "plan", log, *SHAPE, "--out", f"{store.uri}/two/", "--jobs", "2")[0] == 0
     assert store.content("one") == store.content("two")

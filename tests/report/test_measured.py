@@ -54,8 +54,8 @@ def test_the_largest_of_equal_ranks_is_as_published(count, wanted):
 
 def test_the_largest_of_unequal_ranks_is_the_mean_of_draws():
     means = np.array([[1.0, 1.02, 0.9, 0.5], [0.0, 0.0, 3.0, 2.99], [1.0, 1e-9, 0.2, 0.3]])
-    draws = means * (1 + 0.04 * np.random.default_rng(0).standard_normal((400_000, 3, 4)))
-    assert expected_largest(means, 0.04) == pytest.approx(draws.max(axis=2).mean(axis=0), rel=2e-4)
+    draws = means * (1 + 0.04 * np.random.default_rng(0).standard_normal((100_000, 3, 4)))
+    assert expected_largest(means, 0.04) == pytest.approx(draws.max(axis=2).mean(axis=0), rel=5e-4)
     assert expected_largest(means, 0.0).tolist() == [1.02, 3.0, 1.0]
     assert expected_largest(np.zeros((1, 3)), 0.1).tolist() == [0.0]
 

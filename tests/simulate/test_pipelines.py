@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 from small_cluster import CLUSTER, model
 
 import balancer
@@ -27,6 +28,7 @@ def seconds_of(plan, models, cluster=OF_FOUR, **more):
     return step_time(plan, models, cluster, **more)
 
 
+@settings(max_examples=examples(20))
 @given(st.lists(st.integers(1, 40), min_size=8, max_size=8), st.integers(0, 2), st.integers(0, 2))
 def test_seconds_are_the_plan_in_other_units(tokens, hop, overhead):
     stages = PipelineStages.of(4, hop=hop, overhead=overhead)

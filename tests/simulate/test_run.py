@@ -132,7 +132,7 @@ def test_a_short_log_is_read_again(log, tmp_path):
 
 def peak_bytes(log, strategies, num_steps):
     """Most bytes held at a time, in a second run: the first may compile or load kernels that stay in memory."""
-    big = settings(batch=500)
+    big = settings(batch=200)
     simulate_log(open_log(log), big, MODELS, H100, strategies=strategies, num_steps=8)
     gc.collect()
     tracemalloc.start()
@@ -144,9 +144,9 @@ def peak_bytes(log, strategies, num_steps):
 
 def test_memory_grows_with_the_rows_of_a_table_and_not_with_plans(log):
     """A row, of which a step has three for phases and five for streams, takes a kilobyte or so; a plan some hundred."""
-    for strategies in (tuple(STRATEGIES), ("as_sampled", "orchestrated")):
-        grown = peak_bytes(log, strategies, 24) - peak_bytes(log, strategies, 8)
-        assert grown < 16 * len(strategies) * 8 * 2048
+    strategies = ("as_sampled", "orchestrated")
+    grown = peak_bytes(log, strategies, 24) - peak_bytes(log, strategies, 8)
+    assert grown < 16 * len(strategies) * 8 * 2048
 
 
 def test_a_log_of_less_than_a_step(tmp_path):

@@ -54,7 +54,6 @@ BY_NIGHT = {
     "balance/test_processes.py": ["*driver]", "*interrupt*", "test_workers_that_cannot_begin*"],
     "io/test_stores.py": ["test_slow_answers*", "test_a_write_that_fails*", "*many/*", "test_processes_write*",
                           "*p.parquet]"],
-    "test_base_packages.py": ["test_planning_a_log_loads_no_pandas[[]log.npy]", "*[[]log.csv]", "*[[]log.jsonl]"],
     "test_jit.py": ["test_the_folder_of_others*", "test_processes_that_start_together*", "test_a_file_that_is_cut*",
                     "test_machine_code_for_another*"],
     # What is planned by the clock, and dispatched on four ranks as on two.

@@ -8,7 +8,7 @@ from pathlib import Path
 import solvers
 from solvers._jit import kernel
 
-__all__ = ["compiled_and_plain", "from_python", "run_python"]
+__all__ = ["from_python", "run_python"]
 
 
 def from_python(function):
@@ -30,10 +30,3 @@ def run_python(code: str, package_root: Path = Path(solvers.__file__).parents[1]
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
-
-
-def compiled_and_plain(code: str) -> str:
-    """Run code with compiled kernels and with kernels in Python; return what it prints, which must be the same."""
-    compiled, plain = (run_python(code, NUMBA_DISABLE_JIT=flag) for flag in "01")
-    assert compiled == plain
-    return compiled

@@ -321,18 +321,6 @@ def in_a_trainer(columns, phases):
         raise error.in_words(gathered.wording()) from None
 
 
-def in_a_log(tmp_path, columns, phases):
-    from balancer.io.log import open_log
-    from balancer.offline.settings import LogSettings
-    from balancer.offline.steps import plan_log
-    from balancer.problem.setup import Setup
-
-    (tmp_path / "log.jsonl").write_text(
-        "".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in zip(*columns.values(), strict=True))
-    )
-    list(plan_log(open_log(tmp_path / "log.jsonl"), LogSettings(Setup(balancer.Topology([2]), phases), 2)))
-
-
 def test_the_library_calls_a_sample_by_its_index():
     with pytest.raises(InfeasibleError, match=re.escape(f"sample 5 {OVER}")) as caught:
         balancer.balance(LENGTHS, 2, max_tokens_per_rank=60)
@@ -357,17 +345,6 @@ def test_a_trainer_is_told_which_rank_handed_the_sample_in():
         in_a_trainer(columns, (ENCODER, LLM))
 
 
-def test_a_log_is_told_of_rows(tmp_path):
-    phases = (balancer.Phase("all", "text", max_tokens_per_rank=60),)
-    with pytest.raises(InfeasibleError) as caught:
-        in_a_log(tmp_path, {"text": LENGTHS}, phases)
-    assert str(caught.value).startswith(f"{tmp_path}/log.jsonl: step 1: row 5 {OVER}")
-    with pytest.raises(InfeasibleError) as caught:
-        in_a_log(tmp_path, {"images": IMAGES, "text": LENGTHS}, (ENCODER, LLM))
-    found = str(caught.value)
-    assert found.startswith(f"{tmp_path}/log.jsonl: step 1: phase 'vision': item 3 (of row 5) {OVER}")
-
-
 def test_the_command_line_is_told_of_rows_and_keys(tmp_path, capsys):
     from balancer.cli.main import main
 
@@ -390,21 +367,14 @@ def test_the_command_line_is_told_of_rows_and_keys(tmp_path, capsys):
         assert capsys.readouterr().err.startswith(f"balancer: {log}: step 1: {place} {OVER}")
 
 
-@pytest.mark.parametrize("border", ["library", "trainer", "log"])
-def test_what_several_samples_prove_together_is_told_of_them_all(border, tmp_path):
-    """Keys, of which one is on five samples, and at most three samples a rank."""
+def test_what_several_samples_prove_together_is_told_of_them_all():
+    """Keys, of which one is on five samples, and at most four samples a rank."""
     columns = {"text": [1] * 8, "key": [0, 1, 7, 7, 7, 7, 7, 2]}
     phases = (balancer.Phase("all", "text", keep_together="key", max_samples_per_rank=4),)
     together = "must stay together, 5 of them, and a rank may hold 4"
-    if border == "library":
-        with pytest.raises(InfeasibleError, match=f"^max_samples_per_rank: samples 2, 3, 4, 5, 6 {together}"):
-            balancer.balance(columns["text"], 2, keep_together=columns["key"], max_samples_per_rank=4)
-    elif border == "trainer":
-        with pytest.raises(InfeasibleError, match=f"max_samples_per_rank: samples 2, 3, 4, 5, 6 {together}"):
-            in_a_trainer({name: np.asarray(column) for name, column in columns.items()}, phases)
-    else:
-        more = {name: [*column, *column] for name, column in columns.items()}
-        more["key"] = [0, 1, 2, 3, 4, 5, 6, 9, 9, 9, 9, 9, 5, 6, 7, 8]
-        phases = (balancer.Phase("all", "text", keep_together="key", max_samples_per_rank=3),)
-        with pytest.raises(InfeasibleError, match=r"log\.jsonl: step 2: max_samples_per_rank: rows 8, 9, 10, 11 must"):
-            in_a_log(tmp_path, more, phases)
+    with pytest.raises(InfeasibleError, match=f"max_samples_per_rank: samples 2, 3, 4, 5, 6 {together}"):
+        in_a_trainer({name: np.asarray(column) for name, column in columns.items()}, phases)
+    log = {name: np.array([*column, *column]) for name, column in columns.items()}
+    asked = {"num_ranks": 2, "batch_per_rank": 4, "length": "text", "keep_together": "key", "max_samples_per_rank": 4}
+    with pytest.raises(InfeasibleError, match=f"step 0: max_samples_per_rank: rows 2, 3, 4, 5, 6 {together}"):
+        balancer.plan_log(log, **asked)

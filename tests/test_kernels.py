@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers._sort import sort_descending
+from solvers.partitioning.lpt import _sift_down
 
 # --- sorting ---------------------------------------------------------------------------------------------------------
 
@@ -59,6 +60,19 @@ def test_where_the_fallback_begins(
     assert order.tolist() == expected
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, 20, 22, 85])
+def test_a_heap_gives_the_smallest_first(size: int) -> None:
+    """Replacing the root by something larger, over and over, in the order that a sorted list gives."""
+    rng = np.random.default_rng(size)
+    packed, bits = np.arange(size), 7
+    expected = [(0, g) for g in range(size)]
+    for added in rng.integers(0, 5, 300).tolist():
+        load, group = expected[0]
+        assert int(packed[0]) == load << bits | group
+        expected = sorted([*expected[1:], (load + added, group)])
+        _sift_down(packed, size, (load + added) << bits | group)
+
+
 # --- how kernels run -------------------------------------------------------------------------------------------------
 
 AT_ONCE = "from solvers._jit import compile_at_once; compile_at_once()\n"
@@ -96,6 +110,39 @@ for name, (costs, m) in problems.items():
         x = solvers.schedule_micro_batches(costs, tokens, 3, 300, sync=sync, allow_empty=True, time_budget=1e-3)
         what = x.rank_of_item.tobytes() + x.slot_of_item.tobytes()
         found[f"{name} {sync}"] = [repr((x.value, x.lower_bound)), hashlib.sha256(what).hexdigest()]
+
+def told(name, *what):
+    arrays = [each.tobytes() if isinstance(each, np.ndarray) else repr(each).encode() for each in what]
+    found[name] = [repr(what[0])[:40], hashlib.sha256(b"".join(arrays)).hexdigest()]
+
+n, m, little = 60, 5, {"time_budget": 2e-4}
+costs, sizes, homes = rng.integers(1, 500, n), rng.integers(1, 50, n), rng.integers(0, m, n)
+masks = rng.random((n, m)) < 0.8
+masks[:, 0] = True
+for name, rules in {
+    "caps": {"sizes": sizes, "caps": int(sizes.sum() / m * 1.1)},
+    "speeds": {"speeds": [3, 2, 1, 1, 1], "max_items": 20},
+    "masks": {"allowed": masks}, "keys": {"keep_together": np.arange(n) // 5},
+    "prefixes": {"prefix": np.arange(n) // 6, "prefix_costs": np.full(n, 90), "equal_counts": True},
+}.items():
+    for value in (costs, np.stack([costs, sizes], axis=1))[: 1 + (name != "prefixes")]:
+        r = solvers.partition(value, m, **little, **rules)
+        told(f"{name} {value.ndim}", (r.makespan, r.lower_bound, r.status.value), r.group_of_item)
+for largest in (40, 2**40, 2**58):
+    volumes = solvers.group_volumes(homes, rng.integers(0, m, n), rng.integers(0, largest // n + 2, n), m)
+    r = solvers.rearrange(volumes, [0, 0, 1, 1, 1], class_of_group=[0, 1, 0, 1, 0], class_of_rank=[0, 0, 1, 1, 0])
+    told(f"rearrange {largest}", (r.inter_node_volume, r.largest_send), r.rank_of_group)
+    many = rng.integers(0, largest // n + 2, n)
+    for rules in ({}, {"equal_counts": True}, {"sizes": sizes, "caps": int(sizes.sum() / m * 1.3)}):
+        r = solvers.relocate(many, homes, [0, 0, 1, 1, 1], eps=0.05, **rules)
+        told(f"relocate {largest} {rules.keys()}", (r.inter_node_volume, r.inter_node_bound), r.rank_of_item)
+times = np.array([(costs**2 // 1000 + 180 * costs) // d for d in (1, 2, 4)]) << 16
+r = solvers.sequence_groups(times, costs, (1, 2, 4), 8, 1000, overhead=300_000 << 16, **little)
+told("sequence groups", r.makespan, r.group_of_item, r.first_rank_of_group)
+work, unit = np.stack([costs, sizes], axis=1), np.array([[1, 0, 0], [0, 1, 1]])
+for kind in ({}, {"tied": True}, {"order": "gpipe"}):
+    r = solvers.schedule_pipeline(work, unit, 2 * unit, 2, 4, hop=2, **little, **kind)
+    told(f"pipeline {kind}", (r.makespan, r.lower_bound), r.slot_of_item, r.replica_of_item)
 print(json.dumps(found))
 """
 
@@ -105,5 +152,5 @@ def test_compiled_and_plain_python_give_the_same_plans(tmp_path: Path) -> None:
     compiled = json.loads(run_python(AT_ONCE + DIGESTS, NUMBA_DISABLE_JIT="0", PYTHONHASHSEED="1"))
     plain = json.loads(run_python(DIGESTS, NUMBA_DISABLE_JIT="1", PYTHONHASHSEED="2"))
     both = json.loads(run_python(DIGESTS, NUMBA_DISABLE_JIT="0", NUMBA_CACHE_DIR=str(tmp_path)))
-    assert len(compiled) > 40
+    assert len(compiled) > 60
     assert compiled == plain == both

@@ -33,6 +33,7 @@ BAD_COSTS: dict[str, tuple[Any, type[Exception], str]] = {
     "NaN": ([1.0, NAN], ValueError, "costs[1] must be a finite whole number, got nan"),
     "fractional": ([1.0, 2.0, 2.5], ValueError, "costs[2] must be a finite whole number, got 2.5"),
     "float past int64": ([1.0, 2.0**63], ValueError, "costs[1] must fit int64, got 9.223372036854776e+18"),
+    "uint64 past int64": (np.array([1, 2**63], dtype=np.uint64), ValueError, f"costs[1] must fit int64, got {2**63}"),
     "Python integer past int64": ([1, 2**64], ValueError, f"costs[1] must fit int64, got {2**64}"),
     "sum past int64": (
         [1, 2**62, 0, 2**62, 5, 2**62, 2**62],

@@ -1,15 +1,14 @@
 """What must hold under constraints at any size: scaling, permuting, budgets, determinism; and a checker that fails."""
 
 import dataclasses
-import json
 from typing import Any
 
 import numpy as np
 import pytest
-from compiled import compiled_and_plain
 from constraint_cases import random_constraints
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 
 import solvers
 from solvers import CertificateError, SolverError
@@ -31,6 +30,7 @@ def problem(seed: int, n: int = 24, m: int = 4) -> tuple[list[int], int, dict[st
     return rng.integers(0, 100, n).tolist(), m, random_constraints(rng, n, m, 200, rate=0.25)
 
 
+@settings(max_examples=examples(25))
 @given(seed=SEEDS, factor=st.sampled_from([2, 7, 1000]))
 def test_a_factor_scales_caps_and_initial_loads_too(seed: int, factor: int) -> None:
     """On tiny problems, where the optimum is found: without speeds it scales, with them it is rounded up."""
@@ -46,6 +46,7 @@ def test_a_factor_scales_caps_and_initial_loads_too(seed: int, factor: int) -> N
         assert many.makespan == factor * one.makespan == many.lower_bound
 
 
+@settings(max_examples=examples(25))
 @given(seed=SEEDS, data=st.data())
 def test_permuting_items_changes_no_optimum(seed: int, data: st.DataObject) -> None:
     costs, m, constraints = problem(seed, 6, 3)
@@ -60,6 +61,7 @@ def test_permuting_items_changes_no_optimum(seed: int, data: st.DataObject) -> N
         assert one.makespan == other.makespan
 
 
+@settings(max_examples=examples(25))
 @given(seed=SEEDS)
 def test_a_larger_budget_is_never_worse_and_the_same_one_the_same(seed: int) -> None:
     costs, m, constraints = problem(seed, 60, 6)
@@ -67,21 +69,6 @@ def test_a_larger_budget_is_never_worse_and_the_same_one_the_same(seed: int) -> 
     makespans = [float("inf") if result is None else result.makespan for result in found]
     assert makespans == sorted(makespans, reverse=True)
     assert solve(costs, m, 1e-3, constraints) == found[2]
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_middle_sizes_against_cp_sat(seed: int) -> None:
-    costs, m, constraints = problem(seed + 50, 14, 3)
-    try:
-        exact = solvers.partition(costs, m, "exact", 6.0, **constraints)
-    except SolverError:
-        return
-    solvers.check_partition(costs, exact, num_groups=m, **constraints)
-    found = solve(costs, m, 0.5, constraints)
-    assert found is not None
-    assert exact.lower_bound <= found.makespan
-    assert found.lower_bound <= exact.makespan
-    assert exact.makespan <= found.makespan
 
 
 LENGTHS = np.clip(np.random.default_rng(3).lognormal(np.log(2000) - 0.5, 1, 1024), 1, 32768).astype(np.int64)
@@ -95,13 +82,10 @@ def trainer_cases() -> dict[str, tuple[Any, dict[str, Any]]]:
     masks = np.ones((1024, 16), dtype=np.bool_)
     masks[rng.random(1024) < 0.5, :4] = False
     patches = rng.integers(0, 3000, 1024)
-    two = {"sizes": np.stack([LENGTHS, patches], axis=1), "caps": [CAP, int(1.05 * patches.sum() / 16)]}
     vectors = np.stack([patches * patches, COSTS], axis=1)
     return {
         "cap": (COSTS, cap),
-        "two caps": (COSTS, two),
         "equal counts": (COSTS, cap | {"equal_counts": True}),
-        "max_items": (COSTS, cap | {"max_items": 68, "min_items": 60}),
         "prompts": (COSTS, {"sizes": LENGTHS, "caps": int(CAP * 1.05), "keep_together": np.arange(1024) // 8}),
         "masks": (COSTS, {"allowed": masks, "sizes": LENGTHS, "caps": int(CAP * 1.05)}),
         "speeds": (COSTS, {"speeds": [2] * 8 + [1] * 8}),
@@ -120,35 +104,13 @@ def test_trainer_shapes_are_within_a_thousandth(case: str) -> None:
 
 
 @pytest.mark.parametrize("counts", [{"min_items": 20}, {"equal_counts": True}], ids=["min_items", "equal_counts"])
-@pytest.mark.parametrize("seed", range(3))
-def test_groups_of_few_candidates_get_their_fewest_items_along_chains(seed: int, counts: dict[str, Any]) -> None:
+def test_groups_of_few_candidates_get_their_fewest_items_along_chains(counts: dict[str, Any]) -> None:
     """Each item may be in 4 of 20 groups, and none has one to spare: an item often has to come a long way."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     costs = rng.lognormal(6, 1, 400).astype(np.int64) + 1
     result = solve(costs, 20, 0.05, {"allowed": [rng.choice(20, 4, replace=False).tolist() for _ in costs], **counts})
     assert result is not None
     assert result.gap < 0.05
-
-
-def test_compiled_and_plain_python_agree() -> None:
-    code = """
-import json, numpy as np, solvers
-rng = np.random.default_rng(2)
-costs, sizes = rng.integers(1, 500, 40), rng.integers(1, 50, 40)
-cap = int(sizes.sum() / 5 * 1.1)
-masks = rng.random((40, 5)) < 0.8
-masks[:, 0] = True
-found = []
-for given in ({"sizes": sizes, "caps": cap}, {"speeds": [3, 2, 1, 1, 1], "max_items": 12}, {"allowed": masks},
-              {"keep_together": np.arange(40) // 5, "initial_loads": [90, 0, 0, 0, 7]}):
-    for value in (costs, np.stack([costs, sizes], axis=1)):
-        if value.ndim == 2:
-            given = given | ({"initial_loads": [[1, 2]] * 5} if "initial_loads" in given else {})
-        r = solvers.partition(value, 5, time_budget=1e-4, **given)
-        found.append([r.group_of_item.tolist(), r.makespan, r.lower_bound, r.status.value])
-print(json.dumps(found))
-"""
-    assert len(json.loads(compiled_and_plain(code))) == 8
 
 
 # --- the checker can fail ---------------------------------------------------------------------------------------------
@@ -180,7 +142,6 @@ def test_the_checker_accepts_what_is_right() -> None:
         (GROUPS, {}, {"max_items": 1}, "max_items: group 0 holds 2 items, not 0 to 1"),
         (GROUPS, {}, {"initial_loads": [3, 4]}, "the load of group 0 is 15, not 14"),
         (GROUPS, {}, {"speeds": [1, 2]}, "the loads make a makespan of 14, not makespan = 16"),
-        (GROUPS, {"lower_bound": 15, "bound_name": "water"}, {}, "status is optimal with makespan 16"),
         (
             GROUPS,
             {"lower_bound": 15, "bound_name": "water", "status": solvers.SolveStatus.FEASIBLE},

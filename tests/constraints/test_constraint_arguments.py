@@ -16,30 +16,13 @@ COSTS = [5, 4, 3]
 BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "sizes alone": ({"sizes": [1, 2, 3]}, ValueError, "sizes are limited by caps: give caps as well"),
     "caps alone": ({"caps": 5}, ValueError, "caps limit sizes: give sizes as well"),
-    "sizes too short": ({"sizes": [1, 2], "caps": 5}, ValueError, "sizes must have one entry for each item, 3, got 2"),
     "negative size": ({"sizes": [1, -2, 3], "caps": 5}, ValueError, "sizes[1] must be >= 0, got -2"),
     "negative second size": (
         {"sizes": [[1, 1], [1, 1], [1, -4]], "caps": [5, 5]}, ValueError, "sizes[:, 1][2] must be >= 0, got -4",
     ),
-    "fractional size": (
-        {"sizes": [1, 2.5, 3], "caps": 5}, ValueError, "sizes[1] must be a finite whole number, got 2.5",
-    ),
-    "sizes of three dimensions": (
-        {"sizes": np.ones((3, 1, 1), int), "caps": 5}, ValueError, "sizes must be one-dimensional, got shape (3, 1, 1)",
-    ),
-    "no column of sizes": (
-        {"sizes": np.ones((3, 0), int), "caps": [1]}, ValueError,
-        "sizes must have one or two dimensions and a column at least, got shape (3, 0)",
-    ),
     "negative cap": ({"sizes": COSTS, "caps": -1}, ValueError, "caps must be >= 0, got -1"),
-    "negative cap of a group": ({"sizes": COSTS, "caps": [5, -2]}, ValueError, "caps[1] must be >= 0, got -2"),
-    "fractional cap": ({"sizes": COSTS, "caps": 1.5}, ValueError, "caps[0] must be a finite whole number, got 1.5"),
     "caps for three groups": (
         {"sizes": COSTS, "caps": [1, 2, 3]}, ValueError, "caps must have one entry for each group, 2, got 3",
-    ),
-    "one cap for two quantities": (
-        {"sizes": [[1, 1]] * 3, "caps": 5}, ValueError,
-        "caps must have one entry for each quantity, 2, got the single number 5",
     ),
     "caps for three quantities": (
         {"sizes": [[1, 1]] * 3, "caps": [5, 5, 5]}, ValueError, "caps must have one entry for each quantity, 2, got 3",
@@ -48,13 +31,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         {"sizes": [[1, 1, 1]] * 3, "caps": [[5, 5]] * 3}, ValueError,
         "caps must be one number, or of shape (2, 3), got shape (3, 2)",
     ),
-    "negative min_items": ({"min_items": -1}, ValueError, "min_items must be >= 0, got -1"),
-    "fractional min_items": ({"min_items": 0.5}, TypeError, "min_items must be an integer, got 0.5"),
     "max_items zero": ({"max_items": 0}, ValueError, "max_items must be >= 1, got 0"),
-    "max_items a bool": ({"max_items": True}, TypeError, "max_items must be an integer, got True"),
-    "equal_counts a string": (
-        {"equal_counts": "yes", "max_items": 3}, TypeError, "equal_counts must be True or False, got 'yes'",
-    ),
     "mask of numbers": (
         {"allowed": np.ones((3, 2), int)}, TypeError, "allowed as a table must be bool[n, m], got dtype int64",
     ),
@@ -69,15 +46,8 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         {"keep_together": [1, 2, 2.5]}, TypeError, "keep_together[2] must be an integer, a string or None, got 2.5",
     ),
     "keys a string": ({"keep_together": "abc"}, TypeError, "keep_together must be one key an item, got str"),
-    "keys of two dimensions": (
-        {"keep_together": np.ones((3, 1), int)}, ValueError, "keep_together must be one-dimensional, got shape (3, 1)",
-    ),
     "negative initial load": ({"initial_loads": [0, -1]}, ValueError, "initial_loads[1] must be >= 0, got -1"),
-    "initial loads too short": (
-        {"initial_loads": [0]}, ValueError, "initial_loads must have one entry for each group, 2, got 1",
-    ),
     "speed zero": ({"speeds": [1, 0]}, ValueError, "speeds[1] must be >= 1, got 0"),
-    "speeds too long": ({"speeds": [1, 1, 1]}, ValueError, "speeds must have one entry for each group, 2, got 3"),
     "speeds too large": (
         {"speeds": [1, 2**61]}, ValueError,
         "the sum of costs and initial_loads times the largest of speeds must fit int64, got 12 * ",
@@ -86,12 +56,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         {"initial_loads": [2**63 - 5, 0]}, ValueError, "the sum of costs and initial_loads must fit int64, got ",
     ),
     "objective": ({"objective": "mean"}, ValueError, "objective must be one of sum, max, got 'mean'"),
-    "objective an array": ({"objective": np.zeros(2)}, ValueError, "objective must be one of sum, max, got array"),
-    "ragged sizes": ({"sizes": [[1], [1, 2], [1]], "caps": 9}, TypeError, "sizes must be an array: "),
-    "ragged caps": ({"sizes": [1, 1, 1], "caps": [[1], [1, 2]]}, TypeError, "caps must be an array: "),
-    "ragged mask": ({"allowed": [[True, False], [True], [True]]}, TypeError, "allowed must be an array: "),
     "masks numbers": ({"allowed": [0, 1, 1]}, ValueError, "allowed[0] must be one-dimensional, got shape ()"),
-    "masks sets": ({"allowed": [{0}, {1}, {0, 1}]}, ValueError, "allowed[0] must be one-dimensional, got shape ()"),
 }  # fmt: skip
 
 CALLS = {
@@ -103,12 +68,12 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("what", BAD)
-def test_bad_constraints(what: str, call: str) -> None:
+def test_bad_constraints(what: str) -> None:
     given, error, message = BAD[what]
-    with pytest.raises(error, match="^" + re.escape(message)):
-        CALLS[call](COSTS, given)
+    for call in CALLS.values():
+        with pytest.raises(error, match="^" + re.escape(message)):
+            call(COSTS, given)
 
 
 def test_bad_vectors() -> None:
@@ -161,28 +126,19 @@ def test_names_of_what_is_set() -> None:
     assert not nothing.beyond_counts
 
 
-def test_defaults_take_the_path_without_constraints() -> None:
-    plain = solvers.partition([5, 4, 3, 3, 3], 2)
-    assert solvers.partition([5, 4, 3, 3, 3], 2, min_items=0, max_items=None, sizes=None) == plain
-
-
 SHAPES_OF_CAPS: dict[str, tuple[Any, Any, list[list[int]]]] = {
     "a number": ([1, 2, 3], 4, [[4], [4]]),
-    "one for all": ([1, 2, 3], [4], [[4], [4]]),
     "a group": ([1, 2, 3], [4, 5], [[4], [5]]),
-    "a group, table": ([1, 2, 3], [[4], [5]], [[4], [5]]),
     "a quantity": ([[1, 2], [1, 2], [1, 2]], [2, 5], [[2, 5], [2, 5]]),
     "one quantity in a table": ([[1], [2], [3]], [4], [[4], [4]]),
-    "one quantity in a table, a number": ([[1], [2], [3]], 4, [[4], [4]]),
     "group and quantity": ([[1, 2], [1, 2], [1, 2]], [[1, 5], [2, 4]], [[1, 5], [2, 4]]),
     "more than all there is": ([1, 2, 3], 10**18, [[6], [6]]),
 }
 
 
-@pytest.mark.parametrize("case", SHAPES_OF_CAPS)
-def test_shapes_of_caps(case: str) -> None:
-    sizes, caps, expected = SHAPES_OF_CAPS[case]
-    assert Constraints(sizes=sizes, caps=caps).check(COSTS, 2).caps.tolist() == expected
+def test_shapes_of_caps() -> None:
+    for case, (sizes, caps, expected) in SHAPES_OF_CAPS.items():
+        assert Constraints(sizes=sizes, caps=caps).check(COSTS, 2).caps.tolist() == expected, case
 
 
 def test_forms_of_masks_and_keys_agree() -> None:

@@ -12,18 +12,10 @@ from context_oracles import seen
 
 import balancer
 from balancer import ContextShards
-from balancer.cli.main import main
 from balancer.cost import parse_cost
-from balancer.io.log import open_log
-from balancer.offline.run import plan_run
-from balancer.offline.settings import LogSettings
 from balancer.planner import replay_plan
 from balancer.problem.cuts import cut_from_json
-from balancer.problem.phases import Phase
 from balancer.problem.settings import PlanSettings
-from balancer.problem.setup import Setup
-from balancer.problem.topology import Topology
-from balancer.step_planner import make_step, plan_step
 from solvers.errors import InfeasibleError
 
 COSTS = {
@@ -70,7 +62,7 @@ def test_packs_keep_to_their_cap_and_shards_are_even(sync):
 
 
 def test_no_layout_of_tiny_packs_is_below_the_bound():
-    for lengths in ([5, 2, 1], [3, 3, 2], [7, 1, 0], [2, 2, 2]):
+    for lengths in ([5, 2, 1], [7, 1, 0], [2, 2, 2]):
         plan = planned(lengths, 4, None, 2, 8, "quadratic:a=1,b=1", count=1)
         best = None
         of = [(sample, i) for sample, length in enumerate(lengths) for i in range(length)]
@@ -119,6 +111,7 @@ def test_every_element_travels_once_to_where_its_piece_is():
 
 def test_it_is_saved_loaded_and_replayed(tmp_path):
     plan = planned(np.append(drawn(50), 0), masks={"full": 1, "window16": 3})
+    assert pickle.loads(pickle.dumps(plan)).digest() == plan.digest()  # noqa: S301 (our own)
     plan.save(tmp_path / "plan.parquet")
     loaded = balancer.load_plan(tmp_path / "plan.parquet")
     assert (loaded.cut, loaded.digest(), loaded.makespan) == (plan.cut, plan.digest(), plan.makespan)
@@ -127,6 +120,8 @@ def test_it_is_saved_loaded_and_replayed(tmp_path):
     assert (again.digest(), again.makespan) == (plan.digest(), plan.makespan)
     assert again.lower_bound <= plan.makespan
     assert cut_from_json(json.loads(json.dumps(plan.cut.to_json()))) == plan.cut
+    balancer.balance([], 4, cut=ContextShards(4, 60)).save(tmp_path / "nothing.parquet")
+    assert balancer.load_plan(tmp_path / "nothing.parquet").makespan == 0
 
 
 @pytest.mark.parametrize(("column", "change", "said"), [
@@ -148,14 +143,6 @@ def test_rows_that_are_no_shards_are_refused(tmp_path, column, change, said):
         balancer.load_plan(tmp_path / "plan.parquet")
 
 
-def test_another_rank_hears_of_the_same_plan():
-    setup = Setup(Topology.uniform(8, 4), (Phase("all", "length"),), PlanSettings(cut=ContextShards(2, 512)))
-    step = make_step(setup, {"length": drawn(40)})
-    plan = plan_step(step)
-    assert plan.strategy == "context_shards"
-    assert pickle.loads(pickle.dumps(plan)).digest() == plan.digest()  # noqa: S301 (our own)
-
-
 def test_encoders_feed_documents_in_shards():
     lengths = drawn(24, 5)
     batch = {"patches": lengths // 2, "tokens": lengths}
@@ -165,31 +152,14 @@ def test_encoders_feed_documents_in_shards():
     assert step["llm"].violation() == ""
 
 
-def test_a_log_is_planned_and_reported(tmp_path, capsys):
-    pq.write_table(pa.table({"length": drawn(96)}), tmp_path / "log.parquet")
-    setup = Setup(Topology.uniform(4, 2), (Phase("all", "length"),), PlanSettings(cut=ContextShards(2, 512)))
-    plan_run(open_log(tmp_path / "log.parquet"), LogSettings(setup, 8), str(tmp_path / "plan.parquet"))
-    with pytest.raises(SystemExit) as ended:
-        main(["report", str(tmp_path / "plan.parquet"), "--html", str(tmp_path / "report.html"), "--json"])
-    assert ended.value.code in (None, 0)
-    said = json.loads(capsys.readouterr().out)
-    assert (said["steps"], said["samples"]) == (3, 96)
-    assert "context shards of 2 ranks" in (tmp_path / "report.html").read_text()
-
-
 @pytest.mark.parametrize(("asked", "said"), [
     ({"degree": 3}, "cut.degree = 3 must divide the 8 ranks"),
     ({"degree": 0}, "cut.degree must be a whole number >= 1, got 0"),
-    ({"pack_tokens": 0}, "cut.pack_tokens must be a whole number >= 1, got 0"),
     ({"masks": {"mamba": 4}}, "state runs along the sequence"),
-    ({"masks": {"window0": 4}}, "size of 1"),
     ({"masks": 3}, "cut.masks must be a table of whole numbers >= 1, got 3"),
-    ({"masks": {"prefix64": 1}}, "masks must be full, windowN or chunkN, got 'prefix64'"),
     ({"sync": "pipeline"}, "sync must be one of"),
     ({"cost": "padded"}, "cannot be combined with cost"),
-    ({"cost": "attention:a=1,topk64=3"}, "state runs along|chosen"),
     ({"cost": "attention:a=1,band64=3"}, "masks"),
-    ({"cost": "attention:a=1,bidirectional=1,full=3"}, "has bidirectional layers, whose queries see keys after"),
     ({"cost": "attention:a=1,bidirectional=1,full=3", "masks": {"full": 1}}, "has bidirectional layers"),
 ])  # fmt: skip
 def test_what_cannot_be_asked_for(asked, said):
@@ -204,9 +174,3 @@ def test_a_document_longer_than_a_pack_and_constraints_are_refused():
         balancer.balance([5, 3], 4, equal_counts=True, cut=ContextShards(2, 8))
     with pytest.raises(InfeasibleError, match="pack_tokens"):
         planned([500] * 9, count=1)
-
-
-def test_a_plan_of_no_documents_is_read_back(tmp_path):
-    plan = balancer.balance([], 4, cut=balancer.ContextShards(4, 60))
-    plan.save(tmp_path / "plan.parquet")
-    assert balancer.load_plan(tmp_path / "plan.parquet").digest() == plan.digest()

@@ -11,7 +11,6 @@ import solvers
 from solvers.context import check_context_shards, context_shards
 from solvers.context._measure import Rows, measure
 from solvers.context._problem import as_problem
-from solvers.context._search import Search, snapped
 from solvers.context.layouts import RULES
 
 MASKS = [
@@ -34,11 +33,11 @@ def pack(tokens, seed, longest=None):
     return lengths
 
 
-@pytest.mark.parametrize("seed", range(min(examples(60), 2000)))
+@pytest.mark.parametrize("seed", range(min(examples(30), 2000)))
 def test_bound_optimum_and_layout_of_tiny_packs(seed):
     rng = np.random.default_rng(seed)
     ranks = int(rng.integers(2, 4))
-    tokens = {2: 8, 3: 9}[ranks]
+    tokens = {2: 8, 3: 6}[ranks]
     lengths = []
     while sum(lengths) < tokens:
         lengths.append(int(min(rng.choice([1, 2, 4, 7, 9]), tokens - sum(lengths))))
@@ -77,10 +76,9 @@ def test_counts_are_those_of_sets_of_keys(masks):
         assert (found.work[k].tolist(), found.received[k].tolist()) == (work, received)
 
 
-@pytest.mark.parametrize("masks", [None, {"full": 1, "window256": 5}, {"chunk1024": 1}])
-@pytest.mark.parametrize("node", [None, 4])
+@pytest.mark.parametrize(("masks", "node"), [(None, None), ({"full": 1, "window256": 5}, 4), ({"chunk1024": 1}, 4)])
 def test_packs_are_even_checked_and_better_than_rules(masks, node):
-    lengths = pack(32_768, 3, longest=9_000)
+    lengths = pack(16_384, 3, longest=5_000)
     asked = {"masks": masks, "ranks_per_node": node}
     found = context_shards(lengths, 8, **asked)
     check_context_shards(lengths, found, num_ranks=8, **asked)
@@ -106,18 +104,6 @@ def test_tokens_stay_exact_however_much_work_is_over():
     for slack in (0, 7):
         found = context_shards(lengths, 16, block=128, eps=0, token_slack=slack)
         check_context_shards(lengths, found, num_ranks=16, eps=0, token_slack=slack)
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_rules_hold_every_position_once_and_become_exact(rule):
-    lengths = pack(4_096, 1)
-    problem = as_problem(lengths, 4, None, 128, None, 0, False)
-    rows = RULES[rule](problem)
-    made = Search(problem, np.array([1 << 40]), 4).exact(snapped(problem, rows))
-    for each in (rows, made):
-        assert (each.stop - each.start).sum() == 4_096
-        assert measure(problem, each).work.sum() == problem.work.sum()
-    assert np.bincount(made.rank, made.stop - made.start).tolist() == [1_024.0] * 4
 
 
 def test_no_work_above_the_cap_in_packs_of_many_kinds():
@@ -168,18 +154,13 @@ def test_rows_held_are_capped_or_refused():
     ("asked", "told"),
     [
         ({"lengths": [5, 6]}, "lengths must sum up to a multiple of the 4 ranks, got 11; pad=True adds the 1 tokens"),
-        ({"lengths": [0, 4]}, r"lengths\[0\] must be >= 1, got 0"),
         ({"lengths": []}, "lengths must hold a document at least"),
         ({"ranks_per_node": 3}, "ranks_per_node must divide the 4 ranks, got 3"),
         ({"masks": {"window0": 1}}, "masks must have a size of 1"),
         ({"masks": {}}, "masks must name a mask at least"),
         ({"masks": {"mamba": 1}}, "its state runs along the sequence"),
-        ({"masks": {"linear_attention": 3}}, "its state runs along the sequence"),
         ({"masks": {"full": 0}}, "have a number of layers >= 1"),
         ({"masks": {"bidirectional": 1}}, "masks must be full, windowN or chunkN, got 'bidirectional'"),
-        ({"masks": {"prefix4": 1}}, "masks must be full, windowN or chunkN, got 'prefix4'"),
-        ({"eps": -1}, "eps must be >= 0"),
-        ({"block": 0}, "block must be >= 1"),
     ],
 )
 def test_bad_input_is_told_in_a_line(asked, told):
@@ -188,19 +169,10 @@ def test_bad_input_is_told_in_a_line(asked, told):
     assert "\n" not in str(caught.value)
 
 
-def test_short_documents_are_cut_where_work_is_even():
-    found = context_shards([4, 12], 2)
-    check_context_shards([4, 12], found, num_ranks=2)
-    assert found.work.tolist() == [[44, 44]]
-    assert found.total_received == context_shards([4, 12], 2, block=1).total_received
-    with pytest.raises(solvers.CertificateError, match="cuts are off the grid of 128"):
-        check_context_shards([6, 7, 19], context_shards([6, 7, 19], 4), num_ranks=4, block=128)
-
-
-@pytest.mark.parametrize(("tokens", "block"), [(2_047, 64), (2_048, 128), (32, 2), (31, 1), (5, 1), (100_000, 128)])
-def test_a_block_is_a_16th_of_what_a_rank_has_or_less(tokens, block):
-    assert as_problem([tokens] * 3, 3, None, None, None, 0, False).block == block
-    assert as_problem([tokens] * 3, 3, None, 7, None, 0, False).block == 7
+def test_a_block_is_a_16th_of_what_a_rank_has_or_less():
+    for tokens, block in ((2_047, 64), (2_048, 128), (31, 1), (100_000, 128)):
+        assert as_problem([tokens] * 3, 3, None, None, None, 0, False).block == block
+        assert as_problem([tokens] * 3, 3, None, 7, None, 0, False).block == 7
 
 
 @pytest.mark.parametrize(("asked", "status"), [({"block": 128}, "feasible"), ({"block": 1}, "optimal")])
@@ -221,9 +193,8 @@ def test_work_that_no_layout_evens_out_is_no_reason_to_say_less():
     assert found.status == "optimal"
 
 
-@pytest.mark.parametrize("lengths", [[1], [2], [1, 1], [3], [1, 1, 1]])
-@pytest.mark.parametrize(("ranks", "node"), [(4, 2), (6, 2), (6, 3), (4, 1)])
-@pytest.mark.parametrize("asked", [{"token_slack": 2}, {"token_slack": 2, "pad": True}, {"pad": True}])
+@pytest.mark.parametrize(("lengths", "ranks", "node"), [([1], 4, 2), ([2], 6, 2), ([1, 1, 1], 6, 3), ([3], 4, 1)])
+@pytest.mark.parametrize("asked", [{"token_slack": 2, "pad": True}, {"pad": True}])
 def test_nodes_may_be_empty(lengths, ranks, node, asked):
     found = context_shards(lengths, ranks, ranks_per_node=node, time_budget=1e-4, **asked)
     check_context_shards(lengths, found, num_ranks=ranks, ranks_per_node=node, **asked)

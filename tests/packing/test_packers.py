@@ -3,8 +3,9 @@
 import numpy as np
 import packing_oracles as oracles
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 
 from solvers import InfeasibleError, SolveStatus, check_packing
 from solvers.errors import UsageError
@@ -22,18 +23,11 @@ def lengths(count: int, cap: int, seed: int = 0) -> list[int]:
 SHAPES = {
     "no items": ([], 5, None),
     "one item": ([7], 9, None),
-    "one item of size zero": ([0], 1, None),
     "one item of size cap": ([7], 7, 1),
-    "all zero": ([0] * 9, 3, None),
     "all zero, two a group": ([0] * 9, 3, 2),
-    "all of size cap, and zeros": ([4, 0, 4, 0, 4], 4, None),
     "one item a group": ([1, 2, 3, 0], 100, 1),
     "a group for all": ([1, 2, 3, 4], 10, None),
-    "more items allowed than there are": ([3, 3, 3], 6, 50),
     "pairs": ([6, 4] * 10, 10, None),
-    "just over a half": ([51] * 12, 100, None),
-    "thirds": ([33, 34, 35] * 8, 100, None),
-    "lengths": (lengths(150, 512), 512, None),
     "lengths, few a group": (lengths(150, 512), 512, 3),
     "many groups": (lengths(300, 90), 90, None),
     "cap is int64's largest": ([2**62, 2**61, 2**60, 5, 0], 2**63 - 1, None),
@@ -78,10 +72,13 @@ def test_every_packer_holds_the_contract(method, shape):
     result = pack(sizes, cap, method, BUDGET, max_items=max_items)
     check(sizes, cap, max_items, result)
     assert result.method in {method, "dealing"}
-    assert result == pack(np.array(sizes, dtype=np.int64), cap, method, BUDGET, max_items=max_items)
+    given_sizes = np.array(sizes, dtype=np.int64)
+    given_sizes.flags.writeable = False
+    assert result == pack(given_sizes, cap, method, BUDGET, max_items=max_items)
 
 
 @EVERY_METHOD
+@settings(max_examples=examples(30))
 @given(problem=problems())
 def test_the_bound_is_below_the_optimum_and_the_result_not(method, problem):
     sizes, cap, max_items = problem
@@ -92,6 +89,7 @@ def test_the_bound_is_below_the_optimum_and_the_result_not(method, problem):
     assert result.num_groups == optimum  # so few items are dealt out in every way
 
 
+@settings(max_examples=examples(30))
 @given(problem=problems(max_size=40))
 def test_best_fit_is_the_naive_one(problem):
     sizes, cap, max_items = problem
@@ -103,11 +101,12 @@ def test_best_fit_is_the_naive_one(problem):
 def test_best_fit_is_the_naive_one_with_many_open_groups(max_items):
     chance = np.random.default_rng(3)
     for cap in (60, 10**12):
-        sizes = chance.integers(0, cap // 2, 400).tolist()
+        sizes = chance.integers(0, cap // 2, 200).tolist()
         found = best_fit_decreasing(PackingProblem.prepare(sizes, cap, max_items))
         assert found.tolist() == oracles.best_fit_decreasing(sizes, cap, max_items)
 
 
+@settings(max_examples=examples(40))
 @given(data=st.data(), problem=problems(max_size=12))
 def test_limits_on_other_sums_hold_and_the_bound_is_one(data, problem):
     sizes, cap, max_items = problem
@@ -122,16 +121,6 @@ def test_limits_on_other_sums_hold_and_the_bound_is_one(data, problem):
         assert (held <= most).all()
         assert result.lower_bound >= -(-sum(amounts) // most)
     assert result.lower_bound <= oracles.fewest_groups(sizes[:7], cap, max_items, limits) or len(sizes) > 7
-
-
-def test_limits_come_from_what_is_scarce():
-    """Images fill groups here, in samples of few tokens: they are spread first, and text fills what is left."""
-    chance = np.random.default_rng(0)
-    images = np.where(chance.random(600) < 0.25, chance.integers(1, 9, 600), 0)
-    sizes = np.where(images > 0, 10 + images * 5, chance.integers(100, 900, 600))
-    result = pack(sizes, 4096, "first_fit_decreasing", limits=[(images, 9)])
-    assert result.num_groups <= 1.05 * result.lower_bound
-    assert (np.bincount(result.group_of_item, images) <= 9).all()
 
 
 def test_what_no_closed_bound_proves_is_proven_by_dealing():
@@ -178,7 +167,7 @@ def test_first_fit_is_the_naive_one(problem, data):
     assert found.tolist() == oracles.first_fit_decreasing(sizes, cap, max_items, limits)
 
 
-@pytest.mark.parametrize("seed", [6, *range(60, 66)])
+@pytest.mark.parametrize("seed", [6, 60, 61])
 def test_counts_and_sizes_need_as_many_groups_as_the_bound_says(seed):
     """At most 50 items and 1,500 in a group: filling them with the largest items opens 10 or 11."""
     sizes = np.random.default_rng(seed).integers(1, 60, 400)
@@ -188,14 +177,7 @@ def test_counts_and_sizes_need_as_many_groups_as_the_bound_says(seed):
     assert result.num_groups in {8, 9}
 
 
-def test_many_items_under_tight_counts_are_near_the_bound():
-    sizes = lengths(12_000, 600)
-    result = pack(sizes, 600, max_items=7)
-    check_packing(sizes, 600, result, max_items=7)
-    assert result.num_groups <= 1.01 * result.lower_bound
-
-
-@pytest.mark.parametrize(("max_items", "most_over"), [(3, 0.008), (4, 0.011), (7, 0.024), (8, 0.001), (16, 0.001)])
+@pytest.mark.parametrize(("max_items", "most_over"), [(3, 0.008), (7, 0.024), (16, 0.001)])
 def test_where_counts_limit_groups_are_filled_evenly(max_items, most_over):
     """They hold 7.1 items on average: what filling with the largest leaves would need a third more groups for 7."""
     sizes = np.clip(np.random.default_rng(5).lognormal(6.0, 0.85, 60_000), 16, 4096).astype(np.int64)
@@ -215,7 +197,7 @@ def test_counts_limit_short_and_long_items_in_equal_parts():
 
 @pytest.mark.parametrize(("num_groups", "cap", "most_cuts"), [(4, 30, 4), (6, 50, 3), (8, 100, 3), (10, 60, 2)])
 def test_planted_packings_are_found(num_groups, cap, most_cuts):
-    for seed in range(6):
+    for seed in range(3):
         sizes = oracles.planted(num_groups, cap, seed, most_cuts)
         result = pack(sizes, cap)
         check(sizes, cap, None, result)
@@ -229,7 +211,7 @@ def test_planted_packings_are_found(num_groups, cap, most_cuts):
 def test_the_samples_of_a_step_need_the_fewest_micro_batches(make):
     """What first fit decreasing makes of them is 1 to 3 % more."""
     chance = np.random.default_rng(4)
-    steps = [make(chance).astype(int).tolist() for _ in range(12)]
+    steps = [make(chance).astype(int).tolist() for _ in range(6)]
     found = [pack(step, 9216) for step in steps]
     fewest = sum(result.lower_bound for result in found)
     assert sum(result.num_groups for result in found) <= 1.005 * fewest
@@ -237,6 +219,7 @@ def test_the_samples_of_a_step_need_the_fewest_micro_batches(make):
 
 
 @EVERY_METHOD
+@settings(max_examples=examples(20))
 @given(data=st.data(), problem=problems(max_size=14))
 def test_order_matters_only_among_equals(method, data, problem):
     sizes, cap, max_items = problem
@@ -250,6 +233,7 @@ def test_order_matters_only_among_equals(method, data, problem):
 
 
 @EVERY_METHOD
+@settings(max_examples=examples(20))
 @given(factor=st.sampled_from([2, 7, 1000]), problem=problems(max_size=12).filter(lambda p: p[1] < 2**41))
 def test_a_common_factor_changes_no_group(method, factor, problem):
     sizes, cap, max_items = problem
@@ -259,39 +243,18 @@ def test_a_common_factor_changes_no_group(method, factor, problem):
     assert scaled.loads.tolist() == [factor * load for load in result.loads.tolist()]
 
 
-@EVERY_METHOD
-def test_integral_floats_and_narrow_integers_are_sizes_too(method):
-    wanted = pack([4, 5, 6, 5], 10, method)
-    assert pack([4.0, 5.0, 6.0, 5.0], 10, method) == wanted
-    assert pack(np.array([4, 5, 6, 5], dtype=np.uint8), np.int16(10), method) == wanted
-
-
-@EVERY_METHOD
-def test_inputs_are_left_alone(method):
-    sizes = np.array([3, 9, 1, 4])
-    sizes.flags.writeable = False
-    assert len(pack(sizes, 9, method).group_of_item) == 4
-    assert sizes.tolist() == [3, 9, 1, 4]
-
-
-@EVERY_METHOD
-def test_an_item_over_the_cap_is_named(method):
-    with pytest.raises(InfeasibleError, match=r"no group can hold item 2: sizes\[2\] = 12 is over cap = 10 by 2"):
-        pack([3, 10, 12, 11], 10, method)
+def test_an_item_over_the_cap_is_named():
+    for method in PACKERS:
+        with pytest.raises(InfeasibleError, match=r"no group can hold item 2: sizes\[2\] = 12 is over cap = 10 by 2"):
+            pack([3, 10, 12, 11], 10, method)
 
 
 BAD_CALLS = [
-    (([1.5], 3), {}, ValueError, r"sizes\[0\] must be a finite whole number, got 1.5"),
     (([1, -2], 3), {}, ValueError, r"sizes\[1\] must be >= 0, got -2"),
-    (([[1]], 3), {}, ValueError, "sizes must be one-dimensional"),
-    ((["a"], 3), {}, TypeError, "sizes must be integers"),
     (([2**62, 2**62], 2**62), {}, ValueError, "the sum of sizes must fit int64"),
-    (([1], 0), {}, ValueError, "cap must be >= 1, got 0"),
     (([1], 2**63), {}, ValueError, "cap must be >= 1 and fit int64, got 9223372036854775808"),
     (([1], 2.0), {}, TypeError, "cap must be an integer, got 2.0"),
-    (([1], True), {}, TypeError, "cap must be an integer, got True"),
     (([1], 3), {"max_items": 0}, ValueError, "max_items must be >= 1, got 0"),
-    (([1], 3), {"max_items": "2"}, TypeError, "max_items must be an integer, got '2'"),
     (([1], 3), {"time_budget": 0}, ValueError, "time_budget must be positive and finite"),
     (([1], 3), {"method": "next_fit"}, ValueError, "unknown method 'next_fit'; known methods are pair_fit, best_fit_d"),
 ]

@@ -13,25 +13,21 @@ from solvers.types import status_of
 SIZES, CAP = [4, 5, 6, 5, 3], 10  # groups 0, 1, 0, 1, 2
 
 
-def groups(*values: int, dtype: type = np.int32) -> np.ndarray:
-    return np.array(values, dtype=dtype)
+def groups(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int32)
 
 
 FALSE_CLAIMS = [
     ({"cap": 11}, "the cap is 10, not 11"),
     ({"loads": np.array([10.0, 10.0, 3.0])}, r"loads must be int64\[num_groups\], got float64"),
     ({"group_of_item": groups(0, 1, 0, 1)}, "every item has one group: 5 items"),
-    ({"group_of_item": groups(0, 1, 0, 1, 2, dtype=np.int64)}, "group_of_item must be int32, got int64"),
     ({"group_of_item": groups(0, 1, 0, 1, 3)}, "item 4 is in group 3, outside 0..2"),
-    ({"group_of_item": groups(0, 1, 0, 1, -1)}, "item 4 is in group -1, outside 0..2"),
     ({"group_of_item": groups(0, 1, 0, 1, 1)}, "every group holds an item, but group 2 is empty"),
     ({"loads": np.array([10, 9, 3])}, "the load of group 1 is 10, not 9"),
     ({"group_of_item": groups(1, 0, 0, 1, 2), "loads": np.array([11, 9, 3])}, "group 0 weighs 11, over cap = 10"),
     ({"lower_bound": 4}, "lower_bound = 4 must be within 0..num_groups = 3"),
     ({"lower_bound": 2}, "status is optimal with num_groups 3 and lower_bound 2"),
-    ({"status": SolveStatus.FEASIBLE}, "status is feasible with num_groups 3 and lower_bound 3"),
     ({"bound_name": "hope"}, "lower_bound is by an unknown argument 'hope'; known here are volume, l2"),
-    ({"bound_name": "counts"}, "lower_bound is by an unknown argument 'counts'"),
 ]
 
 

@@ -23,59 +23,35 @@ TASKS = [0, 1], [4, 4], [8, 8]
 ORDER = one_f_one_b(2, 1)
 
 
-@pytest.mark.parametrize(("seed", "chunks", "hop", "light"), [(0, 1, 3, False), (1, 2, 0, False), (2, 1, 2, True)])
-def test_a_schedule_runs_again_by_its_turns(seed, chunks, hop, light):
-    """The last with slots that take nothing, whose ops start together with others."""
+def drawn(seed, long):
+    """Pipelines of two replicas with tasks: of long ops, or of ops that mostly take no time."""
     rng = np.random.default_rng(seed)
-    work = rng.integers(1, 50, (12, 1)) * (np.arange(12) % 2 >= light)[:, None]
-    forward = rng.integers(1, 9, (1, 2 * chunks))
-    owner = np.sort(rng.integers(0, 12, 9))
-    ahead, size = rng.integers(1, 200, 9), rng.integers(1, 9, 9)
-    back = 2 * ahead * (size % 2)
-    asked = PipelineRequest(work, forward, 2 * forward, 2, 4, chunks=chunks, allow_empty=True, hop=hop)
-    beside = TaskRequest(owner, ahead, back, 2, size)
-    made = solvers.schedule_multiplexed(asked, beside, time_budget=1e-3)
-    bound = multiplexed_lower_bound(asked, beside)
-    assert bound == (made.lower_bound, made.bound_name)
-    for replica, each in enumerate(made.replicas):
-        mine = made.tasks_of(replica)
-        loads, here = np.zeros((4, 1), dtype=np.int64), made.replica_of_item == replica
-        np.add.at(loads, made.slot_of_item[here], work[here])
-        given = PipelineRequest(loads, forward, 2 * forward, order=each.order, hop=hop)
-        tasks = beside.of_slots(made.slot_of_item[owner[mine]], mine)
-        again = run_turns(given, tasks, each.task_device, each.task_forward_turn, each.task_backward_turn)
-        assert again.makespan == each.makespan
-        assert again.held.tolist() == each.held.tolist()
-        check_multiplex(given, tasks, again)
-
-
-@pytest.mark.parametrize("seed", range(examples(12)))
-def test_turns_of_what_takes_no_time_do_not_wait_for_each_other(seed):
-    """By the starts alone, a quarter of these could not be told from turns that do."""
-    rng = np.random.default_rng(seed)
-    devices, chunks = rng.integers(1, 4), int(rng.integers(1, 3))
-    work, forward = rng.integers(0, 3, (6, 1)), rng.integers(0, 2, (1, devices * chunks))
-    owner, (ahead, back) = np.sort(rng.integers(0, 6, 7)), rng.integers(0, 2, (2, 7))
-    size = rng.integers(1, 9, 7)
-    forward[0, 0], window, hop = 1, int(rng.integers(1, 4)), int(rng.integers(0, 2))
+    chunks, hop = int(rng.integers(1, 3)), int(rng.integers(0, 4))
+    devices = 1 if long else int(rng.integers(1, 4))
+    work, forward = rng.integers(0, 50 if long else 3, (8, 1)), rng.integers(0, 9 if long else 2, (1, devices * chunks))
+    owner, (ahead, back) = np.sort(rng.integers(0, 8, 7)), rng.integers(0, 200 if long else 2, (2, 7))
+    forward[0, 0], size = 1, rng.integers(1, 9, 7)
     asked = PipelineRequest(work, forward, 2 * forward, 2, 3 * devices, chunks=chunks, allow_empty=True, hop=hop)
-    beside = TaskRequest(owner, ahead, back, window, size)
+    return asked, TaskRequest(owner, ahead, back, int(rng.integers(1, 4)), size)
+
+
+@pytest.mark.parametrize("long", [True, False])
+@pytest.mark.parametrize("seed", range(examples(8)))
+def test_a_schedule_runs_again_by_its_turns(seed, long):
+    """By the starts alone, a quarter of the short ones could not be told from turns that wait for each other."""
+    asked, beside = drawn(seed, long)
     made = solvers.schedule_multiplexed(asked, beside, time_budget=1e-4)
-    bound = multiplexed_lower_bound(asked, beside)
-    assert bound == (made.lower_bound, made.bound_name)
+    assert multiplexed_lower_bound(asked, beside) == (made.lower_bound, made.bound_name)
     for replica, each in enumerate(made.replicas):
         mine = made.tasks_of(replica)
         loads, here = np.zeros((made.num_slots, 1), dtype=np.int64), made.replica_of_item == replica
-        np.add.at(loads, made.slot_of_item[here], work[here])
-        given = PipelineRequest(loads, forward, 2 * forward, order=each.order, hop=hop)
-        tasks = beside.of_slots(made.slot_of_item[owner[mine]], mine)
-        turns = each.task_forward_turn, each.task_backward_turn
+        np.add.at(loads, made.slot_of_item[here], asked.work[here])
+        given = PipelineRequest(loads, asked.forward, asked.backward, order=each.order, hop=asked.hop)
+        tasks = beside.of_slots(made.slot_of_item[beside.owner[mine]], mine)
+        turns = each.task_forward_turn.tolist(), each.task_backward_turn.tolist()
         again = run_turns(given, tasks, each.task_device, *turns)
-        assert again.makespan == each.makespan
-        assert (again.task_forward_turn.tolist(), again.task_backward_turn.tolist()) == (
-            turns[0].tolist(),
-            turns[1].tolist(),
-        )
+        assert (again.makespan, again.held.tolist()) == (each.makespan, each.held.tolist())
+        assert (again.task_forward_turn.tolist(), again.task_backward_turn.tolist()) == turns
         for found in (each, again):
             check_multiplex(given, tasks, found)
 

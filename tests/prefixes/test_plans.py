@@ -60,13 +60,6 @@ def test_loads_bound_and_order(equal, cost):
         assert np.bincount(plan.rank_of_sample).tolist() == [24] * RANKS
 
 
-def test_whole_prompts_take_longer():
-    lengths, keys, prompts = drawn(prompts=8)
-    plan = balancer.balance(lengths, RANKS, cost=COST, prefix=keys, prefix_length=prompts)
-    whole = balancer.balance(lengths, RANKS, cost=COST, keep_together=keys)
-    assert plan.makespan < max(loads_of(lengths, keys, prompts, whole.rank_of_sample, RANKS))
-
-
 def test_no_prompt_is_as_without():
     plain = balancer.balance(LENGTHS, RANKS, cost="linear")
     none = balancer.balance(LENGTHS, RANKS, cost="linear", prefix=KEYS, prefix_length=np.zeros_like(KEYS))
@@ -101,15 +94,6 @@ def test_a_log_planned_read_and_reported(log, tmp_path):
         alone = balancer.balance(LENGTHS[rows], RANKS, home_rank=homes, **asked)
         assert step["all"] == alone
         assert step["all"].makespan == alone.makespan
-
-
-def test_one_step_saved_and_loaded(tmp_path):
-    plan = balancer.balance(LENGTHS, RANKS, cost=COST, **SHARED)
-    plan.save(tmp_path / "plan.parquet")
-    again = balancer.load_plan(tmp_path / "plan.parquet")
-    assert again == plan
-    assert (again.makespan, again.lower_bound, again.loads.tolist()) == (
-        plan.makespan, plan.lower_bound, plan.loads.tolist())  # fmt: skip
 
 
 def test_the_last_of_several_phases():

@@ -1,13 +1,10 @@
 """Rearrangement: every method against brute force, the sum against a flow, greedy against its definition."""
 
 import dataclasses
-import json
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import rearrangement_oracles as oracles
-from compiled import compiled_and_plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
@@ -59,7 +56,8 @@ def asked(drawn: Drawn, method: str, **more: object) -> solvers.Rearrangement:
 # --- greedy -----------------------------------------------------------------------------------------------------------
 
 
-@given(drawn=cases())
+@settings(max_examples=examples(40))
+@given(drawn=cases(most=5))
 def test_greedy_is_what_it_says_or_what_was(drawn: Drawn) -> None:
     result = asked(drawn, "greedy")
     value, every = check(drawn, result)
@@ -93,7 +91,8 @@ def test_ties_go_to_the_lower_group_and_then_to_what_is_listed_first() -> None:
 # --- the exact sum, and the program -----------------------------------------------------------------------------------
 
 
-@given(drawn=cases())
+@settings(max_examples=examples(40))
+@given(drawn=cases(most=5))
 def test_the_sum_is_the_least_and_says_so(drawn: Drawn) -> None:
     result = asked(drawn, "sum")
     value, every = check(drawn, result)
@@ -110,8 +109,8 @@ def test_the_sum_is_the_least_and_says_so(drawn: Drawn) -> None:
 
 
 @pytest.mark.parametrize("objective", ["sum", "max"])
-@settings(max_examples=examples(40))
-@given(drawn=cases(most=7, largest=2**13))
+@settings(max_examples=examples(20))
+@given(drawn=cases(most=5, largest=2**13))
 def test_the_program_against_brute_force(objective: str, drawn: Drawn) -> None:
     result = asked(drawn, "ilp", objective=objective, time_limit=60)
     value, every = check(drawn, result)
@@ -138,10 +137,10 @@ def dense(volumes: Volumes) -> list[list[int]]:
 @pytest.mark.parametrize(
     ("volumes", "nodes"),
     [
-        middle_case(64, 8, 16, 0), middle_case(48, 5, 3, 1), middle_case(40, 40, 6, 2),
+        middle_case(64, 8, 16, 0), middle_case(48, 5, 3, 1),
         (middle_case(30, 1, 4, 3)[0], np.sort(np.random.default_rng(0).integers(0, 5, 30))),
     ],
-    ids=["nodes of 8", "one smaller", "one node", "uneven"],
+    ids=["nodes of 8", "one smaller", "uneven"],
 )  # fmt: skip
 def test_the_sum_is_that_of_a_flow(volumes: Volumes, nodes: np.ndarray) -> None:
     least = oracles.least_crossing_by_flow(dense(volumes), nodes.tolist())
@@ -164,11 +163,11 @@ def test_a_program_out_of_time_has_the_greedy_and_a_bound() -> None:
 
 
 @EVERY_METHOD
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(15))
 @given(data=st.data())
 def test_numbers_up_to_the_end_of_int64_are_counted_exactly(method: str, data: st.DataObject) -> None:
     """Where SciPy counts in floats, what it found is measured in integers, and the bound is no more than is so."""
-    m = data.draw(st.integers(1, 5))
+    m = data.draw(st.integers(1, 4))
     amounts = st.integers(2**62 // m**2 - 9, 2**62 // m**2)
     volumes = data.draw(st.lists(st.lists(amounts, min_size=m, max_size=m), min_size=m, max_size=m))
     nodes = data.draw(st.lists(st.integers(0, 2), min_size=m, max_size=m))
@@ -197,48 +196,12 @@ def test_nothing_moves_where_there_is_nothing() -> None:
         assert solvers.rearrange([[7]], [5], method).rank_of_group.tolist() == [0]
 
 
-DIGESTS = """
-import json
-import numpy as np
-import solvers
-
-found = []
-for m, per_rank, largest in ((48, 6, 2**40), (96, 3, 4), (80, 5, 2**52), (9, 2, 2**58)):
-    rng = np.random.default_rng(m)
-    lengths = rng.integers(0, largest, m * per_rank)
-    groups = solvers.partition(lengths, m, 'lpt').group_of_item
-    volumes = solvers.group_volumes(groups, np.repeat(np.arange(m), per_rank), lengths, m)
-    nodes, kinds = np.sort(rng.integers(0, m // 6, m)), rng.integers(0, 3, m)
-    for classes in ({}, {"class_of_group": kinds, "class_of_rank": rng.permutation(kinds)}):
-        result = solvers.rearrange(volumes, nodes, **classes)
-        found.append([result.inter_node_volume, result.largest_send, result.rank_of_group.tolist()])
-print(json.dumps(found))
-"""
-
-
-def test_compiled_and_plain_python_give_the_same() -> None:
-    """And so does every process. With ties, uneven nodes, classes and numbers past 2^53."""
-    assert len(json.loads(compiled_and_plain(DIGESTS))) == 8
-
-
-@EVERY_METHOD
-def test_loads_stay_what_they_were_and_calls_repeat(method: str) -> None:
-    volumes, nodes = middle_case(16, 4, 10, 3)
-    result = solvers.rearrange(volumes, nodes, method)
-    assert sorted(result.rank_of_group.tolist()) == list(range(16))
-    names = np.array([9, -4, 7, 30])
-    for again in (solvers.rearrange(volumes, nodes, method), solvers.rearrange(dense(volumes), nodes, method)):
-        assert result.inter_node_volume == again.inter_node_volume
-    if method == "greedy":
-        assert solvers.rearrange(volumes, nodes) == result
-        assert solvers.rearrange(volumes, np.sort(names)[nodes]) == result
-
-
 # --- volumes ----------------------------------------------------------------------------------------------------------
 
 items = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 9)), max_size=30)
 
 
+@settings(max_examples=examples(20))
 @given(items=items)
 def test_volumes_from_items(items: list[tuple[int, int, int]]) -> None:
     expected = [[0] * 5 for _ in range(5)]
@@ -278,11 +241,8 @@ def test_volumes_by_hand_may_list_zeros_and_a_rank_twice(method: str) -> None:
     [
         (([0, 5], [0, 0], [1, 1], 5), r"group_of_item\[1\] must be within 0..4, got 5"),
         (([0, 1], [0, -1], [1, 1], 5), r"home_rank\[1\] must be within 0..4, got -1"),
-        (([0, 1], [0], [1, 1], 5), "home_rank must have 2 entries, one an item, got 1"),
         (([0, 1], [0, 1], [1], 5), "volume must have 2 entries, one an item, got 1"),
         (([0, 1], [0, 1], [1, -2], 5), r"volume\[1\] must be >= 0, got -2"),
-        (([0, 1], [0, 1], [2**62, 2**62], 5), r"sum of volume must fit int64"),
-        (([], [], [], 0), "num_ranks must be >= 1, got 0"),
     ],
 )
 def test_bad_items(arguments: tuple[object, ...], message: str) -> None:
@@ -295,12 +255,8 @@ def test_bad_items(arguments: tuple[object, ...], message: str) -> None:
     [
         (by_hand([0, 1, 3], [0, 1], [5, 5]), "offsets must ascend from 0 to 2"),
         (by_hand([0, 2, 1], [0], [5]), "offsets must ascend from 0 to 1"),
-        (by_hand([1, 1], [], []), "offsets must ascend from 0 to 0"),
-        (by_hand([0], [], []), "offsets must ascend from 0 to 0"),
         (by_hand([0, 1, 2], [0, 2], [5, 5]), r"volumes.ranks\[1\] must be within 0..1, got 2"),
-        (by_hand([0, 1, 2], [0, -1], [5, 5]), r"volumes.ranks\[1\] must be within 0..1, got -1"),
         (by_hand([0, 1, 2], [0, 1], [5, -5]), r"volumes.amounts\[1\] must be >= 0, got -5"),
-        (by_hand([0, 1, 2], [0, 1], [2**62, 2**62]), "sum of volumes.amounts must fit int64"),
     ],
 )
 def test_bad_volumes_by_hand(volumes: Volumes, message: str) -> None:
@@ -318,21 +274,14 @@ def test_volumes_of_wrong_types() -> None:
     ("arguments", "error", "message"),
     [
         ({"volumes": [[1, 2, 3], [4, 5, 6]]}, ValueError, r"square matrix .* got shape \(2, 3\)"),
-        ({"volumes": []}, ValueError, r"got shape \(0,\)"),
         ({"volumes": [[1, 2], [3]]}, TypeError, "volumes must be Volumes or a matrix"),
         ({"volumes": [[1, 2], [-3, 4]]}, ValueError, r"volumes\[1, 0\] must be >= 0, got -3"),
-        ({"volumes": [[0.5, 1], [1, 1]]}, ValueError, "whole number"),
-        ({"volumes": [[2**62, 2**62], [0, 0]]}, ValueError, "must fit int64"),
         ({"node_of_rank": [0]}, ValueError, "node_of_rank must have 2 entries, one a rank, got 1"),
-        ({"node_of_rank": [[0, 1], [0, 0]]}, ValueError, "node_of_rank must be one-dimensional"),
-        ({"node_of_rank": [0.5, 1]}, ValueError, "whole number"),
-        ({"node_of_rank": ["a", "b"]}, TypeError, "node_of_rank must be integers"),
         ({"method": "hungarian"}, ValueError, "unknown method 'hungarian'; known methods are greedy, sum, ilp"),
         ({"objective": "median"}, ValueError, "unknown objective 'median'; known objectives are sum, max"),
         ({"objective": "max"}, ValueError, "objective 'max' is for method 'ilp' alone, not for 'greedy'"),
         ({"method": "ilp", "time_limit": 0}, ValueError, "time_limit must be positive"),
         ({"class_of_group": [0, 1]}, ValueError, "class_of_group was given without class_of_rank"),
-        ({"class_of_rank": [0, 1]}, ValueError, "class_of_rank was given without class_of_group"),
         ({"class_of_group": [0, 1], "class_of_rank": [0]}, ValueError, "class_of_rank must have 2 entries, got 1"),
         (
             {"class_of_group": [0, 7], "class_of_rank": [0, 0]},
@@ -355,13 +304,11 @@ VOLUMES, NODES = [[1, 0, 0, 8], [9, 0, 1, 0], [0, 0, 7, 2], [0, 5, 0, 0]], [0, 0
     ("change", "message"),
     [
         ({"rank_of_group": np.array([3, 0, 2, 2], np.int32)}, "rank_of_group must hold each of 0..3 once"),
-        ({"rank_of_group": np.array([3, 0, 2], np.int32)}, "rank_of_group must hold each of 0..3 once"),
         ({"rank_of_group": np.array([0, 3, 2, 1], np.int32)}, "inter_node_volume is 17, not 2"),
         ({"inter_node_volume": 3}, "inter_node_volume is 2, not 3"),
         ({"intra_node_volume": 3}, "intra_node_volume is 2, not 3"),
         ({"largest_send": 3}, "largest_send is 1, not 3"),
         ({"lower_bound": 3}, "lower_bound = 3 must be within 0..inter_node_volume = 2"),
-        ({"lower_bound": 1}, "status is optimal with inter_node_volume 2"),
         ({"objective": "max"}, "lower_bound = 2 must be within 0..largest_send = 1"),
     ],
 )
@@ -375,14 +322,3 @@ def test_the_checker_looks_at_classes() -> None:
     result, classes = solvers.rearrange(VOLUMES, NODES), [0, 1, 0, 1]
     with pytest.raises(CertificateError, match="group 0 is of class 0, its rank 3 of 1"):
         solvers.check_rearrangement(VOLUMES, NODES, result, class_of_group=classes, class_of_rank=classes)
-
-
-def with_classes(classes: Sequence[int]) -> solvers.Rearrangement:
-    volumes = [[0, 0, 9, 0], [0, 0, 0, 9], [9, 0, 0, 0], [0, 9, 0, 0]]
-    return solvers.rearrange(volumes, [0, 0, 1, 1], class_of_group=classes, class_of_rank=classes)
-
-
-def test_only_equal_classes_are_exchanged() -> None:
-    assert with_classes([0, 0, 0, 0]).inter_node_volume == 0
-    assert with_classes([0, 0, 1, 1]).inter_node_volume == 36
-    assert with_classes([0, 1, 0, 1]).rank_of_group.tolist() == [2, 3, 0, 1]

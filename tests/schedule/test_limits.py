@@ -46,13 +46,12 @@ def broken(tokens: np.ndarray, cap: int, limits: BatchLimits, ranks: np.ndarray,
     return ""
 
 
-BESIDE = ["sum count everywhere", "sum count kinds", "sum count padded", "padded kinds", "padded everywhere"]
-
-
-@pytest.mark.parametrize("which", ["sum", "count", "padded", "kinds", "everywhere", *BESIDE])
+@pytest.mark.parametrize(
+    "which", ["sum count everywhere", "sum count kinds", "sum count padded", "padded kinds", "padded everywhere"]
+)
 def test_every_micro_batch_keeps_to_all_limits(which: str):
     rng = np.random.default_rng(sum(map(ord, which)))
-    for turn in range(6):
+    for turn in range(3):
         n, ranks = int(rng.integers(60, 120)), int(rng.integers(2, 5))
         tokens, costs = rng.integers(1, 100, n), rng.integers(0, 1000, n)
         limits = limits_of(rng, n, tokens, which)
@@ -64,11 +63,11 @@ def test_every_micro_batch_keeps_to_all_limits(which: str):
         check_schedule(costs, tokens, found, num_ranks=ranks, cap=400, sync=SYNCS[turn % 3], limits=limits)
 
 
-@pytest.mark.parametrize("which", ["sum", "count", "padded", "kinds", "everywhere", "sum count"])
+@pytest.mark.parametrize("which", ["sum", "count", "padded", "kinds", "everywhere"])
 def test_what_is_found_and_what_is_infeasible_against_all_ways_there_are(which: str):
     rng, excess, misses = np.random.default_rng(3), [], 0
-    for turn in range(12):
-        n, ranks, slots, sync = 6, 2, 2, SYNCS[turn % 2]
+    for turn in range(10):
+        n, ranks, slots, sync = 5, 2, 2, SYNCS[turn % 2]
         tokens, costs = rng.integers(1, 10, n), rng.integers(1, 50, n)
         limits = limits_of(rng, n, tokens, which)
         if limits.caps.size:
@@ -108,8 +107,7 @@ def test_few_samples_of_a_kind_share_slots_with_other_kinds():
     assert not broken(tokens, 100, limits, found.rank_of_item, found.slot_of_item, (8, 1))
 
 
-@pytest.mark.parametrize("power", [1, 2])
-@pytest.mark.parametrize("share", [0.1, 0.3, 0.9])
+@pytest.mark.parametrize(("share", "power"), [(0.1, 2), (0.9, 1)])
 def test_samples_that_all_ranks_have_make_a_step_hardly_longer(share: float, power: int):
     """A tall slot is one of theirs, which has room for them beside the largest; the cheapest stay, one in each bin."""
     rng = np.random.default_rng(int(10 * share))

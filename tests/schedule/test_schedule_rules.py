@@ -17,7 +17,7 @@ from solvers.types import SolveStatus
 SAMPLES = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 120)), max_size=40)
 
 
-@settings(max_examples=examples(80))
+@settings(max_examples=examples(50))
 @given(
     SAMPLES,
     st.integers(1, 5),
@@ -107,22 +107,16 @@ def test_samples_without_cost_or_tokens():
         ({"num_slots": 3, "min_slots": 4}, ValueError, "num_slots = 3 contradicts min_slots = 4"),
         ({"num_slots": 3, "slots_multiple_of": 2}, ValueError, "contradicts slots_multiple_of = 2: give .* such as 4"),
         ({"num_slots": "most"}, ValueError, "num_slots must be an integer, 'fewest' or None, got 'most'"),
-        ({"num_slots": 1.5}, TypeError, "num_slots must be an integer"),
         ({"stages": 2}, ValueError, "stages = 2 contradicts sync = 'micro_batch'"),
         ({"sync": "even"}, ValueError, "sync must be one of 'micro_batch', 'step', 'pipeline', got 'even'"),
         ({"over_long": "cut"}, ValueError, "over_long must be one of 'error', 'own', got 'cut'"),
         ({"allow_empty": 1}, TypeError, "allow_empty must be True or False, got 1"),
-        ({"cap": 0}, ValueError, "cap must be >= 1"),
-        ({"num_ranks": 0}, ValueError, "num_ranks must be >= 1, got 0"),
         ({"time_budget": 0}, ValueError, "time_budget must be positive"),
         ({"tokens": [1, 2]}, ValueError, "costs and tokens must be as many, got 8 and 2"),
-        ({"tokens": [-1] * 8}, ValueError, r"tokens\[0\] must be >= 0, got -1"),
-        ({"costs": [0.5] * 8}, ValueError, r"costs\[0\] must be a finite whole number"),
         ({"cap": 9, "tokens": [5] * 7 + [11]}, InfeasibleError, r"tokens\[7\] = 11 is over cap = 9 by 2"),
         ({"num_slots": 1}, InfeasibleError, "8 samples need at least 4 micro-batches, 2 .* short by 2.* may do is 2"),
         ({"num_slots": 5}, InfeasibleError, r"5 slots \(num_slots\) are 10 micro-batches, but there are 8 samples"),
         ({"min_slots": 5}, InfeasibleError, "5 slots .min_slots, .*, short by 2; allow_empty=True permits"),
-        ({"slots_multiple_of": 6}, InfeasibleError, "12 micro-batches, but there are 8 samples, short by 4"),
         ({"num_slots": 2**27, "allow_empty": True}, ValueError, r"num_ranks \* num_slots must be <= "),
     ],
 )
@@ -138,12 +132,6 @@ def test_the_fewest_slots_respect_minimum_and_multiple():
     assert schedule_micro_batches(costs, tokens, 2, 20, num_slots="fewest", min_slots=5).num_slots == 5
     assert schedule_micro_batches(costs, tokens, 2, 20, num_slots="fewest", slots_multiple_of=4).num_slots == 4
     assert schedule_micro_batches(costs, tokens, 2, 20, slots_multiple_of=4, min_slots=5).num_slots == 8
-
-
-def test_a_cap_that_the_average_would_exceed():
-    result = schedule_micro_batches([7] * 8, [7] * 8, 1, 8)
-    assert result.num_slots == 8
-    assert (result.slot_tokens == 7).all()
 
 
 def test_a_packing_without_slack_is_found():
@@ -167,13 +155,6 @@ def test_an_over_long_sample_lies_alone(sync):
         assert alone.sum() == 1
 
 
-def test_only_over_long_samples():
-    result = schedule_micro_batches([5, 6, 7], [50, 60, 70], 2, 10, over_long="own", allow_empty=True)
-    assert (result.num_slots, result.value) == (2, 7 + 5)
-    with pytest.raises(InfeasibleError, match=r"num_slots = 1 is too few: .* at least 3 micro-batches"):
-        schedule_micro_batches([5, 6, 7], [50, 60, 70], 2, 10, over_long="own", allow_empty=True, num_slots=1)
-
-
 # --- wrong results are caught ----------------------------------------------------------------------------------------
 
 RULES = {"num_ranks": 2, "cap": 10, "over_long": "own"}
@@ -183,24 +164,19 @@ RULES = {"num_ranks": 2, "cap": 10, "over_long": "own"}
     ("field", "change", "message"),
     [
         ("rank_of_item", lambda r: changed(r.rank_of_item, 2, 2), "sample 2 is on rank 2, outside 0..1"),
-        ("rank_of_item", lambda r: changed(r.rank_of_item, 2, -1), "sample 2 is on rank -1, outside 0..1"),
         ("slot_of_item", lambda r: changed(r.slot_of_item, 3, 9), "sample 3 is in slot 9, outside"),
-        ("rank_of_item", lambda r: 1 - r.rank_of_item, "micro-batch of rank 0"),
-        ("rank_of_item", lambda r: r.rank_of_item.astype(np.int64), "rank_of_item must be int32"),
         ("rank_of_item", lambda r: r.rank_of_item[:-1], "every sample has one place"),
         ("slot_of_item", lambda r: np.zeros_like(r.slot_of_item), "the micro-batch of rank . slot . (holds|is empty)"),
         ("num_slots", lambda r: r.num_slots + 1, "every rank has num_slots = "),
         ("slot_loads", lambda r: changed(r.slot_loads, (1, 1), 1), "slot 1 costs .*, not slot_loads = 1"),
         ("slot_tokens", lambda r: changed(r.slot_tokens, (0, 1), 1), "slot 1 holds .* tokens, not 1"),
-        ("slot_tokens", lambda r: r.slot_tokens.astype(np.int32), "slot_tokens must be int64"),
         ("cap", lambda r: 11, "cap is 10, not 11"),
+        ("slot_of_item", lambda r: r.slot_of_item // 2, r"rank \d, slot \d (holds .* tokens, over cap = 10|is empty)"),
         ("sync", lambda r: "step", "sync is 'micro_batch', not 'step'"),
         ("value", lambda r: r.value - 1, "with sync 'micro_batch' it takes .*, not value = "),
         ("perfect", lambda r: r.perfect + 1, "perfect is "),
         ("lower_bound", lambda r: r.value + 1, "lower_bound = .* must be within 0..value"),
-        ("lower_bound", lambda r: -1, "lower_bound = -1 must be within"),
         ("bound_name", lambda r: "hope", "lower_bound is by an unknown argument 'hope'"),
-        ("bound_name", lambda r: "filler", "unknown argument 'filler'"),
         ("status", lambda r: SolveStatus.FEASIBLE if r.gap == 0 else SolveStatus.OPTIMAL, "status is "),
         ("own", lambda r: r.own[:0], r"own must be \[8\], got \[\]"),
     ],
@@ -213,11 +189,11 @@ def test_a_wrong_result_is_caught(field, change, message):
         check_schedule(COSTS, TOKENS, dataclasses.replace(result, **{field: change(result)}), **RULES)
 
 
-@pytest.mark.parametrize(("rules", "message"), OTHER_RULES)
-def test_a_result_made_under_other_rules_is_caught(rules, message):
+def test_a_result_made_under_other_rules_is_caught():
     result = schedule_micro_batches(COSTS, TOKENS, **RULES)
-    with pytest.raises(CertificateError, match=message):
-        check_schedule(COSTS, TOKENS, result, **(RULES | rules))
+    for rules, message in OTHER_RULES:
+        with pytest.raises(CertificateError, match=message):
+            check_schedule(COSTS, TOKENS, result, **(RULES | rules))
 
 
 @pytest.mark.parametrize("sync", SYNCS)
@@ -237,10 +213,3 @@ def test_an_empty_micro_batch_is_caught():
     check_schedule([5, 5], [5, 5], result, num_ranks=2, cap=10, allow_empty=True)
     with pytest.raises(CertificateError, match="is empty"):
         check_schedule([5, 5], [5, 5], result, num_ranks=2, cap=10)
-
-
-def test_a_micro_batch_over_the_cap_is_caught():
-    result = schedule_micro_batches([5, 5, 4, 4], [5, 5, 4, 4], 2, 9, num_slots=1)
-    lie = dataclasses.replace(result, cap=8)
-    with pytest.raises(CertificateError, match="the micro-batch of rank 0, slot 0 holds 9 tokens, over cap = 8"):
-        check_schedule([5, 5, 4, 4], [5, 5, 4, 4], lie, num_ranks=2, cap=8, num_slots=1)

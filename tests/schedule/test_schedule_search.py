@@ -24,7 +24,7 @@ def state(units, num_groups):
     return state_of(amounts, *no_rules, np.zeros(num_groups, dtype=np.int64))
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(60))
 @given(UNITS, st.integers(1, 6), st.integers(0, 60), st.integers(0, 30), st.data())
 def test_filling_is_best_fit(units, num_groups, height, cap, data):
     """Each unit goes where the least is left under the cap, among groups with room for its cost, if any."""
@@ -52,8 +52,7 @@ def samples_of(seed, n=48, allow_empty=False, alone=()):
     return Samples(tokens * (200 + tokens), np.where(over, cap, tokens), over, cap, allow_empty)
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("alone", [(), (0, 3)], ids=["none alone", "two alone"])
+@pytest.mark.parametrize(("seed", "alone"), [(0, ()), (1, (0, 3)), (2, (0, 3))])
 def test_lowering_keeps_all_rules_and_never_raises_a_height(seed, alone):
     samples = samples_of(seed, alone=alone)
     bins = Bins(samples, 4, 3, 0.01)

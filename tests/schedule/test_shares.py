@@ -35,7 +35,7 @@ def columns(samples):
 # --- against plain Python --------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(100))
 @given(SAMPLES, st.integers(8, 60), RULES)
 @example([(9, 5, 0), (9, 5, 0), (7, 4, 0), (1, 1, 0), (0, 5, 0)], 10, LOOSE)  # costs that do not follow tokens
 @example([(0, 0, 0)] * 5, 8, LOOSE | {"min_slots": 3})
@@ -58,7 +58,7 @@ def test_slots_are_those_of_plain_python(samples, cap, rules):
     check_shares(costs, tokens, ranks, result, num_ranks=4, cap=cap, **rules)
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30))
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 1)), max_size=12), st.integers(5, 15))
 def test_the_number_of_slots_is_between_its_bound_and_what_first_fit_promises(samples, cap):
     tokens, ranks = [t for t, _ in samples], [r for _, r in samples]
@@ -66,16 +66,6 @@ def test_the_number_of_slots_is_between_its_bound_and_what_first_fit_promises(sa
     best = max(1, *(fewest_slots([t for t, r in samples if r == rank], cap) for rank in range(2)))
     assert result.lower_bound <= best <= result.num_slots <= 11 / 9 * best + 6 / 9
     assert result.status is (SolveStatus.OPTIMAL if result.gap == 0 else SolveStatus.FEASIBLE)  # of so few slots
-
-
-def test_ranks_by_the_thousand():
-    rng = np.random.default_rng(0)
-    lengths = np.clip(rng.lognormal(6, 1.2, 600 * 24).astype(np.int64), 1, 8192)
-    costs, ranks = lengths * (lengths + 9000), rng.permutation(np.repeat(np.arange(600), 24))
-    result = cut_shares(costs, lengths, ranks, 600, 8192)
-    check_shares(costs, lengths, ranks, result, num_ranks=600, cap=8192)
-    expected = cut(costs.tolist(), lengths.tolist(), ranks.tolist(), 600, 8192)
-    assert (result.slot_of_item.tolist(), result.num_slots) == expected
 
 
 def test_a_rank_with_very_many_samples_is_cut_as_well():
@@ -88,7 +78,7 @@ def test_a_rank_with_very_many_samples_is_cut_as_well():
 # --- properties ------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30))
 @given(st.permutations(range(1, 25)), st.lists(st.integers(0, 3), min_size=24, max_size=24), st.integers(24, 60))
 def test_permuting_the_samples_permutes_the_slots(order, ranks, cap):
     """Without ties."""
@@ -99,7 +89,7 @@ def test_permuting_the_samples_permutes_the_slots(order, ranks, cap):
     assert one.slot_of_item[turn].tolist() == other.slot_of_item.tolist()
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30))
 @given(SAMPLES, st.integers(8, 60), st.integers(0, 3))
 def test_a_rank_is_cut_the_same_whatever_the_others_hold(samples, cap, rank):
     """Given the number of slots, which alone is agreed on."""
@@ -127,12 +117,6 @@ def test_nothing_to_cut():
     assert result.status is SolveStatus.OPTIMAL
 
 
-def test_an_over_long_sample_lies_alone():
-    costs, tokens, ranks = [9, 1, 1, 0, 5, 1, 1], [30, 1, 1, 0, 25, 2, 2], [0, 0, 0, 0, 1, 1, 1]
-    own = cut_shares(costs, tokens, ranks, 2, 20, over_long="own")
-    assert (own.num_slots, own.own.tolist(), own.slot_of_item.tolist()) == (2, [0, 4], [0, 1, 1, 1, 0, 1, 1])
-
-
 def test_where_lpt_finds_no_room_the_packing_stands():
     tokens = [6, 5, 5, 4, 4, 3, 3]  # 30 in three of 10: LPT puts the last 3 nowhere
     result = cut_shares(tokens, tokens, [0] * 7, 1, 10)
@@ -146,27 +130,13 @@ def test_where_lpt_finds_no_room_the_packing_stands():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"num_slots": 3, "min_slots": 4}, ValueError, "num_slots = 3 contradicts min_slots = 4"),
-        ({"num_slots": 3, "slots_multiple_of": 2}, ValueError, "contradicts slots_multiple_of = 2: give .* such as 4"),
-        ({"num_slots": "most"}, ValueError, "num_slots must be an integer, 'fewest' or None, got 'most'"),
-        ({"over_long": "cut"}, ValueError, "over_long must be one of 'error', 'own', got 'cut'"),
-        ({"allow_empty": 1}, TypeError, "allow_empty must be True or False, got 1"),
-        ({"cap": 0}, ValueError, "cap must be >= 1"),
-        ({"num_ranks": 0}, ValueError, "num_ranks must be >= 1, got 0"),
         ({"num_ranks": 2**26 + 1}, ValueError, r"num_ranks \* num_slots must be <= 67108864 micro-batches"),
-        ({"tokens": [1, 2]}, ValueError, "costs and tokens must be as many, got 8 and 2"),
         ({"rank_of_item": [0]}, ValueError, "costs and rank_of_item must be as many, got 8 and 1"),
         ({"rank_of_item": [0] * 7 + [2]}, ValueError, r"rank_of_item\[7\] must be within 0..1, got 2"),
-        ({"rank_of_item": [-1] + [0] * 7}, ValueError, r"rank_of_item\[0\] must be within 0..1, got -1"),
-        ({"rank_of_item": [0.5] * 8}, ValueError, r"rank_of_item\[0\] must be a finite whole number"),
-        ({"tokens": [-1] * 8}, ValueError, r"tokens\[0\] must be >= 0, got -1"),
-        ({"costs": [2**62] * 8}, ValueError, "the sum of costs must fit int64"),
-        ({"cap": 9, "tokens": [5] * 7 + [11]}, InfeasibleError, r"tokens\[7\] = 11 is over cap = 9 by 2"),
         ({"num_slots": 1}, InfeasibleError, "4 samples of rank 0 need at least 2 micro-batches, short by 1; .* is 2"),
         ({"num_slots": 5}, InfeasibleError, "rank 0 has 4 samples for num_slots = 5 micro-batches.* short by 1"),
         ({"min_slots": 6}, InfeasibleError, "rank 0 has 4 samples for num_slots = 6.*allow_empty=True permits"),
         ({"rank_of_item": [1] * 8}, InfeasibleError, "rank 0 has 0 samples for num_slots = 4"),
-        ({"num_slots": 2**27, "allow_empty": True}, ValueError, r"num_ranks \* num_slots must be <= "),
     ],
 )
 def test_what_cannot_be_is_said(arguments, error, message):
@@ -193,14 +163,8 @@ ASKED = {"num_ranks": 2, "cap": 10, "over_long": "own"}
 @pytest.mark.parametrize(
     ("field", "change", "message"),
     [
-        ("rank_of_item", lambda r: changed(r.rank_of_item, 2, 2), "sample 2 is on rank 2, outside 0..1"),
         ("rank_of_item", lambda r: changed(r.rank_of_item, 2, 0), "sample 2 lies on rank 1 and was put on rank 0"),
-        ("slot_of_item", lambda r: changed(r.slot_of_item, 3, 9), "sample 3 is in slot 9, outside"),
-        ("slot_of_item", lambda r: np.zeros_like(r.slot_of_item), r"rank 0, slot 0 holds 5 samples, among them"),
-        ("num_slots", lambda r: r.num_slots + 1, "every rank has num_slots = "),
         ("slot_loads", lambda r: changed(r.slot_loads, (1, 1), 1), "slot 1 costs .*, not slot_loads = 1"),
-        ("slot_tokens", lambda r: changed(r.slot_tokens, (0, 1), 1), "slot 1 holds .* tokens, not 1"),
-        ("cap", lambda r: 11, "cap is 10, not 11"),
         ("lower_bound", lambda r: r.num_slots + 1, "but 'volume' proves 3 at most"),
         ("lower_bound", lambda r: 0, "lower_bound = 0 must be within"),
         ("bound_name", lambda r: "hope", "lower_bound is by an unknown argument 'hope'"),
@@ -226,8 +190,8 @@ def test_micro_batches_in_another_order_are_caught():
         check_shares(COSTS, TOKENS, RANKS, turned, **ASKED)
 
 
-@pytest.mark.parametrize(("rules", "message"), OTHER_RULES)
-def test_a_result_made_under_other_rules_is_caught(rules, message):
+def test_a_result_made_under_other_rules_is_caught():
     result = cut_shares(COSTS, TOKENS, RANKS, **ASKED)
-    with pytest.raises(CertificateError, match=message):
-        check_shares(COSTS, TOKENS, RANKS, result, **(ASKED | rules))
+    for rules, message in OTHER_RULES:
+        with pytest.raises(CertificateError, match=message):
+            check_shares(COSTS, TOKENS, RANKS, result, **(ASKED | rules))

@@ -58,14 +58,6 @@ def test_no_single_exchange_helps(samples, cap, targets, allow_empty):
                 assert max(above[worst] - moved, above[slot] + moved) >= above[worst]
 
 
-def test_targets_are_met_where_swaps_do_it():
-    """LPT makes 9 + 5 + 5 and 8 + 7, say; swaps find 17 and 17."""
-    costs = [9, 8, 7, 5, 5]
-    even = cut_shares(costs, [1] * 5, [0] * 5, 1, 9, num_slots=2)
-    assert even.slot_loads.tolist() == [[19, 15]]
-    assert cut_shares(costs, [1] * 5, [0] * 5, 1, 9, num_slots=2, targets=[17, 17]).slot_loads.tolist() == [[17, 17]]
-
-
 def test_uneven_targets():
     """As high as the slots of another rank, where all wait for a long sample anyway."""
     costs = np.random.default_rng(0).integers(1, 50, 200)
@@ -80,9 +72,7 @@ def test_uneven_targets():
     [
         ([5], "targets must be one for each of num_slots = 2, got 1"),
         ([5, 6], "targets must descend"),
-        ([5, -1], "targets.1. must be >= 0"),
         ([2**63 - 5, 0], "must fit int64"),
-        ([1.5, 0], "targets.0. must be a finite whole number"),
     ],
 )
 def test_bad_targets(targets, complaint):

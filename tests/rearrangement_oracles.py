@@ -3,8 +3,6 @@
 import itertools
 from collections.abc import Iterator, Sequence
 
-import networkx
-
 Matrix = Sequence[Sequence[int]]
 Moved = tuple[int, int, int]
 
@@ -63,17 +61,3 @@ def taken(entries: list, order: Sequence[int], seats: list) -> dict:
             free.remove(seat)
     left = [group for group in order if group not in found]
     return found | dict(zip(left, free, strict=True))
-
-
-def least_crossing_by_flow(volumes: Matrix, nodes: Sequence[int]) -> int:
-    """The least volume that crosses, by networkx's network simplex: a unit of flow a group, to nodes."""
-    m, total = len(volumes), sum(map(sum, volumes))
-    graph = networkx.DiGraph()
-    for node in set(nodes):
-        graph.add_node(("node", node), demand=list(nodes).count(node))
-    for g in range(m):
-        graph.add_node(("group", g), demand=-1)
-        for node in set(nodes):
-            kept = sum(volumes[g][r] for r in range(m) if nodes[r] == node)
-            graph.add_edge(("group", g), ("node", node), weight=-kept, capacity=1)
-    return total + networkx.min_cost_flow_cost(graph)

@@ -13,10 +13,6 @@ def at_home(homes: Sequence[int], volumes: Sequence[int]) -> list[dict[int, int]
     return [{h: v} for h, v in zip(homes, volumes, strict=True)]
 
 
-def loads_of(costs: Sequence[int], ranks: Sequence[int], num_ranks: int) -> list[int]:
-    return [sum(c for c, r in zip(costs, ranks, strict=True) if r == rank) for rank in range(num_ranks)]
-
-
 def moved(lies: Lies, ranks: Sequence[int], nodes: Sequence[int]) -> tuple[int, int]:
     """Volume across nodes and volume inside them."""
     inter = intra = 0

@@ -3,22 +3,18 @@
 import itertools
 from collections.abc import Sequence
 
+import packing_oracles
+
 
 def first_fit_decreasing(tokens: Sequence[int], items: Sequence[int], cap: int) -> list[list[int]]:
     """Bins of items, the longest first, each to the first bin with room; those over the cap alone, in front."""
     order = sorted(items, key=lambda i: -tokens[i])
-    alone = [[i] for i in order if tokens[i] > cap]
-    bins: list[list[int]] = []
-    for i in order:
-        if tokens[i] > cap:
-            continue
-        for held in bins:
-            if sum(tokens[j] for j in held) + tokens[i] <= cap:
-                held.append(i)
-                break
-        else:
-            bins.append([i])
-    return alone + bins
+    fitting = [i for i in order if tokens[i] <= cap]
+    groups = packing_oracles.first_fit_decreasing([tokens[i] for i in fitting], cap, None)
+    bins = [
+        [i for i, group in zip(fitting, groups, strict=True) if group == k] for k in range(max(groups, default=-1) + 1)
+    ]
+    return [[i] for i in order if tokens[i] > cap] + bins
 
 
 def dealt(costs: Sequence[int], tokens: Sequence[int], items: Sequence[int], cap: int, slots: int) -> list[list[int]]:
@@ -90,26 +86,3 @@ def cut(
             for i in held:
                 found[i] = slot
     return found, slots
-
-
-def fewest_slots(tokens: Sequence[int], cap: int) -> int:
-    """Fewest bins for items, by trying all ways; those over the cap are alone."""
-    rest = [t for t in tokens if t <= cap]
-    best = len(rest)
-
-    def extend(at: int, bins: list[int]) -> None:
-        nonlocal best
-        if len(bins) >= best:
-            return
-        if at == len(rest):
-            best = len(bins)
-            return
-        for b in range(len(bins)):
-            if bins[b] + rest[at] <= cap:
-                bins[b] += rest[at]
-                extend(at + 1, bins)
-                bins[b] -= rest[at]
-        extend(at + 1, [*bins, rest[at]])
-
-    extend(0, [])
-    return best + len(tokens) - len(rest)

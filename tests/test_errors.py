@@ -1,12 +1,10 @@
 """Errors are data: told in the words of one border after another, with the text of today where there is none."""
 
-import ast
 import copy
 import json
 import pickle
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -105,14 +103,6 @@ def test_places():
     assert str(error.within("log.parquet", "step 3")) == "log.parquet: step 3: phase 'all': too much of caps"
     braces = error.within("{caps}.parquet").in_words(SAMPLES)
     assert str(braces) == "{caps}.parquet: phase 'all': too much of max_tokens_per_rank = 100"
-
-
-def test_an_error_inside_another_is_told_in_the_same_words():
-    inner = InfeasibleError("{caps} too small", remedy="give {max_items}")
-    outer = SolverError("nothing fits: {why}", why=inner)
-    assert str(outer.in_words(SAMPLES)) == (
-        "nothing fits: max_tokens_per_rank = 100 too small; give max_samples_per_rank"
-    )
 
 
 def test_arguments():
@@ -257,40 +247,6 @@ def test_what_borders_know_errors_by(what: str, certificate: InfeasibilityCertif
     with pytest.raises(InfeasibleError) as caught:
         EXAMPLES[what][0]()
     assert caught.value.certificate == certificate
-
-
-# --- the vocabulary ---------------------------------------------------------------------------------------------------
-
-WORDS = {
-    "allowed", "alone", "cap", "caps", "chunks", "costs", "counts", "degrees", "eps", "equal_counts",
-    "group", "group_overhead", "group_size", "groups", "held_cap", "in_flight_cap", "initial_loads",
-    "items", "heights", "lengths", "limits", "masks", "max_items", "max_rows_held", "method", "min_items", "min_slots",
-    "num_bins", "num_devices", "num_ranks", "num_slots", "num_stages", "objective", "order", "pad=True",
-    "prefix", "prefix_costs", "prices", "row_costs", "shared", "size", "size_limits", "sizes", "slots",
-    "slots_multiple_of", "speeds", "stages", "sync", "targets", "time_budget", "times", "token_limits", "token_slack",
-    "tokens", "volumes",
-    "a finite number or Fraction", "allow_empty=True", "method='auto'", "method='exact'",
-    "over_long='own'",
-}  # fmt: skip
-"""What borders may call otherwise, besides the names of arguments."""
-
-OPTIONAL = {"column", "sizes[i] =", "tokens[i] ="}  # fields in whose place a border may have a word
-THINGS = {"item", "one", "other", "rank", "these groups", "these items"}  # with an index
-VALUES = {"given!r", "held", "known", "own", "rows", "why"}
-
-
-def templates() -> list[str]:
-    trees = [ast.parse(path.read_text()) for path in sorted(Path(solvers.__file__).parent.rglob("*.py"))]
-    nodes = [node for tree in trees for node in ast.walk(tree)]
-    docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-    texts = [node for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    return [node.value for node in texts if id(node) not in docs]
-
-
-def test_no_template_uses_a_word_that_borders_do_not_know():
-    words = {word for text in templates() for word in re.findall(r"\{([^{}]+)\}", text)}
-    assert words == WORDS | OPTIONAL | THINGS | VALUES
-    assert not WORDS & (OPTIONAL | THINGS | VALUES)  # a border's word for it would stand where the value belongs
 
 
 # --- one error at every border ---------------------------------------------------------------------------------------

@@ -97,15 +97,6 @@ def test_best_fit_is_the_naive_one(problem):
     assert found.tolist() == oracles.best_fit_decreasing(sizes, cap, max_items)
 
 
-@pytest.mark.parametrize("max_items", [None, 4])
-def test_best_fit_is_the_naive_one_with_many_open_groups(max_items):
-    chance = np.random.default_rng(3)
-    for cap in (60, 10**12):
-        sizes = chance.integers(0, cap // 2, 200).tolist()
-        found = best_fit_decreasing(PackingProblem.prepare(sizes, cap, max_items))
-        assert found.tolist() == oracles.best_fit_decreasing(sizes, cap, max_items)
-
-
 @settings(max_examples=examples(40))
 @given(data=st.data(), problem=problems(max_size=12))
 def test_limits_on_other_sums_hold_and_the_bound_is_one(data, problem):
@@ -187,14 +178,6 @@ def test_where_counts_limit_groups_are_filled_evenly(max_items, most_over):
     assert count_of(found) <= (1 + most_over) * max(-(-len(sizes) // max_items), -(-int(sizes.sum()) // 4096))
 
 
-def test_counts_limit_short_and_long_items_in_equal_parts():
-    """Half of the groups would have two long items and no room, and the other half six short ones and much."""
-    chance = np.random.default_rng(3)
-    sizes = np.where(chance.random(20_000) < 0.3, chance.integers(1500, 3000, 20_000), chance.integers(20, 200, 20_000))
-    problem = PackingProblem.prepare(sizes, 4096, 6)
-    assert count_of(pair_fit(problem)) <= 1.05 * problem.bound().value
-
-
 @pytest.mark.parametrize(("num_groups", "cap", "most_cuts"), [(4, 30, 4), (6, 50, 3), (8, 100, 3), (10, 60, 2)])
 def test_planted_packings_are_found(num_groups, cap, most_cuts):
     for seed in range(3):
@@ -202,20 +185,6 @@ def test_planted_packings_are_found(num_groups, cap, most_cuts):
         result = pack(sizes, cap)
         check(sizes, cap, None, result)
         assert result.num_groups == num_groups
-
-
-@pytest.mark.parametrize("make", [
-    lambda chance: np.clip(chance.lognormal(7.6, 0.6, 32), 64, 9000), lambda chance: chance.uniform(2000, 6000, 32),
-    lambda chance: np.clip(chance.normal(6600, 900, 32), 3000, 8192),
-])  # fmt: skip
-def test_the_samples_of_a_step_need_the_fewest_micro_batches(make):
-    """What first fit decreasing makes of them is 1 to 3 % more."""
-    chance = np.random.default_rng(4)
-    steps = [make(chance).astype(int).tolist() for _ in range(6)]
-    found = [pack(step, 9216) for step in steps]
-    fewest = sum(result.lower_bound for result in found)
-    assert sum(result.num_groups for result in found) <= 1.005 * fewest
-    assert any(result.bound_name == "search" for result in found) or fewest == sum(r.num_groups for r in found)
 
 
 @EVERY_METHOD

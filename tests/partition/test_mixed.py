@@ -1,19 +1,19 @@
 """Mixed costs, besides what test_contract.py holds: never worse than LPT, bounds against enumeration, lies."""
 
 import dataclasses
-from itertools import pairwise, product
+from itertools import pairwise
 
 import numpy as np
 import oracles
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
 
 import solvers
 from solvers import CertificateError
 from solvers.partitioning import _mixed_bounds
-from solvers.partitioning.mixed import _swap, mixed_bound
+from solvers.partitioning.mixed import mixed_bound
 
 EVERY_COUNT_RULE = pytest.mark.parametrize("equal_counts", [False, True], ids=["free", "equal_counts"])
 WHISPER = (4608, 1, 408, 1)  # a, b, c, p
@@ -89,28 +89,6 @@ def test_certificate_and_never_worse_than_lpt(equal_counts, lengths, num_groups,
     both = [u + g for u, g in zip(costs, rows, strict=True)]
     groups = solvers.partition(both, num_groups, "lpt", equal_counts=equal_counts).group_of_item.tolist()
     assert result.makespan <= max(mixed_loads_of(costs, rows, groups, num_groups))
-
-
-@given(
-    items=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 3)), min_size=1, max_size=14),
-    coefficients=coefficients_in,
-)
-@example(items=[(11, 2), (10, 2), (8, 2), (5, 1), (4, 1), (3, 2), (2, 2), (0, 1), (0, 1)], coefficients=(0, 0, 1, 1))
-def test_swaps_end_where_none_with_the_largest_group_helps(items, coefficients):
-    items.sort(reverse=True)
-    costs, rows = mixed_costs([length for length, _ in items], coefficients)
-    groups = np.array([group for _, group in items], dtype=np.int32)
-    before = max(mixed_loads_of(costs, rows, groups.tolist(), 4))
-    assert _swap(np.array(costs), np.array(rows), 4, 0, 10**9, groups) >= 0
-    loads = mixed_loads_of(costs, rows, groups.tolist(), 4)
-    assert max(loads) <= before
-    largest = int(np.argmax(loads))
-    for i, j in product(range(len(items)), repeat=2):
-        if groups[i] == largest != groups[j]:
-            swapped = groups.tolist()
-            swapped[i], swapped[j] = swapped[j], swapped[i]
-            after = mixed_loads_of(costs, rows, swapped, 4)
-            assert max(after[largest], after[groups[j]]) >= max(loads)
 
 
 @EVERY_COUNT_RULE

@@ -22,9 +22,6 @@ from solvers.pipeline import (
     one_f_one_b,
     schedule_multiplexed,
 )
-from solvers.pipeline._problem import PipelineProblem
-from solvers.pipeline._tasks import Tasks
-from solvers.pipeline.multiplex_slots import _curved, _evened
 
 QUICK = {"time_budget": 2e-4}
 BACK_TO_FRONT = OpOrder.of([[(k, s, b) for b in (False, True) for k in (2, 1, 0)] for s in range(2)], 3, 2)
@@ -274,12 +271,6 @@ def test_pipelines_with_tasks_are_not_tied():
         schedule_multiplexed(*asked)
 
 
-def test_slots_to_be_found_are_counted():
-    asked = requests([[4]] * 2, [[1]], [[2]], [0, 1], [3] * 2, [6] * 2, window=1)
-    with pytest.raises(TypeError, match="num_replicas must be an integer, got None"):
-        schedule_multiplexed(*asked)
-
-
 def test_a_cap_that_forwards_meet_slot_by_slot():
     """With forwards of later slots before, both devices are full when a slot's last task is to run."""
     size = [1, 1, 1, 4, 5, 5, 4, 5, 3, 3]
@@ -302,44 +293,6 @@ def test_lists_make_room_before_the_pipeline_stands_still():
         checked(problem, found, **rules)
         parts.append(found.makespan / found.lower_bound)
     assert np.mean(parts) < 1.165
-
-
-@pytest.mark.parametrize("slots", [1, 16])
-def test_curves_leave_room_for_slots_in_flight(slots):
-    """Targets have all work and all tasks; no four slots in turn have more tasks than they may; few tasks come last."""
-    targets = _curved(np.full((2, slots, 1), 3.0), 5.0, 4, 5.2 / slots)
-    assert np.allclose(targets.sum(axis=1), [3.0 * slots, 5.0])
-    tasks = targets[0, :, 1] / 5.0
-    assert max(tasks[k : k + 4].sum() for k in range(slots)) <= max(1.0 if slots < 5 else 0.0, 5.2 / slots) * 1.01
-    if slots > 4:
-        assert targets[0, -1, 0] < 0.6 * targets[0, :, 0].mean()
-        assert tasks[-1] < 0.01
-
-
-def test_replicas_begin_with_as_much_work():
-    """What the longest replica has more than the shortest, of the mean: 0.006, and 0.023 where nothing is exchanged."""
-    spread = []
-    for seed in range(3):
-        asked = requests(*items_and_tasks(48, 2, seed), counts=(3, 4), window=2)
-        busy = [int(each.busy.sum()) for each in schedule_multiplexed(*asked, time_budget=2e-3).replicas]
-        spread.append((max(busy) - min(busy)) / np.mean(busy))
-    assert np.mean(spread) < 0.01
-
-
-def test_long_items_stay_in_their_slots_when_replicas_are_evened(monkeypatch):
-    """Replica 0 has two, and more work by them: exchanged, one of them would hold up a slot of the other replica."""
-    own, ahead = np.array([[10 + i % 2] for i in range(24)]), np.arange(24) % 5
-    own[[0, 4]] = 50
-    problem = PipelineProblem.from_request(PipelineRequest(own, [[1, 1]], [[2, 2]], 2, 3))
-    tasks = Tasks.from_request("task_item", TaskRequest(np.arange(24), ahead, 2 * ahead, 2), 24, problem.order)
-    cells = np.arange(24) // 4
-    evened = _evened(problem, tasks, cells)
-    moved = evened != cells
-    assert moved.any()
-    assert (evened[moved] % 3 == cells[moved] % 3).all()
-    assert evened[[0, 4]].tolist() == [0, 1]
-    monkeypatch.setattr("solvers.pipeline.multiplex_slots._MOST_PAIRS", 3 * 4**2 - 1)
-    assert (_evened(problem, tasks, cells) == cells).all()
 
 
 @pytest.mark.parametrize(

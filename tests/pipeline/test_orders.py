@@ -1,5 +1,7 @@
 """Op orders and exact runs: against events and longest paths; what deadlocks is named."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -44,10 +46,9 @@ def test_runs_are_those_of_events(given_run, all_forwards_first):
     assert found.in_flight.max() == most_held(lists_of(order), np.ones((1, slots)))
 
 
-@pytest.mark.parametrize("slots", [1, 2, 3, 9])
-@pytest.mark.parametrize("stages", [1, 2, 3, 6])
-def test_1f1b_is_what_it_means(slots, stages):
-    assert lists_of(one_f_one_b(slots, stages)) == one_f_one_b_lists(slots, stages)
+def test_1f1b_is_what_it_means():
+    for slots, stages in product((1, 3, 9), (1, 2, 6)):
+        assert lists_of(one_f_one_b(slots, stages)) == one_f_one_b_lists(slots, stages)
 
 
 def test_frozen_stages_run_ahead():

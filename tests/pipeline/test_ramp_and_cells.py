@@ -9,7 +9,7 @@ from solvers.pipeline import PipelineRequest, gpipe, interleaved, one_f_one_b
 from solvers.pipeline._cells import Cells, Rules, fill, fit, over_all
 from solvers.pipeline._exchange import Lanes, _begin, _exchanged, _learn, _length, _unopposed, exchange
 from solvers.pipeline._flight import FlightSets
-from solvers.pipeline.ramp import Program, polish, whole_flow
+from solvers.pipeline.ramp import Program, whole_flow
 from solvers.pipeline.run import Pipe, all_ends
 from solvers.pipeline.solver import (
     PipelineProblem,
@@ -87,18 +87,6 @@ def test_a_ramp_within_caps_is_nearly_the_best_of_these(stages, slots, order, mo
     assert max(ends.values()) <= 1.01 * best
 
 
-def test_limits_that_nothing_can_break_are_left_out():
-    sizes = problem_of(4, 12).items[1] + 1
-    whole, mean = int(sizes.sum()), int(sizes.sum()) // 24
-    assert len(program_of(problem_of(4, 12, sizes=sizes, cap=whole)).limits.most) == 0
-    # a slot's cap, and windows of four slots: 12 and 9, but where each slot alone keeps within its window's cap
-    both = {"sizes": sizes, "cap": int(max(sizes.max(), 2 * mean)), "in_flight_cap": 5 * mean}
-    assert len(program_of(problem_of(4, 12, **both)).limits.most) == 12 + 9
-    assert len(program_of(problem_of(4, 12, **both | {"cap": 5 * mean})).limits.most) == 9
-    by_stage = np.repeat(sizes[:, None], 4, axis=1)
-    assert len(program_of(problem_of(4, 12, sizes=by_stage, in_flight_cap=5 * mean)).limits.most) == 9
-
-
 @pytest.mark.parametrize(("chunks", "by_stage"), [(1, False), (1, True), (2, False), (2, True)])
 def test_sets_in_flight_are_where_an_order_holds_most(chunks, by_stage):
     """Whatever slots hold, a device's fullest set is as full as the device ever is."""
@@ -117,19 +105,6 @@ def test_sets_in_flight_are_where_an_order_holds_most(chunks, by_stage):
                 most = max(most, now)
             assert sums[sets.caps == 40].max() == most
     assert len(FlightSets.of(order, None, columns).caps) == 0
-
-
-def test_polish_goes_down_to_a_level_and_no_further():
-    problem = problem_of(4, 12)
-    program = program_of(problem)
-    length = program.ramp().length
-    loads = np.tile(program.totals / 12, (12, 1))
-    given = program.pipe, program.totals, read_only(np.zeros((12, 2))), program.limits
-    even = polish(*given, 1, 0.0, loads.copy())
-    met = polish(*given, 2_000, 1.02 * length, loads)
-    assert 1.015 * length < met <= 1.02 * length < even
-    assert loads.sum(axis=0) == pytest.approx(program.totals)
-    assert loads.min() >= 0
 
 
 @pytest.mark.parametrize("order", [each[-1] for each in ORDERS])

@@ -10,6 +10,7 @@ import relocation_oracles as oracles
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
+from oracles import loads_of
 
 import solvers
 from solvers import relocate, relocation
@@ -67,7 +68,7 @@ def test_any_instance(instance: tuple[list[int], list[int], list[int]], eps: flo
     assert not result.loads.flags.writeable
     assert result == relocate(np.array(costs, dtype=np.int64), homes, np.array(nodes), eps=eps, **given)
     if not given:
-        at_home = max(oracles.loads_of(costs, homes, len(nodes)))
+        at_home = max(loads_of(costs, homes, len(nodes)))
         expected = (1 + Fraction(str(eps))) * min(solvers.partition(costs, len(nodes)).makespan, at_home)
         assert result.cap <= max(max(costs, default=0), at_home, expected.numerator // expected.denominator)
         if at_home <= result.cap:
@@ -140,16 +141,6 @@ def test_unequal_homes_under_limits_of_their_own(eps: float, limit: str, seed: i
     assert result.inter_node_volume < slack * result.inter_node_bound + 0.005 * costs.sum()
 
 
-def test_few_items_a_rank_under_a_tight_cap() -> None:
-    """Four a rank, all of the cap's slack a thousandth: of these the laid partition crosses four fifths."""
-    costs = np.random.default_rng(0).integers(400, 1600, 256)
-    homes, nodes = np.repeat(np.arange(64), 4), np.arange(64) // 8
-    result = relocate(costs, homes, nodes, eps=0.001)
-    solvers.check_relocation(costs, homes, nodes, result)
-    assert result.makespan < 1.003 * costs.sum() / 64
-    assert result.inter_node_volume < 0.2 * costs.sum()
-
-
 def test_what_came_of_the_partition_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     costs = lognormal(256, 2)
     homes, nodes = np.repeat(np.arange(16), 16), np.arange(16) // 4
@@ -188,8 +179,11 @@ def test_no_assignment_is_better_than_the_bound(
     lies = oracles.at_home(homes, moved)
     try:
         result = relocate(costs, homes, nodes, volumes=volumes, eps=eps, **given)
-    except solvers.InfeasibleError:
+    except solvers.InfeasibleError as error:
         assert not oracles.feasible(costs, len(nodes), sum(costs), **given)
+        if (proof := error.certificate) is not None and "caps" in proof.constraint:
+            in_groups = proof.available == len(nodes) < proof.needed  # more bins than there are ranks
+            assert in_groups or proof.needed == sum(given["sizes"][i] for i in proof.items)
         return
     except solvers.SolverError:
         return

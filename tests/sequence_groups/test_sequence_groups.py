@@ -106,15 +106,6 @@ def test_what_a_search_does_not_find_is_not_called_infeasible():
     assert found == there
 
 
-@pytest.mark.parametrize("budget", [1e-5, 0.1])
-def test_a_slot_of_one_large_group_beside_one_of_two_items(budget):
-    given = [[2, 2, 2], [0, 0, 0], [0, 1, 0]], [6, 2, 8]
-    rules = {"degrees": [3, 1, 2], "num_ranks": 2, "cap": 5, "num_slots": 2}
-    result = solve(*given, rules, time_budget=budget)
-    solvers.check_sequence_groups(*given, result, **rules)
-    assert result.makespan == 1
-
-
 def test_none_was_found():
     """More budget is not advised where it changes nothing."""
     rules = {"degrees": [1], "num_ranks": 2, "cap": 10, "num_slots": 2}
@@ -190,13 +181,6 @@ def test_ranks_left_over_are_put_to_use():
 
 
 # --- legal, though it looks odd --------------------------------------------------------------------------------------
-
-
-def test_all_times_and_sizes_zero():
-    rules = {"degrees": [1, 2], "num_ranks": 4, "cap": 1, "overhead": 7}
-    result = solve(np.zeros((2, 9), dtype=int), np.zeros(9, dtype=int), rules)
-    solvers.check_sequence_groups(np.zeros((2, 9), int), np.zeros(9, int), result, **rules)
-    assert (result.makespan, result.gap, result.num_slots) == (7, 0.0, 1)
 
 
 def test_groups_lie_in_descending_order_of_degree():

@@ -80,15 +80,6 @@ def largest_of(values):
 
 
 @helper
-def smallest_of(values):
-    """The smallest of `values`, at least one."""
-    best = values[0]
-    for i in range(1, len(values)):
-        best = min(best, values[i])
-    return best
-
-
-@helper
 def stable_order(values):
     """``numpy.argsort(values, kind="stable")`` of int64 values, by merging from below. O(n log n)."""
     n = len(values)

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers._sort import sort_descending
-from solvers.partitioning.lpt import _sift_down
 
 # --- sorting ---------------------------------------------------------------------------------------------------------
 
@@ -58,19 +57,6 @@ def test_where_the_fallback_begins(
     order, _ = sort_descending(costs, 2**cost_bits - 1)
     assert bool(calls) == falls_back
     assert order.tolist() == expected
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, 20, 22, 85])
-def test_a_heap_gives_the_smallest_first(size: int) -> None:
-    """Replacing the root by something larger, over and over, in the order that a sorted list gives."""
-    rng = np.random.default_rng(size)
-    packed, bits = np.arange(size), 7
-    expected = [(0, g) for g in range(size)]
-    for added in rng.integers(0, 5, 300).tolist():
-        load, group = expected[0]
-        assert int(packed[0]) == load << bits | group
-        expected = sorted([*expected[1:], (load + added, group)])
-        _sift_down(packed, size, (load + added) << bits | group)
 
 
 # --- how kernels run -------------------------------------------------------------------------------------------------

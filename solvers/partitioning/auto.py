@@ -335,7 +335,7 @@ class Search:
         return int(result)
 
     def _start_by_lpt(self) -> None:
-        """LPT by rounds: twenty times as fast as a heap, and mostly all that is needed."""
+        """LPT, which is mostly all that is needed."""
         m = self.problem.num_groups
         groups = lpt_in_order(self.ordered, m, has_equal_counts(self.problem))
         self.makespan = int(group_loads(self.ordered, groups, m).max())

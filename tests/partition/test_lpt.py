@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from nightly import examples
 
 import solvers
-import solvers.partitioning.lpt as module
 from solvers.partitioning.lpt import lpt_in_order
 
 problems = st.tuples(
@@ -52,23 +51,6 @@ def test_larger_plans_are_the_oracles(kind: str, count: int, num_groups: int) ->
     for equal_counts, oracle in ((False, oracles.lpt), (True, oracles.lpt_with_quotas)):
         found = lpt_in_order(costs, num_groups, equal_counts)
         assert found.tolist() == oracle(costs.tolist(), num_groups)
-
-
-@pytest.mark.parametrize(("num_groups", "bits"), [(64, 6), (200, 8)])
-def test_from_which_load_on_python_integers_are_used(monkeypatch, num_groups: int, bits: int) -> None:
-    """From the very load on that does not fit one integer with its group; see that the load just below does."""
-    used = []
-    by_heap = module._by_heap
-    monkeypatch.setattr(module, "_by_heap", lambda *given: used.append(1) or by_heap(*given))
-    capacity = 2 ** (63 - bits) - 1  # the largest load that fits beside a group number
-    fits = next(
-        c for c in range(capacity * num_groups // (num_groups + 1) + 2, 0, -1) if c + c // num_groups <= capacity
-    )
-    for costs, wide in (([5, 4, 3], 0), ([fits], 0), ([fits + 1], 1), ([2**62, 9, 8, 8, 1], 1)):
-        used.clear()
-        groups = lpt_in_order(np.array(costs), num_groups, equal_counts=False)
-        assert groups.tolist() == oracles.lpt(costs, num_groups)
-        assert len(used) == wide
 
 
 @settings(max_examples=examples(20))

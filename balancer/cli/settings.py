@@ -111,6 +111,10 @@ def _title_of(log: LengthLog, settings: LogSettings, first: StepPlan | None) -> 
     if silent:
         put = "puts out" if len(silent) == 1 else "put out"
         lines.append(f"{', '.join(silent)}: {put} as many elements as taken in (no outputs given)")
+    # simulate prices phases by their models; who plans by the same file should not think that this does, too.
+    if by_length := {phase.name: phase.model for phase in phases if phase.model and str(phase.cost) == "linear"}:
+        by_flops = ", ".join(f'"flops:{model}"' for model in by_length.values())
+        lines.append(f"{', '.join(by_length)}: planned by length; by the FLOPs of the model with cost = {by_flops}")
     return "\n".join((*lines, *(_overfed(first) if first is not None else ())))
 
 

@@ -127,6 +127,19 @@ def test_what_is_assumed_is_said(command, tmp_path):
         (keys("phase.llm.length=all", "phase.v.outputs=tokens"), []),
         (keys("phase.llm.length=text", "phase.v.outputs=tokens", "phase.llm.own=text"), []),
         (keys("phase.llm.length=all", "phase.llm.own=text"), [silent]),
+        (
+            keys("phase.llm.length=all", "phase.llm.own=text", "phase.llm.model=qwen2-7b"),
+            [silent, 'llm: planned by length; by the FLOPs of the model with cost = "flops:qwen2-7b"'],
+        ),
+        (
+            keys(
+                "phase.llm.length=all",
+                "phase.llm.own=text",
+                "phase.llm.model=qwen2-7b",
+                "phase.llm.cost=flops:qwen2-7b",
+            ),
+            [silent],
+        ),
         (keys("phase.llm.length=all", "phase.w.length=all", "phase.w.own=text"), ["v, llm: put out as many elements"]),
     ):
         outcome = command(*shape, *options)
@@ -135,6 +148,7 @@ def test_what_is_assumed_is_said(command, tmp_path):
             assert words in outcome.words
         assert ("no outputs given" in outcome.words) == any("put" in words for words in said)
         assert (fed in outcome.words) == any("fed" in words for words in said)
+        assert ("by length;" in outcome.words) == any("by length" in words for words in said)
 
 
 def test_idle_ranks_are_counted(command, tmp_path):

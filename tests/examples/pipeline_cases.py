@@ -151,6 +151,15 @@ def runner_of(rank, devices, stages, vision=False, timeout=timedelta(seconds=30)
     return PipelineRunner(mine, pipe, dp_group=dp, **given)
 
 
+def assert_alike(told, wanted, modules):
+    """Check the loss, and gradients of pairs of modules, ours and that of one process."""
+    torch.testing.assert_close(told, wanted, rtol=1e-9, atol=1e-9)
+    for module, other in modules:
+        for mine, theirs in zip(module.parameters(), other.parameters(), strict=True):
+            if mine.requires_grad:
+                torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-9, atol=1e-9)
+
+
 def trains_alike(rank, devices, num_stages, slots, steps=2, vision=False, frozen=(), **given):
     """Train a model in pipelines and in one process; losses and gradients agree after every step."""
     one_process = (num_stages - 1 - vision) % devices == 0
@@ -169,11 +178,7 @@ def trains_alike(rank, devices, num_stages, slots, steps=2, vision=False, frozen
         inputs, labels = inputs_of(plan, words, pixels, runner.rank, vision)
         told = runner.step(plan, {s: each for s, each in inputs.items() if s in runner.modules}, labels)
         wanted = alone(both[1], plan, words, pixels, vision)
-        torch.testing.assert_close(told, wanted, rtol=1e-9, atol=1e-9)
-        for s, module in runner.modules.items():
-            for mine, other in zip(module.parameters(), both[1][s].parameters(), strict=True):
-                if mine.requires_grad:
-                    torch.testing.assert_close(mine.grad, other.grad, rtol=1e-9, atol=1e-9)
+        assert_alike(told, wanted, [(module, both[1][s]) for s, module in runner.modules.items()])
         for optimizer in tuned:
             optimizer.step()
             optimizer.zero_grad()
@@ -195,55 +200,99 @@ def times_in_gaps(devices, replicas, slots, backwards, chunks=1):
     )  # fmt: skip
 
 
-def trains_in_gaps(rank, devices, slots, backwards, chunks=1, steps=2):
-    """Train with encoders in gaps and in one process; losses and gradients agree after every step."""
-    ranks = dist.get_world_size() // devices
-    times = times_in_gaps(devices, ranks, slots, backwards, chunks)
-    both = []
-    for tied in (False, True):
-        stages = model_of(devices * chunks, tied=tied)
+class InGaps:
+    """Encoders that run in gaps of a pipeline, beside the same modules in one process."""
+
+    def __init__(self, rank, devices, slots, backwards, chunks=1):
+        self.ranks = dist.get_world_size() // devices
+        self.times = times_in_gaps(devices, self.ranks, slots, backwards, chunks)
+        (self.stages, self.ours), (self.whole, self.encoders) = (
+            self._models(devices * chunks, backwards, tied) for tied in (False, True)
+        )
+        outputs = dict.fromkeys([*range(len(self.stages) - 1), "vision", "audio"], ((WIDTH,), torch.float64))
+        self.runner = runner_of(rank, devices, self.stages, encoders=self.ours, outputs=outputs)
+
+    @staticmethod
+    def _models(num_stages, backwards, tied):
+        stages = model_of(num_stages, tied=tied)
         encoders = {name: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()).double() for name in ("audio", "vision")}
         for name, modules in (("llm", stages), *((name, [module]) for name, module in encoders.items())):
             for module in modules:
                 module.requires_grad_(backwards[name] > 1)
-        both.append((stages, encoders))
-    (stages, ours), (whole, encoders) = both
-    outputs = dict.fromkeys([*range(len(stages) - 1), "vision", "audio"], ((WIDTH,), torch.float64))
-    runner = runner_of(rank, devices, stages, encoders=ours, outputs=outputs)
-    for number in range(steps):
-        batch, words, pixels = batch_of(number)
-        sounds = [torch.flip(each, (0,))[1:] for each in pixels]
-        batch["sound"] = np.array([len(each) for each in sounds])
-        phases = {"vision": "images", "audio": "sound", "llm": "text"}
-        plan = balancer.orchestrate(batch, phases, ranks, cut=Pipelines.in_gaps(times), time_budget=0.01)
-        inputs, labels = inputs_of(plan, words, pixels, runner.rank, False)
-        inputs = {s: each for s, each in inputs.items() if s in runner.modules}
-        for name, rows in (("vision", pixels), ("audio", sounds)):
-            inputs[name] = {(i, 0): each for i, each in enumerate(rows)}
-        told = runner.step(plan, inputs, labels)
-        total = torch.zeros((), dtype=torch.float64)
-        for r in range(ranks):
+        return stages, encoders
+
+    def loss_alone(self, plan, words, pixels, sounds):
+        """Run all slots of all ranks in one process, and return the loss."""
+        total, none = torch.zeros((), dtype=torch.float64), torch.zeros(0, WIDTH).double()
+        for r in range(self.ranks):
             tokens, wanted = inputs_of(plan, words, pixels, r, False)
-            none = torch.zeros(0, WIDTH).double()
             raw = {name: in_slots(plan, rows, r, none) for name, rows in (("vision", pixels), ("audio", sounds))}
             for k in (k for k, each in enumerate(wanted) if len(each)):
-                x = whole[0](tokens[0][k], {name: encoders[name](rows[k]) for name, rows in raw.items()})
-                for stage in whole[1:]:
+                x = self.whole[0](tokens[0][k], {name: self.encoders[name](rows[k]) for name, rows in raw.items()})
+                for stage in self.whole[1:]:
                     x = stage(x)
                 total = total + loss(x, wanted[k])
         total.backward()
-        torch.testing.assert_close(told, total.detach(), rtol=1e-9, atol=1e-9)
-        pairs = [(stages[s], whole[s]) for s in runner.modules] + [(ours[name], encoders[name]) for name in encoders]
-        for module, other in pairs:
-            for mine, wanted_one in zip(module.parameters(), other.parameters(), strict=True):
-                if mine.requires_grad:
-                    torch.testing.assert_close(mine.grad, wanted_one.grad, rtol=1e-9, atol=1e-9)
-        for module in (*stages, *whole, *ours.values(), *encoders.values()):
+        return total.detach()
+
+    def step(self, plan, inputs, labels, *of_all):
+        """Run a step, check it, and return how many tasks this device ran in gaps."""
+        runner = self.runner
+        told = runner.step(plan, {s: each for s, each in inputs.items() if s in (*runner.modules, *self.ours)}, labels)
+        pairs = [(self.stages[s], self.whole[s]) for s in runner.modules]
+        pairs += [(self.ours[name], self.encoders[name]) for name in self.ours]
+        assert_alike(told, self.loss_alone(plan, *of_all), pairs)
+        for module in (*self.stages, *self.whole, *self.ours.values(), *self.encoders.values()):
             module.zero_grad()
-    return sum(op.stage is None for op in plan["llm"].device_ops(runner.rank, runner.device))
+        return sum(op.stage is None for op in plan["llm"].device_ops(runner.rank, runner.device))
 
 
-def resumes(rank, after):
+IN_GAPS = {"vision": "images", "audio": "sound", "llm": "text"}
+
+
+def with_sounds(number):
+    batch, words, pixels = batch_of(number)
+    sounds = [torch.flip(each, (0,))[1:] for each in pixels]
+    batch["sound"] = np.array([len(each) for each in sounds])
+    return batch, words, pixels, sounds
+
+
+def trains_in_gaps(rank, devices, slots, backwards, chunks=1, steps=2):
+    """Train with encoders in gaps and in one process; losses and gradients agree after every step."""
+    both, tasks = InGaps(rank, devices, slots, backwards, chunks), 0
+    for number in range(steps):
+        batch, *of_all = with_sounds(number)
+        plan = balancer.orchestrate(batch, IN_GAPS, both.ranks, cut=Pipelines.in_gaps(both.times), time_budget=0.01)
+        words, pixels, sounds = of_all
+        inputs, labels = inputs_of(plan, words, pixels, both.runner.rank, False)
+        for name, rows in (("vision", pixels), ("audio", sounds)):
+            inputs[name] = {(i, 0): each for i, each in enumerate(rows)}
+        tasks = both.step(plan, inputs, labels, *of_all)
+    return tasks
+
+
+def dispatched_in_gaps(rank, devices, slots):
+    """A dispatcher brings samples to the processes of their pipeline, which run encoders in its gaps."""
+    both = InGaps(rank, devices, slots, {"llm": 2.0, "vision": 2.0, "audio": 2.0})
+    pipe, dp = groups(rank, devices)
+    made = Dispatcher(
+        dp, phases=IN_GAPS, replica_group=pipe, fields={"pixels": "vision", "sounds": "audio", "words": "llm"},
+        cut=Pipelines.in_gaps(both.times), time_budget=0.01,
+    )  # fmt: skip
+    batch, *of_all = with_sounds(3)
+    mine = slice(both.runner.rank * 7, both.runner.rank * 7 + 7)
+    data = {name: rows[mine] for name, rows in zip(("words", "pixels", "sounds"), of_all, strict=True)}
+    out = made.dispatch(data, {name: column[mine] for name, column in batch.items()})
+    plan, nothing = out.plan, torch.zeros(0, dtype=torch.int64)
+    tokens = [torch.cat([nothing, *out["words"][a:b]]) for a, b in pairwise(out.slot_bounds("llm"))]
+    inputs = {0: tokens}
+    for name, field in (("vision", "pixels"), ("audio", "sounds")):
+        of_item = plan.phases[name].items.sample_of_item[plan[name].samples_on_rank(both.runner.rank)]
+        inputs[name] = {(int(sample), 0): row for sample, row in zip(of_item, out[field], strict=True)}
+    return both.step(plan, inputs, [(t + 1) % WORDS for t in tokens], *of_all)
+
+
+def resumes(rank, after=1):
     """Stop after a step, load what was saved into new modules and a new runner, and end as without a stop."""
     found = []
     for stops in (False, True):
@@ -313,53 +362,3 @@ def op(slot, stage, backward):
 
 def matched(lists, num_stages=2, slots=(0, 1)):
     return Messages(lists, set(slots), num_stages)
-
-
-def dispatched_in_gaps(rank, devices, slots):
-    """A dispatcher brings samples to the processes of their pipeline, which run encoders in its gaps."""
-    ranks, backwards = dist.get_world_size() // devices, {"llm": 2.0, "vision": 2.0, "audio": 2.0}
-    times = times_in_gaps(devices, ranks, slots, backwards)
-    stages, whole = model_of(devices), model_of(devices)
-    pipe, dp = groups(rank, devices)
-    names = ("audio", "vision")
-    torch.manual_seed(1)
-    ours = {name: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()).double() for name in names}
-    torch.manual_seed(1)
-    encoders = {name: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()).double() for name in names}
-    outputs = dict.fromkeys([*range(devices - 1), *names], ((WIDTH,), torch.float64))
-    mine = {rank % devices: stages[rank % devices]}
-    runner = PipelineRunner(mine, pipe, dp_group=dp, encoders=ours, outputs=outputs, loss=loss)
-    made = Dispatcher(
-        dp, phases={"vision": "images", "audio": "sound", "llm": "text"}, replica_group=pipe,
-        fields={"pixels": "vision", "sounds": "audio", "words": "llm"}, cut=Pipelines.in_gaps(times),
-        time_budget=0.01,
-    )  # fmt: skip
-    batch, words, pixels = batch_of(3)
-    sounds = [torch.flip(each, (0,))[1:] for each in pixels]
-    batch["sound"] = np.array([len(each) for each in sounds])
-    own = slice(runner.rank * 7, runner.rank * 7 + 7)
-    data = {"words": words[own], "pixels": pixels[own], "sounds": sounds[own]}
-    out = made.dispatch(data, {name: column[own] for name, column in batch.items()})
-    plan, nothing = out.plan, torch.zeros(0, dtype=torch.int64)
-    tokens = [torch.cat([nothing, *out["words"][a:b]]) for a, b in pairwise(out.slot_bounds("llm"))]
-    inputs = {0: tokens} if rank % devices == 0 else {}
-    for name, field in (("vision", "pixels"), ("audio", "sounds")):
-        of_item = plan.phases[name].items.sample_of_item[plan[name].samples_on_rank(runner.rank)]
-        inputs[name] = {(int(sample), 0): row for sample, row in zip(of_item, out[field], strict=True)}
-    told = runner.step(plan, inputs, [(t + 1) % WORDS for t in tokens])
-    total = torch.zeros((), dtype=torch.float64)
-    for r in range(ranks):
-        given, wanted = inputs_of(plan, words, pixels, r, False)
-        none = torch.zeros(0, WIDTH).double()
-        raw = {name: in_slots(plan, rows, r, none) for name, rows in (("vision", pixels), ("audio", sounds))}
-        for k in (k for k, each in enumerate(wanted) if len(each)):
-            x = whole[0](given[0][k], {name: encoders[name](rows[k]) for name, rows in raw.items()})
-            for stage in whole[1:]:
-                x = stage(x)
-            total = total + loss(x, wanted[k])
-    total.backward()
-    torch.testing.assert_close(told, total.detach(), rtol=1e-9, atol=1e-9)
-    for module, other in [(stages[rank % devices], whole[rank % devices]), *((ours[n], encoders[n]) for n in names)]:
-        for got, wanted in zip(module.parameters(), other.parameters(), strict=True):
-            torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-9, atol=1e-9)
-    return sum(op.stage is None for op in plan["llm"].device_ops(runner.rank, runner.device))

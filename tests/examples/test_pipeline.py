@@ -17,14 +17,8 @@ ranks = ranks_of(4)
     ("devices", "num_stages", "slots", "given"),
     [
         (4, 4, 6, {}),
-        (4, 4, 6, {"op_order": "gpipe"}),
-        (4, 8, 8, {"chunks": 2}),
-        (4, 4, 6, {"recompute": True}),
-        (4, 4, 20, {"allow_empty": True}),
-        (4, 4, 5, {"vision": True}),
         (4, 4, 5, {"vision": True, "frozen": ("vision",)}),
         (4, 4, 5, {"vision": True, "frozen": ("llm",), "recompute": ("llm",)}),
-        (2, 2, 4, {}),
         (2, 4, 4, {"chunks": 2, "vision": True, "recompute": True}),
         (2, 2, 9, {"allow_empty": True, "op_order": "gpipe"}),
     ],
@@ -41,20 +35,17 @@ def test_a_dispatcher_brings_samples_to_the_devices_that_run_encoders_in_gaps(ra
 @pytest.mark.parametrize(
     ("devices", "backwards", "chunks"),
     [
-        (4, {"llm": 2, "vision": 2, "audio": 2}, 1),
         (4, {"llm": 3, "vision": 2, "audio": 0}, 1),
         (2, {"llm": 1, "vision": 2, "audio": 2}, 1),
-        (2, {"llm": 2, "vision": 0, "audio": 0}, 1),
-        (4, {"llm": 2, "vision": 2, "audio": 2}, 2),
+        (2, {"llm": 2, "vision": 2, "audio": 2}, 2),
     ],
 )
 def test_encoders_in_gaps_are_trained_as_in_one_process(ranks, devices, backwards, chunks):
     assert sum(ranks.run(cases.trains_in_gaps, devices, 4, backwards, chunks)) > 0
 
 
-@pytest.mark.parametrize("after", [0, 1])
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(ranks, after):
-    assert ranks.run(cases.resumes, after) == [True] * 4
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(ranks):
+    assert ranks.run(cases.resumes) == [True] * 4
 
 
 @pytest.mark.parametrize(
@@ -84,7 +75,9 @@ def test_what_cannot_be_run_is_told_on_all_processes_before_any_waits(ranks, how
 )
 def test_a_stage_that_does_what_was_not_planned_ends_all(how, stage, said):
     with Ranks(4) as ranks:
-        for rank, (name, _, text) in enumerate(ranks.errors(cases.breaks, how)):
+        ranks.start(cases.breaks, how)
+        ranks.end_after()  # so that nobody waits for messages until it has waited too long
+        for rank, (_, name, _, text) in enumerate(ranks.collect()):
             assert name in (("UsageError",) if rank == stage else ("RuntimeError", "DistNetworkError"))
             assert rank != stage or said in text.strip().splitlines()[-1]
 

@@ -29,9 +29,9 @@ from balancer.plan.step_plan import as_step_plan
 from balancer.problem.ragged import Ragged
 from solvers.errors import ArgumentError, InfeasibleError
 
-SHORT = timedelta(seconds=20)
+SHORT = timedelta(seconds=6)
 
-ranks = ranks_of(2, 4)
+ranks = ranks_of(4)
 made = None
 
 
@@ -48,10 +48,8 @@ def last():
     return dist.get_world_size() - 1
 
 
-@pytest.mark.parametrize(
-    ("odd", "blamed"), [([3], [3]), ([0, 1, 2], [3]), ([2, 3], [2, 3]), ([0, 1], [2, 3])]
-)  # ties to the lowest rank
-@each_rank(sizes=(4,))
+@pytest.mark.parametrize(("odd", "blamed"), [([0, 1, 2], [3]), ([2, 3], [2, 3])])  # ties to the lowest rank
+@each_rank
 def test_versions_that_differ_from_the_majority_are_named(rank, odd, blamed):
     versions = "('9.9', not '1.0')" if 0 not in odd else "('1.0', not '9.9')"
     text = f" {'differs' if len(blamed) == 1 else 'differ'} from the others in package version {versions};"
@@ -148,7 +146,7 @@ def test_a_rank_that_cannot_plan_is_an_error_on_all(rank, way):
             )
 
 
-@each_rank(sizes=(4,))
+@each_rank
 def test_errors_of_several_ranks_are_told_once_each_and_cut_short(rank):
     fails = mock.Mock(side_effect=MemoryError(f"no room for {rank % 2} " + "and more " * 99))
     with planning(rank, [0, 2, 3], fails), pytest.raises(MemoryError if rank != 1 else ExecutorError) as caught:
@@ -193,7 +191,7 @@ def same_as_peers(told):
 
 
 @pytest.mark.parametrize("way", ["replicate", "broadcast"])
-@each_rank(sizes=(4,))
+@each_rank
 def test_replica_peers_get_the_samples_and_the_plan_of_their_leader(rank, way):
     group, replica = replica_groups(rank)
     made = Dispatcher(group, phases=PHASES, fields=FIELDS, planning=way, replica_group=replica)
@@ -209,7 +207,7 @@ def test_replica_peers_get_the_samples_and_the_plan_of_their_leader(rank, way):
 
 
 @pytest.mark.parametrize("way", ["replicate", "broadcast"])
-@each_rank(sizes=(4,))
+@each_rank
 def test_peers_of_a_pipeline_get_its_slots_in_order(rank, way):
     group, replica = replica_groups(rank)
     made = Dispatcher(
@@ -228,7 +226,7 @@ def test_peers_of_a_pipeline_get_its_slots_in_order(rank, way):
     assert max(makespan for *_, makespan in told) == plan.makespan
 
 
-@each_rank(sizes=(4,))
+@each_rank
 def test_a_replica_peer_that_differs_is_an_error_on_all(rank):
     group, replica = replica_groups(rank)
     with (
@@ -281,12 +279,14 @@ def _end(way):
     time.sleep(3600)
 
 
-def assert_all_end(size, victim, function, *arguments, stopped=False):
-    """Lose a rank: all others raise within the timeout, and no process is left."""
-    with Ranks(size) as started:
+def assert_all_end(victim, function, *arguments, stopped=False, ends=False):
+    """Lose a rank: all others raise within the timeout, and no process is left; each may end with its error."""
+    with Ranks(4) as started:
         started.run(prepares)
         began = time.monotonic()
         started.start(function, victim, *arguments)
+        if ends:
+            started.end_after()
         replies = started.collect(patience=40, but=victim if stopped else None)
         assert time.monotonic() - began < SHORT.total_seconds() + 15  # of a machine that is busy
         if stopped:
@@ -300,19 +300,19 @@ def assert_all_end(size, victim, function, *arguments, stopped=False):
 
 
 @pytest.mark.parametrize("where", ["lengths", "payload"])
-@pytest.mark.parametrize(("way", "size"), [("killed", 2), ("killed", 4), ("stopped", 4)])
-def test_a_lost_rank_ends_all_others_in_time(where, way, size):
-    assert_all_end(size, size - 2, loses_one, where, way, stopped=way == "stopped")
+@pytest.mark.parametrize("way", ["killed", "stopped"])
+def test_a_lost_rank_ends_all_others_in_time(where, way):
+    assert_all_end(2, loses_one, where, way, stopped=way == "stopped")
 
 
 def test_a_rank_lost_while_steps_are_made_ahead_ends_all_others():
-    assert_all_end(4, 2, loses_one_ahead)
+    assert_all_end(2, loses_one_ahead, ends=True)
 
 
-@each_rank(sizes=(4,))
+@each_rank
 def test_a_late_rank_is_waited_for(rank):
     """A rank may be late by less than the timeout."""
-    made = Dispatcher(length="tokens", timeout=timedelta(seconds=4.5))
+    made = Dispatcher(length="tokens", timeout=SHORT)
     if rank == 0:
-        time.sleep(2)
+        time.sleep(0.5)
     step(made, rank)

@@ -6,12 +6,12 @@ By file: names of tests, or patterns of names with their parameters, as :func:`f
 from fnmatch import fnmatchcase
 
 BY_NIGHT = {
-    # On two ranks by day, on four by night.
+    # On few ranks by day, on more by night.
     "executor/test_context_exchange.py": ["*[[]4*"],
     "executor/test_training.py": ["*[[]4*"],
     "executor/test_shared.py": ["*[[]4*", "*[[]8*"],
     "executor/test_autograd.py": ["*[[]4*"],
-    "executor/test_dispatch.py": ["*[[]3*", "*[[]8*"],
+    "executor/test_dispatch.py": ["*[[]8*"],
     "executor/test_reshard.py": ["*[[]8*"],
     # Ranks that are stopped, whose peers wait for it; those that are killed are by day.
     "executor/test_agreement.py": ["test_a_lost_rank_ends_all_others_in_time[[]stopped*"],

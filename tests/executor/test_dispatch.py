@@ -12,7 +12,18 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed as dist
-from dispatch_cases import FIELDS, PHASES, Encoders, dispatcher, gradient, lengths_of, losses, multimodal_batch, stacked
+from dispatch_cases import (
+    FIELDS,
+    PHASES,
+    Encoders,
+    alone,
+    dispatcher,
+    gradient,
+    lengths_of,
+    losses,
+    multimodal_batch,
+    stacked,
+)
 from each_rank import each_rank, everywhere, raises_on, same_everywhere
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,7 +47,7 @@ fields = st.dictionaries(
 seeds = st.integers(0, 2**16)
 counts_of_eight = st.lists(st.integers(0, 5), min_size=8, max_size=8)  # of which as many count as there are ranks
 
-ranks = ranks_of(1, 2, 3, 4, 8)
+ranks = ranks_of(1, 3, 8)
 
 
 def round_trip(rank, seed, counts, fields, **arguments):
@@ -71,11 +82,11 @@ def fives(most=5):
     return [(3 * rank + 2) % most for rank in range(dist.get_world_size())]
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
 @each_rank
-def test_every_kind_of_field(rank, kind):
-    every = {f"{index}": (kind, index, index % len(TRAILING)) for index in range(len(DTYPES))}
-    round_trip(rank, 1, fives(), every)
+def test_every_kind_of_field_and_none(rank):
+    for kind in KINDS:
+        every = {f"{index}": (kind, index, index % len(TRAILING)) for index in range(len(DTYPES))}
+        round_trip(rank, 1, fives(), every)
     round_trip(rank, 1, [0] * dist.get_world_size(), every)
 
 
@@ -84,8 +95,7 @@ def test_as_on_a_device_where_rows_are_joined_as_tensors(rank):
     with mock.patch.object(exchange, "_on_host", return_value=False):
         for index in range(len(DTYPES)):
             every = {kind: (kind, index, index % len(TRAILING)) for kind in KINDS}
-            for placement in ("any", "relocate"):
-                round_trip(rank, index, fives(), every, placement=placement)
+            round_trip(rank, index, fives(), every, placement=("any", "relocate")[index % 2])
 
 
 @FEW
@@ -278,7 +288,7 @@ ODD = {  # what the last rank hands in, and what is said of it
 
 
 @pytest.mark.parametrize("what", ODD)
-@each_rank(sizes=(2, 4))
+@each_rank(sizes=(3,))
 def test_other_fields_on_one_rank_are_an_error_on_all_that_names_it(rank, what):
     last, (odd, columns, text) = dist.get_world_size() - 1, ODD[what]
     mine, given = (odd, {"tokens": [1, 2], **columns}) if rank == last else ({"a": A}, {"tokens": [1, 2]})
@@ -291,7 +301,7 @@ FORMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("given", sorted(FORMS))
+@pytest.mark.parametrize("given", FORMS)
 @each_rank
 def test_a_field_of_whole_numbers_that_is_asked_for_as_a_length_is_one(rank, given):
     lengths = lengths_of(3, rank, 6) + 1
@@ -310,7 +320,7 @@ def test_a_field_of_whole_numbers_that_is_asked_for_as_a_length_is_one(rank, giv
         dispatcher(length="names").dispatch({"names": ["a", "b"]})
 
 
-@each_rank(sizes=(2, 4))
+@each_rank(sizes=(3,))
 def test_unlike_widths_are_said_to_be_padding(rank):
     with pytest.raises(ExecutorError, match="Padding makes rows of unlike widths: hand in unpadded samples, as a list"):
         dispatcher(length="ids").dispatch({"ids": torch.zeros(3, 5 + rank, dtype=torch.int64)})
@@ -333,7 +343,6 @@ def warned(steps):
         ([[], [7, 7], [7], [7]], True),
         ([[7, 7], [7], [7, 8], [7], [7], [7]], False),
         ([[7, 7], [7, 7]], False),
-        ([[7, 7], [8, 8], [7, 7]], False),
     ],
 )
 @each_rank
@@ -345,8 +354,9 @@ def test_samples_all_of_one_length_are_warned_of_once(rank, steps, warns):
         assert "Padding makes them alike: hand in unpadded samples, as lists of tensors" in text
 
 
-@pytest.mark.parametrize("lengths", [[5, 1, 9, 3], [5, 5, 5, 5], [1, 3, 5, 9]])
-@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize(
+    ("lengths", "same"), [([5, 1, 9, 3], True), ([5, 1, 9, 3], False), ([5, 5, 5, 5], True), ([1, 3, 5, 9], True)]
+)
 @each_rank
 def test_a_loader_that_deals_nothing_out_is_warned_of_once(rank, lengths, same):
     mine = lengths if same else [length + rank for length in lengths]
@@ -357,16 +367,6 @@ def test_a_loader_that_deals_nothing_out_is_warned_of_once(rank, lengths, same):
 
 
 # Phases.
-
-
-def alone(model, batches):
-    """Every sample's inputs, computed without any exchange."""
-    inputs = []
-    for fields, _ in batches:
-        for pixels, mel, text in zip(fields["pixels"], fields["mel"], fields["text"], strict=True):
-            parts = [model.images(image) for image in pixels] + [model.audio(mel), model.embed(text)]
-            inputs.append(torch.cat(parts))
-    return inputs
 
 
 def phases_agree_with_no_exchange(rank, seed, counts, **arguments):

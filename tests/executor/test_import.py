@@ -25,8 +25,7 @@ from balancer.compat import verl
 print(balancer.balance([3, 1, 2], 2).loads.tolist(), verl.get_seqlen_balanced_partitions([4, 1, 3], 2, False))
 """)
     assert found == [
-        "balancer.executor needs PyTorch, which is not installed; "
-        'install it with: pip install "seqbalancer[torch]"',
+        'balancer.executor needs PyTorch, which is not installed; install it with: pip install "seqbalancer[torch]"',
         "[3, 3] [[0], [1, 2]]",
     ]
 

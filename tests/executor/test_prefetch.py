@@ -17,7 +17,7 @@ from ranks_of import ranks_of
 
 from balancer.executor import Dispatcher, ExecutorError, PrefetchDispatcher, prefetch
 
-ranks = ranks_of(1, 2, 4)
+ranks = ranks_of(1, 3)
 
 
 def uneven():
@@ -66,7 +66,7 @@ LOADERS = {"list": list, "stateful": Stateful, "torch": lambda batches: torch.ut
 
 @pytest.mark.parametrize(
     ("kind", "uneven_loaders"),
-    [("list", "continue"), ("stateful", "continue"), ("torch", "continue"), ("list", "stop")],
+    [("stateful", "continue"), ("torch", "continue"), ("list", "stop")],
 )
 @each_rank
 def test_every_sample_comes_once_until_loaders_have_ended(rank, kind, uneven_loaders):
@@ -91,8 +91,7 @@ def test_every_sample_comes_once_until_loaders_have_ended(rank, kind, uneven_loa
         assert seen == [1000 * rank + i for rank, of_rank in enumerate(sizes) for i in range(sum(of_rank))]
 
 
-@pytest.mark.parametrize("kind", sorted(LOADERS))
-@pytest.mark.parametrize("at", [1, 3, 5])
+@pytest.mark.parametrize(("kind", "at"), [("list", 1), ("stateful", 3), ("torch", 5)])
 @each_rank
 def test_resuming_is_exact(rank, kind, at):
     """What comes after a state is taken is what would have come."""
@@ -143,19 +142,19 @@ def test_the_next_step_is_made_meanwhile(rank):
 
 @each_rank
 def test_a_loop_that_all_leave_can_begin_again(rank):
-    loader = made(batches_of(rank, [2] * 20))
+    loader = made(batches_of(rank, [2] * 8))
     for number, _ in enumerate(loader):
         if number == 2:
             break
-    assert [names(step) for step in loader] == [names(step) for step in made(batches_of(rank, [2] * 20))]
-    for _ in loader:
+    assert [names(step) for step in loader] == [names(step) for step in made(batches_of(rank, [2] * 8))]
+    for _ in zip(range(2), loader, strict=False):
         with pytest.raises(RuntimeError, match="one loop at a time"):
             next(iter(loader))
         with pytest.raises(RuntimeError, match="before iterating"):
             loader.load_state_dict(loader.state_dict())
 
 
-@each_rank(sizes=(2, 4))
+@each_rank(sizes=(3,))
 def test_a_rank_that_leaves_alone_is_named(rank):
     loader = iter(made(batches_of(rank, [2] * 20)))
     for _ in range(3):

@@ -10,7 +10,7 @@ from launched import leave
 from recorded import Recorded
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
-STEPS = 5  # of two mini-batches
+STEPS = 3  # of two mini-batches
 given = {"torch": torch}
 for heading in ("Collating", "Hugging Face Trainer"):
     exec(block(heading), given)

@@ -32,5 +32,5 @@ def test_training_is_the_same_and_resumes_bit_for_bit(tmp_path):
 
 def test_a_loader_with_a_state_resumes():
     with Ranks(2) as ranks:
-        for at in (1, 3, 4):
+        for at in (1, 4):
             ranks.run(cases.resumes_behind_accelerate, at)

@@ -35,35 +35,35 @@ def run(folder, code=0, **runs):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    runs = {"balanced": {}, "unbalanced": {"trainer": "unbalanced"}, "whole": DROPOUT} | REFUSED
-    if find_spec("trl"):
-        runs |= {"tuned": {"balanced": True}, "tuned as they come": {"balanced": False}}
+    runs = {"balanced": {}, "unbalanced": {"trainer": "unbalanced"}} | REFUSED
     return run(tmp_path_factory.mktemp("runs"), **runs)
 
 
-def test_ten_steps_are_those_of_unbalanced_training(found):
-    balanced, unbalanced = found["balanced"], found["unbalanced"]
-    assert len(balanced["losses"]) == 10
-    assert balanced["epoch"] > 1, "the second epoch has begun"
-    assert balanced["losses"] == pytest.approx(unbalanced["losses"], rel=1e-6)  # losses are of 32 bits
+def assert_trained_alike(balanced, unbalanced, rel):
+    assert balanced["losses"] == pytest.approx(unbalanced["losses"], rel=rel)  # losses are of 32 bits
     assert torch.allclose(balanced["weights"], unbalanced["weights"], rtol=0, atol=1e-7)
     assert not torch.equal(balanced["weights"], unbalanced["weights"]), "not rearranged at all"
+
+
+def test_ten_steps_are_those_of_unbalanced_training(found):
+    assert len(found["balanced"]["losses"]) == 10
+    assert found["balanced"]["epoch"] > 1, "the second epoch has begun"
+    assert_trained_alike(found["balanced"], found["unbalanced"], 1e-6)
 
 
 @pytest.mark.skipif(not find_spec("trl"), reason="TRL is not installed")
-def test_trls_steps_are_those_of_unbalanced_training(found):
-    balanced, unbalanced = found["tuned"], found["tuned as they come"]
-    assert len(balanced["losses"]) == 6
-    assert balanced["losses"] == pytest.approx(unbalanced["losses"], rel=1e-5)
-    assert torch.allclose(balanced["weights"], unbalanced["weights"], rtol=0, atol=1e-7)
-    assert not torch.equal(balanced["weights"], unbalanced["weights"]), "not rearranged at all"
+def test_trls_steps_are_those_of_unbalanced_training(tmp_path):
+    found = run(tmp_path, tuned={"balanced": True}, untuned={"balanced": False})
+    assert len(found["tuned"]["losses"]) == 6
+    assert_trained_alike(found["tuned"], found["untuned"], 1e-5)
 
 
-def test_killed_and_resumed_in_the_second_epoch_is_bit_for_bit_the_same(tmp_path, found):
+def test_killed_and_resumed_in_the_second_epoch_is_bit_for_bit_the_same(tmp_path):
+    whole = run(tmp_path, whole=DROPOUT)["whole"]
     run(tmp_path, -signal.SIGKILL, killed=DROPOUT | {"kill_at": 9})
     resumed = run(tmp_path, killed=DROPOUT | {"resume": True})["killed"]
-    assert torch.equal(resumed["weights"], found["whole"]["weights"])
-    assert resumed["losses"] == found["whole"]["losses"]
+    assert torch.equal(resumed["weights"], whole["weights"])
+    assert resumed["losses"] == whole["losses"]
 
 
 def test_what_would_change_what_is_learnt_is_refused(found):

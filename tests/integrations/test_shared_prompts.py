@@ -6,8 +6,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from launched import launch  # noqa: E402
-from shared_prompts_case import MODEL, drawn, page  # noqa: E402
+from rank_processes import Ranks  # noqa: E402
+from shared_prompts_case import MODEL, drawn, page, trains  # noqa: E402
 
 
 def alone():
@@ -28,11 +28,12 @@ def alone():
     ).numpy()
 
 
-def test_two_ranks_compute_what_one_does(tmp_path):
-    assert launch("shared_prompts_run.py", tmp_path / "found.npz") == 0
-    found, (loss, gradients) = np.load(tmp_path / "found.npz"), alone()
-    assert abs(float(found["loss"]) - loss) < 1e-9
-    assert np.abs(found["gradients"] - gradients).max() < 1e-9
+def test_two_ranks_compute_what_one_does():
+    loss, gradients = alone()
+    with Ranks(2) as ranks:
+        for found, summed in ranks.run(trains):
+            assert abs(found - loss) < 1e-9
+            assert np.abs(summed - gradients).max() < 1e-9
 
 
 def test_responses_do_not_see_each_other():

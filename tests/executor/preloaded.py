@@ -1,6 +1,7 @@
 """Imported once by the server from which ranks are forked."""
 
 import contextlib
+import gc
 import os
 import warnings
 
@@ -24,3 +25,4 @@ with contextlib.suppress(ImportError), warnings.catch_warnings(action="ignore"):
 torch.set_num_threads(1)
 balancer.warmup(["auto"])
 compile_runs()
+gc.freeze()  # or else each rank that collects garbage looks at, and copies, all that was imported

@@ -126,7 +126,8 @@ def train(folder, mode, options):
     config = LlamaConfig(attention_dropout=options.get("dropout", 0), **TINY)
     arguments = TrainingArguments(
         f"{folder}/{mode}", per_device_train_batch_size=1, gradient_accumulation_steps=4, max_steps=10,
-        learning_rate=0.01, save_steps=8, logging_steps=1, report_to=[], use_cpu=True, disable_tqdm=True, seed=3,
+        learning_rate=0.01, save_strategy="steps" if "dropout" in options else "no", save_steps=8, logging_steps=1,
+        report_to=[], use_cpu=True, disable_tqdm=True, seed=3,
         max_grad_norm=0.0, optim="sgd", lr_scheduler_type="constant", ddp_backend="gloo",
         **options.get("arguments", {}),
     )  # fmt: skip

@@ -6,7 +6,6 @@ import signal
 import time
 from dataclasses import replace
 from datetime import timedelta
-from itertools import pairwise
 from unittest import mock
 
 import numpy as np
@@ -21,7 +20,7 @@ from each_rank import each_rank, everywhere, raises_on, same_everywhere
 from rank_processes import Ranks
 from ranks_of import ranks_of
 
-from balancer import MicroBatches, Phase, Pipelines, PipelineStages
+from balancer import MicroBatches, Phase
 from balancer.executor import Dispatcher, ExecutorError, PrefetchDispatcher
 from balancer.executor import dispatcher as module
 from balancer.executor.ranks import Ranks as Talking
@@ -204,26 +203,6 @@ def test_replica_peers_get_the_samples_and_the_plan_of_their_leader(rank, way):
     assert out.restore()["id"] == data["id"] == out.restore(out["id"])
     grads = [None if p.grad is None else p.grad.tolist() for p in model.parameters()]
     same_as_peers((out.plan.digest(), out["id"], pixels.tolist(), inputs.values.tolist(), grads))
-
-
-@pytest.mark.parametrize("way", ["replicate", "broadcast"])
-@each_rank
-def test_peers_of_a_pipeline_get_its_slots_in_order(rank, way):
-    group, replica = replica_groups(rank)
-    made = Dispatcher(
-        group, phases=[Phase("vision", "patches"), Phase("llm", "tokens", own="tokens")], planning=way,
-        replica_group=replica, cut=Pipelines(90, count=3, stages=PipelineStages.of({"vision": 1, "llm": 1})),
-    )  # fmt: skip
-    lengths = np.random.default_rng(rank // 2).integers(1, 20, (2, 8))
-    given = {"patches": lengths[0], "tokens": lengths[1]}
-    out = made.dispatch(*(({"id": [10 * rank + i for i in range(8)]}, given) if rank % 2 == 0 else (None,)))
-    plan, mine = out.plan["llm"], rank // 2
-    assert out["id"] == [20 * (s // 8) + s % 8 for s in plan.samples_on_rank(mine).tolist()]
-    slots = [out["id"][start:stop] for start, stop in pairwise(out.slot_bounds("llm"))]
-    assert len(slots) == 3
-    assert all(slots)
-    told = same_as_peers((out.plan.digest(), slots, plan.pipeline_run(mine).makespan))
-    assert max(makespan for *_, makespan in told) == plan.makespan
 
 
 @each_rank

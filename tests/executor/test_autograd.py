@@ -44,7 +44,7 @@ def total(value):
     return value.item()
 
 
-@settings(max_examples=examples(10))
+@settings(max_examples=examples(6))
 @given(seed=st.integers(0, 1000), counts=st.lists(st.integers(0, 4), min_size=4, max_size=4).filter(lambda c: c[0]))
 @each_rank
 def test_the_backward_is_the_transposed_exchange(rank, seed, counts):

@@ -29,11 +29,7 @@ from solvers.errors import ArgumentError, ArgumentTypeError
 HEADS, KV_HEADS, SIZE = 4, 2, 3
 WIDTH = HEADS * SIZE
 TIMEOUT = timedelta(seconds=20)
-MASKS = [
-    {"full": 1},
-    {"window3": 2},
-    {"full": 1, "window5": 2, "chunk8": 1},
-]
+MASKS = [{"full": 1}, {"full": 1, "window5": 2, "chunk8": 1}]
 
 ranks = ranks_of(2, 4)
 
@@ -182,18 +178,18 @@ def kernels_inputs(seed, kind):
     return True
 
 
-@pytest.mark.parametrize("kind", ["full", "window3", "chunk4"])
+@pytest.mark.parametrize("kind", ["window3", "chunk4"])
 @each_rank
 def test_what_kernels_take_says_what_the_mask_says(rank, kind):
     assert any(chain(*everywhere([kernels_inputs(seed, kind) for seed in range(4)])))
 
 
-@pytest.mark.parametrize("kind", ["full", "window3"])
 @each_rank
-def test_flex_attention_takes_the_mask(rank, kind):
+def test_flex_attention_takes_the_mask(rank):
     """PyTorch's attention by a function of query and key gives what the dense mask gives; forward, uncompiled."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+    kind = "window3"
     exchange = ContextExchange(_shards(1, {kind: 1})[0], masks={kind: 1})
     mask = exchange.dense_mask(kind)
     torch.manual_seed(1 + rank)
@@ -206,7 +202,7 @@ def test_flex_attention_takes_the_mask(rank, kind):
     torch.testing.assert_close(found[0].transpose(0, 1).reshape(len(mask), WIDTH), wanted)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @each_rank
 def test_dtypes_and_sums_in_float32(rank, seed):
     """Rows of several dtypes and shapes go in one message; gradients of halves are summed in float32."""
@@ -262,7 +258,7 @@ def of_a_plan(rank, seed):
     return total
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @each_rank
 def test_labels_are_shifted_before_they_are_sharded(rank, seed):
     """Labels shifted inside documents before they are sharded: the loss is that of documents by themselves."""
@@ -337,7 +333,6 @@ def test_what_cannot_be_used_is_refused_on_all_ranks(rank):
 UNLIKE = {  # what the last rank gathers, and what is said of it
     "dtype": (lambda rows: [rows.bfloat16()], "1 tensor for kind 'window3': bfloat16 [*, 2]"),
     "wider": (lambda rows: [rows[:, [0, 1, 1]]], "1 tensor for kind 'window3': float16 [*, 3]"),
-    "double": (lambda rows: [rows.double()], "1 tensor for kind 'window3': float64 [*, 2]"),
     "two": (lambda rows: [rows, rows], "2 tensors for kind 'window3': float16 [*, 2] and float16 [*, 2]"),
     "list": (lambda rows: [rows.tolist()], "tensors[0] must be a tensor, got list"),
     "kind": (lambda rows: [rows], "kind must be one of full, window3, got 'full3'"),

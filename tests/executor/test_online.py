@@ -24,9 +24,7 @@ ranks = ranks_of(2)
     ("arguments", "overlap", "tells"),
     [
         ({}, None, (0, 1)),
-        ({"planning": "broadcast"}, None, (0, 1)),
-        ({}, None, (1,)),  # who fits measures nothing itself
-        ({}, False, (0, 1)),
+        ({"planning": "broadcast"}, None, (1,)),  # who fits measures nothing itself
         ({}, True, (0, 1)),  # steps are made ahead of those measured
     ],
 )

@@ -136,10 +136,10 @@ def test_restore_is_the_inverse_of_dispatch(rank, seed, counts, fields, cut, way
     round_trip(rank, seed, counts, fields, cut, planning=way)
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
 @four
-def test_every_kind_of_field_goes_whole_to_every_rank_of_a_group(rank, kind):
-    assert round_trip(rank, 3, [4, 0, 3, 1], {"a": (kind, 0, 0), "b": (kind, 3, 1)}, ZIGZAG) > 1
+def test_every_kind_of_field_goes_whole_to_every_rank_of_a_group(rank):
+    for kind in KINDS:
+        assert round_trip(rank, 3, [4, 0, 3, 1], {"a": (kind, 0, 0), "b": (kind, 3, 1)}, ZIGZAG) > 1
 
 
 @four
@@ -152,11 +152,10 @@ def test_off_the_host(rank):
             phases_agree_with_no_exchange(rank, 1, [3, 2, 0, 4], cut)
 
 
-@pytest.mark.parametrize("seed", range(3))
 @four
-def test_over_nodes(rank, seed):
-    round_trip(rank, seed, [3, 2, 0, 4], {"a": ("list", 0, 1)}, ZIGZAG, ranks_per_node=2)
-    phases_agree_with_no_exchange(rank, seed, [3, 2, 0, 4], ZIGZAG, ranks_per_node=2)
+def test_over_nodes(rank):
+    round_trip(rank, 1, [3, 2, 0, 4], {"a": ("list", 0, 1)}, ZIGZAG, ranks_per_node=2)
+    phases_agree_with_no_exchange(rank, 1, [3, 2, 0, 4], ZIGZAG, ranks_per_node=2)
 
 
 def _check_slots(rank, out, slots, lengths):
@@ -239,10 +238,9 @@ def test_context_shards(rank, seed, counts, cut, way):
     context_shards(rank, seed, counts, cut, planning=way)
 
 
-@pytest.mark.parametrize("seed", range(3))
 @four
-def test_context_shards_of_whole_nodes(rank, seed):
-    context_shards(rank, seed, [3, 2, 0, 4], {"degree": 4, "pack_tokens": 400, "block": 4}, ranks_per_node=2)
+def test_context_shards_of_whole_nodes(rank):
+    context_shards(rank, 1, [3, 2, 0, 4], {"degree": 4, "pack_tokens": 400, "block": 4}, ranks_per_node=2)
 
 
 PHASES = [Phase("vision", "patches", outputs="image"), Phase("llm", "tokens", own="text")]

@@ -4,11 +4,13 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 from types import MappingProxyType
 
 import datasets
 import numpy as np
 import torch
+from doc_blocks import blocks
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from balancer.compat.huggingface import BalancedTrainerMixin
@@ -142,10 +144,21 @@ def train(folder, mode, options):
     return {"losses": losses, "weights": torch.cat(weights), "epoch": trainer.state.epoch}
 
 
+def by_the_page(folder, mode, options):
+    """The block of docs/how_to/sampler.md."""
+    arguments = TrainingArguments(folder, max_steps=2, save_strategy="no", report_to=[], use_cpu=True)
+    given = {"Trainer": Trainer, "collate": collate, "dataset": rows_of_text(), "arguments": arguments,
+             "model": LlamaForCausalLM(LlamaConfig(**TINY))}  # fmt: skip
+    exec("\n".join(blocks(Path(options["page"]))["Sampler: Hugging Face Trainer"]), given)
+    given["trainer"].train()
+    return given["trainer"].state.global_step
+
+
 def main(folder, runs):
     for mode, options in runs:
         try:
-            found = (fine_tune if "balanced" in options else train)(folder, mode, options)
+            way = fine_tune if "balanced" in options else by_the_page if "page" in options else train
+            found = way(folder, mode, options)
         except (ValueError, TypeError) as error:
             found = {"error": str(error)}
         if os.environ["RANK"] == "0":

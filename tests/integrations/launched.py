@@ -7,7 +7,6 @@ import faulthandler
 import multiprocessing
 import os
 import runpy
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -45,17 +44,6 @@ def launch(script, *arguments, ranks=2):
             said = "\n".join([*texts, str(error)])
     assert code <= 0, said
     return code
-
-
-def torchrun(script, *arguments, ranks=2):
-    """Run it by the command."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    environment = os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    found = subprocess.run(
-        [*launcher, str(HERE / script), *map(str, arguments)],
-        env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
-    assert found.returncode == 0, (found.stdout + found.stderr)[-6000:]
 
 
 def leave(result, mode, folder):

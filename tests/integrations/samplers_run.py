@@ -46,6 +46,14 @@ def sampler(rank, **options):
     return BalancedBatchSampler(LENGTHS, EACH, 2, rank, seed=5, gradient_accumulation_steps=SLOTS, **options)
 
 
+KNOWN = {
+    "BalancedBatchSampler": lambda *given, **options: BalancedBatchSampler(*given, **options, seed=5),
+    "DataLoader": DataLoader, "lengths": LENGTHS, "dataset": Rows(), "collate": collate, "batch_size": EACH,
+    "epochs": EPOCHS,
+}  # fmt: skip
+"""What blocks of the page read."""
+
+
 def unbalanced(count):
     """One process, whole global batches: what all must come to; `count` says what a loss is divided by."""
     net, made = model(), sampler("all")
@@ -149,25 +157,26 @@ def accelerate():
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=SLOTS)
     dealt = accelerator.prepare(DataLoader(Rows(), batch_sampler=PlannedBatchSampler(plan, "all"), collate_fn=collate))
     planned = [batch["rows"].tolist() for batch in dealt] == [plan.samples_on_rank(accelerator.process_index).tolist()]
-    loader = DataLoader(Rows(), batch_sampler=sampler("all"), collate_fn=collate)
     net = model()
-    net, optimizer, loader = accelerator.prepare(net, torch.optim.SGD(net.parameters(), 0.1), loader)
+    net, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), 0.1))
     seen = []
-    for epoch in range(EPOCHS):
-        loader.set_epoch(epoch)
-        for batch in loader:
-            with accelerator.accumulate(net):
-                seen.append(batch["rows"].tolist())
-                accelerator.backward((net(batch["values"]) ** 2).sum() / by_samples(batch))
-                optimizer.step()
-                optimizer.zero_grad()
+
+    def train(batch):
+        seen.append(batch["rows"].tolist())
+        accelerator.backward((net(batch["values"]) ** 2).sum() / by_samples(batch))
+        optimizer.step()
+        optimizer.zero_grad()
+
+    given = {"accelerator": accelerator, "model": net, "checkpoint": None, "train": train, "save": repr}
+    exec("\n".join(blocks(PAGE)["Sampler: Accelerate"]), KNOWN | given)
     return {"weights": weights_of(net), "seen": seen, "refused": refused, "planned": planned}
 
 
-def lightning():
+def in_lightning():
     import lightning
+    from torchdata.stateful_dataloader import StatefulDataLoader
 
-    class Module(lightning.LightningModule):
+    class Base(lightning.LightningModule):
         def __init__(self):
             super().__init__()
             self.net, self.seen = model(), []
@@ -179,23 +188,22 @@ def lightning():
         def configure_optimizers(self):
             return torch.optim.SGD(self.net.parameters(), 0.1)
 
-        def train_dataloader(self):
-            return DataLoader(Rows(), batch_sampler=sampler(self.trainer.global_rank), collate_fn=collate)
+    class Quiet:
+        @staticmethod
+        def Trainer(**given):  # noqa: N802
+            return lightning.Trainer(
+                **given, accelerator="cpu", devices=2, strategy="ddp", accumulate_grad_batches=SLOTS, logger=False,
+                enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+            )  # fmt: skip
 
-    module, refused = Module(), ""
-    quiet = {
-        "logger": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "enable_checkpointing": False,
-    }
-    shape = {"accelerator": "cpu", "devices": 2, "strategy": "ddp", "max_epochs": EPOCHS,
-             "accumulate_grad_batches": SLOTS}  # fmt: skip
+    given = {"LightningModule": Base, "lightning": Quiet, "StatefulDataLoader": StatefulDataLoader}
+    exec("\n".join(blocks(PAGE)["Sampler: Lightning"]), given := KNOWN | given)
+    module, refused = given["Module"](), ""
     try:
-        lightning.Trainer(**shape, **quiet).fit(Module())
+        Quiet.Trainer(max_epochs=EPOCHS).fit(given["Module"]())
     except (ValueError, TypeError) as error:
         refused = str(error)
-    lightning.Trainer(**shape, **quiet, use_distributed_sampler=False).fit(module)
+    given["trainer"].fit(module)
     return {"weights": weights_of(module.net), "seen": module.seen, "refused": refused}
 
 
@@ -215,7 +223,7 @@ def disagreement():
 def main(folder):
     warnings.simplefilter("ignore")
     found = {"accelerate": accelerate()}  # which makes the process group
-    found |= {"ddp": ddp(), "fsdp": fsdp(), "lightning": lightning(), "said": disagreement()}
+    found |= {"ddp": ddp(), "fsdp": fsdp(), "lightning": in_lightning(), "said": disagreement()}
     for name, sync, count in (("step", "step", by_tokens), ("micro_batch", "micro_batch", by_tokens),
                               ("samples", "step", by_samples)):  # fmt: skip
         made = sampler(dist.get_rank(), sync=sync)

@@ -3,6 +3,7 @@
 import json
 import signal
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from balancer.compat.huggingface import sample_lengths  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("default")  # of the trainers, which are not ours
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "sampler.md"
 DROPOUT = {"dropout": 0.1, "trainer": "moved"}
 REFUSED = {
     "rank_means": {"arguments": {"average_tokens_across_devices": False}},
@@ -35,8 +37,12 @@ def run(folder, code=0, **runs):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    runs = {"balanced": {}, "unbalanced": {"trainer": "unbalanced"}} | REFUSED
+    runs = {"balanced": {}, "unbalanced": {"trainer": "unbalanced"}, "page": {"page": str(PAGE)}} | REFUSED
     return run(tmp_path_factory.mktemp("runs"), **runs)
+
+
+def test_the_block_of_the_page_trains(found):
+    assert found["page"] == 2
 
 
 def assert_trained_alike(balanced, unbalanced, rel):

@@ -149,13 +149,6 @@ def test_commands_to_go_on_with_run_as_printed(command, log, tmp_path, mode):
     assert (f"in steps of {ranks * each} samples" in ran.out) == (15 % ranks > 0)
 
 
-def test_json(command, log):
-    asked = ("--gpus", 2, "--ranks", 1, "--batch-per-rank", 16, "--mode", "stages", "--layouts", 2, "--json")
-    told = json.loads(command("configure", log, *PHASES, *MODELS, *asked).out)
-    assert told["winner"]["seconds"] >= told["lower_bound_s"]
-    assert set(told["counts"]["stages"]) == set(room.REASONS)
-
-
 def test_nothing_to_do_is_said(command, tmp_path):
     pq.write_table(pa.table({"patches": [0] * 16, "tokens": [0] * 16}), tmp_path / "zeros.parquet")
     ran = command(

@@ -13,20 +13,6 @@ ASKED = ("--ranks", 8, "--ranks-per-node", 4, "--batch-per-rank", 4, "--length",
 PACKS = keys("cut.kind=context_shards", "cut.pack_tokens=6000")
 CONTEXT = (*PACKS, *keys("cut.degree=4"))
 MASKS = keys("cut.masks={full=1,window256=5}")
-STEP = """
-ranks = 8
-ranks_per_node = 4
-batch_per_rank = 4
-[[phase]]
-length = "tokens"
-[cut]
-kind = "context_shards"
-degree = 4
-pack_tokens = 6000
-masks = {full = 1, window256 = 5}
-block = 64
-sync = "step"
-"""
 
 
 @pytest.fixture
@@ -43,19 +29,6 @@ def test_the_plan_is_that_of_the_library(command, log):
     plan = balancer.balance(lengths, 8, ranks_per_node=4, home_rank=np.arange(32) // 4, cut=cut)
     assert balancer.load_plan("plan.parquet", step=1).digest() == plan.digest()
     assert command("plan", log, *ASKED, *CONTEXT, "--out", "other.parquet").out.count("pieces_on_rank") == 1
-
-
-def test_step_file_and_options_say_the_same(command, log, tmp_path):
-    (tmp_path / "step.toml").write_text(STEP)
-    assert command("plan", log, "--step", "step.toml", "--out", "a.parquet").code == 0
-    typed = (*ASKED, *CONTEXT, *MASKS, *keys("cut.block=64", "cut.sync=step"))
-    assert command("plan", log, *typed, "--out", "b.parquet").code == 0
-    assert balancer.load_plan("a.parquet", step=2).digest() == balancer.load_plan("b.parquet", step=2).digest()
-    wrong = command("plan", log, "--step", "step.toml", *keys("cut.pack_tokens=10"))
-    assert (wrong.code, "more than pack_tokens = 10" in wrong.err) == (1, True)
-    (tmp_path / "step.toml").write_text(STEP.replace("pack_tokens = 6000", "pack_tokens = 10"))
-    wrong = command("plan", log, "--step", "step.toml")
-    assert "more than pack_tokens = 10" in wrong.err
 
 
 def test_report_sets_the_plan_beside_what_frameworks_ship(command, log):

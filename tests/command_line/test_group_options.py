@@ -53,11 +53,6 @@ def test_simulate_takes_the_exchange_from_the_cluster(command, log):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (keys("cut.exchange=ring", "cut.tokens=50"), "cut: no kind of cut has both exchange and tokens"),
-        (
-            (*GROUPS, *keys("cut.tokens=50")),
-            "cut.tokens: there is no such key here, but where cut.kind is micro_batches or pipelines",
-        ),
         ((*GROUPS, *keys("cut.count=fewest")), "cut.count must be a whole number >= 1, got 'fewest'"),
         ((*GROUPS, *keys("phase.all.equal_counts=true")), "sequence_groups cannot be combined with equal_counts"),
         (
@@ -70,8 +65,6 @@ def test_simulate_takes_the_exchange_from_the_cluster(command, log):
         ),
         ((*GROUPS, "--cost", "padded"), "cost 'padded'"),
         ((*GROUPS, *keys("plan.method=lpt")), "makes no sequence groups"),
-        ((*GROUPS, "--cost", "linear:d0=3"), "cost 'linear:d0=3' lacks a coefficient or names an unknown one"),
-        ((*GROUPS, "--cost", "linear:hidden=2"), "cost 'linear:hidden=2': hidden must be 0 or 1, got 2"),
     ],
 )
 def test_refused(command, log, options, told):

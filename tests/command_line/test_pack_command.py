@@ -58,11 +58,9 @@ def test_steps_and_what_is_over_long_are_told(run):
     (("--tokens", 60, "--per-step", 0), 2, "--per-step must be >= 1, got 0"),
     (("--tokens", 60, "--cost", "padded"), 2, "--cost = 'padded' is no such cost"),
     (("--tokens", 60, "--length", "n_token"), 2, "did you mean 'n_tokens'?"),
-    (("--tokens", 100, "--out", "packs/"), 2, "it is one file, and this is a folder; choose another name"),
     (("--tokens", 100, "--limit", "images"), 2, "--limit must be COL[+COL...]=N, such as images=16, got 'images'"),
     (("--tokens", 100, "--limit", "images=3"), 2, "images"),
     (("--tokens", 100, "--max-samples", 0), 2, "--max-samples must be >= 1, got 0"),
-    (("--tokens", 100, "--out", "log.parquet"), 2, "the packs would overwrite their log"),
     ((), 2, "Missing option '--tokens'"),
 ])  # fmt: skip
 def test_bad_input_is_told_in_a_line(run, arguments, code, said):
@@ -83,13 +81,6 @@ def test_limits_are_options(run):
     packs = balancer.pack(LENGTHS, 100, limits=[Limit(images, 4), CountLimit(5)])
     assert found["packs"] == len(packs)
     assert found["settings"]["limits"] == ["Limit(amounts='images', most=4)", "CountLimit(most=5)"]
-
-
-def test_a_report_says_that_packs_are_no_plan(command, run):
-    run("log.parquet", "--tokens", 100, "--out", "packs.parquet")
-    outcome = command("report", "packs.parquet")
-    assert outcome.code == 2
-    assert "packs.parquet: these are packs, and no plan" in outcome.err
 
 
 def test_overwrite_is_asked_for_by_its_option(run):

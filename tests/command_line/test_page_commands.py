@@ -52,15 +52,6 @@ def test_refused(planned, tmp_path, options, word):
     assert {path.name for path in tmp_path.iterdir()} == {"log.npy", "p.parquet"}
 
 
-def test_a_plan_of_another_log_is_refused_and_no_page_written(planned, tmp_path):
-    pytest.importorskip("matplotlib")
-    np.save("other.npy", np.arange(1, 61))
-    outcome = planned("report", "p.parquet", "--log", "other.npy", "--html", "r.html")
-    assert outcome.code == 2
-    assert "other.npy" in outcome.err
-    assert not (tmp_path / "r.html").exists()
-
-
 def test_without_matplotlib_the_extra_is_named(planned, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "matplotlib" else found(name))
@@ -107,23 +98,9 @@ def test_the_page_says_what_the_command_prints(simulate, tmp_path):
         assert fact in text
 
 
-@pytest.mark.parametrize(
-    "phase", ["<script>alert(1)</script>", '"q"&', "\u202edesrever", "\U0001f680 $x_2$", "v" * 5000]
-)
+@pytest.mark.parametrize("phase", ["<script>alert(1)</script>", "\U0001f680 $x_2$"])
 def test_hostile_phases_in_a_simulation(simulate, tmp_path, phase):
     pytest.importorskip("matplotlib")
     outcome = simulate("--html", "s.html", "--steps", 1, phase=phase)
     assert outcome.code == 0, outcome.err
     assert "<script" not in (tmp_path / "s.html").read_text()
-
-
-@pytest.mark.parametrize(
-    ("options", "word"), [(("--html", "s.parquet"), ".html"), (("--html", "no/s.html"), "no/s.html")]
-)
-def test_simulate_refuses(simulate, tmp_path, options, word):
-    pytest.importorskip("matplotlib")
-    outcome = simulate(*options)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert word in outcome.err
-    assert len(outcome.err.splitlines()) <= 2
-    assert {path.name for path in tmp_path.iterdir()} == {"log.parquet"}

@@ -319,12 +319,6 @@ def test_two_processes_write_the_same_file(command, log, tmp_path):
     assert (tmp_path / "there.parquet").read_bytes() == (tmp_path / "here.parquet").read_bytes()
 
 
-def test_a_process_exits_with_its_code(log, tmp_path):
-    done = balancer_process("plan", "nosuch.csv", *SHAPE, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "balancer: nosuch.csv: no such file\n"
-
-
 def test_version(command):
     outcome = command("--version")
     assert (outcome.code, outcome.out, outcome.err) == (0, f"balancer {balancer.__version__}\n", "")

@@ -85,27 +85,6 @@ def test_what_a_layout_does_not_go_with_is_told_in_python_words(command, log, tm
         balancer.plan_log(log, "step.toml", num_ranks=2, phases=PHASES, **asked)
 
 
-def test_stages_hold_whole_layers_of_the_models_of_costs(command, log, tmp_path):
-    costs = {"vision": 'cost="flops:internvit-300m"', "llm": 'cost="flops:qwen2-7b"'}
-    text = STEP.format(ranks=2, layout="", **costs) + "[cut]\ntokens=200\nstages={vision=1, llm=3}"
-    (tmp_path / "step.toml").write_text(text)
-    assert command("plan", log, "--step", "step.toml", "--out", "a.parquet").err == ""
-    balancer.plan_log(log, "step.toml", out="b.parquet")
-    assert description_of("a.parquet")["settings"] == description_of("b.parquet")["settings"]
-    assert digest("a.parquet") == digest("b.parquet")
-
-
-def test_a_flag_may_name_a_phase_of_a_step_file(command, log, tmp_path):
-    (tmp_path / "step.toml").write_text(STEP.format(ranks=4, layout="", vision="", llm=""))
-    assert (
-        command("plan", log, "--step", "step.toml", *keys("phase.vision.equal_counts=true"), "--out", "a.parquet").err
-        == ""
-    )
-    (tmp_path / "step.toml").write_text(STEP.format(ranks=4, layout="", vision="equal_counts = true", llm=""))
-    assert command("plan", log, "--step", "step.toml", "--out", "b.parquet").err == ""
-    assert description_of("a.parquet") == description_of("b.parquet")
-
-
 def test_another_cut_beside_a_file_is_in_place_of_its_own(command, log, tmp_path):
     text = 'ranks = 2\nbatch_per_rank = 4\n[[phase]]\nlength = "tokens"\n'
     (tmp_path / "step.toml").write_text(text + '[cut]\ntokens = 90\nsync = "step"')

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from log_files import write_csv
-from plan_files import header_of, tamper, with_header
+from plan_files import tamper
 from typed_words import keys, typed
 
 import balancer
@@ -30,20 +30,13 @@ def planned(command, tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        "",
-        "--set home=strided",
-        "--set drop_last=true",
-        "--cost quadratic:a=24576,b=1",
-        "--cost padded",
+        "--set home=strided --set drop_last=true --set plan.method=karmarkar_karp",
         "--cost padded --set phase.all.equal_counts=true",
-        "--set phase.all.equal_counts=true --set plan.method=lpt",
-        "--set phase.all.equal_counts=true",
-        "--set plan.method=karmarkar_karp",
         "--set phase.all.max_tokens_per_rank=100000",
     ],
 )
-@pytest.mark.parametrize("out", ["plan.parquet", "plan/"])
-def test_report_says_what_plan_said(options, out, command, planned):
+def test_report_says_what_plan_said(options, command, planned):
+    out = "plan/"
     said = planned(*options.split(), out=out)
     outcome = command("report", out, "--json")
     assert (outcome.code, outcome.err) == (0, "")
@@ -108,12 +101,6 @@ def test_another_log_is_refused(command, planned, tmp_path):
     assert outcome.err == "balancer: plan.parquet: was not made from other.csv: the log's size or SHA-256 differs\n"
 
 
-def test_the_same_log_under_another_name_is_the_same_log(command, planned, tmp_path):
-    planned()
-    (tmp_path / "copy.txt").write_bytes((tmp_path / "log.csv").read_bytes())
-    assert command("report", "plan.parquet", "--log", "copy.txt", "--json").code == 0
-
-
 def swap_ranks(rows):
     """Two samples of one step change places: all else but sums still holds."""
     other = next(r for r in rows if r["step"] == rows[0]["step"] and r["rank"] != rows[0]["rank"])
@@ -135,11 +122,10 @@ def swap_ranks(rows):
     ],
     ids=["swap", "drop", "drop last", "duplicate", "row twice", "drop step", "rank", "extra step"],
 )
-@pytest.mark.parametrize("flags", [(), ("--json",)], ids=["table", "json"])
-def test_a_tampered_plan_fails(change, words, flags, command, planned, tmp_path):
+def test_a_tampered_plan_fails(change, words, command, planned, tmp_path):
     planned()
     tamper(tmp_path / "plan.parquet", change)
-    outcome = command("report", "plan.parquet", *flags)
+    outcome = command("report", "plan.parquet")
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err.startswith("balancer: plan.parquet: ")
     assert len(outcome.err.strip().splitlines()) == 1
@@ -156,24 +142,6 @@ def test_a_plan_that_was_saved_from_python_needs_no_log(command, tmp_path):
     assert phase["imbalance_ratio_after"] == pytest.approx(plan.imbalance_ratio)
     assert phase["imbalance_ratio_before"] == pytest.approx(plan.home_imbalance_ratio)
     assert phase["crosses_nodes"] == pytest.approx(plan.inter_node_volume / sum(LENGTHS))
-
-
-def test_help(command):
-    outcome = command("report", "--help")
-    assert (outcome.code, outcome.err) == (0, "")
-    assert "--log" in outcome.out
-
-
-@pytest.mark.parametrize("out", ["plan.parquet", "plan/"])
-def test_plans_of_an_older_format_are_refused_in_a_line_that_says_what_to_do(out, command, planned):
-    planned(out=out)
-    with_header(out, header_of(out) | {"version": 3})
-    for arguments in (("report", out), ("report", out, "--json")):
-        outcome = command(*arguments)
-        assert (outcome.code, outcome.out) == (2, "")
-        (line,) = outcome.err.splitlines()
-        assert line.startswith("balancer: plan")
-        assert line.endswith(": is a plan of format 3, and format 4 is read: plan the log again")
 
 
 TINY = {
@@ -210,8 +178,8 @@ TERMS = "attention:a=2132,full=1,window32=5"  # FLOPs in units of 768, three tim
         ),
     ],
 )
-@pytest.mark.parametrize("out", ["plan.parquet", "plan/"])
-def test_the_cost_and_its_model_are_named(options, line, of_page, document, out, command, tmp_path):
+def test_the_cost_and_its_model_are_named(options, line, of_page, document, command, tmp_path):
+    out = "plan/"
     lengths = np.random.default_rng(3).integers(1, 900, (40, 2))
     (tmp_path / "log.csv").write_text("vision,llm\n" + "\n".join(f"{a},{b}" for a, b in lengths))
     (tmp_path / "tiny").mkdir()

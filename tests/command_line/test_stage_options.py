@@ -75,11 +75,9 @@ def test_simulate_takes_models_and_pieces(command, log):
     ("options", "told"),
     [
         ((*CUT, *keys("cut.chunks=2")), "cut.stages is missing: Stages of each phase, in order"),
-        (keys("cut.stages={vision=1,llm=3}"), "cut.tokens is missing: Elements of a micro-batch at most."),
         ((*CUT, *keys("cut.stages=4")), "cut.stages must be a table of whole numbers >= 1, got 4"),
         ((*CUT, *keys("cut.stages={llm=3}")), "stages must be of the phases vision, llm, got llm"),
         ((*STAGES, *keys("cut.pipeline_stages=4")), "cut: no kind of cut has both stages and pipeline_stages"),
-        ((*STAGES, *keys("cut.sync=micro_batch")), "cut: no kind of cut has both stages and sync"),
         ((*STAGES, *keys("phase.llm.cost=flops:qwen2-7b")), "cut.stages needs costs of one unit"),
         ((*STAGES, *keys("phase.llm.equal_counts=true")), "phase 'llm': stages cannot be combined with equal_counts"),
     ],

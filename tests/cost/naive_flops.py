@@ -1,4 +1,4 @@
-"""FLOPs by walking through every matrix product of a model, sample by sample, and parameters by listing tensors.
+"""FLOPs by walking through every matrix product of a model, sample by sample.
 
 Imports nothing from the package: the oracle beside the closed forms.
 """
@@ -30,11 +30,3 @@ def decoder(tokens, layers, hidden, heads, kv_heads, head_dim, intermediate, gat
         flops += attention(tokens, lambda _: tokens, hidden, heads, kv_heads, head_dim)
         flops += mlp(tokens, hidden, intermediate, gated)
     return flops + product(tokens, hidden, vocabulary)
-
-
-def whisper_decoder_parameters(hidden, layers, feed_forward, vocabulary, positions):
-    """Self-attention, cross-attention, MLP; three norms a layer; keys have no bias; tied head."""
-    linear = hidden * hidden
-    attention = 4 * linear + 3 * hidden
-    block = 2 * attention + 2 * hidden * feed_forward + feed_forward + hidden + 3 * 2 * hidden
-    return layers * block + (vocabulary + positions) * hidden + 2 * hidden

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from naive_flops import whisper_decoder_parameters
 from published import PUBLISHED
 
 import balancer
@@ -23,12 +22,6 @@ def test_parameters_are_those_of_the_released_weights():
     exact |= {"llama-3-8b": 8_030_261_248, "llama-3-70b": 70_553_706_496}
     for name, parameters in exact.items():
         assert module(name).parameters == parameters
-
-
-def test_whisper_as_a_whole():
-    """Only the whole model's parameters are published: 1,550 M (paper, table 1)."""
-    rest = whisper_decoder_parameters(1280, 32, 5120, 51866, 448)
-    assert module("whisper-large-v3-encoder").parameters + rest == 1_543_490_560
 
 
 def test_training_flops_are_near_six_a_parameter_and_token():
@@ -57,35 +50,7 @@ CONFIG = {
 SMALL = {**CONFIG, "num_hidden_layers": 3, "num_key_value_heads": 2, "vocab_size": 1000}
 COUNTED = [
     ({**SMALL, "model_type": "llama"}, 220_608),
-    ({**SMALL, "model_type": "mistral", "sliding_window": None}, 220_608),
     ({**SMALL, "model_type": "gemma", "head_dim": 256}, 709_568),
-    ({**SMALL, "model_type": "qwen2"}, 220_992),
-    ({**SMALL, "model_type": "qwen3", "head_dim": 24}, 239_184),
-    ({**SMALL, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}, 609_216),
-    (
-        {
-            **SMALL,
-            "model_type": "qwen2_moe",
-            "num_experts": 8,
-            "num_experts_per_tok": 2,
-            "mlp_only_layers": [1],
-            "moe_intermediate_size": 32,
-            "shared_expert_intermediate_size": 48,
-        },
-        302_016,
-    ),
-    (
-        {
-            **SMALL,
-            "model_type": "qwen3_moe",
-            "num_local_experts": 8,
-            "num_experts_per_tok": 2,
-            "head_dim": 24,
-            "moe_intermediate_size": 32,
-            "mlp_only_layers": [1],
-        },
-        301_648,
-    ),
     ({"model_type": "gpt2", "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 128, "vocab_size": 1000}, 222_272),
     ({**SMALL, "model_type": "gpt_neox"}, 216_160),
     (
@@ -159,16 +124,6 @@ def test_a_config_gives_costs(tmp_path):
     assert plan.makespan == balancer.balance([5, 6, 7], 2, cost="flops:llama-3-8b").makespan
 
 
-def without(key):
-    return {name: value for name, value in CONFIG.items() if name != key}
-
-
-@pytest.mark.parametrize("key", [key for key in CONFIG if key not in ("model_type", "max_position_embeddings")])
-def test_a_missing_key_is_named(key):
-    with pytest.raises(balancer.InputError, match=f"config: key '{key}' is missing, which model_type 'llama' needs"):
-        modules_of(without(key))
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -176,10 +131,7 @@ def test_a_missing_key_is_named(key):
         ({"hidden_size": 4 * 10**200}, "key 'hidden_size' must be <= 2147483647, got 4000"),
         ({"hidden_size": "64"}, "key 'hidden_size' must be an integer"),
         ({"hidden_size": 62}, "key 'num_attention_heads' must divide hidden_size 62, got 4"),
-        ({"num_key_value_heads": 3}, "key 'num_key_value_heads' must divide num_attention_heads 4, got 3"),
         ({"tie_word_embeddings": 1}, "key 'tie_word_embeddings' must be true or false, got 1"),
-        ({"model_type": "mistral", "sliding_window": -64}, "key 'sliding_window' must be an integer >= 1, got -64"),
-        ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": "64"}, "sliding_window"),
         ({"model_type": "internvl_chat", "vision_config": 3}, "key 'vision_config' must be an object, got 3"),
         ({"model_type": "internvl_chat"}, "key 'vision_config' is missing"),
         (
@@ -189,10 +141,6 @@ def test_a_missing_key_is_named(key):
         (
             {"model_type": "qwen2_audio", "audio_config": {}, "text_config": LLM},
             "key 'audio_config.d_model' is missing",
-        ),
-        (
-            {"model_type": "mixtral", "sliding_window": None, "num_local_experts": 2, "num_experts_per_tok": 3},
-            "key 'num_experts_per_tok' must be <= 2 experts, got 3",
         ),
     ],
 )

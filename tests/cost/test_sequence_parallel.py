@@ -43,12 +43,6 @@ def test_published_constants(name):
     assert parse_cost(str(cost)) == cost
 
 
-def test_by_hand():
-    """8,192 tokens on FlexSP's 7B: 344.13 + 1,506.98 ms alone; 137.06 ms more, halved, on two; 1,586 more on 16."""
-    times = parse_cost("flexsp-7b-a100").degree_times(np.array([8192]), [1, 2, 16], 64).times
-    np.testing.assert_allclose(times[:, 0] / 1e9, [1851.115, 994.087, 214.823], atol=1e-3)
-
-
 @given(
     st.lists(st.integers(0, 2**20), max_size=5),
     st.integers(1, 1024),
@@ -75,17 +69,6 @@ def test_loss_against_fractions(lengths, degree, loss, a, b):
         )
 
 
-def test_the_default_loses_5_percent_a_doubling():
-    model = parse_cost("linear")
-    times = model.degree_times(np.array([10**6]), [1, 2, 3, 4, 8], 8).times[:, 0]
-    want = [10**6, 10**6 / 2 / 0.95, 10**6 / 3 / 0.92625, 10**6 / 4 / 0.9025, 10**6 / 8 / 0.857375]
-    np.testing.assert_allclose(times, want, atol=1.01)
-    assert str(model) == "linear"
-    assert parse_cost("linear:loss=5") == model
-    assert parse_cost("linear:loss=0").degree_times(np.array([7]), [1, 2, 4], 4).times[:, 0].tolist() == [7, 4, 2]
-    assert model.degree_times(np.array([95]), [2], 2).times.tolist() == [[50]]  # exactly
-
-
 def test_a_ring_hides_behind_attention():
     cost = parse_cost("quadratic:a=10,b=1,d2=100,hidden=1")
     assert cost.degree_times(np.array([20, 200]), [2], 2).times.tolist() == [[1100, 21000]]
@@ -93,7 +76,7 @@ def test_a_ring_hides_behind_attention():
     assert beside.degree_times(np.array([20, 200]), [2], 2).times.tolist() == [[1300, 31000]]
 
 
-@pytest.mark.parametrize("num_ranks", [1, 1024, 2**20])
+@pytest.mark.parametrize("num_ranks", [1, 2**20])
 @pytest.mark.parametrize("text", ["flexsp-30b-a100", "linear", "quadratic:a=0,b=8000000,loss=20"])
 def test_the_solver_takes_what_it_is_given(text, num_ranks):
     lengths = np.array([10**6, 10**5, 1000, 1, 0])
@@ -113,11 +96,6 @@ def test_rounding_up_is_room_that_is_needed_too():
     priced = parse_cost("linear").degree_times(np.full(4, 2**27 - 1), [1], 2**30)
     assert priced.unit == 4  # halved, 4 times 2^26 on 2^30 ranks were 2^58
     assert 2**30 * int(priced.times.sum()) < 2**58
-
-
-def test_no_samples():
-    priced = parse_cost("flexsp-7b-a100").degree_times(np.zeros(0, dtype=np.int64), [1, 2], 4)
-    assert (priced.times.shape, priced.unit) == ((2, 0), 1)
 
 
 sharings = st.builds(

@@ -144,26 +144,9 @@ def _schedules():
         yield name, lambda settings=settings: of_solver(solvers.cut_shares(costs, tokens, ranks, 8, 10_000, **settings))
 
 
-def _errors():
-    refused = {
-        "unknown method": lambda: solvers.partition([1], 2, "best"),
-        "negative": lambda: solvers.partition([1, -1], 2),
-        "past int64": lambda: solvers.partition([2**62, 2**62], 2),
-        "no groups": lambda: solvers.partition([1], 0),
-        "budget": lambda: solvers.partition([1], 2, time_budget=-1),
-        "constraint of a method": lambda: solvers.partition([1, 2], 2, "karmarkar_karp", max_items=1),
-        "home outside": lambda: solvers.relocate([1], [5], [0, 0]),
-        "unknown rearranger": lambda: solvers.rearrange([[1]], [0], "best"),
-        "matrix": lambda: solvers.rearrange([[1, 2]], [0]),
-        "unknown packer": lambda: solvers.pack([1], 2, "best"),
-    }
-    for name, call in refused.items():
-        yield name, lambda call=call: repr(call())
-
-
 _FAMILIES = {
     "partition": _partitions, "by the clock": _by_the_clock, "constraints": _constrained, "relocate": _relocations,
-    "rearrange": _rearrangements, "pack": _packings, "schedule": _schedules, "errors": _errors,
+    "rearrange": _rearrangements, "pack": _packings, "schedule": _schedules,
 }  # fmt: skip
 
 FAMILIES = tuple(_FAMILIES)

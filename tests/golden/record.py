@@ -17,7 +17,7 @@ def recording_of(family):
 
 def main(families):
     """Run the cases of these families, or of all, and write their files."""
-    sys.path[:0] = [str(_HERE.parents[1]), str(_HERE.parent), str(_HERE.parent / "executor")]
+    sys.path[:0] = [str(_HERE.parents[1]), str(_HERE.parent)]
     from golden.cases import CASES
 
     for family in families or CASES:

@@ -2,7 +2,6 @@
 
 import json
 import os
-from importlib.util import find_spec
 
 import pytest
 from golden.cases import CASES
@@ -16,8 +15,6 @@ RECORDED = {family: json.loads(recording_of(family).read_text(encoding="utf-8"))
 @pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="kernels in Python are a hundred times slower")
 @pytest.mark.parametrize(("family", "name"), NAMES, ids=[": ".join(names) for names in NAMES])
 def test_as_recorded(family, name):
-    if family == "executor" and find_spec("torch") is None:
-        pytest.skip("torch is not installed")
     found = json.loads(json.dumps(CASES[family][name]()))
     difference = first_difference(RECORDED[family].get(name), found)
     if difference is not None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -95,13 +94,6 @@ def test_any_lengths_come_back(kind, tmp_path_factory, values):
 def test_whole_floats_are_lengths(kind, tmp_path):
     path = write(kind, tmp_path, {"n": [512.0, 0.0, -0.0, float(2**52)]})
     assert lengths_of(path, "n") == [512, 0, 0, 2**52]
-
-
-@every_format
-def test_names_with_dots_and_blanks(kind, tmp_path):
-    path = write(kind, tmp_path, {"a.b": [1, 2], "a": [3, 4], "a b": [5, 6]})
-    assert lengths_of(path, "a.b") == [1, 2]
-    assert lengths_of(path, "a", "a b") == [8, 10]
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow_file", "arrow_stream", "csv", "npy"])
@@ -224,12 +216,6 @@ def test_bad_row_in_a_later_block_keeps_its_number(kind, tmp_path, monkeypatch):
     assert message == "column 'n', row 20: -1 is negative; lengths must be >= 0"
 
 
-def test_sum_in_a_later_block_keeps_its_number(tmp_path, monkeypatch):
-    monkeypatch.setattr(log_module, "_ARROW_ROWS", 8)
-    path = write("parquet", tmp_path, {"a": [1] * 20 + [LARGEST], "b": [1] * 21})
-    assert failure(path, "a", "b").startswith("row 20: a + b")
-
-
 # ---------------------------------------------------------------------------------------------------------
 # Files that are no logs.
 
@@ -270,15 +256,6 @@ def test_name_that_no_file_can_have():
         open_log("a\0b")
     with pytest.raises(InputError, match="cannot be read"):
         open_log("x" * 5000)
-
-
-def test_file_that_vanished(tmp_path):
-    for kind in WRITERS:
-        path = write(kind, tmp_path, {"n": [1]})
-        log = open_log(path)
-        path.unlink()
-        with pytest.raises(InputError, match="no such file"):
-            read_columns(log, {"p": ("n",)})
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow_file", "arrow_stream", "feather", "npy"])
@@ -328,17 +305,6 @@ def test_damaged_bytes_give_lengths_or_an_input_error(kind, tmp_path):
         path.write_bytes(damaged)
         failed += failure_or_none(path) is not None
     assert failed
-
-
-def test_parquet_damaged_in_a_page_with_checksum(tmp_path):
-    path = tmp_path / "log.parquet"
-    table = pa.table({"n": np.arange(10_000)})
-    pq.write_table(table, path, compression="none", use_dictionary=False, write_page_checksum=True)
-    assert lengths_of(path) == list(range(10_000))
-    data = bytearray(path.read_bytes())
-    data[40_000] ^= 1
-    path.write_bytes(data)
-    assert "cannot be read as Parquet" in failure(path)
 
 
 @pytest.mark.parametrize("name", ["log.parquet", "log.arrow", "log.feather", "log.npy"])
@@ -473,12 +439,6 @@ def test_a_column_that_counts_rows_is_no_length(kind, tmp_path):
 def test_a_column_that_may_be_lengths_is_taken(kind, name, values, tmp_path):
     path = write(kind, tmp_path, {"note": ["a"] * len(values), name: values})
     assert default_columns(open_log(path)) == (name,)
-
-
-def test_a_bad_cell_is_left_to_who_reads_the_log(tmp_path):
-    path = write("parquet", tmp_path, {"value": [1, -2] + [3] * 20})
-    assert default_columns(open_log(path)) == ("value",)
-    assert "-2 is negative" in failure(path, "value")
 
 
 def test_an_array_of_lengths_may_count(tmp_path):

@@ -71,8 +71,7 @@ def test_round_trip(tmp_path, form, extra):
 
 
 @FORMS
-@pytest.mark.parametrize("group", [1, 2, 7, 64])
-@pytest.mark.parametrize("batch", [1, 3, 1 << 17])
+@pytest.mark.parametrize(("group", "batch"), [(1, 3), (7, 1), (64, 1 << 17)])
 def test_runs_cut_by_groups_batches_and_parts_are_joined(tmp_path, monkeypatch, form, group, batch):
     monkeypatch.setattr(plan_writer, "ROWS_PER_GROUP", group)
     monkeypatch.setattr(plan_reader, "ROWS_PER_BATCH", batch)
@@ -97,7 +96,7 @@ def test_runs_cut_by_groups_batches_and_parts_are_joined(tmp_path, monkeypatch, 
     st.integers(1, 5),
     st.sampled_from(["plan.parquet", "plan/"]),
 )
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(25))
 def test_any_steps_come_back(tmp_path_factory, keys, group, per_part, form):
     tmp_path = tmp_path_factory.mktemp("plan")
     rng = np.random.default_rng(len(keys))
@@ -114,15 +113,6 @@ def test_a_plan_without_rows_is_a_plan(tmp_path, form):
     write(target(tmp_path, form), make_steps([0, 0]))
     plan = open_plan(tmp_path / form)
     assert (plan.num_rows, list(plan.steps()), len(plan.columns)) == (0, [], 6)
-
-
-def test_one_slot_for_all_rows(tmp_path):
-    (step,) = make_steps([4])
-    with PlanWriter(tmp_path / "p") as writer:
-        writer.append(0, "llm", sample=step.sample, rank=step.rank, slot=3, position=step.position)
-        writer.append(1, "llm", sample=step.sample, rank=step.rank, slot=np.int32(2), position=step.position)
-        writer.close({})
-    assert [s.slot.tolist() for s in open_plan(tmp_path / "p").steps()] == [[3] * 4, [2] * 4]
 
 
 def test_steps_are_read_as_a_stream(tmp_path, monkeypatch):
@@ -360,15 +350,6 @@ def test_other_files_are_left_alone(tmp_path):
     assert all((tmp_path / name).read_text() == "mine" for name in kept)
 
 
-def test_link_is_followed(tmp_path):
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real" / "plan")
-    write(str(tmp_path / "link"), make_steps([3]))
-    assert (tmp_path / "link").is_symlink()
-    assert open_plan(tmp_path / "link").num_rows == 3
-    assert os.listdir(tmp_path / "real") == ["plan"]
-
-
 def test_closed_writer_takes_nothing(tmp_path):
     steps = make_steps([3])
     with PlanWriter(tmp_path / "p") as writer:
@@ -424,11 +405,6 @@ def test_folder_without_permission(form):
             writer_to(target(folder, form))
 
 
-def test_empty_path():
-    with pytest.raises(InputError, match="not a path"):
-        PlanWriter("")
-
-
 # ---------------------------------------------------------------------------------------------- bad arguments
 
 
@@ -437,15 +413,11 @@ def test_empty_path():
     [
         ("sample", np.arange(3, dtype=np.int32)),
         ("sample", np.zeros((3, 1), np.int64)),
-        ("sample", [0, 1, 2]),
         ("rank", np.arange(3)),
-        ("rank", np.zeros(1, np.int32)),
         ("rank", 0),
         ("slot", np.zeros(1, np.int32)),
         ("slot", 0.5),
         ("position", np.zeros(4, np.int32)),
-        ("position", np.zeros(3)),
-        ("length", np.arange(3)),
         ("home_rank", np.zeros(3, np.int32)),
     ],
 )
@@ -467,10 +439,3 @@ def test_extra_columns_must_be_given_when_asked_for(tmp_path):
         pytest.raises(TypeError, match="home_rank"),
     ):
         append_all(writer, [step])
-
-
-def test_steps_compare_by_value():
-    (step,), (other,) = make_steps([3]), make_steps([3])
-    assert step == other
-    assert step != make_steps([3], seed=1)[0]
-    assert step != "step"

@@ -49,15 +49,6 @@ def test_lengths_that_are_none_are_told():
     assert len(balancer.pack([], 10)) == 0
 
 
-def test_lengths_in_memory_are_packed_as_a_log_is(log, tmp_path):
-    options = {"per_step": 4, "over_long": "cut"}
-    here, read = balancer.pack(LENGTHS, 60, **options), balancer.pack(log, 60, **options)
-    assert here.to_arrow().equals(read.to_arrow())
-    assert here.description == read.description
-    written = balancer.pack(LENGTHS, 60, **options, out=tmp_path / "packs.parquet")
-    assert written.to_arrow().equals(read.to_arrow())
-
-
 def test_steps_are_named_in_files_too(log, tmp_path):
     written = balancer.pack(log, 100, per_step=8, out=tmp_path / "packs.parquet")
     assert written.steps.tolist() == [i // 8 for i in range(len(written))]

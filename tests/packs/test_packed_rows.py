@@ -154,7 +154,7 @@ def test_limits_hold_in_every_pack_and_each_sample_is_in_one(samples, most, coun
         assert packs.lower_bound <= fewest(lengths.tolist(), 25, [(images.tolist(), most), ([1] * len(samples), count)])
 
 
-@pytest.mark.parametrize("seed", [6, *range(60, 66)])
+@pytest.mark.parametrize("seed", [6, 60, 61])
 def test_few_samples_a_pack_are_as_many_packs_as_the_bound_says(seed):
     lengths = np.random.default_rng(seed).integers(1, 60, 400)
     packs = balancer.pack(lengths, 1500, limits=[CountLimit(50)])
@@ -190,11 +190,6 @@ def test_even_cost_deals_long_samples_out_where_there_is_room():
     assert even.costs.tolist() == [88] * 4
 
 
-def test_one_cut_sample_is_pieces_of_the_cap_and_a_rest():
-    found = pack_rows(np.array([25]), PackSettings(10, over_long="cut"))
-    assert sorted(itertools.chain(*packs_of(found))) == [(0, 0, 10), (0, 10, 10), (0, 20, 5)]
-
-
 def test_an_over_long_row_is_named_before_anything_is_packed(monkeypatch):
     monkeypatch.setattr("balancer.offline.packed_rows.pack", lambda *_, **__: pytest.fail("packed too early"))
     lengths = np.ones(1003, dtype=np.int64)
@@ -207,14 +202,6 @@ def test_a_cost_that_does_not_fit_names_the_row():
     settings = PackSettings(100, cost=f"linear:a={2**62}")
     with pytest.raises(UsageError, match=r"row 1 \(length 2\) must fit int64"):
         pack_rows(np.array([0, 2]), settings)
-
-
-@pytest.mark.parametrize("lengths", [[], [0, 0]])
-@pytest.mark.parametrize("per_step", [None, 4])
-def test_nothing_to_pack_makes_no_packs(lengths, per_step):
-    settings = PackSettings(10, per_step=per_step, even_cost=True)
-    found = pack_rows(np.array(lengths, dtype=np.int64), settings)
-    assert (len(found.costs), found.lower_bound) == (0, 0)
 
 
 @pytest.mark.parametrize(("setting", "rule"), [

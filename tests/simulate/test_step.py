@@ -19,28 +19,6 @@ from balancer.strategies import STRATEGIES, plan_with
 # --- closed forms ----------------------------------------------------------------------------------------------------
 
 
-def test_one_rank_computes_and_nothing_else():
-    plan = balancer.balance([10, 20, 5], num_ranks=1, home_rank=[0, 0, 0])
-    step = step_time(plan, model(constant=2, a=6, b=1), CLUSTER)
-    flops = 3 * 2 + 6 * 35 + (100 + 400 + 25)
-    assert step.seconds == step.compute_s == pytest.approx(flops / 500)
-    assert (step.waiting_s, step.exchange_s) == (0, 0)
-    assert step.mfu == pytest.approx(0.5)  # the rate is half the peak
-    assert step.useful_flops == flops
-
-
-@pytest.mark.parametrize("num_ranks", [2, 8])
-def test_equal_lengths_wait_for_nobody(num_ranks):
-    home = np.arange(4 * num_ranks) // 4
-    plan = balancer.balance([7] * (4 * num_ranks), num_ranks=num_ranks, home_rank=home)
-    step = step_time(plan, model(), CLUSTER)
-    assert step.seconds == pytest.approx(4 * 7 * 6 / 500)
-    assert step.waiting_s == pytest.approx(0, abs=1e-15)
-    assert step.exchange_s == 0
-    assert step.mfu == pytest.approx(0.5)
-    assert step.phases["all"].peak_tokens == 28
-
-
 def two_ranks():
     """Lengths 30 and 10 on rank 0, 20 on rank 1: the sample of 10 goes over. Vision of 4 from rank 0 feeds sample 2."""
     batch = {"patches": [0, 0, 4], "tokens": [30, 10, 20]}

@@ -45,6 +45,7 @@ BY_NIGHT = {
     "fuzz/test_step_files.py": ["test_random_step_files[[][3-9]]"],
     # Advice on whole logs.
     "advice/test_advise.py": ["test_a_log_of_few_steps*", "test_a_sampled_log_says*", "test_what_it_says_is_the_same*"],
+    "simulate/test_configure.py": ["test_the_winner*[[]4-generators1]"],
     # Tens of layers of each family, as they are by default; tiny ones are by day.
     "cost/test_families.py": ["test_parameters_are_those*"],
     # Processes, stores and memory, each looked at in several ways.

@@ -120,8 +120,8 @@ def peak_bytes(log, strategies, num_steps):
 def test_memory_grows_with_the_rows_of_a_table_and_not_with_plans(log):
     """A row, of which a step has three for phases and five for streams, takes a kilobyte or so; a plan some hundred."""
     strategies = ("as_sampled", "orchestrated")
-    grown = peak_bytes(log, strategies, 24) - peak_bytes(log, strategies, 8)
-    assert grown < 16 * len(strategies) * 8 * 2048
+    grown = peak_bytes(log, strategies, 16) - peak_bytes(log, strategies, 8)
+    assert grown < 8 * len(strategies) * 8 * 2048
 
 
 def test_a_log_of_less_than_a_step(tmp_path):

@@ -105,6 +105,14 @@ def test_places():
     assert str(braces) == "{caps}.parquet: phase 'all': too much of max_tokens_per_rank = 100"
 
 
+def test_an_error_inside_another_is_told_in_the_same_words():
+    inner = InfeasibleError("{caps} too small", remedy="give {max_items}")
+    outer = SolverError("nothing fits: {why}", why=inner)
+    assert str(outer.in_words(SAMPLES)) == (
+        "nothing fits: max_tokens_per_rank = 100 too small; give max_samples_per_rank"
+    )
+
+
 def test_arguments():
     error = ArgumentError("min_items", "be >= {least}", -1, index=3, remedy="give {max_items}", least=0)
     assert str(error) == "min_items[3] must be >= 0, got -1; give max_items"

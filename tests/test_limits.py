@@ -100,7 +100,9 @@ def test_a_sample_that_is_over_a_limit_alone_is_named_with_limit_and_excess():
         ([CountLimit(2), CountLimit(3)], "limits has two of CountLimit; give one"),
         ([Kinds([1]), Everywhere([1])], "limits cannot have Kinds and Everywhere together"),
         ([7], r"limits\[0\] must be one of Limit, CountLimit, PaddedLimit, Kinds, Everywhere, got 7"),
+        ("few", "limits must be a list of Limit"),
         ([{"kind": "sums"}], r"limits\[0\].kind must be one of sum, count, padded, kinds, everywhere, got 'sums'"),
+        ([{"kind": "count", "least": 3}], r"limits\[0\].least: there is no such key"),
         ([{"kind": "sum", "most": 3}], r"limits\[0\].amounts is missing"),
     ],
 )
@@ -122,6 +124,12 @@ def test_limits_that_cannot_be_are_refused(limits: object, words: str):
 def test_arrays_that_do_not_fit_the_batch_are_refused(limit: object, words: str):
     with pytest.raises((TypeError, ValueError), match=words):
         balancer.balance([5, 6, 7, 8], 2, cut=MicroBatches(99, limits=[limit]))
+
+
+def test_a_step_without_samples_has_a_plan():
+    for limit in CountLimit(3), Kinds([]), Everywhere([]), PaddedLimit(9):
+        plan = balancer.balance([], 2, cut=MicroBatches(9, limits=[limit], allow_empty=True))
+        assert plan.makespan == 0
 
 
 @pytest.mark.parametrize("sync", ["micro_batch", "step"])

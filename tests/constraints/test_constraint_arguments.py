@@ -20,6 +20,17 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "negative second size": (
         {"sizes": [[1, 1], [1, 1], [1, -4]], "caps": [5, 5]}, ValueError, "sizes[:, 1][2] must be >= 0, got -4",
     ),
+    "no column of sizes": (
+        {"sizes": np.ones((3, 0), int), "caps": [1]}, ValueError,
+        "sizes must have one or two dimensions and a column at least, got shape (3, 0)",
+    ),
+    "one cap for two quantities": (
+        {"sizes": [[1, 1]] * 3, "caps": 5}, ValueError,
+        "caps must have one entry for each quantity, 2, got the single number 5",
+    ),
+    "keys of two dimensions": (
+        {"keep_together": np.ones((3, 1), int)}, ValueError, "keep_together must be one-dimensional, got shape (3, 1)",
+    ),
     "negative cap": ({"sizes": COSTS, "caps": -1}, ValueError, "caps must be >= 0, got -1"),
     "caps for three groups": (
         {"sizes": COSTS, "caps": [1, 2, 3]}, ValueError, "caps must have one entry for each group, 2, got 3",

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-from itertools import product
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +11,7 @@ from context_oracles import seen
 
 import balancer
 from balancer import ContextShards
+from balancer.cli.main import main
 from balancer.cost import parse_cost
 from balancer.planner import replay_plan
 from balancer.problem.cuts import cut_from_json
@@ -59,21 +59,6 @@ def test_packs_keep_to_their_cap_and_shards_are_even(sync):
     assert plan.lower_bound <= plan.makespan <= 1.1 * plan.lower_bound
     slowest = plan.slot_loads.reshape(2, 4, -1).max(axis=1)
     assert plan.makespan == (slowest.max(axis=0).sum() if sync == "micro_batch" else slowest.sum(axis=1).max())
-
-
-def test_no_layout_of_tiny_packs_is_below_the_bound():
-    for lengths in ([5, 2, 1], [7, 1, 0], [2, 2, 2]):
-        plan = planned(lengths, 4, None, 2, 8, "quadratic:a=1,b=1", count=1)
-        best = None
-        of = [(sample, i) for sample, length in enumerate(lengths) for i in range(length)]
-        for replicas, ranks in product(product(range(2), repeat=3), product(range(2), repeat=len(of))):
-            loads, held = np.zeros((2, 2), dtype=int), np.zeros((2, 2), dtype=int)
-            for (sample, i), rank in zip(of, ranks, strict=True):
-                loads[replicas[sample], rank] += 1 + 2 * i + 1
-                held[replicas[sample], rank] += 1
-            if (held <= -(-held.sum(axis=1, keepdims=True) // 2)).all():
-                best = min(best or loads.max(), loads.max())
-        assert plan.lower_bound <= best <= plan.makespan
 
 
 def test_masks_are_those_of_the_cost_unless_others_are_given():
@@ -174,3 +159,15 @@ def test_a_document_longer_than_a_pack_and_constraints_are_refused():
         balancer.balance([5, 3], 4, equal_counts=True, cut=ContextShards(2, 8))
     with pytest.raises(InfeasibleError, match="pack_tokens"):
         planned([500] * 9, count=1)
+
+
+def test_a_log_is_planned_and_reported(tmp_path, capsys):
+    asked = {"num_ranks": 4, "ranks_per_node": 2, "batch_per_rank": 8, "cut": ContextShards(2, 512)}
+    pq.write_table(pa.table({"length": drawn(96)}), tmp_path / "log.parquet")
+    balancer.plan_log(tmp_path / "log.parquet", out=tmp_path / "plan.parquet", **asked)
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(tmp_path / "plan.parquet"), "--html", str(tmp_path / "report.html"), "--json"])
+    assert ended.value.code in (None, 0)
+    said = json.loads(capsys.readouterr().out)
+    assert (said["steps"], said["samples"]) == (3, 96)
+    assert "context shards of 2 ranks" in (tmp_path / "report.html").read_text()

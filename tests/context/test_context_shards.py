@@ -154,6 +154,7 @@ def test_rows_held_are_capped_or_refused():
     ("asked", "told"),
     [
         ({"lengths": [5, 6]}, "lengths must sum up to a multiple of the 4 ranks, got 11; pad=True adds the 1 tokens"),
+        ({"lengths": [0, 4]}, r"lengths\[0\] must be >= 1, got 0"),
         ({"lengths": []}, "lengths must hold a document at least"),
         ({"ranks_per_node": 3}, "ranks_per_node must divide the 4 ranks, got 3"),
         ({"masks": {"window0": 1}}, "masks must have a size of 1"),

@@ -124,6 +124,19 @@ def test_a_group_that_one_unit_may_not_be_in_is_asked_by_the_next(rules: dict[st
     assert solvers.partition(costs, 130, allowed=allowed, **rules).gap < 0.02
 
 
+def test_a_start_fills_many_groups_in_blocks() -> None:
+    """Two costs on 200 groups: blocks of 64 first, and then the groups of each."""
+    rng = np.random.default_rng(3)
+    costs = np.stack([rng.lognormal(7, 1, 6000), rng.lognormal(5, 2, 6000)], axis=1).astype(np.int64)
+    search = Search(Constraints().check(costs, 200), 10**8, Fraction(0))
+    order, weight = next(search._ways())
+    assert weight is None
+    assert search._place(order, weight) == 0
+    is_laid_out(search)
+    assert search.offer()
+    assert search.makespan < 1.2 * search.bound.value
+
+
 @pytest.mark.parametrize("rules", ["free", "equal", "caps", "masks", "costs"])
 def test_work_is_counted_and_ends_near_what_was_asked(rules: str) -> None:
     """Without a clock: what is left is over by one start, or one last look, at most."""

@@ -5,8 +5,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from nightly import examples
 from pipeline_oracles import closed_forms, durations, ends_of, gap_forms, gap_starts, op_before
 
@@ -124,22 +122,17 @@ def small(seed):
     return [each.tolist() for each in (loads, unit, 1 + unit, *task)], rules
 
 
-@settings(max_examples=examples(8), deadline=None)
-@given(st.integers(0, 10_000))
-def test_between_bound_and_optimum(seed):
-    problem, rules = small(seed)
-    found = multiplex(*problem, **rules, **QUICK)
-    checked(problem, found, **rules)
-    best = best_makespan(*problem, **rules)
-    assert found.lower_bound <= best <= found.makespan
-
-
-def test_mostly_optimal_on_small_cases():
-    met = 0
-    for seed in range(12):
+@pytest.mark.more_by_night
+def test_between_bound_and_optimum_and_mostly_optimal_on_small_cases():
+    met, count = 0, min(examples(12), 2000)
+    for seed in range(count):
         problem, rules = small(seed)
-        met += multiplex(*problem, **rules, time_budget=2e-3).makespan == best_makespan(*problem, **rules)
-    assert met >= 10
+        found = multiplex(*problem, **rules, time_budget=2e-3)
+        checked(problem, found, **rules)
+        best = best_makespan(*problem, **rules)
+        assert found.lower_bound <= best <= found.makespan
+        met += found.makespan == best
+    assert met >= 0.8 * count
 
 
 def test_devices_and_what_they_hold():

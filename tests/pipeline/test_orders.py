@@ -99,6 +99,7 @@ def test_a_deadlock_is_named():
         ([[(0, 0, False), (0, 0, False), (0, 0, True)]], "every op once; twice is forward of slot 0 in stage 0"),
         ([[(0, 0, True)]], "every op; there is no forward of slot 0 in stage 0"),
         ([[(0, 1, False)], [(0, 0, False)]], r"ops\[0\] must hold stages s with s % 2 = 0, got 1"),
+        ([[(0, 7, False)]], r"stage below 1.*got \(0, 7, 0\)"),
     ],
 )
 def test_bad_ops(ops, message):

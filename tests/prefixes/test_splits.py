@@ -1,5 +1,7 @@
 """How prefixes are split: parts within limits, the same compiled and as Python, plans as close as they should be."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from nightly import examples
@@ -9,7 +11,8 @@ from solvers.groups import read_only
 from solvers.packing import schedule_with_prefixes
 from solvers.packing.prefix_schedule import _as_many, _bins
 from solvers.partitioning.prefix_bound import Tokens, parts_bound, prepare
-from solvers.partitioning.prefixes import orders_of, pack_low, split_apart
+from solvers.partitioning.prefix_counts import _deal, _exchange, even_groups
+from solvers.partitioning.prefixes import orders_of, pack_low, split, split_apart
 
 
 def drawn(seed, prompts=24, responses=8, num_groups=8, equal=False, scale=1):
@@ -51,6 +54,27 @@ def test_parts_keep_their_target_and_the_cap():
             group = pack_low(problem, tokens, order, 60, problem.total // 60, problem.total)
             if group is not None:
                 assert max(held_by(group, problem, tokens.each, tokens.once)[0].values()) <= tokens.most
+
+
+def test_compiled_kernels_do_what_python_does():
+    for seed in range(3):
+        problem, tokens = drawn(seed, equal=True, scale=1 if seed % 3 else 1 << 40)
+        n, low = len(problem.order), parts_bound(problem)
+        order = next(orders_of(problem))
+        for makespan, apart in ((low, True), (low, False), (2 * low, False)):
+            found = []
+            for kernel in (split.compiled, split.py_func):
+                group, loads = np.zeros(n, dtype=np.int64), np.zeros(n if apart else 8, dtype=np.int64)
+                done = kernel(problem.given, tokens, makespan, order, apart, group, loads)
+                found.append((bool(done), group.tolist(), loads.tolist()))
+            assert found[0] == found[1]
+        groups = []
+        for kernel in ("compiled", "py_func"):
+            with pytest.MonkeyPatch.context() as patch:
+                for each in (_deal, _exchange):
+                    patch.setattr(f"solvers.partitioning.prefix_counts.{each.__name__}", getattr(each, kernel))
+                groups.append(even_groups(problem, low, 200_000, Fraction(0)).tolist())
+        assert groups[0] == groups[1]
 
 
 @pytest.mark.parametrize("equal", [False, True])

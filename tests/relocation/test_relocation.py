@@ -1,6 +1,7 @@
 """Relocation keeps its limits and says what it did, its bound holds, and on small cases all assignments are tried."""
 
 import dataclasses
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -14,7 +15,7 @@ from oracles import loads_of
 
 import solvers
 from solvers import relocate, relocation
-from solvers.relocation import crossing_bound
+from solvers.relocation import crossing_bound, relocate_kernel
 
 TOPOLOGIES = [[0], [0, 0], [0, 1], [0, 0, 1], [0, 0, 1, 1], [1, 0, 1, 0], [7, 7, 3], [0, 1, 2]]
 
@@ -272,6 +273,37 @@ def test_the_step_takes_the_cheapest_of_all_ways(seed: int) -> None:
         assert mine.price[a] + other.price[b] == prices.min()
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_kernel_is_the_python_that_it_is(seed: int) -> None:
+    """Compiled or not: the same ranks, also of zeros, of ties and near 2^61."""
+    rng = np.random.default_rng(seed)
+    nodes = np.array(TOPOLOGIES[seed % len(TOPOLOGIES)])
+    n, m = int(rng.integers(1, 11)), len(nodes)
+    largest = [1, 3, 50, 2**40, 2**57][seed % 5]
+    costs, homes, groups = rng.integers(0, largest + 1, n), rng.integers(0, m, n), rng.integers(0, m, n)
+    sizes = rng.integers(0, 5, n)
+    few = n // m if seed % 3 == 0 else 0
+    kept = relocation._Limits(costs, sizes, np.full(m, sizes.sum() // m + 6), few, -(-n // m) if few else n)
+    node = np.unique(nodes, return_inverse=True)[1].astype(np.int64)
+    cap = max(int(costs.max()), math.ceil(1.1 * costs.sum() / m))
+    asked = relocation._Asked.of(kept, cap, homes.astype(np.int32), node, costs, costs, 0)
+    found = []
+    for call in (relocate_kernel.compiled, relocate_kernel.py_func):
+        for from_home in (True, False):
+            where = homes.astype(np.int64)
+            with np.errstate(all="ignore"):
+                left = call(
+                    asked.items, asked.order, asked.ranks, asked.nodes, asked.by_node, asked.begin,
+                    groups.astype(np.int64), asked.enough, from_home, 200_000, where,
+                )  # fmt: skip
+            found.append((int(left), where.tolist()))
+    assert found[:2] == found[2:]
+    if found[0][0] == 0:
+        where = np.array(found[0][1])
+        assert np.bincount(where, weights=costs, minlength=m).max() <= cap * (1 + 1e-9)
+        assert few == 0 or np.ptp(np.bincount(where, minlength=m)) <= 1
+
+
 # --- the bound by itself ---------------------------------------------------------------------------------------------
 
 
@@ -375,6 +407,8 @@ def test_what_the_partition_disproves_is_infeasible_and_what_it_does_not_is_not_
         (([1, 2], [0, 0], [0, 1]), {"eps": -0.1}, ValueError, "eps must be >= 0"),
         (([1, 2], [0, 0], [0, 1]), {"cap": 1}, solvers.InfeasibleError, "item 1: its cost 2 is over cap = 1"),
         (([2, 2, 2], [0, 0, 0], [0, 1]), {"cap": 2}, solvers.InfeasibleError, "by 2"),
+        (([1, 2], [0, 0], [0, 1]), {"prices": ([1, 1], [1])}, ValueError, r"prices\[1\] must have 2 entries"),
+        (([1, 2], [0, 0], [0, 1]), {"sizes": [5, 5], "caps": [5, 4]}, solvers.InfeasibleError, "sum to 10"),
         (([1, 2], [0, 0], [0, 1]), {"prices": 3}, TypeError, "prices must be two arrays"),
         (([1, 2], [0, 0], [0, 1]), {"prices": ([1, 1], [1, 1]), "volumes": [1, 1]}, ValueError, "not both"),
         (([1, 2], [0, 0], [0, 1]), {"counts": (2, 2)}, solvers.InfeasibleError, r"counts = \(2, 2\) cannot be kept"),

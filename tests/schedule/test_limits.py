@@ -120,16 +120,6 @@ def test_samples_that_all_ranks_have_make_a_step_hardly_longer(share: float, pow
     assert found.value <= 1.01 * plain.value
 
 
-def test_along_a_pipeline_no_two_of_the_costliest_share_a_micro_batch():
-    rng = np.random.default_rng(5)
-    lengths = np.clip(rng.lognormal(7, 1, 1024).astype(np.int64), 1, 16_384)
-    everywhere = rng.random(1024) < 0.1
-    everywhere[np.argmax(lengths)] = True
-    limits = BatchLimits(np.zeros((1024, 0), dtype=np.int64), np.zeros(0, dtype=np.int64), everywhere=everywhere)
-    asked = {"num_ranks": 64, "cap": 32_768, "num_slots": 4, "sync": "pipeline", "time_budget": 0.01}
-    assert schedule_micro_batches(lengths, lengths, limits=limits, **asked).value == 4 * lengths.max()
-
-
 def test_too_few_samples_for_all_ranks_are_named():
     limits = BatchLimits(np.zeros((9, 0), np.int64), np.zeros(0, np.int64), everywhere=np.arange(9) < 2)
     with pytest.raises(InfeasibleError, match=r"2 samples are to be on all ranks .* there are 3 ranks, short by 1"):

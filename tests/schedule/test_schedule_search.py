@@ -73,19 +73,6 @@ def test_lowering_keeps_all_rules_and_never_raises_a_height(seed, alone):
     assert bins.value == loads[::4].sum() < 1.001 * start
 
 
-def test_lowering_pays():
-    """On these steps it takes more than 5 % off what the start leaves above the even share, on the mean."""
-    excess = []
-    for seed in range(8):
-        bins = Bins(samples_of(seed), 4, 3, 0.01)
-        bins.start(0)
-        even = bins.samples.costs.sum() / 4
-        start = bins.value - even
-        bins.run(0)
-        excess.append((bins.value - even) / start)
-    assert np.mean(excess) < 0.95
-
-
 @pytest.mark.parametrize("width", [1, 12])
 def test_work_is_counted(width):
     """No part runs free: with hardly any work left there is a start, and one call of the search that ends at once."""

@@ -233,6 +233,7 @@ REFUSED = {
     "fewer than min_slots": ({"num_slots": 2, "min_slots": 3}, ValueError, "num_slots = 2 contradicts min_slots = 3"),
     "no multiple": ({"num_slots": 3, "slots_multiple_of": 2}, ValueError, ODD),
     "no degree": ({"degrees": []}, ValueError, "degrees must hold at least one, got none"),
+    "degree 0": ({"degrees": [0, 2]}, ValueError, "degrees[0] must be >= 1, got 0"),
     "a degree twice": ({"degrees": [2, 2]}, ValueError, "degrees[1] must be distinct, got 2"),
     "no degree that has place": ({"degrees": [3, 5]}, ValueError, "degrees must hold one that is <= num_ranks = 2"),
     "a row too few": ({"times": [[1, 1, 1]]}, ValueError, SHAPE),

@@ -188,3 +188,41 @@ def gap_forms(took, lists, tasks, alone, slots, allowed=None):
         here = [took for took, k in zip(column, tasks[0], strict=True) if k == slot]
         ends += max(max(here, default=0), -(-sum(here) // devices))
     return {"work": max(*own, -(-total // devices)), "pipeline": alone, "ends": ends}
+
+
+def fluid_by_scipy(totals, forward, backward, lists, slots, hop=0) -> float:
+    """The linear program of real loads: loads, ends of ops and the makespan as variables."""
+    from scipy.optimize import linprog
+
+    modules, stages = len(forward), len(forward[0])
+    ops = [op for each in lists for op in each]
+    number = {op: slots * modules + at for at, op in enumerate(ops)}
+    size = slots * modules + len(ops) + 1
+    rows, bounds = [], []
+
+    def add(before, op, gap):
+        row = np.zeros(size)
+        row[number[op]] = -1
+        if before is not None:
+            row[number[before]] = 1
+        for m in range(modules):
+            row[op[0] * modules + m] += (backward if op[2] else forward)[m][op[1]]
+        rows.append(row)
+        bounds.append(-gap)
+
+    for device, each in enumerate(lists):
+        for at, op in enumerate(each):
+            add(each[at - 1] if at else None, op, 0)
+            before = op_before(op, stages)
+            if before is not None:
+                add(before, op, hop * (before[1] % len(lists) != device))
+        row = np.zeros(size)
+        row[number[each[-1]]], row[-1] = 1, -1
+        rows.append(row)
+        bounds.append(0)
+    sums = np.zeros((modules, size))
+    for m in range(modules):
+        sums[m, m : slots * modules : modules] = 1
+    cost = np.zeros(size)
+    cost[-1] = 1
+    return linprog(cost, np.array(rows), bounds, sums, totals, method="highs").fun

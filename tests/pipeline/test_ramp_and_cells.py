@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from solvers.groups import read_only
-from solvers.pipeline import PipelineRequest, interleaved, one_f_one_b
+from solvers.pipeline import PipelineRequest, gpipe, interleaved, one_f_one_b
 from solvers.pipeline._cells import Cells, Rules, fill, fit, over_all
 from solvers.pipeline._exchange import exchange
 from solvers.pipeline._flight import FlightSets
-from solvers.pipeline.ramp import Program
+from solvers.pipeline.ramp import Program, whole_flow
 from solvers.pipeline.run import Pipe
 from solvers.pipeline.solver import (
     PipelineProblem,
@@ -51,6 +51,30 @@ def test_sets_in_flight_are_where_an_order_holds_most(chunks, by_stage):
                 most = max(most, now)
             assert sums[sets.caps == 40].max() == most
     assert len(FlightSets.of(order, None, columns).caps) == 0
+
+
+@pytest.mark.parametrize("order", [one_f_one_b(12, 4), gpipe(9, 3), interleaved(9, 3, 2)])
+def test_a_flow_in_integers_is_a_flow(order):
+    """An average of paths that are walked at random, from any last op back to a first one."""
+    rng, graph = np.random.default_rng(1), order.graph
+    flow = np.zeros((2, graph.shape[1]))
+    for _ in range(40):
+        op = int(rng.integers(graph.shape[1]))
+        while op >= 0:
+            side = graph[2, op] >= 0 and (graph[1, op] < 0 or rng.random() < 0.5)
+            flow[int(side), op] += 1 / 40
+            op = graph[2, op] if side else graph[1, op]
+    along, across = (np.empty(graph.shape[1], dtype=np.int64) for _ in range(2))
+    whole_flow(graph, read_only(flow), 1 << 20, along, across)
+    assert min(along.min(), across.min()) >= 0
+    assert along[graph[1] < 0].sum() == 1 << 20
+    left = along + across
+    for row, part in ((graph[1], along), (graph[2], across)):
+        np.subtract.at(left, row[row >= 0], part[row >= 0])
+        assert (part[(row < 0) & (graph[1] >= 0)] == 0).all()
+    assert left.min() >= 0
+    assert np.abs(along / 2**20 - flow[0]).max() < 1e-4
+    assert np.abs(across / 2**20 - flow[1]).max() < 1e-4
 
 
 def distance(rules, cells, targets, weights):

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
-from pipeline_oracles import best_makespan, closed_forms, most_held
+from pipeline_oracles import best_makespan, closed_forms, fluid_by_scipy, most_held
 
 import solvers
 from solvers.errors import CertificateError, InfeasibleError
-from solvers.pipeline import one_f_one_b
+from solvers.pipeline import gpipe, interleaved, one_f_one_b
 
 
 @st.composite
@@ -167,6 +167,17 @@ def encoder_and_model(n, stages, first, seed=0):
     unit = np.zeros((2, stages), dtype=np.int64)
     unit[0, :first], unit[1, first:] = 1, 1
     return work, unit, 2 * unit
+
+
+@pytest.mark.parametrize(
+    ("stages", "slots", "order"),
+    [(4, 12, one_f_one_b(12, 4)), (3, 9, gpipe(9, 3)), (6, 9, interleaved(9, 3, 2))],
+)
+def test_the_bound_is_nearly_the_linear_program(stages, slots, order):
+    work, forward, backward = encoder_and_model(slots * 8, stages, stages // 3)
+    result = solvers.schedule_pipeline(work, forward, backward, 1, slots, order=order, time_budget=1e-4, hop=3)
+    expected = fluid_by_scipy(work.sum(axis=0), forward.tolist(), backward.tolist(), lists_of(order), slots, hop=3)
+    assert 0.99 * expected <= result.lower_bound <= np.ceil(expected)
 
 
 @pytest.mark.parametrize(

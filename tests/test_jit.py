@@ -104,7 +104,9 @@ def plans():
 
 def test_first_plans_compile_nothing_and_are_those_that_compiled_kernels_make(monkeypatch, tmp_path):
     """They do not even wait for numba to be imported."""
-    told = run_python(f"{FIRST_PLANS}\nprint([*plans(), 'numba' in sys.modules])", NUMBA_CACHE_DIR=str(tmp_path))
+    seen = {name: value for name, value in os.environ.items() if name.startswith("COV")}  # the lines of kernels
+    code = f"{FIRST_PLANS}\nprint([*plans(), 'numba' in sys.modules])"
+    told = run_python(code, NUMBA_CACHE_DIR=str(tmp_path), **seen)
     monkeypatch.setattr(jit, "_at_once", True)
     names = {}
     exec(FIRST_PLANS, names)

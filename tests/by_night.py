@@ -22,8 +22,7 @@ BY_NIGHT = {
     "integrations/test_dispatcher_plain.py": ["test_training_is_the_same_and_resumes_bit_for_bit[[]torch*"],
     "integrations/test_elastic_trainers.py": ["test_begun_on_two_ranks_and_ended_on_three"],
     "integrations/test_sampler_huggingface.py": ["test_killed_and_resumed_in_the_second_epoch*", "test_trls_steps*"],
-    # Notebooks and pages: one of each kind by day.
-    "notebooks/test_notebooks.py": ["*cluster_study*", "*choosing_a_solver*", "*long_samples*"],
+    # Pages: one of each kind by day.
     "command_line/test_configure_command.py": ["test_the_first_sentence_names_the_best*"],
     "command_line/test_readme.py": ["test_the_advice_that_the_readme_shows"],
     "report/test_page_in_chromium.py": ["*phone*", "*simulation-desktop*", "test_it_prints*", "test_charts*dark]",

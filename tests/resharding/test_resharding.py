@@ -100,7 +100,7 @@ def moved(stream, payloads):
     return arrived
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(SEED, LAYOUT, LAYOUT)
 def test_every_element_arrives_once_and_returns(seed, from_layout, to_layout):
     case = random_case(seed, from_layout, to_layout)
@@ -122,7 +122,7 @@ def test_every_element_arrives_once_and_returns(seed, from_layout, to_layout):
     assert moved(found.stream.inverse(), arrived) == payloads
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(SEED, LAYOUT, LAYOUT)
 def test_a_gpus_own_part_is_that_of_the_whole(seed, from_layout, to_layout):
     case = random_case(seed, from_layout, to_layout)
@@ -139,7 +139,7 @@ def test_a_gpus_own_part_is_that_of_the_whole(seed, from_layout, to_layout):
         assert found.arriving(gpu).tolist() == receiving.arriving(gpu).tolist()
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(SEED, LAYOUT, LAYOUT)
 def test_gradients_are_sums_over_tensor_replicas(seed, from_layout, to_layout):
     case = random_case(seed, from_layout, to_layout)
@@ -161,7 +161,7 @@ def test_gradients_are_sums_over_tensor_replicas(seed, from_layout, to_layout):
         assert rows == [total[names[gpu][k]] for k in found.sent(gpu)]
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(SEED, LAYOUT)
 def test_what_each_gpu_is_told(seed, layout):
     """Places, boundaries and windows, of the GPUs of all pipeline devices."""
@@ -181,7 +181,7 @@ def test_what_each_gpu_is_told(seed, layout):
     assert ((padded % multiple == 0) & (padded >= lengths) & (padded < lengths + multiple)).all()
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(SEED, LAYOUT, LAYOUT, st.integers(1, 4))
 def test_no_more_crosses_nodes_than_must(seed, from_layout, to_layout, nodes):
     """The bound counts, of each row, the nodes in which it is wanted and nobody has it."""

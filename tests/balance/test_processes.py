@@ -161,18 +161,8 @@ def workers_of(driver):
 
 def words_of(folder, tmp_path, *more):
     """What the command is called with."""
-    asked = [
-        "--ranks",
-        "8",
-        "--batch-per-rank",
-        "4",
-        "--length",
-        "tokens",
-        "--set",
-        "plan.method=lpt",
-        "--set",
-        "plan.placement=any",
-    ]
+    asked = ["--ranks", "8", "--batch-per-rank", "4", "--length", "tokens"]
+    asked += ["--set", "plan.method=lpt", "--set", "plan.placement=any"]
     return ["plan", f"{folder}/log.parquet", *asked, "--overwrite", "--out", f"{tmp_path}/out/", *more]
 
 

@@ -22,9 +22,9 @@ def drawn(n: int, seed: int = 0) -> np.ndarray:
     return np.minimum(np.random.default_rng(seed).lognormal(7, 1.5, n), 100_000).astype(np.int64) + 1
 
 
-LENGTHS = drawn(3000)
+LENGTHS = drawn(1800)
 BY_TOKENS = {"step_tokens": 600_000, "cost": COST}
-BY_COUNT = {"step_samples": 250, "counts": "any", "cost": COST}
+BY_COUNT = {"step_samples": 200, "counts": "any", "cost": COST}
 
 
 def check(found: Deferral, lengths: np.ndarray, early: int, late: int, num_ranks: int) -> None:
@@ -58,13 +58,13 @@ def test_samples_run_within_their_windows_and_steps_take_less(by, early, late):
 
 def test_no_window_is_todays_steps():
     by_count = defer(LENGTHS, 8, step_samples=64, cost=COST)
-    assert (by_count.step_of_sample == np.arange(3000) // 64).all()
+    assert (by_count.step_of_sample == np.arange(1800) // 64).all()
     assert by_count.effects.moved == by_count.effects.largest_displacement == 0
     assert by_count.effects.sample_mean_weight == 1
     assert by_count.effects.long_share[0] == by_count.effects.long_share[1] > 0
     dropped = defer(LENGTHS, 8, step_samples=64, cost=COST, drop_last=True)
-    assert (dropped.step_of_sample[-56:] == -1).all()
-    assert dropped.num_steps == 3000 // 64
+    assert (dropped.step_of_sample[-8:] == -1).all()
+    assert dropped.num_steps == 1800 // 64
 
 
 def test_a_step_closes_before_it_would_exceed_its_tokens():
@@ -76,18 +76,18 @@ def test_a_step_closes_before_it_would_exceed_its_tokens():
 
 
 def test_exact_counts_stay_as_they_are():
-    found = defer(LENGTHS, 8, step_samples=250, cost=COST, window=2)
+    found = defer(LENGTHS, 8, step_samples=200, cost=COST, window=2)
     check(found, LENGTHS, 2, 2, 8)
-    assert set(np.bincount(found.step_of_sample).tolist()) == {250}
+    assert set(np.bincount(found.step_of_sample).tolist()) == {200}
     assert found.effects.sample_mean_weight == pytest.approx(1)
     assert found.total < found.floor
 
 
 def test_stages_are_not_crossed_even_within_a_step():
-    stage = np.repeat(["warm", "long", "warm"], 1000)
+    stage = np.repeat(["warm", "long", "warm"], 600)
     found = defer(LENGTHS, 8, window=3, stage=stage, **BY_TOKENS)
     check(found, LENGTHS, 3, 3, 8)
-    for part in (slice(0, 1000), slice(1000, 2000), slice(2000, 3000)):
+    for part in (slice(0, 600), slice(600, 1200), slice(1200, 1800)):
         nominal, step = found.nominal_step[part], found.step_of_sample[part]
         assert nominal.min() <= step.min()
         assert step.max() <= nominal.max()
@@ -102,7 +102,7 @@ def test_caps_are_kept():
 
 def test_like_sits_with_like_where_ranks_have_few_samples():
     """One sample a rank: no search from the steps as drawn gets as far as sorted blocks of window + 1 steps."""
-    few = drawn(8 * 60, 3)
+    few = drawn(8 * 30, 3)
     costs = balancer.cost.parse_cost(COST).sample_costs(few)
     blocks = [np.sort(costs[at : at + 8 * 5])[::-1][::8].sum() for at in range(0, len(few), 8 * 5)]
     found = defer(few, 8, step_samples=8, window=4, cost=COST)
@@ -112,11 +112,11 @@ def test_like_sits_with_like_where_ranks_have_few_samples():
 
 
 def test_exact_counts_have_no_limit_on_tokens_unless_asked():
-    few = drawn(4 * 8 * 60, 4)
+    few = drawn(4 * 8 * 24, 4)
     free, narrow = (defer(few, 8, step_samples=32, window=4, cost=COST, tokens_within=w) for w in (None, "5%"))
     assert free.total < 0.9 * narrow.total
     of_steps = np.bincount(narrow.step_of_sample, few)
-    mean = [few[max(0, t - 4) * 32 : (t + 5) * 32].sum() / (min(60, t + 5) - max(0, t - 4)) for t in range(60)]
+    mean = [few[max(0, t - 4) * 32 : (t + 5) * 32].sum() / (min(24, t + 5) - max(0, t - 4)) for t in range(24)]
     drawn_for = np.bincount(narrow.nominal_step, few)
     assert (of_steps <= np.maximum(drawn_for, 1.05 * np.array(mean))).all()
 
@@ -132,7 +132,7 @@ def test_looser_limits_do_not_give_longer_steps(within):
 
 def test_a_step_that_has_no_plan_goes_back_alone():
     """Ranks are full to 95 %, with samples of up to a whole cap: of some steps that are chosen none has a plan."""
-    lengths = np.clip(np.random.default_rng(18).lognormal(7.6, 1.1, 6000), 64, 65_536).astype(np.int64)
+    lengths = np.clip(np.random.default_rng(18).lognormal(7.6, 1.1, 3000), 64, 65_536).astype(np.int64)
     found = defer(
         lengths, 8, step_tokens=8 * 65_536, window=2, cost="quadratic:a=24576,b=1", max_tokens_per_rank=68_812
     )
@@ -147,7 +147,7 @@ def test_a_step_that_has_no_plan_goes_back_alone():
 
 
 def test_a_cut_plans_every_step():
-    few = np.minimum(LENGTHS[:600], 4000)
+    few = np.minimum(LENGTHS[:300], 4000)
     given = {"step_tokens": 60_000, "window": 2, "cost": COST}
     found = defer(few, 4, cut=balancer.MicroBatches(4000), **given)
     for t in (0, found.num_steps - 1):
@@ -160,20 +160,16 @@ def test_a_cut_plans_every_step():
     ("change", "error"),
     [
         ({"cost": "padded"}, "cannot be deferred under cost = padded"),
-        ({"cost": "convolution:a=1,c=2"}, "cannot be deferred under cost = convolution"),
         ({"window": -1}, r"window must be a whole number >= 0, or two of them: \[early, late\], got -1"),
-        ({"window": (1, 2, 3)}, "window must be a whole number >= 0, or two of them"),
         ({"window": (1, 0)}, "leaves every sample in its nominal step"),
         ({"counts": 0.1}, "counts must be one of exact, any, got 0.1"),
         ({"tokens_within": "-5%"}, "tokens_within must be a share of 0 or more"),
         ({"step_samples": None}, "give one of them"),
-        ({"step_tokens": 9}, "give one of them"),
         ({"max_tokens_per_rank": 4}, r"lengths\[1\] must be <= max_tokens_per_rank = 4, got 5"),
         ({"cut": balancer.MicroBatches(4)}, r"lengths\[1\] must be <= cut.tokens = 4, got 5"),
         ({"cut": balancer.ContextShards(2, 8)}, "are not for context shards"),
         ({"stage": [1]}, "stage must be one key for each of 4 samples"),
         ({"lengths": []}, "no step is filled: lengths has 0 samples"),
-        ({"step_samples": 9, "drop_last": True}, "no step is filled: lengths has 4 samples"),
         ({"lengths": [1, -1]}, r"lengths\[1\] must be >= 0"),
     ],
 )
@@ -226,19 +222,19 @@ def make(window: int | tuple[int, int] = 2, **changed) -> DeferBuffer:
 @pytest.mark.parametrize(("early", "late"), [(2, 2), (0, 3), (2, 0), (1, 4)])
 @pytest.mark.parametrize("by", ["tokens", "count", "exact"])
 def test_every_sample_runs_once_and_in_time(early, late, by):
-    changed = {"tokens": {}, "count": {"step_tokens": None, "step_samples": 250, "counts": "any"},
-               "exact": {"step_tokens": None, "step_samples": 250}}[by]  # fmt: skip
+    changed = {"tokens": {}, "count": {"step_tokens": None, "step_samples": 200, "counts": "any"},
+               "exact": {"step_tokens": None, "step_samples": 200}}[by]  # fmt: skip
     if by == "exact" and not early * late:
         return
     steps = steps_of(make((early, late), **changed), LENGTHS, 100)
-    assert sorted(i for step in steps for i in step) == list(range(3000))
+    assert sorted(i for step in steps for i in step) == list(range(1800))
     nominal = defer(LENGTHS, 8, **({k: v for k, v in (BY_TOKENS | changed).items() if v is not None})).nominal_step
     assert len(steps) == nominal[-1] + 1
     for t, step in enumerate(steps):
         assert all(-early <= t - nominal[i] <= late for i in step)
         assert by != "tokens" or LENGTHS[step].sum() <= 1.05 * BY_TOKENS["step_tokens"]
         if by == "exact":
-            assert len(step) == 250
+            assert len(step) == 200
 
 
 def test_online_is_close_to_offline():
@@ -285,11 +281,11 @@ def test_no_step_has_more_tokens_than_it_may(lengths, early, late, budget, at_on
 
 def test_ranks_can_take_every_step_that_is_handed_out():
     """Steps are filled to 95 % of what ranks may hold, with samples of up to that much."""
-    lengths = np.clip(np.random.default_rng(18).lognormal(7.6, 1.1, 2000), 64, 65_536).astype(np.int64)
+    lengths = np.clip(np.random.default_rng(18).lognormal(7.6, 1.1, 1000), 64, 65_536).astype(np.int64)
     cap = {"max_tokens_per_rank": 68_812}
     buffer = DeferBuffer(8, window=2, step_tokens=8 * 65_536, cost="quadratic:a=24576,b=1", **cap)
     steps = steps_of(buffer, lengths, 64)
-    assert sorted(i for step in steps for i in step) == list(range(2000))
+    assert sorted(i for step in steps for i in step) == list(range(1000))
     for step in steps:
         assert max(balancer.balance(lengths[step], 8, cost="quadratic:a=24576,b=1", **cap).lengths)
 
@@ -305,14 +301,9 @@ def test_a_step_that_ranks_cannot_take_is_an_error_before_it_is_handed_out():
     assert buffer.state_dict() == before
 
 
-@pytest.mark.parametrize("kill_at", [1, 3, 7])
-def test_a_buffer_goes_on_from_its_state(kill_at):
-    assert steps_of(make(), LENGTHS, 100, kill_at) == steps_of(make(), LENGTHS, 100)
-
-
-def test_steps_do_not_depend_on_how_samples_are_pushed():
+def test_a_buffer_goes_on_from_its_state_however_samples_are_pushed():
     fewer = LENGTHS[:1200]
-    assert steps_of(make(), fewer, 1) == steps_of(make(), fewer, 7)
+    assert steps_of(make(), fewer, 50, kill_at=3) == steps_of(make(), fewer, 7, kill_at=1) == steps_of(make(), fewer, 1)
 
 
 def test_a_buffer_is_filled_first_and_says_so():

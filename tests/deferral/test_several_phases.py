@@ -34,7 +34,7 @@ def tiny(seed):
 
 
 @pytest.mark.more_by_night
-@pytest.mark.parametrize("seed", range(min(examples(30), 1000)))
+@pytest.mark.parametrize("seed", range(min(examples(12), 1000)))
 def test_bound_optimum_and_steps_of_tiny_cases(seed):
     phases, pairs, rows, spans, limits = tiny(seed)
     given = Given(tuple(phases), rows, spans, rows, limits, limits)
@@ -61,24 +61,24 @@ def test_bound_optimum_and_steps_of_tiny_cases(seed):
 
 def test_it_is_never_worse_than_steps_led_by_one_phase():
     rng = np.random.default_rng(5)
-    rows, spans = np.arange(600) // 12, windows(50, 2, 2)
-    limits = {"count_limits": np.full((2, 50), 12)}
-    limits |= {"tokens": np.ones(600, dtype=np.int64), "token_limits": np.full((2, 50), 12)}
-    costs = [rng.lognormal(5, 1.5, 600).astype(np.int64) + 1 for _ in range(2)]
+    rows, spans = np.arange(300) // 12, windows(25, 2, 2)
+    limits = {"count_limits": np.full((2, 25), 12)}
+    limits |= {"tokens": np.ones(300, dtype=np.int64), "token_limits": np.full((2, 25), 12)}
+    costs = [rng.lognormal(5, 1.5, 300).astype(np.int64) + 1 for _ in range(2)]
     phases = [PhaseWork(each, None, 4) for each in costs]
     both = choose(Given(tuple(phases), rows, spans, rows, limits, limits))
     for each in phases:
         one = choose(Given((each,), rows, spans, rows, limits, limits))
-        assert both.total <= sum(phase.at_least(one.step, 50) for phase in phases)
+        assert both.total <= sum(phase.at_least(one.step, 25) for phase in phases)
     assert both.total < both.start_total
 
 
 @pytest.mark.more_by_night
-@pytest.mark.parametrize("seed", range(min(examples(2), 100)))
+@pytest.mark.parametrize("seed", range(min(examples(1), 100)))
 def test_more_freedom_is_hardly_ever_worse(seed):
     rng = np.random.default_rng(seed)
-    lengths = rng.lognormal(5, 1.3, 300).astype(np.int64) + 1
-    costs = [rng.lognormal(5, 1.5, 300).astype(np.int64) + 1 for _ in range(2)]
+    lengths = rng.lognormal(5, 1.3, 200).astype(np.int64) + 1
+    costs = [rng.lognormal(5, 1.5, 200).astype(np.int64) + 1 for _ in range(2)]
     totals = []
     for delay in (1, 2, 4, 8):
         settings = StepSettings.of(4, None, AcrossSteps(window=delay, step_tokens=3000), "linear")

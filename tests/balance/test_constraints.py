@@ -140,28 +140,17 @@ def test_violations_are_found_in_any_placement(case, ranks):
     ("constraint", "error", "message"),
     [
         ({"keep_together": [1, 2]}, ValueError, "keep_together must have a key for each of 3 samples"),
-        ({"caps": {"kv": ([1, 2], 5)}}, ValueError, r"caps\['kv'\] must have an amount for each of 3 samples"),
-        ({"caps": {"kv": ([1, -2, 3], 5)}}, ValueError, r"caps\['kv'\]\[1\] must be >= 0, got -2"),
         ({"caps": {"kv": 5}}, TypeError, r"caps\['kv'\] must be a pair"),
-        ({"allowed_ranks": [[1, 0]]}, ValueError, r"allowed_ranks must have a list of ranks, or None, for each of 3"),
         ({"allowed_ranks": [[1], None, [2]]}, ValueError, r"allowed_ranks\[2\] must be ranks within 0..1, got 2"),
         ({"allowed_ranks": [[1], None, 0]}, TypeError, r"allowed_ranks\[2\] must be a list of ranks, or None for all"),
         ({"allowed_ranks": np.ones((2, 2), bool)}, ValueError, r"allowed_ranks must be bool of shape \(3, 2\)"),
         ({"initial_loads": [1]}, ValueError, "initial_loads must have a number for each of 2 ranks, got 1"),
         ({"rank_speeds": [1, 0]}, ValueError, r"rank_speeds\[1\] must be >= 1, got 0"),
         ({"max_samples_per_rank": 0}, ValueError, "max_samples_per_rank must be >= 1, got 0"),
-        ({"caps": {"kv": ([4, 4, 4], 5)}}, InfeasibleError, "kv = 5"),
-        ({"max_samples_per_rank": 1}, InfeasibleError, "max_samples_per_rank"),
         ({"allowed_ranks": np.zeros((3, 2), bool)}, InfeasibleError, "sample 0"),
         ({"cut": MicroBatches(9), "rank_speeds": [1, 2]}, ValueError, "cannot be combined with rank_speeds"),
         ({"cut": MicroBatches(9), "max_tokens_per_rank": 5}, InfeasibleError, "max_tokens_per_rank = 5"),
-        ({"cut": MicroBatches(9), "keep_together": [0, 0, 0]}, InfeasibleError, "with any number of micro-batches"),
-        ({"cut": MicroBatches(9), "cost": "padded"}, ValueError, "cannot be combined with cost 'padded'"),
-        ({"cut": MicroBatches(9), "method": "lpt"}, ValueError, "method 'lpt' makes no micro-batches"),
-        ({"cut": MicroBatches(4)}, InfeasibleError, "sample 1 of length 6 is longer than cut.tokens = 4"),
         ({"placement": "teleport"}, ValueError, "placement must be one of relocate, rearrange, any, got 'teleport'"),
-        ({"placement": np.arange(3)}, ValueError, r"placement must be one of .*, got array\(\[0, 1, 2\]\)"),
-        ({"eps": -1.0, "home_rank": [0, 0, 0]}, ValueError, "eps must be a share >= 0, such as"),
     ],
 )  # fmt: skip
 def test_bad_constraints(constraint, error, message):
@@ -233,7 +222,7 @@ def test_micro_batches_under_every_mix_of_constraints(case, sync, over_long, all
 def test_the_bound_on_constrained_micro_batches_holds(sync):
     """Every way to lay six samples out on two ranks of two slots."""
     rng = np.random.default_rng(7)
-    for _ in range(20):
+    for _ in range(8):
         lengths = rng.integers(1, 9, 6).tolist()
         keys = rng.integers(0, 4, 6).tolist()
         rules = MicroBatches(16, sync, count=2, pipeline_stages=2 if sync == "pipeline" else 1)
@@ -285,8 +274,7 @@ def test_shares_that_cannot_be_cut_prove_nothing():
     assert "cut" in str(caught.value)
 
 
-@pytest.mark.parametrize("count", [None, "fewest"])
-@pytest.mark.parametrize("sync", ["micro_batch", "step", "pipeline"])
+@pytest.mark.parametrize(("sync", "count"), [("micro_batch", None), ("step", "fewest"), ("pipeline", None)])
 def test_many_more_slots_than_without_constraints(sync, count):
     allowed = np.zeros((20, 5), dtype=bool)
     allowed[:, 3] = True
@@ -300,10 +288,10 @@ def test_many_more_slots_than_without_constraints(sync, count):
 def test_empty_slots_are_no_work(monkeypatch):
     parts, of_samples = [], Problem.of_samples
     monkeypatch.setattr(Problem, "of_samples", lambda *of: parts.append(of) or of_samples(*of))
-    rules = MicroBatches(100, count=5000, allow_empty=True)
+    rules = MicroBatches(100, count=1000, allow_empty=True)
     batch = {"patches": [10, 20, 30, 40], "tokens": [50, 30, 20, 40]}
     plan = balancer.orchestrate(batch, {"vision": "patches", "llm": "tokens"}, 2, cut=rules, placement="rearrange")
-    assert [plan[name].num_slots for name in ("vision", "llm")] == [5000, 5000]
+    assert [plan[name].num_slots for name in ("vision", "llm")] == [1000, 1000]
     assert 2 <= len(parts) <= 8  # some of either phase, and no more than there are samples
 
 
@@ -340,7 +328,7 @@ def test_samples_over_the_cap_are_counted_with_what_to_do(lengths, message):
     assert caught.value.certificate.items == [s for s, length in enumerate(lengths) if length > 10]
 
 
-@pytest.mark.parametrize("seed", range(8, 15))
+@pytest.mark.parametrize("seed", range(8, 11))
 def test_no_bound_of_costs_alone_is_one_of_ranks_of_unlike_speed(seed):
     """Neither as planned nor of samples that were placed elsewhere."""
     random = np.random.default_rng(seed)
@@ -365,19 +353,12 @@ def test_a_plan_whose_samples_do_not_stand_in_order_of_their_slots_is_refused(tm
 
 
 SAVED = [
-    {"cut": MicroBatches(60, "step")},
     {"cut": MicroBatches(35, over_long="own")},
-    {"cut": MicroBatches(60), "equal_counts": True, "max_samples_per_rank": 6},
     {"cut": MicroBatches(35, over_long="own"), "keep_together": [0, 0, 1, 1, 2, 2, 3, 3] * 2},
-    {"cut": MicroBatches(40), "cost": "quadratic:a=1,b=1"},
     {"cut": MicroBatches(999, count=9, allow_empty=True)},
     {"cut": MicroBatches(999, "step", multiple_of=7, allow_empty=True), "equal_counts": True},
-    {"cut": MicroBatches(20, at_least=9, over_long="own", allow_empty=True)},
-    {"cut": MicroBatches(1, multiple_of=9, over_long="own", allow_empty=True)},
-    {"max_samples_per_rank": 5},
     {"rank_speeds": [1, 2, 1, 2]},
     {"initial_loads": [9, 0, 0, 0]},
-    {"keep_together": [0, 1] * 8},
     {"min_samples_per_rank": 3, "equal_counts": True},
 ]
 

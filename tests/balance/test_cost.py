@@ -17,14 +17,9 @@ INT64_MAX = 2**63 - 1
     ("text", "model"),
     [
         ("linear", CostModel()),
-        ("linear:a=7", CostModel(a=7)),
         ("quadratic:a=24576,b=1", CostModel(24576, 1)),
-        ("quadratic:b=1,a=24576", CostModel(24576, 1)),
-        ("quadratic:a=0,b=3", CostModel(0, 3)),
         ("padded", CostModel(padded=True)),
-        ("padded:a=2", CostModel(2, 0, padded=True)),
         ("padded:a=0,b=5", CostModel(0, 5, padded=True)),
-        ("convolution:a=24576,c=100", CostModel(24576, c=100)),
         ("convolution:a=0,b=2,c=3,p=2", CostModel(0, 2, c=3, p=2)),
         ("convolution:p=2,c=3,b=0,a=0", CostModel(0, 0, c=3, p=2)),
     ],
@@ -51,26 +46,15 @@ def test_text_round_trip(abp):
     ("text", "words"),
     [
         ("cubic", ["'cubic'", "linear", "quadratic", "padded"]),
-        ("", ["linear", "quadratic", "padded"]),
-        ("Linear", ["'Linear'", "linear"]),
         ("quadratic", ["coefficient", "quadratic:a=24576,b=1"]),
-        ("quadratic:a=1", ["coefficient", "quadratic:a=24576,b=1"]),
         ("linear:b=1", ["coefficient", "linear[:a=1]"]),
         ("linear:a=1,a=2", ["'a=2'", "one coefficient"]),
-        ("linear:a", ["'a'", "whole number"]),
-        ("linear:a=", ["'a='", "whole number"]),
         ("linear:a=-1", ["'a=-1'", "whole number"]),
-        ("linear:a=1.5", ["'a=1.5'", "whole number"]),
-        ("linear:a=1,", ["''", "whole number"]),
         ("linear:a=²", ["whole number"]),
         ("linear:self=1", ["coefficient"]),
-        ("linear:a=0", ["both be 0"]),
         ("quadratic:a=0,b=0", ["both be 0"]),
-        ("padded:a=0", ["both be 0"]),
         ("convolution", ["coefficient", "convolution:a=24576,c=100[,b=0,p=1]"]),
-        ("convolution:a=1", ["coefficient", "convolution:a=24576,c=100[,b=0,p=1]"]),
         ("convolution:a=1,c=0", ["c must be >= 1", "quadratic or linear"]),
-        ("convolution:a=1,c=1,p=0", ["p, a power, must be 1 to 62, got 0"]),
         ("convolution:a=1,c=1,p=63", ["p, a power, must be 1 to 62, got 63"]),
     ],
 )
@@ -143,16 +127,11 @@ def test_padded_rows_of_length_zero_are_rows():
     ("lengths", "cost", "sample"),
     [
         ([1, 3_100_000_000, 1], "quadratic:a=0,b=1", 1),  # its square alone
-        ([1, 2, 2**62], "linear:a=2", 2),
-        ([5, 2**40], "linear:a=99999999999", 1),
         ([2**62, 2**61, 2**61, 1], "linear", 2),  # the running sum leaves int64 here
         ([2_000_000_000, 2_000_000_000, 2_000_000_000], "quadratic:a=0,b=1", 2),
         ([1, 2**61, 1, 1], "padded", 1),  # 4 rows of the longest
-        ([1, 2**32], "padded:a=0,b=1", 1),
         ([1, 2**31], "convolution:a=1,c=1,p=3", 1),  # one row alone
         ([1, 2**61, 1, 1], "convolution:a=1,c=1", 1),  # 4 rows of the longest
-        ([1, 2**61, 1], "convolution:a=1,c=1", 1),  # 3 rows fit, not with what they cost packed
-        ([2**60] * 8, "convolution:a=1,c=1", 0),
         ([5, 2**40], "convolution:a=99999999999,c=1", 1),
     ],
 )
@@ -167,12 +146,9 @@ def test_overflow_names_the_sample(lengths, cost, sample):
     ("lengths", "cost"),
     [
         ([INT64_MAX], "linear"),
-        ([INT64_MAX - 1, 1], "linear"),
         ([2**62 - 1, 2**61, 2**61], "linear"),
-        ([INT64_MAX // 3] * 3, "padded"),
         ([3_037_000_499], "quadratic:a=0,b=1"),
         ([2**60, 2**60, 2**60], "convolution:a=1,c=1"),
-        ([INT64_MAX // 2], "convolution:a=1,c=1"),
     ],
 )
 def test_up_to_the_last_number_of_int64(lengths, cost):

@@ -50,7 +50,14 @@ def check_rest(seen, samplers, groups):
 
 
 @pytest.mark.parametrize("window", [0, 3])
-@pytest.mark.parametrize(("saved_on", "loaded_on"), [(1, 3), (2, 4), (3, 2), (4, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("saved_on", "loaded_on"),
+    [
+        (1, 3),
+        (3, 2),
+        (4, 1),
+    ],
+)
 def test_saved_after_any_step_and_loaded_on_others(saved_on, loaded_on, window):
     """The batch a rank is kept; so steps change."""
     samplers = ranks_of(saved_on, window=window)
@@ -64,7 +71,14 @@ def test_saved_after_any_step_and_loaded_on_others(saved_on, loaded_on, window):
         seen += [row for batches in running for row in next(batches)]
 
 
-@pytest.mark.parametrize(("ranks", "batch", "accumulation"), [(1, 8, 2), (2, 4, 2), (4, 4, 1), (2, 8, 1), (1, 4, 4)])
+@pytest.mark.parametrize(
+    ("ranks", "batch", "accumulation"),
+    [
+        (1, 8, 2),
+        (4, 4, 1),
+        (2, 8, 1),
+    ],
+)
 def test_the_global_batch_is_kept_by_ranks_that_can_share_it(ranks, batch, accumulation):
     """So the steps are those that would have come, in a window too."""
     samplers = ranks_of(2, 4, gradient_accumulation_steps=2, window=4)
@@ -162,12 +176,10 @@ def test_a_state_of_other_data_or_another_order_is_refused():
     ("field", "value", "said"),
     [
         ("of", "x", "state.of must be what"), ("steps", "1", r"state.window.steps must be an integer, got '1'"),
-        ("samples", 10**6, r"state.samples must be within 0\.\.203"), ("window", "x", "state.window must be what"),
-        ("window", {}, "state.window must be what"), ("epoch", "1", "state.epoch must be an integer"),
-        ("steps", 50, r"state.window.steps must be within 0\.\.6"), ("batches", None, "state.batches must be an int"),
+        ("samples", 10**6, r"state.samples must be within 0\.\.203"), ("epoch", "1", "state.epoch must be an integer"),
+        ("batches", None, "state.batches must be an int"),
         ("carried", [0, "xy"], r"state.window.carried must be \[first, bits in hex\] of positions below"),
-        ("carried", [10**9, "ff"], "state.window.carried must be"), ("end", 204, r"state.window.end must be within"),
-        ("left", None, "state.window.left must be"), ("left", [1000, "ff"], "state.window.left must be"),
+        ("end", 204, r"state.window.end must be within"),
         ("left", [-8, "ff"], "state.window.left must be"),
     ],
 )  # fmt: skip
@@ -195,7 +207,7 @@ def test_an_order_that_draws_anew_cannot_be_resumed():
         made().load_state_dict(sampler.state_dict())
 
 
-@pytest.mark.parametrize("state", [None, 3, [], {}, "state", {"epoch": 3}])
+@pytest.mark.parametrize("state", [None, {}, {"epoch": 3}])
 def test_what_is_no_state_is_refused(state):
     with pytest.raises(ValueError, match=r"state must be what state_dict\(\) returned.*it has no .*samples"):
         ranks_of(1)[0].load_state_dict(state)

@@ -71,11 +71,8 @@ def test_a_grid_takes_them_too():
     [
         ([1, 2], "cost must have one number for each of 8 samples"),
         ([1, -2, 3, 4, 5, 6, 7, 8], r"cost\[1\] must be finite and >= 0, got -2"),
-        ([1, np.nan, 3, 4, 5, 6, 7, 8], r"cost\[1\] must be finite and >= 0, got nan"),
-        ([[1, 2]] * 8, "cost must have one number for each of 8 samples"),
         ([2**62] * 8, "the sum of cost must fit int64"),
         (["a"] * 8, "cost must be a cost by its name, or one number a sample"),
-        ({"a": 1}, "cost must be one number a sample"),
     ],
 )
 def test_what_is_no_cost_is_named(cost, what):

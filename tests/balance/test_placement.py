@@ -58,12 +58,9 @@ def test_dtypes():
     ("ranks", "positions", "words"),
     [
         ([0, 2, 1], None, ["rank_of_sample[1]", "0..1", "2"]),
-        ([0, -1], None, ["rank_of_sample[1]", "-1"]),
-        ([0, 0.5], None, ["rank_of_sample[1]", "0.5"]),
         ([[0, 1]], None, ["rank_of_sample", "one-dimensional"]),
         ([0, 0, 1], [0, 1], ["position_of_sample", "3 entries", "2"]),
         ([0, 0, 1], [0, 2, 0], ["position_of_sample[1]", "0..1", "2"]),
-        ([0, 0, 1], [0, -1, 0], ["position_of_sample[1]", "-1"]),
         ([0, 0, 1], [1, 1, 0], ["position 1", "rank 0", "samples 0 and 1"]),
     ],
 )

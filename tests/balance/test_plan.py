@@ -37,14 +37,9 @@ def test_a_plan_compares_by_content_and_has_no_hash():
     assert plan != "plan"
     with pytest.raises(TypeError):
         hash(plan)
-
-
-def test_runtime_is_no_part_of_equality_or_digest():
-    plan = balancer.balance(LENGTHS, 3)
     again = balancer.balance(LENGTHS, 3)
     object.__setattr__(again, "runtime_s", plan.runtime_s + 1)
-    assert plan == again
-    assert plan.digest() == again.digest()
+    assert (again, again.digest()) == (plan, plan.digest())
 
 
 def test_no_attribute_can_be_assigned():
@@ -54,20 +49,6 @@ def test_no_attribute_can_be_assigned():
             setattr(plan, name, 0)
     with pytest.raises((AttributeError, TypeError)):
         del plan.loads
-
-
-@given(problems())
-@settings(max_examples=examples(25))
-def test_no_array_can_be_written(problem):
-    plan = balancer.balance(**problem)
-    arrays = [plan.lengths, plan.loads, plan.home_loads, plan.rank_of_sample, plan.topology.node_of_rank]
-    for placement in (plan.home, plan.target):
-        arrays += [placement.rank_of_sample, placement.position_of_sample, placement.samples, placement.offsets]
-    arrays += [plan.samples_on_rank(rank) for rank in range(plan.num_ranks)]
-    for array in arrays:
-        assert not array.flags.writeable
-        with pytest.raises(ValueError, match="read-only"):
-            array[...] = 0
 
 
 @pytest.mark.parametrize("clone", [copy.copy, copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))])  # noqa: S301
@@ -88,16 +69,14 @@ class Tensor:
 
 
 WRAPPERS = {
-    "array": lambda array: array,
     "view": lambda array: array[:],
     "tensor of a view": lambda array: Tensor(array, True),
-    "tensor of an array": lambda array: Tensor(array, False),
     "memoryview": memoryview,
 }
 
 
 @pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
-@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.float64])
+@pytest.mark.parametrize("dtype", [np.int64, np.float64])
 def test_the_callers_array_stays_theirs(wrap, dtype):
     lengths, homes = np.array(LENGTHS, dtype=dtype), np.array([0, 1, 2, 0, 1, 2, 0], dtype=dtype)
     plan = balancer.balance(wrap(lengths), 3, home_rank=wrap(homes))
@@ -124,7 +103,7 @@ def test_repr_is_short_and_says_what_counts():
 
 @given(problems())
 @settings(max_examples=examples(25))
-def test_ratios_against_their_definition(problem):
+def test_ratios_against_their_definition_and_arrays_nobody_can_write_to(problem):
     plan = balancer.balance(**problem)
     for loads, ratio in ((plan.loads, plan.imbalance_ratio), (plan.home_loads, plan.home_imbalance_ratio)):
         values = loads.tolist()
@@ -137,6 +116,10 @@ def test_ratios_against_their_definition(problem):
         assert plan.gap == 0.0
     else:
         assert plan.gap == pytest.approx((plan.makespan - plan.lower_bound) / plan.lower_bound)
+    arrays = [plan.lengths, plan.loads, plan.home_loads, plan.rank_of_sample, plan.topology.node_of_rank]
+    for placement in (plan.home, plan.target):
+        arrays += [placement.rank_of_sample, placement.position_of_sample, placement.samples, placement.offsets]
+    assert not any(array.flags.writeable for array in [*arrays, plan.samples_on_rank(0)])
 
 
 @given(st.integers(1, 9), st.integers(1, 2**59))
@@ -145,13 +128,6 @@ def test_ratios_against_their_definition(problem):
 def test_equal_loads_are_perfect_however_large(num_ranks, load):
     """1.0 is perfect; a ratio below it, or idle time below 0, is none that a report should show."""
     assert balancer.balance([load] * num_ranks, num_ranks).imbalance_ratio == 1.0
-
-
-def test_all_zero_lengths_are_perfect():
-    plan = balancer.balance([0, 0, 0], 2)
-    assert (plan.imbalance_ratio, plan.home_imbalance_ratio, plan.gap, plan.makespan) == (1.0, 1.0, 0.0, 0)
-    assert plan.status == "optimal"
-    assert plan.binding_sample is None
 
 
 @pytest.mark.parametrize(("lengths", "binding"), [([9, 1, 1], 0), ([1, 1, 9, 9], None), ([1, 9, 1], 1), ([2, 2], None)])
@@ -169,27 +145,15 @@ def test_digest_is_of_placements_and_topology_only():
     assert plan.digest() != balancer.balance(LENGTHS, 4, 2, home_rank=[0] * 7).digest()
     assert plan.digest() != balancer.balance(LENGTHS[::-1], 4, 2).digest()
     assert plan.digest() != plan.inverse().digest()
-
-
-def test_digest_is_written_down():
-    """SHA-256 over node sizes as int64, then ranks and positions of both placements as int32, little-endian."""
-    digest = balancer.balance([3, 2, 1], 2).digest()
-    assert len(digest) == 64
-    assert set(digest) <= set("0123456789abcdef")
-    assert digest == balancer.balance([3, 2, 1], 2).digest()
+    home = Placement.checked([0, 1, 2, 3], 4)  # what is kept of homes that were digested last is of their nodes, too
+    together, apart = (placements_digest(Topology(nodes), home, home) for nodes in ((4,), (2, 2)))
+    assert together != apart
 
 
 def test_position_counts_in_the_digest():
     topology, home = Topology((2,)), Placement.checked([0, 0, 1], 2)
     swapped = Placement.checked([0, 0, 1], 2, [1, 0, 0])
     assert placements_digest(topology, home, home) != placements_digest(topology, home, swapped)
-
-
-def test_nodes_count_in_the_digest_of_the_same_homes():
-    """What is kept of the homes that were digested last is of their nodes, too."""
-    home = Placement.checked([0, 1, 2, 3], 4)
-    together, apart = (placements_digest(Topology(nodes), home, home) for nodes in ((4,), (2, 2)))
-    assert together != apart
 
 
 def test_plans_of_different_shape_never_share_a_digest():
@@ -201,20 +165,6 @@ def test_plans_of_different_shape_never_share_a_digest():
 
 
 # --- the way back ----------------------------------------------------------------------------------------------------
-
-
-@given(problems())
-@settings(max_examples=examples(25))
-def test_inverse_swaps_before_and_after(problem):
-    plan = balancer.balance(**problem)
-    back = plan.inverse()
-    assert (back.home, back.target) == (plan.target, plan.home)
-    assert back.loads.tolist() == plan.home_loads.tolist()
-    assert back.home_loads.tolist() == plan.loads.tolist()
-    again = back.inverse()
-    assert (again.home, again.target) == (plan.home, plan.target)
-    assert again.digest() == plan.digest()
-    assert (back.status == "optimal") == (back.makespan == back.lower_bound)
 
 
 @given(
@@ -234,21 +184,21 @@ def test_bound_of_the_way_back_is_one(problem):
 
 
 @given(problem=problems())
-@settings(max_examples=examples(15))
-def test_file_round_trip(problem, tmp_path_factory):
+@settings(max_examples=examples(20))
+def test_file_round_trip_there_and_of_the_way_back(problem, tmp_path_factory):
     plan = balancer.balance(**problem)
-    found = saved(plan, tmp_path_factory.mktemp("plans") / "plan.parquet")
+    path = tmp_path_factory.mktemp("plans") / "plan.parquet"
+    found = saved(plan, path)
     assert found == plan
     assert found.digest() == plan.digest()
     assert found.binding_sample == plan.binding_sample
     assert [found.exchange(r) for r in range(plan.num_ranks)] == [plan.exchange(r) for r in range(plan.num_ranks)]
-
-
-@given(problem=problems())
-@settings(max_examples=examples(20))
-def test_file_round_trip_of_the_way_back(problem, tmp_path_factory):
-    plan = balancer.balance(**problem).inverse()
-    assert saved(plan, tmp_path_factory.mktemp("plans") / "plan.parquet") == plan
+    back = plan.inverse()
+    assert (back.home, back.target) == (plan.target, plan.home)
+    assert (back.loads.tolist(), back.home_loads.tolist()) == (plan.home_loads.tolist(), plan.loads.tolist())
+    assert (back.status == "optimal") == (back.makespan == back.lower_bound)
+    assert back.inverse().digest() == plan.digest()
+    assert saved(back, path) == back
 
 
 @pytest.mark.parametrize(
@@ -256,16 +206,12 @@ def test_file_round_trip_of_the_way_back(problem, tmp_path_factory):
     [
         lambda: balancer.balance([], 3),
         lambda: balancer.balance([5], 8, 4),
-        lambda: balancer.balance([0, 0], 2),
-        lambda: balancer.balance([8, 7, 6, 5, 4], 2, method="exact", time_budget=5.0),
         lambda: balancer.balance(
             [20, 19, 18, 17, 16, 15, 14, 13, 3], 4, method="exact", time_budget=5.0, equal_counts=True
         ),
         lambda: balancer.balance(LENGTHS, 3, max_tokens_per_rank=1100),
-        lambda: balancer.balance(LENGTHS, 6, topology=Topology([3, 1, 2])),
         lambda: balancer.balance(list(range(3000)), 97, method="lpt", time_budget=1e-9, equal_counts=True),
     ],
-    ids=["no samples", "more ranks than samples", "zeros", "exact", "exact, equal counts", "capped", "uneven", "early"],
 )
 def test_file_round_trip_of(make, tmp_path):
     plan = make()

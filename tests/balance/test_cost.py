@@ -73,10 +73,7 @@ def test_a_cost_of_another_type(value):
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [
-        ({"c": 1, "padded": True}, "padded costs take no coefficient c"),
-        ({"p": 2}, "p = 2 needs a coefficient c"),
-    ],
+    [({"c": 1, "padded": True}, "padded costs take no coefficient c"), ({"p": 2}, "p = 2 needs a coefficient c")],
 )
 def test_coefficients_that_contradict(arguments, words):
     with pytest.raises(ValueError, match=words):

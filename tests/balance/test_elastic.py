@@ -49,36 +49,7 @@ def check_rest(seen, samplers, groups):
     assert len(set(rows) - set(seen)) == len(LENGTHS) - len(seen)
 
 
-@pytest.mark.parametrize("window", [0, 3])
-@pytest.mark.parametrize(
-    ("saved_on", "loaded_on"),
-    [
-        (1, 3),
-        (3, 2),
-        (4, 1),
-    ],
-)
-def test_saved_after_any_step_and_loaded_on_others(saved_on, loaded_on, window):
-    """The batch a rank is kept; so steps change."""
-    samplers = ranks_of(saved_on, window=window)
-    running, seen = [iter(sampler) for sampler in samplers], []
-    for step in range(len(samplers[0])):
-        states = [sampler.state_dict() for sampler in samplers]
-        assert all(state == states[0] == samplers[0].state_dict(batches=step) for state in states)
-        assert states[0]["batches"] == step
-        if step % 6 == 5:
-            check_rest(seen, resumed(states[-1], loaded_on, window=window), loaded_on)
-        seen += [row for batches in running for row in next(batches)]
-
-
-@pytest.mark.parametrize(
-    ("ranks", "batch", "accumulation"),
-    [
-        (1, 8, 2),
-        (4, 4, 1),
-        (2, 8, 1),
-    ],
-)
+@pytest.mark.parametrize(("ranks", "batch", "accumulation"), [(1, 8, 2), (4, 4, 1), (2, 8, 1)])
 def test_the_global_batch_is_kept_by_ranks_that_can_share_it(ranks, batch, accumulation):
     """So the steps are those that would have come, in a window too."""
     samplers = ranks_of(2, 4, gradient_accumulation_steps=2, window=4)

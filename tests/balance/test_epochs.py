@@ -28,9 +28,7 @@ def planned(folder, *arguments, exit_code=0, ranks=2):
     return out
 
 
-@pytest.mark.parametrize("drop", [False, True])
-@pytest.mark.parametrize("seed", [None, 5])
-@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize(("drop", "seed", "several"), [(False, None, True), (True, 5, False), (False, 5, True)])
 def test_every_epoch_is_the_log_in_its_order(tmp_path, drop, seed, several, capsys):
     phases = (
         ["--set", "phase.vision.length=images", "--set", "phase.llm.length=tokens"]

@@ -1,7 +1,5 @@
 """Micro-batches near home: as quick as any within eps, and far less across nodes; or the reason why not."""
 
-from fractions import Fraction
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -33,8 +31,8 @@ def lognormal(seed, count, longest=32_768):
 
 
 @pytest.mark.parametrize("sync", SYNCS)
-@pytest.mark.parametrize("cost", ["linear", "quadratic:a=24576,b=1"])
-def test_little_crosses_nodes_for_as_good_as_nothing(sync, cost):
+def test_little_crosses_nodes_for_as_good_as_nothing(sync):
+    cost = "linear" if sync == "step" else "quadratic:a=24576,b=1"
     lengths, homes = lognormal(0, 1024), np.arange(1024) // 64
     # Of a pipeline each micro-batch more costs a K-th, so there must be room.
     micro_batches = MicroBatches(65_536, sync, count=3 if sync == "pipeline" else None)
@@ -52,11 +50,8 @@ def test_little_crosses_nodes_for_as_good_as_nothing(sync, cost):
 @pytest.mark.parametrize(
     ("seed", "eps", "cap", "sync"),
     [
-        (6, 0.01, 32_768, {}),
         (1, 0.001, 32_768, {}),  # what nodes have too much of goes to others within slots
         (4, 0.001, 32_768, {"sync": "pipeline", "pipeline_stages": 4}),
-        (0, 0.01, 65_536, {"sync": "pipeline"}),  # full of tokens and of cost
-        (2, 0.01, 65_536, {"sync": "pipeline"}),  # a node by itself takes too long
         (3, 0.01, 32_768, {}),  # what nodes chose for the full slot is better than what relocation finds there
     ],
 )
@@ -126,9 +121,13 @@ def test_what_is_in_a_slot_may_start_from_home_alone():
     assert near.inter_node_volume < 0.3 * far.inter_node_volume
 
 
-@pytest.mark.parametrize("sync", ["micro_batch", "pipeline"])
 @pytest.mark.parametrize(
-    "limit", [{"max_tokens_per_rank": 140_000}, {"max_samples_per_rank": 70}, {"equal_counts": True}], ids=str
+    ("sync", "limit"),
+    [
+        ("micro_batch", {"max_tokens_per_rank": 140_000}),
+        ("pipeline", {"max_samples_per_rank": 70}),
+        ("micro_batch", {"equal_counts": True}),
+    ],
 )
 def test_micro_batches_of_nodes_are_dealt_to_ranks_that_keep_limits(sync, limit):
     lengths, homes = lognormal(3, 1024), np.arange(1024) // 64
@@ -177,19 +176,6 @@ def test_a_rank_of_one_long_sample_gets_short_ones_for_its_other_micro_batches(a
     check(plan)
     assert plan.fell_back == ""
     assert plan.makespan == (90 if allow_empty else 91)
-
-
-def test_samples_at_home_that_are_even_already_stay():
-    plan = balance([8, 8, 8, 8], 2, 1, [0, 0, 1, 1], cut=MicroBatches(8))
-    assert plan.rank_of_sample.tolist() == [0, 0, 1, 1]
-    assert (plan.num_slots, plan.inter_node_volume, plan.gap) == (2, 0, 0)
-
-
-def test_eps_may_be_a_fraction():
-    lengths, homes = lognormal(0, 1024), np.arange(1024) // 64
-    given = {"cost": "quadratic:a=24576,b=1", "cut": MicroBatches(32_768)}
-    as_float, as_fraction = (balance(lengths, 16, 4, homes, eps=eps, **given) for eps in (1e-5, Fraction(1, 10**5)))
-    assert as_fraction.fell_back == as_float.fell_back != ""
 
 
 END = 2**63 - 1
@@ -242,11 +228,9 @@ def test_micro_batches_of_a_slot_are_laid_on_nodes_by_themselves(sync):
     ("seed", "constraint", "most"),
     [
         # What is even over the ranks is not their costs, but what they have beside their full slots.
-        (3, {"equal_counts": True}, 0.01),
         (3, {"keep_together": np.arange(1024) // 8}, 0.01),
         (3, {"max_samples_per_rank": 80}, 0.01),
         # Even by every sum, two long samples on one rank do not fit its tall slot: 1.3 and 1.7 % over, left alone.
-        (2, {"keep_together": np.arange(1024) // 8}, 0.0112),
         (2, {"allowed_ranks": np.random.default_rng(2).random((512, 8)) < 0.5}, 0.021),
         pytest.param(
             2, {"allowed_ranks": np.random.default_rng(2).random((1024, 16)) < 0.5}, 0.011, marks=pytest.mark.nightly

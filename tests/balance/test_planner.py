@@ -171,12 +171,7 @@ def test_unknown_method_lists_the_known():
 
 @pytest.mark.parametrize(
     ("method", "cost"),
-    [
-        ("lpt", "padded"),
-        ("padded", "linear"),
-        ("mixed", "padded"),
-        ("exact", "convolution:a=1,b=0,c=2,p=1"),
-    ],
+    [("lpt", "padded"), ("padded", "linear"), ("mixed", "padded"), ("exact", "convolution:a=1,b=0,c=2,p=1")],
 )
 def test_method_that_does_not_take_the_cost(method, cost):
     with pytest.raises(ValueError, match=f"method '{method}'") as caught:

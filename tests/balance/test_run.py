@@ -45,10 +45,7 @@ def test_an_error_names_the_row_whatever_part_it_is_in(tmp_path):
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        settings_of(drop_last=True, epochs=2, shuffle=11, steps_per_part=9),
-        settings_of(PHASES, steps_per_part=11),
-    ],
+    [settings_of(drop_last=True, epochs=2, shuffle=11, steps_per_part=9), settings_of(PHASES, steps_per_part=11)],
     ids=["epochs", "phases"],
 )
 def test_every_engine_writes_the_same_folder_and_one_file_holds_the_same_plan(folder, tmp_path, settings):

@@ -1,6 +1,5 @@
 """Sequence groups in plans: pieces, exchanges, loads, files, and what is refused."""
 
-import itertools
 from dataclasses import replace
 from fractions import Fraction
 
@@ -10,14 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
 from plan_files import tamper
+from step_cases import moved
 
 import balancer
 import solvers
 from balancer import Phase, SequenceGroups, Topology, balance, orchestrate
 from balancer.cost import CostModel, Sharing
 from balancer.errors import PlanError
-from balancer.plan.pieces import Pieces, segments
-from balancer.problem.placement import Placement
 from solvers.grouping import SequenceGroupsResult
 
 FEW = (1, 2, 4)
@@ -89,31 +87,9 @@ def test_exchange_moves_each_element_to_its_piece_and_back(case):
     assert moved(back, there) == home
 
 
-def moved(stream, held):
-    """Run the all-to-all of a stream on lists of elements."""
-    ranks = len(held)
-    exchanges = [stream.exchange(rank) for rank in range(ranks)]
-    rows = []
-    for rank in range(ranks):
-        sizes = stream.lengths[stream.source.samples_on_rank(rank)].tolist()
-        ends = np.cumsum([0, *sizes]).tolist()
-        assert ends[-1] == len(held[rank])
-        rows.append([held[rank][a:b] for a, b in itertools.pairwise(ends)])
-    arrived = [[] for _ in range(ranks)]
-    for target in range(ranks):
-        for source in range(ranks):
-            sends, first = exchanges[source].input_split_sizes, int(exchanges[source].input_split_sizes[:target].sum())
-            order = exchanges[source].send_order[first : first + int(sends[target])]
-            assert len(order) == exchanges[target].output_split_sizes[source]
-            arrived[target] += [rows[source][row] for row in order]
-    return [
-        [e for index in exchanges[rank].receive_order.tolist() for e in arrived[rank][index]] for rank in range(ranks)
-    ]
-
-
-@settings(max_examples=examples(10), deadline=None)
-@given(asked())
-def test_certificate_recomputed_from_scratch(case):
+@settings(max_examples=examples(15), deadline=None)
+@given(case=asked())
+def test_certificate_recomputed_from_scratch_and_saved(case, tmp_path_factory):
     plan = planned(case)
     _, ranks, _, _, cut, _ = case
     table, given_ = plan.group_table, plan.cost.degree_times(plan.lengths, cut.degrees, ranks)
@@ -142,7 +118,9 @@ def test_certificate_recomputed_from_scratch(case):
     sets = list(plan.cut.rank_sets(plan.topology))
     assert all(group.ranks in sets for k in range(plan.num_slots) for group in plan.groups(k) if group.degree > 1)
     assert plan == planned(case)
-    assert plan.digest() == planned(case).digest()
+    path = tmp_path_factory.mktemp("plan") / "plan.parquet"
+    plan.save(path)
+    assert balancer.load_plan(path) == plan
 
 
 @pytest.mark.parametrize(
@@ -175,15 +153,6 @@ def test_near_home_costs_no_more_than_eps(case):
     assert near.makespan <= best.makespan * Fraction(101, 100)
     assert planned((*case[:5], "rearrange")).makespan == best.makespan
     assert near.lower_bound == best.lower_bound
-
-
-@settings(max_examples=examples(10), deadline=None)
-@given(case=asked())
-def test_saved_and_loaded(case, tmp_path_factory):
-    plan = planned(case)
-    path = tmp_path_factory.mktemp("plan") / "plan.parquet"
-    plan.save(path)
-    assert balancer.load_plan(path) == plan
 
 
 def test_long_samples_get_more_ranks():
@@ -223,18 +192,6 @@ def test_a_slot_costs_what_the_cost_says():
     assert plan.imbalance_ratio == 1.0
 
 
-REFUSED = {
-    "caps": {"images": ([1, 2, 3], 4)}, "allowed_ranks": np.ones((3, 4), dtype=bool),
-    "max_tokens_per_rank": 50,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_constraints_that_are_refused_by_name(name):
-    with pytest.raises(ValueError, match=name):
-        balance([10, 20, 30], 4, cut=SequenceGroups(FEW), **{name: REFUSED[name]})
-
-
 def test_what_is_no_cut_is_refused():
     with pytest.raises(TypeError, match=r"cut must be one of balancer's cuts, .* got \(1, 2\)"):
         balance([1], 1, cut=(1, 2))
@@ -244,6 +201,9 @@ def test_what_is_no_cut_is_refused():
         balance([1], 1, cut=SequenceGroups(multiple_of=10**9))
     with pytest.raises(ValueError, match="cost 'padded'"):
         balance([1], 1, cost="padded", cut=SequenceGroups())
+    for name, value in {"caps": {"images": ([1], 4)}, "max_tokens_per_rank": 50}.items():
+        with pytest.raises(ValueError, match=name):
+            balance([1], 1, cut=SequenceGroups(), **{name: value})
 
 
 @pytest.mark.parametrize(
@@ -357,48 +317,6 @@ def test_parts_must_make_up_the_sample():
     batch = {"image": [10, 20], "tokens": [15, 12]}
     with pytest.raises(ValueError, match="sample 1 has length 12, its parts 20"):
         orchestrate(batch, PHASES, 2, cut=SequenceGroups((1, 2)))
-
-
-@settings(max_examples=examples(40), deadline=None)
-@given(st.data())
-def test_segments_of_any_two_tilings(data):
-    """Pieces of two placements of the same samples, cut anywhere: each element goes once to each that wants it."""
-    lengths = np.array(data.draw(st.lists(st.integers(0, 12), min_size=1, max_size=5)), dtype=np.int64)
-    source, target = (tiling(data, lengths) for _ in range(2))
-    found = segments("", source, target, lengths)
-    stream = found.stream
-    elements = [[(s, i) for i in range(length)] for s, length in enumerate(lengths.tolist())]
-    held = [
-        [
-            e
-            for p in source.place.samples_on_rank(r)
-            for e in elements[source.sample[p]][source.start[p] : source.stop[p]]
-        ]
-        for r in range(3)
-    ]
-    there = moved(stream, held)
-    wanted = [
-        [
-            e
-            for p in target.place.samples_on_rank(r)
-            for e in elements[target.sample[p]][target.start[p] : target.stop[p]]
-        ]
-        for r in range(3)
-    ]
-    assert there == wanted
-
-
-def tiling(data, lengths):
-    sample, start, stop = [], [], []
-    for s, length in enumerate(lengths.tolist()):
-        inner = data.draw(st.sets(st.integers(1, length - 1), max_size=3)) if length > 1 else set()
-        ends = [0, *sorted(inner), length]
-        sample += [s] * (len(ends) - 1)
-        start += ends[:-1]
-        stop += ends[1:]
-    ranks = data.draw(st.lists(st.integers(0, 2), min_size=len(sample), max_size=len(sample)))
-    place = Placement.by_sample_order(np.array(ranks, dtype=np.int32), 3)
-    return Pieces(*(np.array(part, dtype=np.int64) for part in (sample, start, stop)), place)
 
 
 def test_way_back_is_the_streams():

@@ -2,9 +2,6 @@
 
 import numpy as np
 import pytest
-from balance_cases import problems
-from hypothesis import given, settings
-from nightly import examples
 
 import balancer
 from balancer import Topology
@@ -61,19 +58,6 @@ def test_bad_topologies_are_named(make, error, words):
         make()
     for word in words:
         assert word in str(caught.value)
-
-
-@given(problems())
-@settings(max_examples=examples(25))
-def test_inter_node_volume_against_a_loop(problem):
-    plan = balancer.balance(**problem)
-    node = [n for n, size in enumerate(problem["topology"].node_sizes) for _ in range(size)]
-    volume = 0
-    for sample, length in enumerate(problem["lengths"]):
-        if node[plan.home.rank_of_sample[sample]] != node[plan.rank_of_sample[sample]]:
-            volume += length
-    assert plan.inter_node_volume == volume
-    assert plan.inverse().inter_node_volume == volume
 
 
 def test_nothing_crosses_within_one_node():

@@ -67,9 +67,7 @@ def travel(stream, held: list) -> list:
     exchanges = [stream.exchange(rank) for rank in range(stream.source.num_ranks)]
     buffers = [[items[i] for i in e.send_order] for items, e in zip(held, exchanges, strict=True)]
     arrivals = all_to_all(
-        buffers,
-        [e.input_split_sizes.tolist() for e in exchanges],
-        [e.output_split_sizes.tolist() for e in exchanges],
+        buffers, [e.input_split_sizes.tolist() for e in exchanges], [e.output_split_sizes.tolist() for e in exchanges]
     )
     return [[items[i] for i in e.receive_order] for items, e in zip(arrivals, exchanges, strict=True)]
 

@@ -254,10 +254,7 @@ def test_a_cap_goes_with_items_that_stay_together_groups_and_the_command_to_stay
             {"max_samples_per_rank": 1},
             "the batch has 11 items, shared or not, 3 more than 8 ranks hold with max_samples",
         ),
-        (
-            {"caps": {"made": 21}},
-            r"has 176 'made', shared or not, 8 more than 8 ranks hold with the cap",
-        ),
+        ({"caps": {"made": 21}}, r"has 176 'made', shared or not, 8 more than 8 ranks hold with the cap"),
     ],
 )
 def test_a_cap_that_cannot_be_kept_says_by_how_much(how, message):

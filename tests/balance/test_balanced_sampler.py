@@ -19,13 +19,6 @@ def cheap(monkeypatch):
     monkeypatch.setattr(step_grid, "BUDGET", 1e-6)
 
 
-def of_ranks(count, batch=4, lengths=LENGTHS, **options):
-    samplers = [BalancedBatchSampler(lengths, batch, count, rank, **options) for rank in range(count)]
-    found = [list(sampler) for sampler in samplers]
-    assert len({len(batches) for batches in found}) == 1
-    return found
-
-
 def plan_of(batch, ranks, lengths=LENGTHS, **options):
     """[step][micro-step][rank] -> rows"""
     return list(BalancedBatchSampler(lengths, batch, ranks, 0, **options).plan())
@@ -446,15 +439,6 @@ def test_it_says_what_it_is():
 def test_without_a_process_group_ranks_must_be_given():
     with pytest.raises(ValueError, match=r"no process group yet.*give both.*init_process_group"):
         BalancedBatchSampler([3], 1)
-
-
-@pytest.mark.usefixtures("cheap")
-def test_all_ranks_in_turn_are_what_each_gets():
-    found = of_ranks(3, gradient_accumulation_steps=2)
-    together = BalancedBatchSampler(LENGTHS, 4, 3, "all", gradient_accumulation_steps=2)
-    told, everything = len(together), list(together)
-    assert len(everything) == told
-    assert [everything[rank::3] for rank in range(3)] == found
 
 
 def test_batches_of_a_rank_are_not_dealt_out_again():

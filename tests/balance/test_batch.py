@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from nightly import examples
 
 import balancer
-from balancer.problem.batch import HOMES, GlobalBatch, contiguous_homes, strided_homes
+from balancer.problem.batch import GlobalBatch, contiguous_homes, strided_homes
 
 
 @given(st.integers(1, 6), st.integers(1, 5), st.data())
@@ -23,11 +23,6 @@ def test_homes_against_their_definition(num_ranks, batch_per_rank, data):
     assert contiguous.num_ranks == strided.num_ranks == num_ranks
 
 
-def test_short_last_step():
-    held = {name: np.diff(make(5, 4, 2).offsets).tolist() for name, make in HOMES.items()}
-    assert held == {"contiguous": [2, 2, 1, 0], "strided": [2, 1, 1, 1]}
-
-
 def test_too_many_samples_for_the_ranks():
     with pytest.raises(ValueError, match=r"9 samples do not fit on 4 ranks with batch_per_rank = 2"):
         contiguous_homes(9, 4, 2)
@@ -38,12 +33,6 @@ def test_home_when_none_is_given(n, num_ranks):
     share = -(-n // num_ranks)
     plan = balancer.balance([1] * n, num_ranks)
     assert plan.home.rank_of_sample.tolist() == [i // share for i in range(n)]
-
-
-def test_given_home_is_kept():
-    plan = balancer.balance([3, 1, 2], 2, home_rank=np.array([1.0, 0.0, 1.0]))
-    assert plan.home.rank_of_sample.tolist() == [1, 0, 1]
-    assert plan.home_loads.tolist() == [1, 5]
 
 
 @pytest.mark.parametrize(

@@ -316,9 +316,6 @@ def test_an_over_long_sample_gets_a_micro_batch_of_its_own():
         ([25, 4, 11, 4, 10, 7, 99, 1],
          "3 samples are longer than cut.tokens = 10 (the longest, sample 6: 99); leave them out beforehand "
          "(lengths <= 10), raise the cap, over_long='own' gives each a micro-batch of its own"),
-        ([4, 10, 11],
-         "sample 2 of length 11 is longer than cut.tokens = 10; leave it out beforehand (lengths <= 10), raise "
-         "the cap, over_long='own' gives it a micro-batch of its own"),
     ],
 )  # fmt: skip
 def test_samples_over_the_cap_are_counted_with_what_to_do(lengths, message):

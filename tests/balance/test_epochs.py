@@ -53,11 +53,6 @@ def test_every_epoch_is_the_log_in_its_order(tmp_path, drop, seed, several, caps
     assert steps[0].batch.lengths.tolist() == wanted.tolist()
 
 
-def test_a_plan_of_one_epoch_is_what_it_was(tmp_path):
-    out = planned(tmp_path, "--length", "tokens")
-    assert "epochs" not in open_plan(out).description
-
-
 def test_errors_of_a_shuffled_step_name_rows_of_the_log(tmp_path, capsys):
     planned(
         tmp_path, "--length", "tokens", "--set", "shuffle=1", "--set", "phase.all.max_tokens_per_rank=60", exit_code=1

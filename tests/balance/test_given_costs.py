@@ -80,12 +80,6 @@ def test_what_is_no_cost_is_named(cost, what):
         balancer.balance(LENGTHS, 2, cost=cost)
 
 
-def test_rows_tell_no_costs():
-    pytest.importorskip("pandas")
-    plan = balancer.balance(LENGTHS, 2, cost=COSTS)
-    assert plan.to_pandas()["rank"].tolist() == plan.rank_of_sample.tolist()
-
-
 def test_what_they_do_not_go_with_is_named(tmp_path):
     with pytest.raises(ValueError, match="whole shares and micro-batches"):
         balancer.balance(LENGTHS, 2, cost=COSTS, cut=SequenceGroups((1, 2), 2000))

@@ -21,10 +21,9 @@ from balancer.io import plan_writer
 from balancer.io.log import open_log
 from balancer.io.plan_reader import open_plan
 from balancer.offline.check import check_run
-from balancer.offline.parts import parts_of
 from balancer.offline.run import plan_run
 from balancer.offline.step_table import COLUMNS, Column, StepRows, restored, stored, summary, table_of
-from balancer.offline.steps import plan_log, rows_of_steps
+from balancer.offline.steps import plan_log
 from solvers import InfeasibleError
 from solvers.errors import UsageError
 
@@ -62,19 +61,6 @@ def test_every_engine_writes_the_same_folder_and_one_file_holds_the_same_plan(fo
     assert all(again.steps == summary for again in checked)
     assert balancer.load_steps(tmp_path / "one") == balancer.load_steps(tmp_path / "plan.parquet") == summary
     assert summary.schema.names == [each.name for each in COLUMNS]
-
-
-def test_parts_hold_the_steps_that_one_pass_reads(folder):
-    log, settings = open_log(folder / "many"), settings_of(epochs=2, steps_per_part=5)
-    apart = []
-    for part in parts_of(settings.order(1000).num_steps, settings.steps_per_part):
-        steps = list(rows_of_steps(log, settings, steps=part[1:]))
-        assert [rows.number for rows in steps] == list(range(part.first_step, part.stop_step))
-        apart += steps
-    for one, other in zip(apart, rows_of_steps(log, settings), strict=True):
-        assert one.number == other.number
-        assert np.array_equal(one.numbers, other.numbers)
-        assert np.array_equal(one.columns["tokens"], other.columns["tokens"])
 
 
 def test_stretches_of_the_table_add_up_to_that_of_all(folder):

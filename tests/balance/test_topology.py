@@ -3,26 +3,17 @@
 import numpy as np
 import pytest
 
-import balancer
 from balancer import Topology
 
 
-def test_uniform_nodes():
+def test_ranks_of_nodes():
+    assert Topology.uniform(5).node_sizes == (5,)
+    assert Topology([3, 1, 2]).node_of_rank.tolist() == [0, 0, 0, 1, 2, 2]
     topology = Topology.uniform(6, 2)
     assert topology.node_sizes == (2, 2, 2)
     assert (topology.num_ranks, topology.num_nodes) == (6, 3)
     assert topology.node_of_rank.tolist() == [0, 0, 1, 1, 2, 2]
     assert topology.node_of_rank.dtype == np.int32
-
-
-def test_without_ranks_per_node_all_share_one():
-    assert Topology.uniform(5).node_sizes == (5,)
-
-
-def test_uneven_nodes():
-    topology = Topology([3, 1, 2])
-    assert topology.node_of_rank.tolist() == [0, 0, 0, 1, 2, 2]
-    assert topology.num_nodes == 3
 
 
 def test_topology_is_a_value():
@@ -58,9 +49,3 @@ def test_bad_topologies_are_named(make, error, words):
         make()
     for word in words:
         assert word in str(caught.value)
-
-
-def test_nothing_crosses_within_one_node():
-    plan = balancer.balance([9, 1, 1, 1, 9, 9, 9, 9], 4)
-    assert plan.rank_of_sample.tolist() != plan.home.rank_of_sample.tolist()
-    assert plan.inter_node_volume == 0

@@ -91,14 +91,6 @@ def test_heights_apart_from_volumes():
         assert found.total >= found.lower_bound >= -(-volumes.sum() // bins)
 
 
-def test_no_window_leaves_every_item_where_it_is():
-    rng = np.random.default_rng(1)
-    rows = np.sort(rng.integers(0, 20, 400))
-    found = defer(rng.integers(1, 9999, 400), rows, windows(20, 0, 0), 4)
-    assert (found.step_of_item == rows).all()
-    assert found.total == found.start_total
-
-
 def logged(steps: int, bins: int, seed: int = 0):
     """Steps of many lengths with a long tail, about as many tokens in each."""
     lengths = np.minimum(np.random.default_rng(seed).lognormal(7, 1.6, 40 * bins * steps), 200_000).astype(np.int64) + 1

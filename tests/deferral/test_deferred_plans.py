@@ -66,7 +66,6 @@ def rows_of(path: Path) -> dict[str, np.ndarray]:
         [*BY_COUNT, *put("deferral.window=2")],
         [*BY_TOKENS, *put("deferral.window=2")],
         BY_TOKENS,
-        [*BY_COUNT, *put("deferral.window=1", "deferral.counts=any")],
         [*BY_COUNT, *put("deferral.window=[0,2]", "deferral.counts=any")],
         [*BY_COUNT, *put("deferral.window=2", "deferral.stage=stage")],
         [*BY_COUNT, *put("deferral.window=3", "drop_last=true")],
@@ -278,7 +277,6 @@ def test_several_phases(run: Callable[..., str], pages: Path, tmp_path: Path, ho
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        (put("phase.vision.cost=padded"), "phase 'vision': samples cannot be deferred under"),
         (put("phase.vision.keep_together=prompt"), "phase 'vision': keep_together cannot be combined with"),
         (put("plan.mode=joint"), "are for phases that are balanced each for itself"),
         (

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
 
-from balancer import MicroBatches, Phase, Topology, balance, orchestrate
+from balancer import MicroBatches, Phase, Topology, orchestrate
 from balancer.problem.cuts.in_slots import ENCODERS, OVER_LONG
 from balancer.problem.settings import METHODS, MODES, PlanSettings
 from balancer.problem.setup import Setup, as_topology
@@ -201,9 +201,7 @@ def test_what_no_step_can_be_planned_by_is_refused_with_a_reason(phases, setting
         ((Phase("v", "images", max_samples_per_rank=3, keep_together="key"), LLM), BEFORE),
         ((Phase("v", "images", allowed_ranks="ranks"), LLM), IN_SLOTS),
         ((Phase("v", "images", every_rank_nonempty=True), LLM), IN_SLOTS),
-        ((VISION, Phase("llm", "text", equal_counts=True, caps={"images": 9}, keep_together="key")), IN_SLOTS),
         ((Phase("v", "images", "padded", rank_speeds=None), LLM), {}),
-        ((Phase("v", "images", "padded"), LLM), {"mode": "joint"}),  # there is no other encoder to add it to
         ((VISION, LLM), {"group_size": 2}),
         ((Phase("v", "images", max_samples_per_rank=9, rank_speeds=(1, 3)), LLM), {"group_size": 1}),
     ],
@@ -223,8 +221,3 @@ def test_what_contradicts_itself_is_refused_before_any_step_by_who_plans_many():
             {"images": [1, 2], "text": [1, 2]},
             [Phase("v", "images", min_samples_per_rank=3, max_samples_per_rank=2), LLM], 2,
         )  # fmt: skip
-
-
-def test_settings_are_what_balance_is_given():
-    plan = balance([5, 4, 3, 2], 2, 1, placement="rearrange", eps=0.5, time_budget=0.02)
-    assert (plan.placement, plan.eps) == ("rearrange", 0.5)

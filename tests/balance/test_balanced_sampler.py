@@ -418,6 +418,7 @@ def test_a_cost_is_one_number_a_sample():
         (([3, 4], 1, 1, 0), {"cost": [-1, 2]}, r"cost\[0\] must be finite and >= 0, got -1"),
         (([3], 1, 1, 0), {"cost": "cubic"}, "unknown cost 'cubic'"),
         (([3], 1, 1, 0), {"prefix": ["a"]}, "prefix and prefix_length need each other: give prefix_length"),
+        (([3], 1, 1, 0), {"prefix": ["a"], "prefix_length": [4]}, r"prefix_length\[0\] must be <= the length"),
         (([3], 1, 1, 0), {"prefix": ["a"], "prefix_length": [1], "window": 2}, "prefix is for window=0"),
         (([3], 1, 1, 0), {"prefix": ["a"], "prefix_length": [1], "cost": "padded"}, "prefix is for window=0 and a"),
     ],

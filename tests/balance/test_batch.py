@@ -44,6 +44,7 @@ def test_home_when_none_is_given(n, num_ranks):
         ({"lengths": [1, 2**63]}, ValueError, ["lengths[1]", "int64"]),
         ({"lengths": [1, 1e300]}, ValueError, ["lengths[1]", "int64"]),
         ({"lengths": [[1, 2]]}, ValueError, ["lengths", "one-dimensional", "(1, 2)"]),
+        ({"lengths": [[1], [2, 3]]}, TypeError, ["lengths", "one-dimensional"]),
         ({"lengths": ["1", "2"]}, TypeError, ["lengths", "integers"]),
         ({"home_rank": [0, 1]}, ValueError, ["home_rank", "3 samples", "2"]),
         ({"home_rank": [0, 1, 2]}, ValueError, ["home_rank[2]", "0..1", "2"]),

@@ -62,7 +62,7 @@ def test_a_scheduler_packs_for_ranks_of_context_parallel_groups(values, cp, dp, 
     st.lists(st.integers(1, 64) | st.integers(60, 128), min_size=4, max_size=40),
     st.sampled_from([(1, 2), (2, 2), (1, 6), (2, 4), (3, 1)]), st.sampled_from([1, 2]), st.sampled_from([None, 2, 4]),
 )  # fmt: skip
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(40))
 def test_a_scheduler_divides_the_ranks_anew_in_each_micro_batch(values, sizes, least, group):
     cp, dp = sizes
     ranks, cap = cp * dp, 64

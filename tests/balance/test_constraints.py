@@ -140,6 +140,10 @@ def test_violations_are_found_in_any_placement(case, ranks):
     ("constraint", "error", "message"),
     [
         ({"keep_together": [1, 2]}, ValueError, "keep_together must have a key for each of 3 samples"),
+        ({"caps": {"kv": ([1, 2], 5)}}, ValueError, r"caps\['kv'\] must have an amount for each of 3 samples"),
+        ({"caps": {"kv": ([1, -2, 3], 5)}}, ValueError, r"caps\['kv'\]\[1\] must be >= 0, got -2"),
+        ({"allowed_ranks": [[1, 0]]}, ValueError, r"allowed_ranks must have a list of ranks, or None, for each of 3"),
+        ({"cut": MicroBatches(9), "keep_together": [0, 0, 0]}, InfeasibleError, "with any number of micro-batches"),
         ({"caps": {"kv": 5}}, TypeError, r"caps\['kv'\] must be a pair"),
         ({"allowed_ranks": [[1], None, [2]]}, ValueError, r"allowed_ranks\[2\] must be ranks within 0..1, got 2"),
         ({"allowed_ranks": [[1], None, 0]}, TypeError, r"allowed_ranks\[2\] must be a list of ranks, or None for all"),
@@ -167,7 +171,7 @@ def test_bad_constraints(constraint, error, message):
     st.integers(1, 2),
     st.sampled_from(["any", "rearrange", "relocate"]),
 )
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(40))
 def test_micro_batches(lengths, sync, multiple, placement):
     rules = MicroBatches(50, sync, multiple_of=multiple, allow_empty=True, pipeline_stages=3 if sync[0] == "p" else 1)
     plan = balancer.balance(

@@ -116,6 +116,7 @@ def test_padded_rows_of_length_zero_are_rows():
         ([1, 2**61, 1, 1], "padded", 1),  # 4 rows of the longest
         ([1, 2**31], "convolution:a=1,c=1,p=3", 1),  # one row alone
         ([1, 2**61, 1, 1], "convolution:a=1,c=1", 1),  # 4 rows of the longest
+        ([1, 2**61, 1], "convolution:a=1,c=1", 1),  # 3 rows fit, not with what they cost packed
         ([5, 2**40], "convolution:a=99999999999,c=1", 1),
     ],
 )

@@ -35,7 +35,7 @@ def test_caps_cost_no_time(sync, seed, spare):
 def test_equal_counts_cost_little_where_ranks_have_many_samples():
     """Some single samples move within their slots, those that make these least longer."""
     longer = []
-    for seed in range(10, 13):
+    for seed in range(10, 16):
         lengths, cut = lognormal(seed, 4096), MicroBatches(32_768)
         free, equal = (
             balance(lengths, 64, 8, cost=QUADRATIC, cut=cut, placement="any", **limits)
@@ -45,7 +45,7 @@ def test_equal_counts_cost_little_where_ranks_have_many_samples():
         assert (np.bincount(equal.rank_of_sample) == 64).all()
         slots = equal.rank_of_sample, equal.slot_of_sample, 64, equal.num_slots
         assert cut.violation(lengths, *slots) is None
-    assert np.mean(longer) <= 1.0019
+    assert np.mean(longer) <= 1.0016
 
 
 @given(

@@ -70,6 +70,7 @@ def test_a_grid_takes_them_too():
     ("cost", "what"),
     [
         ([1, 2], "cost must have one number for each of 8 samples"),
+        ([[1, 2]] * 8, "cost must have one number for each of 8 samples"),
         ([1, -2, 3, 4, 5, 6, 7, 8], r"cost\[1\] must be finite and >= 0, got -2"),
         ([2**62] * 8, "the sum of cost must fit int64"),
         (["a"] * 8, "cost must be a cost by its name, or one number a sample"),
@@ -78,6 +79,12 @@ def test_a_grid_takes_them_too():
 def test_what_is_no_cost_is_named(cost, what):
     with pytest.raises((TypeError, ValueError), match=what):
         balancer.balance(LENGTHS, 2, cost=cost)
+
+
+def test_rows_tell_no_costs():
+    pytest.importorskip("pandas")
+    plan = balancer.balance(LENGTHS, 2, cost=COSTS)
+    assert plan.to_pandas()["rank"].tolist() == plan.rank_of_sample.tolist()
 
 
 def test_what_they_do_not_go_with_is_named(tmp_path):

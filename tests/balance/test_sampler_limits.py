@@ -287,6 +287,7 @@ ONES = np.ones(4, dtype=int)
         ),
         ([PaddedLimit(6)], {}, "no micro-batch can hold sample 3: its PaddedLimit is 7, over the limit 6 by 1"),
         ([Limit("images", 5)], {}, r"limits\[0\].amounts = 'images' is a column, and there are none: give an array"),
+        ([Limit([1, 2], 5)], {}, r"limits\[0\].amounts must have a value for each of 4 samples"),
         ([Limit(ONES, [5, 5, 5])], {}, "be one number, or one for each of 2 ranks"),
         (
             [Kinds(ONES)],
@@ -372,6 +373,20 @@ def test_a_last_step_is_filled_up_with_what_all_ranks_are_to_have(size):
     assert set(rows_in(steps)) == set(range(37))
     assert len(set(rows_in(steps[-1]))) == len(rows_in(steps[-1])) == 8
     assert sum(flags[row] for row in rows_in(steps[-1])) == 4
+
+
+def test_samples_for_all_ranks_wait_for_more_of_their_like():
+    image, tokens = images_and_text()
+    limits = [Limit(tokens, 4096), Everywhere(image)]
+    steps = list(BalancedBatchSampler(tokens, None, 8, 0, limits=limits, shuffle=False).plan())
+    for step in steps:
+        check_limits(step, tokens, limits)
+        assert len(rows_in(step)) >= 8
+    assert sorted(rows_in(steps[:-1])) == sorted(set(rows_in(steps[:-1])))
+    assert set(rows_in(steps)) == set(range(256))
+    few = [Limit(tokens, 4096), Everywhere(np.arange(256) % 64 == 0)]
+    with pytest.raises(ValueError, match=r"step \d+ of epoch 0.*4 of them are to be on all 8 ranks"):
+        len(BalancedBatchSampler(tokens, None, 8, 0, limits=few, shuffle=False))
 
 
 @pytest.mark.parametrize(

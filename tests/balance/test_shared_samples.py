@@ -209,6 +209,7 @@ def test_what_is_no_cut_is_refused():
     ("fields", "rule"),
     [
         ({"degrees": ()}, r"cut.degrees must be a list of whole numbers >= 1, got \(\)"),
+        ({"degrees": None}, "cut.degrees must be a list of whole numbers >= 1, got None"),
         ({"degrees": (2, 2)}, "cut.degrees must be distinct"),
         ({"count": 2**31}, "cut.count must be <= "),
         ({"count": 3, "multiple_of": 2}, "cut.count = 3 contradicts cut.multiple_of = 2"),

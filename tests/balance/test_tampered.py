@@ -181,7 +181,7 @@ CHANGES = (cell_of_rows, two_rows, cell_of_table, rows_of_table, word_of_header,
 @pytest.mark.parametrize("change", CHANGES)
 def test_no_changed_plan_is_accepted_and_each_is_named(plans, tmp_path, name, change):
     chance = random.Random(f"{name} {change.__name__}")
-    for number in range(examples(2)):
+    for number in range(examples(3)):
         out = tmp_path / str(number)
         shutil.copytree(plans / name, out)
         path = chance.choice(sorted(out.iterdir()))

@@ -145,9 +145,9 @@ def test_items_in_another_order_take_the_same_floors():
 
 
 def test_windows_keep_to_their_stage_and_long_logs_are_covered_block_by_block(monkeypatch):
-    lengths, rows = logged(36, 4)
-    stages = np.arange(36) // 12
-    spans = windows(36, 3, 3, stages)
+    lengths, rows = logged(40, 4)
+    stages = np.arange(40) // 20
+    spans = windows(40, 2, 2, stages)
     costs = lengths * lengths
     whole = defer(costs, rows, spans, 4)
     assert (stages[whole.step_of_item] == stages[rows]).all()

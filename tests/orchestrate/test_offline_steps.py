@@ -243,6 +243,7 @@ TAMPERINGS = {
     "item twice": (lambda rows: rows.insert(1, dict(rows[0])), r"'vision': items are placed twice"),
     "rank too large": (update("vision", rank=3), r"'vision': rank_of_sample\[0\] must be within 0..2, got 3"),
     "slot": (update("llm", slot=1), r"'llm': has micro-batch slots, which its description does not mention"),
+    "negative slot": (update("vision", slot=-5), r"'vision': slot must be within 0..0, got -5"),
     "unknown phase": (lambda rows: rows.insert(0, rows[0] | {"phase": "x"}), r"step 0: places samples in a phase 'x'"),
     "phase twice": (
         lambda rows: rows.insert(len(of(rows, "vision")) + 1, rows[0]),
@@ -299,6 +300,7 @@ def test_tampered_descriptions(name, tmp_path):
     ("change", "message"),
     [
         (update("llm", slot=2**31 - 1), "claims 2 micro-batches a rank, which cannot be with 2147483648"),
+        (update("llm", slot=-1), "slot must be >= 0, got -1"),
         (lambda rows: [row.update(slot=1) for row in of(rows, "vision")], "in slot 1, after its sample"),
         (lambda rows: [row.update(slot=0) for row in of(rows, "vision")], "digest"),
     ],

@@ -148,8 +148,8 @@ def test_a_state_of_other_data_or_another_order_is_refused():
     [
         ("of", "x", "state.of must be what"), ("steps", "1", r"state.window.steps must be an integer, got '1'"),
         ("samples", 10**6, r"state.samples must be within 0\.\.203"), ("epoch", "1", "state.epoch must be an integer"),
-        ("batches", None, "state.batches must be an int"),
-        ("window", {}, "state.window must be what"), ("carried", [0, "xy"], r"state.window.carried must be \[first, bits in hex\] of positions below"),
+        ("batches", None, "state.batches must be an int"), ("window", {}, "state.window must be what"),
+        ("carried", [0, "xy"], r"state.window.carried must be \[first, bits in hex\] of positions below"),
         ("end", 204, r"state.window.end must be within"),
         ("left", [-8, "ff"], "state.window.left must be"),
     ],

@@ -146,6 +146,19 @@ def test_a_saved_step_plan_with_other_rows_is_refused(name, saved):
     assert "step.parquet: " in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (update("vision", sample=99), "phase 'vision' has items of samples that are in no phase after it"),
+        (update("audio", length=-2), r"phase 'audio': lengths\[0\] must be >= 0, got -2"),
+    ],
+)
+def test_rows_of_items_that_are_none_are_named(change, said, saved):
+    tamper(saved, rows=change)
+    with pytest.raises(InputError, match=said):
+        balancer.load_plan(saved)
+
+
 def certify(phase, **claims):
     return lambda d: d["saved"][phase]["certificate"].update(claims)
 

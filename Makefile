@@ -55,8 +55,8 @@ release: $(VENV)/docs  ## sdist and wheel in dist/, checked, and run from a fres
 
 test: export PYTHONDONTWRITEBYTECODE =  # or else each of the processes that tests start compiles all modules anew
 test: $(VENV)/installed  ## The whole suite, with the README's and the docstrings' examples
-	$(BIN)/balancer warmup --jobs 2  # or else the suite's two processes compile the same kernels
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/balancer warmup --jobs 2  # or else the suite's processes compile the same kernels
+	$(BIN)/python -m pytest -q -n 3  # more than cores: some tests wait for processes
 
 nightly: $(VENV)/installed  ## Ranks killed and stopped, properties by the ten thousand, fuzzed readers, kernels as Python: hours
 	$(BIN)/pip install --quiet --constraint constraints.txt atheris ray

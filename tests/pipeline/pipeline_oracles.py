@@ -1,8 +1,9 @@
-"""Pipelines in the most naive way: events over lists of ops, and optima by trying everything."""
+"""Pipelines in the most naive way: events over lists of ops, longest paths by networkx, optima by trying everything."""
 
 import itertools
 from collections.abc import Sequence
 
+import networkx as nx
 import numpy as np
 
 Op = tuple[int, int, bool]
@@ -17,21 +18,21 @@ def op_before(op: Op, stages: int) -> Op | None:
 
 
 def ends_by_events(lists: Sequence[Sequence[Op]], loads, forward, backward, hop=0, fixed=None) -> dict[Op, int]:
-    """When each op ends: devices go on to their next op as soon as it can start."""
-    return ends_of(lists, durations(loads, forward, backward, fixed), len(forward[0]), hop)
-
-
-def ends_of(lists: Sequence[Sequence[Op]], took: dict[Op, int], stages: int, hop: int) -> dict[Op, int]:
-    """As :func:`ends_by_events`, from what ops take."""
+    """When each op ends: the clock goes on to the next op that can start."""
+    took = durations(loads, forward, backward, fixed)
+    stages = len(forward[0])
     ends: dict[Op, int] = {}
     free, queues = [0] * len(lists), [list(each) for each in lists]
     while any(queues):
+        starts = []
         for device, queue in enumerate(queues):
             before = op_before(queue[0], stages) if queue else None
             if queue and (before is None or before in ends):
-                op = queue.pop(0)
                 arrives = 0 if before is None else ends[before] + hop * (before[1] % len(lists) != device)
-                free[device] = ends[op] = max(free[device], arrives) + took[op]
+                starts.append((max(free[device], arrives), device))
+        start, device = min(starts)
+        op = queues[device].pop(0)
+        free[device] = ends[op] = start + took[op]
     return ends
 
 
@@ -44,6 +45,23 @@ def durations(loads, forward, backward, fixed=None) -> dict[Op, int]:
         for s in range(stages)
         for back, unit in ((False, forward), (True, backward))
     }
+
+
+def makespan_by_networkx(lists: Sequence[Sequence[Op]], loads, forward, backward, hop=0, fixed=None) -> int:
+    took = durations(loads, forward, backward, fixed)
+    graph = nx.DiGraph()
+    for device, each in enumerate(lists):
+        for at, op in enumerate(each):
+            graph.add_edge("start", op, weight=took[op])
+            if at:
+                graph.add_edge(each[at - 1], op, weight=took[op])
+            before = op_before(op, len(forward[0]))
+            if before is not None:
+                away = hop * (before[1] % len(lists) != device)
+                graph.add_edge(
+                    before, op, weight=max(took[op] + away, graph.get_edge_data(before, op, {"weight": 0})["weight"])
+                )
+    return nx.dag_longest_path_length(graph)
 
 
 def one_f_one_b_lists(num_slots: int, num_stages: int) -> list[list[Op]]:
@@ -85,13 +103,27 @@ def best_makespan(
         if tied:
             took = [durations(part.tolist(), forward, backward, fixed) for part in parts]
             slowest = {op: max(each[op] for each in took) for op in took[0]}
-            makespan = max(ends_of(lists, slowest, len(forward[0]), hop).values())
+            makespan = longest(lists, slowest, len(forward[0]), hop)
         else:
             makespan = max(
                 max(ends_by_events(lists, part.tolist(), forward, backward, hop, fixed).values()) for part in parts
             )
         best = makespan if best is None else min(best, makespan)
     return best
+
+
+def longest(lists, took, stages, hop) -> int:
+    """As :func:`ends_by_events`, from durations."""
+    ends: dict[Op, int] = {}
+    free, queues = [0] * len(lists), [list(each) for each in lists]
+    while any(queues):
+        for device, queue in enumerate(queues):
+            before = op_before(queue[0], stages) if queue else None
+            if queue and (before is None or before in ends):
+                op = queue.pop(0)
+                arrives = 0 if before is None else ends[before] + hop * (before[1] % len(lists) != device)
+                free[device] = ends[op] = max(free[device], arrives) + took[op]
+    return max(ends.values())
 
 
 def most_held(lists, held) -> float:
@@ -190,8 +222,11 @@ def gap_forms(took, lists, tasks, alone, slots, allowed=None):
     return {"work": max(*own, -(-total // devices)), "pipeline": alone, "ends": ends}
 
 
-def fluid_by_scipy(totals, forward, backward, lists, slots, hop=0) -> float:
-    """The linear program of real loads: loads, ends of ops and the makespan as variables."""
+def fluid_by_scipy(totals, forward, backward, lists, slots, hop=0, limits=()) -> float:
+    """The linear program of real loads: loads, ends of ops and the makespan as variables.
+
+    `limits` are pairs: what a unit of work counts by slot and module, and the most that all may count together.
+    """
     from scipy.optimize import linprog
 
     modules, stages = len(forward), len(forward[0])
@@ -220,6 +255,9 @@ def fluid_by_scipy(totals, forward, backward, lists, slots, hop=0) -> float:
         row[number[each[-1]]], row[-1] = 1, -1
         rows.append(row)
         bounds.append(0)
+    for weights, most in limits:
+        rows.append(np.append(np.ravel(weights), np.zeros(size - slots * modules)))
+        bounds.append(most)
     sums = np.zeros((modules, size))
     for m in range(modules):
         sums[m, m : slots * modules : modules] = 1

@@ -39,7 +39,7 @@ def least_makespan(costs, num_groups, keys, once, equal):
 
 def test_bound_optimum_and_result_of_tiny_cases():
     exact = found_best = 0
-    for seed in range(150):
+    for seed in range(400):
         costs, num_groups, keys, once, equal = tiny(seed)
         found = partition(costs, num_groups, equal_counts=equal, prefix=keys, prefix_costs=once)
         check_partition(costs, found, num_groups=num_groups, equal_counts=equal, prefix=keys, prefix_costs=once)
@@ -47,8 +47,8 @@ def test_bound_optimum_and_result_of_tiny_cases():
         assert found.lower_bound <= best <= found.makespan, seed
         exact += found.lower_bound == best
         found_best += found.makespan == best
-    assert exact > 0.8 * 150
-    assert found_best > 0.95 * 150
+    assert exact > 0.8 * 400
+    assert found_best > 0.95 * 400
 
 
 @given(
@@ -73,6 +73,12 @@ def test_it_splits_where_that_pays():
     dear = partition([5] * 8, 2, prefix=[0] * 4 + [1] * 4, prefix_costs=[1000] * 8)
     assert dear.loads.tolist() == [1020, 1020]
     assert dear.status is SolveStatus.OPTIMAL
+
+
+def test_keys_are_strings_or_numbers():
+    by_number = partition([3, 4, 5, 6], 2, prefix=np.array([7, 7, -1, -1]), prefix_costs=[2] * 4)
+    by_name = partition([3, 4, 5, 6], 2, prefix=["x", "x", "y", "y"], prefix_costs=[2] * 4)
+    assert by_number == by_name
 
 
 WRONG = {
@@ -104,6 +110,8 @@ def test_wrong_arguments_in_a_line(told):
     [
         {"lower_bound": 13, "status": SolveStatus.OPTIMAL},
         {"loads": np.array([12, 13])},
+        {"makespan": 13},
+        {"bound_name": "mean"},
         {"group_of_item": np.array([0, 0, 0, 2], dtype=np.int32)},
         {"group_of_item": np.array([0, 1, 1, 1], dtype=np.int32)},
     ],
@@ -130,7 +138,7 @@ def test_a_check_takes_no_half_of_what_was_asked():
             check_partition([1, 2, 3], found, **asked)
 
 
-@pytest.mark.parametrize("seed", range(1, 20, 2))
+@pytest.mark.parametrize("seed", range(1, 60, 2))
 def test_costs_near_the_end_of_int64_prove_what_small_ones_do(seed):
     """Nothing overflows: in a unit of 2**k the bound is 2**k times as large, less what is rounded."""
     rng = np.random.default_rng(seed)

@@ -57,7 +57,7 @@ def test_parts_keep_their_target_and_the_cap():
 
 
 def test_compiled_kernels_do_what_python_does():
-    for seed in range(3):
+    for seed in range(10):
         problem, tokens = drawn(seed, equal=True, scale=1 if seed % 3 else 1 << 40)
         n, low = len(problem.order), parts_bound(problem)
         order = next(orders_of(problem))
@@ -91,6 +91,16 @@ def test_many_prefixes_a_group_end_within_a_thousandth(prompts, equal):
         assert found.gap <= 0.001
 
 
+def test_stop_at_and_the_budget_are_kept_with_prefixes():
+    rng = np.random.default_rng(0)
+    keys = np.repeat(np.arange(64), 8)
+    once, costs = rng.integers(1, 4000, 64)[keys], rng.lognormal(7, 1, 512).astype(np.int64)
+    asked = {"prefix": keys, "prefix_costs": once}
+    near, nearer = (partition(costs, 16, stop_at=stop_at, time_budget=0.05, **asked) for stop_at in ("1%", 0))
+    assert nearer.makespan < near.makespan <= 1.01 * near.lower_bound
+    assert near.status.value == "within"
+
+
 @pytest.mark.parametrize("sync", ["micro_batch", "step"])
 def test_few_large_parts_still_fill_all_micro_batches(sync):
     """Whole prompts would be fewer than micro-batches: the cheapest are halved."""
@@ -110,3 +120,41 @@ def test_units_are_halved_until_they_are_as_many(count):
     unit = _as_many(problem, before, count)
     assert sorted(set(unit.tolist())) == list(range(min(count, 192)))
     assert len(set(zip(unit.tolist(), before.tolist(), strict=True))) == min(count, 192)  # halves of one unit each
+
+
+def test_exchanges_leave_the_loads_that_they_say(monkeypatch):
+    seen = []
+
+    def exchange(given, rows, counts, loads, goal, work):
+        _exchange(given, rows, counts, loads, goal, work)
+        seen.append((rows.copy(), loads.copy()))
+
+    monkeypatch.setattr("solvers.partitioning.prefix_counts._exchange", exchange)
+    for seed in range(1, 6):
+        problem, _ = drawn(seed, equal=True)
+        even_groups(problem, parts_bound(problem), 200_000, Fraction(0))
+        rows, loads = seen[-1]
+        group = np.empty(len(problem.order), dtype=np.int64)
+        for g, row in enumerate(rows):
+            group[row[row >= 0]] = g
+        assert problem.loads(group).tolist() == loads.tolist()
+
+
+def test_where_the_fewest_parts_make_no_good_groups_there_are_more(monkeypatch):
+    def makespans():
+        found = []
+        for seed in range(12):
+            rng = np.random.default_rng(seed)
+            keys = np.repeat(np.arange(32), 8)
+            once = (rng.lognormal(7, 0.8, 32) ** 2).astype(np.int64)[keys]  # as attention costs
+            costs = (rng.lognormal(7, 0.7, 32)[keys] * rng.lognormal(0, 0.7, len(keys))) ** 2
+            problem = prepare(costs.astype(np.int64), 8, True, keys, once)
+            groups = even_groups(problem, parts_bound(problem), 200_000, Fraction(1, 1000))
+            found.append(int(problem.loads(groups).max()))
+        return found
+
+    twice = makespans()
+    monkeypatch.setattr("solvers.partitioning.prefix_counts._BELOW", 1 << 60)
+    once = makespans()
+    assert all(a <= b for a, b in zip(twice, once, strict=True))
+    assert sum(twice) < sum(once)

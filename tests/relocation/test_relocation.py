@@ -423,3 +423,52 @@ def test_what_is_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         relocate(*arguments, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_large_items_get_small_ones_beside_them(seed: int) -> None:
+    """Of 16 items a rank the largest leave next to no room beside them, and few nodes have what is small enough."""
+    costs = lognormal(64 * 16, seed, quadratic=True)
+    homes, nodes = np.repeat(np.arange(64), 16), np.arange(64) // 8
+    result = relocate(costs, homes, nodes, eps=0.001, equal_counts=True)
+    solvers.check_relocation(costs, homes, nodes, result, equal_counts=True)
+    assert not result.fell_back
+    assert result.inter_node_volume < 0.005 * costs.sum()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("equal_counts", [False, True])
+def test_two_giants_on_a_rank_part(equal_counts: bool, seed: int) -> None:
+    """No few small items weigh as much as one of them, so ranks pass it on and share what is small."""
+    rng = np.random.default_rng(seed)
+    m, each = 32, 60
+    costs = rng.integers(900, 1100, (m, each))
+    costs[0, :2] = 53 * each * 1000 // 100
+    costs[0, 2:] = 1
+    homes, nodes, costs = np.repeat(np.arange(m), each), np.arange(m) // 4, costs.ravel()
+    result = relocate(costs, homes, nodes, eps=0.001, equal_counts=equal_counts)
+    solvers.check_relocation(costs, homes, nodes, result, equal_counts=equal_counts)
+    assert equal_counts or not result.fell_back
+    assert result.inter_node_volume < 0.1 * costs.sum()
+
+
+def test_few_items_a_rank_under_a_tight_cap() -> None:
+    """Four a rank, all of the cap's slack a thousandth: of these the laid partition crosses four fifths."""
+    costs = np.random.default_rng(0).integers(400, 1600, 256)
+    homes, nodes = np.repeat(np.arange(64), 4), np.arange(64) // 8
+    result = relocate(costs, homes, nodes, eps=0.001)
+    solvers.check_relocation(costs, homes, nodes, result)
+    assert result.makespan < 1.003 * costs.sum() / 64
+    assert result.inter_node_volume < 0.2 * costs.sum()
+
+
+def test_the_checker_refuses_a_bound_too_high() -> None:
+    costs, homes, nodes = [6, 6, 6, 1, 6], [0, 0, 0, 0, 2], [0, 0, 1]
+    result = relocate(costs, homes, nodes, cap=12)
+    assert result.inter_node_bound < result.inter_node_volume or result.inter_node_volume == 0
+    claimed = dataclasses.replace(
+        result, inter_node_bound=result.inter_node_volume, inter_node_volume=result.inter_node_volume
+    )
+    if result.inter_node_bound < result.inter_node_volume:
+        with pytest.raises(solvers.CertificateError, match="proven at most"):
+            solvers.check_relocation(costs, homes, nodes, claimed)

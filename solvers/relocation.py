@@ -268,18 +268,18 @@ def _as_prices(
     costs: NDArray[np.int64], volumes: ArrayLike | None, prices: tuple[ArrayLike, ArrayLike] | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Of lying on another rank of the home's node, and on another node."""
+    given: Sequence[ArrayLike]
     if prices is None:
-        prices = (costs, costs) if volumes is None else (volumes, volumes)
-        names = ("volumes", "volumes")
+        given, names = (costs if volumes is None else volumes,), ["volumes"]
     elif volumes is not None:
         raise UsageError("give either {volumes} or {prices}, not both")
     else:
-        names = ("prices[0]", "prices[1]")
+        given, names = prices, ["prices[0]", "prices[1]"]
         if not isinstance(prices, Sequence) or len(prices) != 2:
             raise ArgumentTypeError("prices", "be two arrays: inside the node of home, and across nodes")
-    if prices[0] is prices[1]:
-        prices, names = prices[:1], names[:1]
-    found = [as_costs(given, name)[0] for given, name in zip(prices, names, strict=True)]
+        if prices[0] is prices[1]:  # mostly one array, which is checked once
+            given, names = prices[:1], names[:1]
+    found = [as_costs(each, name)[0] for each, name in zip(given, names, strict=True)]
     for array, name in zip(found, names, strict=True):
         if len(array) != len(costs):
             raise ArgumentError(name, f"have {len(costs)} entries, as {{costs}} has", len(array))

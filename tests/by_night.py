@@ -49,8 +49,7 @@ BY_NIGHT = {
     "cost/test_families.py": ["test_parameters_are_those*"],
     # Processes, stores and memory, each looked at in several ways.
     "balance/test_processes.py": ["*driver]", "*interrupt*", "test_workers_that_cannot_begin*"],
-    "io/test_stores.py": ["test_slow_answers*", "test_a_write_that_fails*", "*many/*", "test_processes_write*",
-                          "*p.parquet]"],
+    "io/test_stores.py": ["test_slow_answers*", "test_a_write_that_fails*", "*many/*", "test_processes_write*"],
     "test_jit.py": ["test_the_folder_of_others*", "test_processes_that_start_together*", "test_a_file_that_is_cut*",
                     "test_machine_code_for_another*"],
     # What is planned by the clock.

@@ -158,6 +158,7 @@ def test_forms_of_masks_and_keys_agree() -> None:
     costs = [3, 2, 1]
     assert solvers.partition(costs, 3, allowed=table) == solvers.partition(costs, 3, allowed=lists)
     assert solvers.partition(costs, 3, allowed=table.tolist()) == solvers.partition(costs, 3, allowed=lists)
+    assert solvers.partition([], 3, allowed=table[:0]) == solvers.partition([], 3, allowed=[])
     forms: list[Any] = [[7, -1, 7], ["b", "a", "b"], np.array([7, -1, 7]), np.array(["b", "a", "b"]), [None, 3, None]]
     found = [solvers.partition(costs, 2, keep_together=keys) for keys in forms]
     assert all(one == found[0] for one in found)

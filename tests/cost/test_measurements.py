@@ -127,6 +127,7 @@ def test_bad_rows(content, words, tmp_path):
         ({"lengths": [1], "seconds": True}, "column 'seconds', row 0"),
         ({"lengths": [1], "seconds": [1]}, "column 'seconds', row 0"),
         ({"lengths": [1], "seconds": 10**400}, "column 'seconds', row 0"),
+        ({"step": None, "length": 1, "seconds": 1}, "column 'step', row 0: must be an integer or a name"),
     ],
 )
 def test_bad_json_rows(row, words, tmp_path):

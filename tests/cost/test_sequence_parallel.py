@@ -206,3 +206,8 @@ def test_bad_arguments_of_a_cluster(changes, words):
     given = {"degrees": [1, 2], **changes}
     with pytest.raises(ValueError, match=words):
         CLUSTERS["h100"].shared_cost(flops("qwen2-7b").integer_cost(), module("qwen2-7b"), **given)
+
+
+def test_an_exchange_is_hidden_or_not():
+    with pytest.raises(ValueError, match="hidden must be 0 or 1, got 2"):
+        Sharing(hidden=2)

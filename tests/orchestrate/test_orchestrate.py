@@ -182,3 +182,11 @@ BATCH = {"image": [4, 0, 9], "text": [1, 2, 7], "lists": Ragged.of([[1], [2, 2],
 def test_bad_input(batch, phases, message):
     with pytest.raises((ValueError, InputError, balancer.planner.solvers.SolverError), match=message):
         orchestrate(batch, phases, Topology([2]))
+
+
+def test_a_step_is_shown_by_its_ratios():
+    batch = {"patches": [64, 0, 256, 64], "tokens": [90, 40, 80, 30]}
+    plan = orchestrate(batch, {"vision": "patches", "llm": "tokens"}, 2)
+    assert repr(plan).startswith("<StepPlan: 4 samples on 2 ranks, imbalance vision ")
+    for shown in ("4 samples on 2 ranks", "vision", "llm", "imbalance ratio"):
+        assert shown in plan._repr_html_()

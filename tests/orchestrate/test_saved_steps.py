@@ -181,6 +181,10 @@ SAVED_CLAIMS = {
     "no claims": (lambda d: d.pop("saved"), "not one this version reads"),
     "own of too few samples": (lambda d: d["saved"]["llm"]["own"][1].pop(), "step.parquet"),
     "negative outputs": (lambda d: d["saved"]["vision"]["outputs"].__setitem__(0, -9), "step.parquet"),
+    "own of a sample too few": (
+        lambda d: d["saved"]["llm"].update(own=[[], [0]]),
+        "must have own lengths of each of its",
+    ),
     "own that is no list": (lambda d: d["saved"]["llm"].update(own=7), "not one this version reads"),
     "another cap": (lambda d: d["settings"]["cut"].update(tokens=5), "over|tokens, cap 5|length"),
     "another topology": (lambda d: d["topology"].update(node_sizes=[1, 2]), "digest"),

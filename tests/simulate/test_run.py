@@ -275,3 +275,9 @@ def test_a_phase_without_a_model(log, command):
     code, _, err = command("simulate", log, *shape, "--set", "phase.llm.length=text", "--set", "phase.llm.model=qwen9")
     assert code == 2
     assert "unknown model 'qwen9'; known are qwen2-7b" in err
+
+
+def test_every_phase_needs_a_model(log):
+    models = {name: model for name, model in MODELS.items() if name != "audio"}
+    with pytest.raises(ValueError, match="phase 'audio' has no model; there are models for vision, llm"):
+        simulate_log(open_log(log), settings(), models, H100)
